@@ -1,0 +1,190 @@
+"""Pure models from Keras models.
+
+A Keras model creates variables when it is built. Here it is built anew wherever it is traced, and
+every request for a variable is answered with the tensor that the caller passes in as its weight,
+so that the graph has no variable at all. Layer by layer, weights keep their Keras names.
+"""
+
+import collections
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.models.model import Model, correct, sparse_cross_entropy
+from tff_pfl.models.stateless import stateless_dropout
+
+
+class KerasModelError(ValueError):
+    """A Keras model that cannot be made pure; the message says why and what to change."""
+
+
+class _Slot(NamedTuple):
+    """One variable of the Keras model, in the order of creation."""
+
+    layer: str
+    weight: str
+    initial_value: Callable[[int], Any]
+
+
+def from_keras(
+    keras_model_fn: Callable[[], tf.keras.Model],
+    *,
+    input_shape: tuple[int, ...],
+    preprocess: Callable[[Any], Any] | None = None,
+    example_loss: Callable[[Any, Any], Any] = sparse_cross_entropy,
+    example_metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+) -> Model:
+    """Makes a pure `Model` of a Keras model.
+
+    Dropout layers become stateless: their masks are a function of the batch's seed. Layer names
+    must be unique; they name the layers in `models.partition` and in checkpoints.
+
+    Example:
+
+        def mlp():
+            return tf.keras.Sequential([
+                tf.keras.layers.Flatten(input_shape=(28, 28, 1)),
+                tf.keras.layers.Dense(200, "relu", name="hidden"),
+                tf.keras.layers.Dense(10, name="logits"),
+            ])
+
+        model = from_keras(mlp, input_shape=(28, 28, 1), preprocess=lambda x: x / 255)
+
+    Args:
+        keras_model_fn: Builds the model anew at every call. Its outputs are logits, not
+            probabilities, unless `example_loss` says otherwise.
+        input_shape: Shape of one input, without the batch axis.
+        preprocess: Maps a float32 batch of stored inputs to what the Keras model takes.
+        example_loss: `(y, outputs) -> [batch]`; default sparse cross-entropy of logits.
+        example_metrics: See `Model`; default `{"accuracy": ...}`.
+
+    Raises:
+        KerasModelError: For layers that keep state (batch normalisation), models that end in a
+            softmax, stochastic layers other than dropout, and models without weights.
+    """
+    name, slots = _record(keras_model_fn, input_shape)
+
+    def init(seed: int):
+        weights = collections.OrderedDict()
+        for index, slot in enumerate(slots):
+            layer = weights.setdefault(slot.layer, collections.OrderedDict())
+            layer[slot.weight] = slot.initial_value(_derived_seed(seed, index))
+        return weights
+
+    def apply(weights, x, *, training: bool = False, seed=None):
+        x = tf.cast(x, tf.float32)
+        if preprocess is not None:
+            x = preprocess(x)
+        values = iter([weights[slot.layer][slot.weight] for slot in slots])
+        with (
+            tf.variable_creator_scope(lambda next_creator, **_: next(values)),
+            stateless_dropout(seed),
+        ):
+            return keras_model_fn()(x, training=training)
+
+    model = Model(
+        init=init,
+        apply=tf.function(apply, autograph=False),
+        example_loss=example_loss,
+        example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
+        name=name,
+    )
+    _check_stateless(model, input_shape)
+    return model
+
+
+def _record(keras_model_fn, input_shape):
+    """Builds the model once, in a graph of its own so that automatic names start afresh."""
+    created = []
+
+    def record(next_creator, **kwargs):
+        variable = next_creator(**kwargs)
+        created.append((variable, kwargs["initial_value"]))
+        return variable
+
+    with tf.Graph().as_default(), tf.variable_creator_scope(record):
+        model = keras_model_fn()
+        if not isinstance(model, tf.keras.Model):
+            raise KerasModelError(
+                f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
+            )
+        model(tf.zeros([1, *input_shape]), training=True)
+        _check_layers(model)
+        own = {variable.ref() for variable in model.weights}
+        created = [(v, initial_value) for v, initial_value in created if v.ref() in own]
+        slots = []
+        for variable, initial_value in created:
+            layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
+            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+    if not slots:
+        raise KerasModelError(f"Keras model {model.name!r} has no weights.")
+    return model.name, slots
+
+
+def _check_layers(model):
+    layers = list(model._flatten_layers(include_self=False))
+    for layer in layers:
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            raise KerasModelError(
+                f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
+                "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
+            )
+        if layer.non_trainable_weights:
+            raise KerasModelError(
+                f"Layer {layer.name!r} has non-trainable weights "
+                f"{[w.name for w in layer.non_trainable_weights]}. Every weight of a federated "
+                "model is trained and sent; make them constants, or trainable."
+            )
+    last = model.layers[-1]
+    activation = getattr(last, "activation", None)
+    if activation is tf.keras.activations.softmax or isinstance(last, tf.keras.layers.Softmax):
+        raise KerasModelError(
+            f"The last layer {last.name!r} returns probabilities. Return logits: leave its softmax "
+            "out."
+        )
+
+
+def _seedable(initial_value, name) -> Callable[[int], Any]:
+    """`(seed: int) -> tensor` from the initial value that Keras passes to a variable."""
+    initializer = getattr(initial_value, "func", None)
+    if not isinstance(initializer, tf.keras.initializers.Initializer):
+        raise KerasModelError(
+            f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
+            "tf.keras.initializers, which can be seeded."
+        )
+    config = initializer.get_config()
+
+    def value(seed: int):
+        if "seed" in config:
+            seeded = type(initializer).from_config({**config, "seed": seed})
+        else:
+            seeded = initializer
+        return seeded(*initial_value.args, **initial_value.keywords)
+
+    return value
+
+
+def _derived_seed(seed: int, index: int) -> int:
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
+
+
+def _check_stateless(model, input_shape):
+    """Traces the model once and refuses what would make a round irreproducible."""
+    graph = tf.Graph()
+    with graph.as_default():
+        model.apply(
+            model.init(0), tf.zeros([2, *input_shape]), training=True, seed=tf.zeros([2], tf.int32)
+        )
+    functions = graph.as_graph_def().library.function
+    nodes = list(graph.as_graph_def().node) + [n for f in functions for n in f.node_def]
+    for node in nodes:
+        with contextlib.suppress(KeyError):
+            if node.op.startswith("Random") and graph.op_def_for_type(node.op).is_stateful:
+                raise KerasModelError(
+                    f"Operation {node.name!r} of type {node.op!r} draws random numbers that no "
+                    "seed of the round controls. Of Keras's stochastic layers, dropout is made "
+                    "stateless automatically; write others with tf.random.stateless_* ops."
+                )

@@ -1,0 +1,116 @@
+"""Pure functional models: weights are a value, never a variable."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+class Mean(NamedTuple):
+    """A mean over examples, kept as its two sums so that it can be added up over clients.
+
+    Attributes:
+        total: float32 scalar, the sum of the quantity.
+        count: float32 scalar, the number of examples it was summed over.
+    """
+
+    total: Any
+    count: Any
+
+
+Totals = Mapping[str, Mean]
+
+Weights = Mapping[str, Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model as pure functions of its weights.
+
+    Weights `W` are an `OrderedDict` from layer name to an `OrderedDict` from weight name to tensor,
+    in the order of the layers; a layer is what belongs together (kernel and bias). All functions
+    are stateless TensorFlow: they can be traced, differentiated, vectorised over clients and
+    compiled.
+
+    Attributes:
+        init: `(seed: int) -> W`, the initial weights; equal seeds give equal weights.
+        apply: `(W, x, training, seed) -> outputs`, with `x` as it is stored, `training` a Python
+            bool and `seed` an `int32[2]` for stochastic layers.
+        example_loss: `(y, outputs) -> float32[batch]`, the loss of each example.
+        example_metrics: further quantities of each example, `(y, outputs) -> float32[batch]`.
+        name: For messages and summaries.
+    """
+
+    init: Callable[[int], Weights]
+    apply: Callable[..., Any]
+    example_loss: Callable[[Any, Any], Any]
+    example_metrics: Mapping[str, Callable[[Any, Any], Any]] = dataclasses.field(
+        default_factory=dict
+    )
+    name: str = "model"
+
+    @functools.cached_property
+    def weights_type(self) -> tff.types.Type:
+        """The TFF type of `W`."""
+        return tff.tensorflow.computation(lambda: self.init(0)).type_signature.result
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that have weights, from input to output."""
+        return tuple(tff.structure.name_list(self.weights_type))
+
+    @property
+    def num_weights(self) -> int:
+        """The number of scalar weights."""
+        specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
+        return sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
+
+    def totals(self, weights, batch, *, training: bool = False) -> Totals:
+        """The summed loss and metrics of a batch."""
+        return self._loss_and_totals(weights, batch, training)[1]
+
+    def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
+        """The gradient of the batch's mean loss, and the totals of the same forward pass.
+
+        Rows of weight 0 do not count. The gradient of a batch with no example is 0.
+        """
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            loss, totals = self._loss_and_totals(weights, batch, training)
+        gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return gradient, totals
+
+    def zero_totals(self) -> Totals:
+        """Totals of no examples."""
+        names = ["loss", *self.example_metrics]
+        return collections.OrderedDict(
+            (name, Mean(tf.constant(0.0), tf.constant(0.0))) for name in names
+        )
+
+    def _loss_and_totals(self, weights, batch, training):
+        outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)
+        count = tf.reduce_sum(batch.weight)
+
+        def mean(values):
+            # Padding rows may hold anything, so that they are left out rather than multiplied.
+            values = tf.where(batch.weight > 0.0, tf.cast(values, tf.float32), 0.0)
+            return Mean(tf.reduce_sum(values), count)
+
+        totals = collections.OrderedDict(loss=mean(self.example_loss(batch.y, outputs)))
+        for name, metric in self.example_metrics.items():
+            totals[name] = mean(metric(batch.y, outputs))
+        return totals["loss"].total / tf.maximum(count, 1.0), totals
+
+
+def sparse_cross_entropy(y, logits):
+    """Cross-entropy of integer labels `y` and `logits`, in nats."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+
+
+def correct(y, logits):
+    """1 where the largest logit is the label's, else 0: its mean is the accuracy."""
+    return tf.cast(tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y), tf.float32)

@@ -1,0 +1,104 @@
+"""The networks of the papers, built by name.
+
+All take images as they are stored (uint8, `[height, width, channels]`), scale them to [0, 1] and
+normalise each channel by `(x - mean) / std`. All return logits.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tff_pfl.models.keras import from_keras
+from tff_pfl.models.model import Model
+from tff_pfl.names import check_names
+
+
+def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
+    """FedPG's Fashion-MNIST network: 784-200-200-10, ReLU; 199,210 weights."""
+    model = tf.keras.Sequential(name="mlp")
+    model.add(tf.keras.layers.Flatten(input_shape=image_shape))
+    for index, width in enumerate(hidden, start=1):
+        model.add(tf.keras.layers.Dense(width, "relu", name=f"dense{index}"))
+    model.add(tf.keras.layers.Dense(num_classes, name="head"))
+    return model
+
+
+def cnn_fedpg(image_shape, num_classes) -> tf.keras.Model:
+    """FedPG's CIFAR-10 network; 797,962 weights for 32x32x3 images and 10 classes."""
+    return tf.keras.Sequential(
+        [
+            *_convolutions(image_shape, widths=(64, 64)),
+            tf.keras.layers.Dense(384, name="dense1"),
+            tf.keras.layers.Dropout(0.2),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Dense(192, name="dense2"),
+            tf.keras.layers.Dropout(0.5),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Dense(num_classes, name="head"),
+        ],
+        name="cnn_fedpg",
+    )
+
+
+def cnn_pgfed(image_shape, num_classes) -> tf.keras.Model:
+    """PGFed's network; 878,538 weights for 32x32x3 images and 10 classes."""
+    return tf.keras.Sequential(
+        [
+            *_convolutions(image_shape, widths=(32, 64)),
+            tf.keras.layers.Dense(512, "relu", name="dense1"),
+            tf.keras.layers.Dense(num_classes, name="head"),
+        ],
+        name="cnn_pgfed",
+    )
+
+
+def lenet(image_shape, num_classes) -> tf.keras.Model:
+    """pFedMB's LeNet; 62,006 weights for 32x32x3 images and 10 classes."""
+    return tf.keras.Sequential(
+        [
+            *_convolutions(image_shape, widths=(6, 16)),
+            tf.keras.layers.Dense(120, "relu", name="dense1"),
+            tf.keras.layers.Dense(84, "relu", name="dense2"),
+            tf.keras.layers.Dense(num_classes, name="head"),
+        ],
+        name="lenet",
+    )
+
+
+def _convolutions(image_shape, widths):
+    """Valid 5x5 convolutions with ReLU, each followed by 2x2 max pooling; then flattened."""
+    layers = [tf.keras.layers.InputLayer(input_shape=image_shape)]
+    for index, width in enumerate(widths, start=1):
+        layers.append(tf.keras.layers.Conv2D(width, 5, activation="relu", name=f"conv{index}"))
+        layers.append(tf.keras.layers.MaxPool2D(2))
+    return [*layers, tf.keras.layers.Flatten()]
+
+
+ZOO: dict[str, Callable[..., tf.keras.Model]] = {
+    "mlp": mlp,
+    "cnn_fedpg": cnn_fedpg,
+    "cnn_pgfed": cnn_pgfed,
+    "lenet": lenet,
+}
+
+
+def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), **options) -> Model:
+    """Builds a network of the zoo.
+
+    Args:
+        name: A key of `ZOO`.
+        image_shape: `(height, width, channels)`.
+        num_classes: Number of logits.
+        mean: Per-channel mean of images in [0, 1], subtracted.
+        std: Per-channel standard deviation, divided by.
+        **options: Further arguments of the network, such as `hidden` of the MLP.
+
+    Raises:
+        ValueError: For an unknown name; it gives the nearest one.
+    """
+    check_names("model", [name], ZOO)
+    return from_keras(
+        lambda: ZOO[name](tuple(image_shape), num_classes, **options),
+        input_shape=tuple(image_shape),
+        preprocess=lambda x: (x / 255.0 - tf.constant(mean)) / tf.constant(std),
+    )
