@@ -1,0 +1,20 @@
+"""Client-side maths: passes over a client's examples, local training, exact gradients."""
+
+from tff_pfl.local import trees
+from tff_pfl.local.batches import scan_batches
+from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
+from tff_pfl.local.examples import Batch, Examples, examples_type
+from tff_pfl.local.sgd import LocalSGD, TrainResult
+
+__all__ = [
+    "Batch",
+    "ExactGradient",
+    "Examples",
+    "LocalSGD",
+    "TrainResult",
+    "evaluate",
+    "exact_gradient",
+    "examples_type",
+    "scan_batches",
+    "trees",
+]

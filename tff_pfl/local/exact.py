@@ -1,0 +1,56 @@
+"""Exact quantities over all of a client's examples, accumulated batch by batch."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.local import trees
+from tff_pfl.local.batches import scan_batches
+from tff_pfl.local.examples import Examples
+from tff_pfl.models.model import Model, Totals
+
+
+class ExactGradient(NamedTuple):
+    """Gradient and loss of `f_i(w) = (1/n_i) sum_x loss(w; x)`, both at the same `w`."""
+
+    gradient: Any
+    loss: Any
+
+
+def exact_gradient(
+    model: Model, weights: Any, examples: Examples, *, batch_size: int = 50
+) -> ExactGradient:
+    """The gradient and the loss of a client's mean training loss, independent of `batch_size`.
+
+    Stochastic layers (dropout) are off, so that the result is exact and can be repeated.
+    A client with no examples has gradient 0 and loss 0.
+    """
+    size = tf.maximum(tf.cast(examples.size, tf.float32), 1.0)
+
+    def step(carry, batch):
+        gradient, loss = carry
+        batch_gradient, totals = model.gradient(weights, batch, training=False)
+        share = tf.reduce_sum(batch.weight) / size
+        gradient = trees.add(gradient, trees.scale(batch_gradient, share))
+        return gradient, loss + totals["loss"].total / size
+
+    gradient, loss = scan_batches(
+        step,
+        (trees.zeros_like(weights), 0.0),
+        examples,
+        epochs=1,
+        batch_size=batch_size,
+        seed=None,
+    )
+    return ExactGradient(gradient, loss)
+
+
+def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int = 100) -> Totals:
+    """Sums of the loss and the model's metrics over all examples, without training behaviour."""
+
+    def step(totals, batch):
+        return trees.add(totals, model.totals(weights, batch))
+
+    return scan_batches(
+        step, model.zero_totals(), examples, epochs=1, batch_size=batch_size, seed=None
+    )
