@@ -1,0 +1,236 @@
+"""The federated data set and the protocols that make it."""
+
+import numpy as np
+import pytest
+
+from tff_pfl.data.federated_dataset import (
+    ExamplesError,
+    FederatedDataset,
+    check_examples,
+    federate,
+)
+from tff_pfl.data.partition import PartitionError
+from tff_pfl.data.partition_file import SPLITS, Partition
+from tff_pfl.data.sources import LabelledImages, load
+
+N_TRAIN, N_TEST = 500, 100
+LABELS = (np.arange(600) % 5).astype(np.int32)
+# Every pixel of image i is i % 251, so that a row is recognised wherever it went.
+PIXELS = np.broadcast_to(
+    (np.arange(600) % 251).astype(np.uint8)[:, None, None, None], (600, 4, 4, 1)
+)
+WRITER = (np.arange(600) % 7).astype(np.int32)
+IMAGES = LabelledImages("toy", PIXELS, LABELS, 5, N_TRAIN, WRITER)
+DIRICHLET = {"partitioner": "dirichlet", "partition_args": {"alpha": 0.5, "min_examples": 6}}
+
+
+def rows(dataset, split):
+    return np.concatenate(getattr(dataset.partition, split))
+
+
+def everything(dataset):
+    return np.sort(np.concatenate([rows(dataset, split) for split in SPLITS]))
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_clients": 8, **DIRICHLET},
+        {"num_clients": 10, "partitioner": "classes_per_client", "partition_args": {"classes": 2}},
+        {"num_clients": 6, "partitioner": "iid"},
+        {"partitioner": "natural"},
+    ],
+)
+def test_every_example_is_somewhere_once_and_seeds_reproduce(how, merge):
+    more = {"fractions": (4, 1, 1)} if merge else {"num_validation": 60}
+    first, again, other = (federate(IMAGES, merge=merge, seed=s, **more, **how) for s in (1, 1, 2))
+    np.testing.assert_array_equal(everything(first), np.arange(600))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert len(first.fingerprint) == 16
+    assert sum(first.sizes(split).sum() for split in SPLITS) == 600
+    assert (first.sizes("validation").sum() > 0) and (first.sizes() > 0).all()
+
+
+def test_merged_splits_are_cut_in_the_original_ratio():
+    dataset = federate(IMAGES, num_clients=5, partitioner="iid", seed=0)
+    assert dataset.num_clients == 5
+    np.testing.assert_array_equal(dataset.sizes("train"), [100] * 5)  # 120 each, 5:1
+    np.testing.assert_array_equal(dataset.sizes("test"), [20] * 5)
+    assert (rows(dataset, "train") >= N_TRAIN).any() and (rows(dataset, "test") < N_TRAIN).any()
+
+
+def test_pgfed_quarter_for_test():
+    dataset = federate(IMAGES, num_clients=8, fractions=(0.75, 0, 0.25), seed=0, **DIRICHLET)
+    sizes = dataset.sizes("train") + dataset.sizes("test")
+    np.testing.assert_array_equal(dataset.sizes("test"), np.rint(sizes / 4))
+
+
+def test_original_splits_are_distributed_in_the_same_way():
+    dataset = federate(IMAGES, num_clients=8, merge=False, num_validation=100, seed=3, **DIRICHLET)
+    assert (rows(dataset, "test") >= N_TRAIN).all()
+    assert (rows(dataset, "train") < N_TRAIN).all()
+    assert [len(rows(dataset, split)) for split in SPLITS] == [400, 100, 100]
+    train = dataset.class_counts("train")
+    for split in ("validation", "test"):
+        counts = dataset.class_counts(split)
+        # Cumulative shares are rounded: a cell is off by less than one.
+        assert (abs(counts - train / train.sum(axis=0) * counts.sum(axis=0)) < 1 + 1e-9).all()
+
+
+def test_writers_keep_their_own_splits():
+    dataset = federate(IMAGES, partitioner="natural", merge=False, seed=0)
+    assert dataset.num_clients == 7
+    for client in range(7):
+        train, test = dataset.partition.train[client], dataset.partition.test[client]
+        np.testing.assert_array_equal(np.sort(train), np.flatnonzero(WRITER[:N_TRAIN] == client))
+        np.testing.assert_array_equal(test, N_TRAIN + np.flatnonzero(WRITER[N_TRAIN:] == client))
+
+
+def test_test_clients_of_their_own_have_no_training_examples():
+    writer = np.where(np.arange(600) < N_TRAIN, np.arange(600) % 3, 3 + np.arange(600) % 2)
+    images = IMAGES._replace(writer=writer.astype(np.int32))
+    dataset = federate(images, partitioner="natural", merge=False, seed=0)
+    np.testing.assert_array_equal(dataset.sizes("train") > 0, [1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(dataset.sizes("test") > 0, [0, 0, 0, 1, 1])
+    assert dataset.examples(4).size == 0
+
+
+def test_examples():
+    dataset = federate(IMAGES, num_clients=8, seed=0, **DIRICHLET)
+    examples = dataset.examples(3, "test")
+    own = dataset.partition.test[3]
+    np.testing.assert_array_equal(examples.x[:, 0, 0, 0], own % 251)
+    np.testing.assert_array_equal(examples.y, own % 5)
+    assert (examples.x.dtype, examples.y.dtype) == (np.uint8, np.int32)
+    assert type(examples.size) is np.int32 and examples.size == len(own)
+    assert dataset.image_shape == (4, 4, 1) and dataset.x_dtype == np.uint8
+    assert dataset.sizes().dtype == np.int64
+    counts = dataset.class_counts("test")
+    np.testing.assert_array_equal(counts[3], np.bincount(own % 5, minlength=5))
+    assert counts.shape == (8, 5)
+
+
+@pytest.mark.parametrize("client_id", [-1, 8])
+def test_examples_of_a_client_that_does_not_exist(client_id):
+    dataset = federate(IMAGES, num_clients=8, seed=0, **DIRICHLET)
+    with pytest.raises(IndexError, match=rf"Client {client_id} does not exist: ids are 0..7"):
+        dataset.examples(client_id)
+    with pytest.raises(ValueError, match="Did you mean 'train'"):
+        dataset.sizes("trian")
+
+
+def test_fingerprint_depends_on_all_of_it():
+    base = federate(IMAGES, num_clients=4, partitioner="iid", seed=0)
+    p = base.partition
+    changed = LABELS.copy()
+    changed[0] = 1
+    swapped = Partition(p.train[::-1], p.validation, p.test)
+    others = [
+        FederatedDataset(IMAGES.x, changed, 5, p),
+        FederatedDataset(IMAGES.x, LABELS, 6, p),
+        FederatedDataset(IMAGES.x.astype(np.float32), LABELS, 5, p),
+        FederatedDataset(IMAGES.x, LABELS, 5, swapped),
+    ]
+    assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
+    assert FederatedDataset(IMAGES.x, LABELS.astype(np.int64), 5, p).fingerprint == base.fingerprint
+
+
+def test_a_saved_partition_makes_the_same_data_set(tmp_path):
+    dataset = federate(IMAGES, num_clients=8, seed=0, **DIRICHLET)
+    dataset.partition.save(tmp_path / "p.npz")
+    loaded = Partition.load(tmp_path / "p.npz", IMAGES.y)
+    again = FederatedDataset(IMAGES.x, IMAGES.y, IMAGES.num_classes, loaded, IMAGES.name)
+    assert again.fingerprint == dataset.fingerprint
+
+
+def test_from_client_arrays():
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    y = np.array([0, 1, 2, 0, 1, 2])
+    clients = [(x[:3], y[:3], x[3:4], y[3:4]), (x[4:], y[4:], x[:0], y[:0])]
+    dataset = FederatedDataset.from_client_arrays(clients, num_classes=3, name="mine")
+    assert (dataset.num_clients, dataset.name, dataset.image_shape) == (2, "mine", (2,))
+    for client, (x_train, y_train, x_test, y_test) in enumerate(clients):
+        train, test = dataset.examples(client), dataset.examples(client, "test")
+        np.testing.assert_array_equal(train.x, x_train)
+        np.testing.assert_array_equal(train.y, y_train)
+        np.testing.assert_array_equal(test.x, x_test)
+        np.testing.assert_array_equal(test.y, y_test)
+    assert dataset.sizes("validation").tolist() == [0, 0]
+
+
+def test_from_client_arrays_names_the_client():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    good = (x, y, x, y)
+
+    def make(*client):
+        FederatedDataset.from_client_arrays([good, client], num_classes=2)
+
+    with pytest.raises(ExamplesError, match="client 1, test: label 2 of example 1"):
+        make(x, y, x, y + 1)
+    with pytest.raises(ExamplesError, match=r"client 1, train: inputs are float32 of shape \(2,\)"):
+        make(x[:, :2], y, x, y)
+    with pytest.raises(ExamplesError, match="client 1, test: inputs are float64"):
+        make(x, y, x.astype(np.float64), y)
+    with pytest.raises(ExamplesError, match="no clients"):
+        FederatedDataset.from_client_arrays([], num_classes=2)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
+        (np.zeros(2), np.array([0, -1]), "label -1 of example 1"),
+        (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
+        (np.zeros(2), np.array([[0], [1]]), r"shape \(2, 1\)"),
+        (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
+        (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
+        (np.array([np.inf, 0.0], np.float16), np.array([0, 1]), "example 0 is not finite"),
+    ],
+)
+def test_check_examples(x, y, message):
+    with pytest.raises(ExamplesError, match="^here: .*" + message):
+        check_examples(x, y, 2, "here")
+
+
+def test_federate_checks_the_examples():
+    images = IMAGES._replace(y=LABELS + 1)
+    with pytest.raises(ExamplesError, match="toy: label 5 of example 4"):
+        federate(images, num_clients=2, partitioner="iid", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"partitioner": "dirichlett"}, "Unknown partitioner.*Did you mean 'dirichlet'"),
+        ({**DIRICHLET, "partition_args": {"alfa": 1}}, "'dirichlet'.*'alfa'.*mean 'alpha'"),
+        ({**DIRICHLET, "partition_args": {"alpha": 1}}, r"needs partition_args for \['min_exam"),
+        ({"partitioner": "iid", "partition_args": {"alpha": 1}}, "'iid'.*'alpha': it has none"),
+        ({"partitioner": "iid", "num_clients": None}, "'iid' needs num_clients"),
+        ({"partitioner": "natural"}, "leave num_clients None"),
+        ({"partitioner": "iid", "num_validation": 5}, "part of fractions"),
+        ({"partitioner": "iid", "merge": False, "fractions": (1, 0, 1)}, "fractions is unused"),
+        ({"partitioner": "iid", "merge": False, "num_validation": 500}, r"within 0..499.* 500"),
+    ],
+)
+def test_federate_errors(how, message):
+    with pytest.raises(ValueError, match=message):
+        federate(IMAGES, **{"num_clients": 4, "seed": 0, **how})
+
+
+def test_natural_needs_writers():
+    with pytest.raises(ValueError, match="'toy' has no natural clients"):
+        federate(IMAGES._replace(writer=None), partitioner="natural", seed=0)
+
+
+def test_errors_of_the_partitioner_come_through():
+    how = {"partitioner": "dirichlet", "partition_args": {"alpha": 1, "min_examples": 500}}
+    with pytest.raises(PartitionError, match="takes 1000 examples, the pool has 600"):
+        federate(IMAGES, num_clients=2, seed=0, **how)
+
+
+def test_golden_fingerprint_of_digits():
+    """A change here means that every saved run's clients have changed."""
+    dataset = federate(load("digits"), num_clients=10, seed=1, **DIRICHLET)
+    assert dataset.sizes("train").sum() + dataset.sizes("test").sum() == 1797
+    assert dataset.fingerprint == "f893c3aa809c6a1c"

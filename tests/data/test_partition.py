@@ -1,0 +1,261 @@
+"""Partitioners: invariants, golden values with the NumPy that made them, every error."""
+
+import numpy as np
+import pytest
+
+from tff_pfl.data import partition
+from tff_pfl.data.partition import PartitionError
+
+LABELS = np.arange(1000) % 10
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def assert_partition(parts, num_examples):
+    """The parts are disjoint, complete and int64."""
+    assert all(part.dtype == np.int64 for part in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(num_examples))
+
+
+def counts(parts, labels=LABELS):
+    return partition.class_counts(labels, parts, labels.max() + 1)
+
+
+MAKERS = {
+    "dirichlet": lambda seed: partition.dirichlet(
+        LABELS, 20, rng(seed), alpha=0.3, min_examples=10
+    ),
+    "ordered": lambda seed: partition.classes_per_client(LABELS, 20, rng(seed), classes=2),
+    "random": lambda seed: partition.classes_per_client(
+        LABELS, 20, rng(seed), classes=3, assignment="random"
+    ),
+    "iid": lambda seed: partition.iid(LABELS, 20, rng(seed)),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_is_a_partition_that_the_seed_determines(maker):
+    first, again, other = (MAKERS[maker](seed) for seed in (3, 3, 4))
+    assert len(first) == 20
+    assert_partition(first, 1000)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_dirichlet_equals_the_procedure_of_the_paper():
+    """The textbook version: lists of rows, redone from the start until the minimum is met."""
+    labels, clients, alpha = np.arange(90) % 3, 4, 0.5
+    sizes = np.bincount(labels)
+    generator, redraws = rng(1), -1
+    table = np.zeros((3, clients))
+    while table.sum(axis=0).min() < 12:
+        redraws += 1
+        table = np.zeros((3, clients))
+        draws = generator.dirichlet([alpha] * clients, size=3)
+        for c in range(3):
+            p = draws[c] * (table.sum(axis=0) < 90 / clients)
+            cut = np.floor(np.cumsum(p / p.sum()) * sizes[c] + 1e-9)
+            table[c] = np.diff(cut, prepend=0)
+    assert redraws > 0  # otherwise the loop is not tested
+    parts = partition.dirichlet(labels, clients, rng(1), alpha=alpha, min_examples=12)
+    np.testing.assert_array_equal(counts(parts, labels), table.T)
+
+
+def test_dirichlet_gives_nothing_more_to_a_client_that_is_full():
+    labels = np.repeat(np.arange(5), 100)
+    for seed in range(20):
+        parts = partition.dirichlet(labels, 5, rng(seed), alpha=0.1, min_examples=1)
+        before = np.cumsum(counts(parts, labels), axis=1)[:, :-1]
+        after = counts(parts, labels)[:, 1:]
+        assert after[before >= 100].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "num_classes", "num_clients", "alpha", "least"),
+    [
+        (70_000, 10, 100, 0.1, 10),  # FedPG, Fashion-MNIST
+        (60_000, 100, 100, 0.1, 100),  # FedPG, CIFAR-100
+        (60_000, 10, 25, 0.3, 40),  # PGFed
+        (60_000, 10, 100, 0.3, 40),
+    ],
+)
+def test_dirichlet_of_the_papers(num_examples, num_classes, num_clients, alpha, least):
+    labels = np.arange(num_examples) % num_classes
+    parts = partition.dirichlet(labels, num_clients, rng(), alpha=alpha, min_examples=least)
+    assert_partition(parts, num_examples)
+    assert min(map(len, parts)) >= least
+
+
+def test_dirichlet_concentration():
+    def largest_share(alpha):
+        table = counts(partition.dirichlet(LABELS, 10, rng(), alpha=alpha, min_examples=1))
+        return (table.max(axis=1) / table.sum(axis=1)).mean()
+
+    assert largest_share(0.05) > 0.6
+    assert largest_share(1000.0) < 0.15
+
+
+def test_dirichlet_refuses_the_impossible():
+    with pytest.raises(PartitionError, match=r"takes 1020 examples, the pool has 1000.*at most 9"):
+        partition.dirichlet(LABELS, 102, rng(), alpha=1.0, min_examples=10)
+    with pytest.raises(PartitionError, match=r"best draw had \d+. Lower min_examples"):
+        partition.dirichlet(LABELS, 100, rng(), alpha=0.1, min_examples=10, max_redraws=5)
+    for alpha in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(PartitionError, match="alpha must be a positive finite number"):
+            partition.dirichlet(LABELS, 2, rng(), alpha=alpha, min_examples=1)
+
+
+def test_dirichlet_redraws_when_only_full_clients_have_a_share():
+    class Scripted:
+        """One client gets all of class 0, then is the only one with a share of class 1."""
+
+        def __init__(self):
+            self.draws = [[[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]
+
+        def dirichlet(self, alpha, size):
+            return np.array(self.draws.pop(0))
+
+        def permutation(self, x):
+            return x
+
+    labels = np.array([0, 0, 1, 1])
+    parts = partition.dirichlet(labels, 2, Scripted(), alpha=1.0, min_examples=1)
+    np.testing.assert_array_equal(counts(parts, labels), [[1, 1], [1, 1]])
+    stuck = Scripted()
+    stuck.draws = stuck.draws[:1] * 3
+    with pytest.raises(PartitionError, match="no draw could be completed"):
+        partition.dirichlet(labels, 2, stuck, alpha=1.0, min_examples=1, max_redraws=2)
+
+
+def test_pat_2_of_fedpg():
+    labels = np.arange(6000) % 10
+    parts = partition.classes_per_client(labels, 100, rng(), classes=2)
+    # np.kron(np.eye(5), np.full((20, 2), 600 / 20)): clients 0..19 have classes 0 and 1, ...
+    expected = np.kron(np.eye(5), np.full((20, 2), 30))
+    np.testing.assert_array_equal(counts(parts, labels), expected)
+
+
+def test_pairs_of_the_toy_study_of_pfedmb():
+    table = counts(partition.classes_per_client(LABELS, 10, rng(), classes=2))
+    np.testing.assert_array_equal(table, np.kron(np.eye(5), np.full((2, 2), 50)))
+
+
+@pytest.mark.parametrize("assignment", ["ordered", "random"])
+def test_classes_per_client_always_finds_an_assignment(assignment):
+    for num_clients in range(1, 10):
+        for num_classes in range(1, 7):
+            labels = np.arange(num_classes * 23) % num_classes
+            for k in range(-(-num_classes // num_clients), num_classes + 1):
+                parts = partition.classes_per_client(
+                    labels, num_clients, rng(k), classes=k, assignment=assignment
+                )
+                assert_partition(parts, len(labels))
+                table = counts(parts, labels)
+                assert (np.count_nonzero(table, axis=1) == k).all()
+                owners = np.count_nonzero(table, axis=0)
+                assert owners.max() - owners.min() <= 1
+                for column in table.T:
+                    assert np.ptp(column[column > 0]) <= 1
+
+
+def test_random_assignment_pairs_classes_uniformly():
+    owners = [
+        counts(partition.classes_per_client(LABELS, 100, rng(s), classes=2, assignment="random"))
+        for s in range(60)
+    ]
+    pairs = sum((table > 0).T.astype(int) @ (table > 0) for table in owners) / len(owners)
+    off_diagonal = pairs[~np.eye(10, dtype=bool)]
+    # 100 clients, 45 pairs of classes; a mean of 60 draws has a standard error of about 0.17.
+    assert abs(off_diagonal - 100 / 45).max() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"classes": 11}, "cannot hold 11 classes: the labels have 10.*1..10"),
+        ({"classes": 0}, "cannot hold 0 classes"),
+        ({"classes": 2, "num_clients": 4}, "some of the 10 classes without a client"),
+        ({"classes": 2, "num_clients": 600}, "Class 0 has 100 examples for 120 clients"),
+        ({"classes": 2, "assignment": "randon"}, "Did you mean 'random'"),
+        ({"classes": 2, "num_clients": 0}, "num_clients must be at least 1, got 0"),
+    ],
+)
+def test_classes_per_client_errors(arguments, message):
+    arguments = {"labels": LABELS, "num_clients": 20, "rng": rng(), **arguments}
+    with pytest.raises(PartitionError, match=message):
+        partition.classes_per_client(**arguments)
+
+
+@pytest.mark.parametrize("labels", [np.zeros((4, 1), int), np.zeros(4)])
+def test_labels_must_be_a_vector_of_integers(labels):
+    with pytest.raises(PartitionError, match="must be integers of shape"):
+        partition.iid(labels, 2, rng())
+
+
+def test_iid_sizes_differ_by_one():
+    assert sorted(map(len, partition.iid(LABELS[:23], 4, rng()))) == [5, 6, 6, 6]
+
+
+def test_natural():
+    parts = partition.natural(np.array([2, 0, 2, 0, 3]), num_clients=5)
+    assert [part.tolist() for part in parts] == [[1, 3], [], [0, 2], [4], []]
+    assert len(partition.natural(np.array([2, 0]))) == 3
+
+
+def test_by_reference_keeps_the_shares_of_each_class():
+    train = partition.dirichlet(LABELS, 10, rng(), alpha=0.3, min_examples=10)
+    test_labels = np.arange(2000) % 10
+    test = partition.by_reference(test_labels, LABELS, train, rng(1))
+    assert_partition(test, 2000)
+    # Twice as many of every class, so that shares are whole numbers.
+    np.testing.assert_array_equal(counts(test, test_labels), 2 * counts(train))
+
+
+def test_by_reference_rounds_cumulative_shares():
+    reference = [np.array([0]), np.array([1]), np.array([2])]
+    parts = partition.by_reference(np.zeros(4, int), np.zeros(3, int), reference, rng())
+    # np.diff(np.rint(np.cumsum([1, 1, 1]) / 3 * 4), prepend=0) = diff of 1, 3, 4
+    assert list(map(len, parts)) == [1, 2, 1]
+
+
+def test_by_reference_of_an_empty_pool_and_of_a_class_that_nobody_has():
+    reference = [np.array([0]), np.array([1])]
+    empty = partition.by_reference(np.empty(0, int), np.zeros(2, int), reference, rng())
+    assert list(map(len, empty)) == [0, 0]
+    with pytest.raises(PartitionError, match="Class 7 is in the pool.*no client has it"):
+        partition.by_reference(np.array([0, 7]), np.zeros(2, int), reference, rng())
+
+
+@pytest.mark.parametrize(
+    ("size", "fractions", "expected"),
+    [
+        (60, (5, 0, 1), (50, 0, 10)),
+        (60, (5 / 6, 0, 1 / 6), (50, 0, 10)),
+        (40, (0.75, 0, 0.25), (30, 0, 10)),
+        (10, (6, 2, 2), (6, 2, 2)),
+        (2, (0.98, 0, 0.02), (1, 0, 1)),  # one in test, however small its fraction
+        (2, (0.01, 0, 0.99), (1, 0, 1)),  # one in train
+        (3, (0.01, 0.98, 0.01), (1, 1, 1)),
+        (1, (5, 0, 1), (1, 0, 0)),
+        (0, (5, 0, 1), (0, 0, 0)),
+        (9, (1, 0, 0), (9, 0, 0)),
+    ],
+)
+def test_split_sizes(size, fractions, expected):
+    rows = np.arange(100, 100 + size)
+    parts = partition.split(rows, fractions, rng())
+    assert tuple(map(len, parts)) == expected
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), rows)
+
+
+def test_split_shuffles():
+    train, _, test = partition.split(np.arange(100), (1, 0, 1), rng(2))
+    np.testing.assert_array_equal(np.r_[train, test], rng(2).permutation(np.arange(100)))
+
+
+@pytest.mark.parametrize("fractions", [(0, 0, 1), (1, -1, 1), (1, 1), (np.nan, 0, 1)])
+def test_split_errors(fractions):
+    with pytest.raises(PartitionError, match="fractions must be"):
+        partition.split(np.arange(4), fractions, rng())

@@ -1,0 +1,68 @@
+"""Pictures of partitions: they are drawn, and what they draw is the data."""
+
+import numpy as np
+import pytest
+from matplotlib import axes, image
+
+from tff_pfl.data.federated_dataset import FederatedDataset, Partition
+from tff_pfl.data.pictures import plot_partition
+
+
+def dataset(num_clients, num_classes=3, each=4):
+    n = num_clients * each
+    rows = tuple(np.split(np.arange(n), num_clients))
+    none = (np.empty(0, np.int64),) * num_clients
+    y = np.sort(np.arange(n) % num_classes)
+    return FederatedDataset(np.zeros((n, 1)), y, num_classes, Partition(rows, none, none), "toy")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What is handed to Matplotlib: the arguments of scatter, imshow and set_title."""
+    calls = {}
+    for name in ("scatter", "imshow", "set_title"):
+        original = getattr(axes.Axes, name)
+
+        def record(self, *args, _name=name, _original=original, **kwargs):
+            calls[_name] = args
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(axes.Axes, name, record)
+    return calls
+
+
+@pytest.mark.parametrize("num_clients", [1, 10, 100])
+def test_circles(tmp_path, drawn, num_clients):
+    data = dataset(num_clients)
+    plot_partition(data, tmp_path / "p.png")
+    assert image.imread(tmp_path / "p.png").std() > 0.05
+    client, label, area = drawn["scatter"]
+    counts = data.class_counts()
+    np.testing.assert_array_equal(np.argwhere(counts), np.stack([client, label], axis=1))
+    if num_clients == 10:  # areas are in proportion; there the smallest size is not reached
+        np.testing.assert_allclose(area / area.max(), counts[client, label] / counts.max())
+    total = f"{4 * num_clients} examples of 3 classes"
+    assert "toy, train: " + total in drawn["set_title"][0] and "imshow" not in drawn
+
+
+@pytest.mark.parametrize(("num_clients", "num_classes"), [(101, 3), (30, 40)])
+def test_heat_map_where_circles_are_too_small(tmp_path, drawn, num_clients, num_classes):
+    data = dataset(num_clients, num_classes)
+    plot_partition(data, tmp_path / "p.png")
+    assert "scatter" not in drawn
+    np.testing.assert_array_equal(drawn["imshow"][0].filled(0), data.class_counts().T)
+
+
+def test_other_formats_an_empty_split_and_no_global_state(tmp_path):
+    from matplotlib import pyplot
+
+    plot_partition(dataset(5), tmp_path / "p.svg", split="test")
+    plot_partition(dataset(200), tmp_path / "p.pdf", split="validation")
+    assert (tmp_path / "p.svg").stat().st_size and (tmp_path / "p.pdf").stat().st_size
+    assert pyplot.get_fignums() == []
+
+
+def test_unknown_split(tmp_path):
+    with pytest.raises(ValueError, match="Unknown split 'tests'. Did you mean 'test'"):
+        plot_partition(dataset(2), tmp_path / "p.png", split="tests")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,297 @@
+"""Partitioners: how the rows of one data set fall on clients. Pure NumPy.
+
+A partitioner takes the labels of a pool and returns one int64 array of row numbers per client. The
+arrays are disjoint and together hold every row of the pool; their order carries no meaning. All
+randomness comes from the generator that is passed in.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_pfl.names import unknown_name
+
+
+class PartitionError(ValueError):
+    """A partition that was asked for cannot be made; the message says what to change."""
+
+
+def dirichlet(
+    labels: np.ndarray,
+    num_clients: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float,
+    min_examples: int,
+    max_redraws: int = 1000,
+) -> list[np.ndarray]:
+    """Splits every class in proportions drawn from a Dirichlet distribution.
+
+    For each class: draw proportions p ~ Dirichlet(alpha * 1_N), set those of clients that already
+    own n/N examples or more to zero, renormalise, and cut the shuffled class at the cumulative
+    proportions. The whole draw is repeated until every client has `min_examples`. The procedure
+    of FedPG's experiments (alpha 0.1, a minimum of one example per class of the data set) and
+    of PGFed's (alpha 0.3, a minimum of 40).
+
+    Args:
+        labels: int `[n]` class labels of the pool.
+        num_clients: N.
+        rng: Source of all randomness.
+        alpha: Concentration, > 0. Small: few classes per client. Large: close to IID.
+        min_examples: Fewest examples a client may have.
+        max_redraws: How often to draw again before giving up.
+
+    Returns:
+        N int64 arrays of row numbers.
+
+    Raises:
+        PartitionError: `alpha` is not a positive number, `min_examples` is more than n/N, or no
+            draw reached it.
+    """
+    labels = _checked(labels, num_clients)
+    if not (alpha > 0 and np.isfinite(alpha)):
+        raise PartitionError(f"alpha must be a positive finite number, got {alpha}.")
+    if min_examples * num_clients > len(labels):
+        raise PartitionError(
+            f"min_examples={min_examples} for {num_clients} clients takes "
+            f"{min_examples * num_clients} examples, the pool has {len(labels)}. Lower "
+            f"min_examples to at most {len(labels) // num_clients}, or num_clients."
+        )
+    classes, class_sizes = np.unique(labels, return_counts=True)
+    best = -1
+    for _ in range(max_redraws + 1):
+        # Only the counts are drawn again, the rows are shuffled and cut once: redraws are cheap.
+        cuts = _dirichlet_cuts(class_sizes, num_clients, alpha, rng)
+        if cuts is None:
+            continue
+        smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
+        if smallest >= min_examples:
+            return _cut_classes(labels, classes, cuts, rng)
+        best = max(best, smallest)
+    found = f"the best draw had {best}" if best >= 0 else "no draw could be completed"
+    raise PartitionError(
+        f"No draw of Dirichlet({alpha}) gave each of {num_clients} clients {min_examples} of "
+        f"{len(labels)} examples in {max_redraws} redraws; {found}. Lower min_examples "
+        "or num_clients, raise alpha, or raise max_redraws."
+    )
+
+
+def classes_per_client(
+    labels: np.ndarray,
+    num_clients: int,
+    rng: np.random.Generator,
+    *,
+    classes: int,
+    assignment: str = "ordered",
+) -> list[np.ndarray]:
+    """Gives every client examples of exactly `classes` classes ("Pat-k", k labels per client).
+
+    Each of the C classes goes to N*k/C clients in equal amounts; what does not divide evenly is
+    spread, by one. The partition of FedPG (Pat-2, ordered), PLGU (3 or 10 labels) and pFedMB
+    (random 2 classes; its toy study's pairs of clients are N = C = 10, k = 2, ordered).
+
+    Args:
+        labels: int `[n]` class labels of the pool.
+        num_clients: N.
+        rng: Source of all randomness.
+        classes: k, the number of classes of a client.
+        assignment: `"ordered"`: class after class goes to the lowest client ids that have slots
+            left, so that for N = 100, k = 2, C = 10 clients 0..19 hold classes 0 and 1.
+            `"random"`: each client's classes are a random subset.
+
+    Returns:
+        N int64 arrays of row numbers.
+
+    Raises:
+        PartitionError: k is not within 1..C, N*k < C leaves a class without a client, a class
+            has fewer examples than clients, or `assignment` is unknown.
+    """
+    labels = _checked(labels, num_clients)
+    names, class_sizes = np.unique(labels, return_counts=True)
+    num_classes = len(names)
+    if assignment not in ("ordered", "random"):
+        raise PartitionError(unknown_name("assignment", assignment, ("ordered", "random")))
+    if not 1 <= classes <= num_classes:
+        raise PartitionError(
+            f"A client cannot hold {classes} classes: the labels have {num_classes}, so classes "
+            f"must be within 1..{num_classes}."
+        )
+    if num_clients * classes < num_classes:
+        raise PartitionError(
+            f"{num_clients} clients with {classes} classes each leave some of the {num_classes} "
+            f"classes without a client: num_clients * classes must be at least {num_classes}."
+        )
+    owners = _assign_classes(
+        num_clients, num_classes, classes, rng if assignment == "random" else None
+    )
+    num_owners = owners.sum(axis=1)
+    if (class_sizes < num_owners).any():
+        short = int(np.flatnonzero(class_sizes < num_owners)[0])
+        raise PartitionError(
+            f"Class {names[short]} has {class_sizes[short]} examples for {num_owners[short]} "
+            "clients. Lower num_clients or classes."
+        )
+    # Owner number j of a class of s examples gets rows j*s/m to (j+1)*s/m, m being the owners.
+    cuts = np.cumsum(owners, axis=1) * class_sizes[:, None] // num_owners[:, None]
+    return _cut_classes(labels, names, cuts, rng)
+
+
+def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Shuffles all rows and deals them out in N parts whose sizes differ by one at most."""
+    labels = _checked(labels, num_clients)
+    return np.array_split(rng.permutation(len(labels)), num_clients)
+
+
+def natural(writer: np.ndarray, num_clients: int | None = None) -> list[np.ndarray]:
+    """Groups rows by the client that the data themselves name.
+
+    Args:
+        writer: int `[n]`, the client of each row, 0..N-1.
+        num_clients: N, where the last clients may have no row in this pool; by default the
+            highest client plus one.
+
+    Returns:
+        N int64 arrays of row numbers, each in ascending order.
+    """
+    sizes = np.bincount(writer, minlength=num_clients or 0)
+    return np.split(np.argsort(writer, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+def by_reference(
+    labels: np.ndarray,
+    reference_labels: np.ndarray,
+    reference: Sequence[np.ndarray],
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Distributes another pool (validation, test) as a given partition distributes its own.
+
+    For each class: shuffle its rows, cut them at the cumulative shares that the clients have of
+    this class in the reference, rounded. pFedMB distributes its three splits "in the same way".
+
+    Args:
+        labels: int `[n]` class labels of the pool to distribute.
+        reference_labels: int `[m]` class labels of the pool that is already distributed.
+        reference: N arrays of row numbers into `reference_labels`.
+        rng: Source of all randomness.
+
+    Returns:
+        N int64 arrays of row numbers into `labels`.
+
+    Raises:
+        PartitionError: A class of the pool has no example in the reference.
+    """
+    labels = np.asarray(labels)
+    classes, class_sizes = np.unique(labels, return_counts=True)
+    num_classes = max(np.max(reference_labels, initial=-1), np.max(labels, initial=-1)) + 1
+    counts = class_counts(reference_labels, reference, num_classes)[:, classes]
+    shares = np.cumsum(counts.T, axis=1)
+    totals = shares[:, -1:]
+    if (totals == 0).any():
+        lost = classes[np.flatnonzero(totals == 0)[0]]
+        raise PartitionError(
+            f"Class {lost} is in the pool to distribute, but no client has it in the reference "
+            "partition: its shares are undefined. Both pools must have the same classes."
+        )
+    # Rounded in integers: a float would now and then put a row on the wrong side of a cut.
+    cuts = (2 * shares * class_sizes[:, None] + totals) // (2 * totals)
+    return _cut_classes(labels, classes, cuts, rng)
+
+
+def split(
+    indices: np.ndarray, fractions: Sequence[float], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shuffles a client's rows and cuts them in train, validation and test.
+
+    Args:
+        indices: int `[n]`, the rows of one client.
+        fractions: Sizes of (train, validation, test) relative to each other: `(5, 0, 1)` and
+            `(5/6, 0, 1/6)` are the same. Rounded to whole examples, with at least one in train
+            and, where its fraction is positive and n >= 2, at least one in test.
+        rng: Source of all randomness.
+
+    Returns:
+        The three parts. Every row is in exactly one of them.
+
+    Raises:
+        PartitionError: `fractions` are not three finite numbers >= 0 with a positive first.
+    """
+    weights = np.asarray(fractions, np.float64)
+    valid = weights.shape == (3,) and np.isfinite(weights).all() and (weights >= 0).all()
+    if not valid or weights[0] == 0:
+        raise PartitionError(
+            f"fractions must be (train, validation, test), numbers >= 0 with train > 0, e.g. "
+            f"(5, 0, 1); got {fractions}."
+        )
+    _, validation, test = np.rint(len(indices) * weights / weights.sum()).astype(int)
+    spare = max(len(indices) - 1, 0)  # one example stays in train
+    test = min(max(test, int(weights[2] > 0)), spare)
+    validation = min(validation, spare - test)
+    train = len(indices) - validation - test
+    return tuple(np.split(rng.permutation(indices), [train, train + validation]))
+
+
+def class_counts(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
+    """How many examples of each class each client has, int64 `[N, num_classes]`."""
+    return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
+
+
+def _checked(labels, num_clients):
+    """`labels` as an array; refuses pools and numbers of clients that mean nothing."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise PartitionError(
+            f"labels must be integers of shape [n], got {labels.dtype} of shape {labels.shape}."
+        )
+    if num_clients < 1:
+        raise PartitionError(f"num_clients must be at least 1, got {num_clients}.")
+    return labels
+
+
+def _dirichlet_cuts(class_sizes, num_clients, alpha, rng):
+    """One draw: int64 `[C, N]` cumulative counts, or `None` if only full clients got a share."""
+    full = class_sizes.sum() / num_clients
+    owned = np.zeros(num_clients, np.int64)
+    cuts = np.empty((len(class_sizes), num_clients), np.int64)
+    draws = rng.dirichlet(np.full(num_clients, alpha), size=len(class_sizes))
+    for row, size, proportions in zip(cuts, class_sizes, draws, strict=True):
+        cumulative = np.cumsum(np.where(owned < full, proportions, 0.0))
+        if not cumulative[-1] > 0:
+            return None
+        row[:] = cumulative / cumulative[-1] * size
+        owned += np.diff(row, prepend=0)
+    return cuts
+
+
+def _assign_classes(num_clients, num_classes, classes, rng):
+    """bool `[C, N]`: who owns which class; `classes` of them per client.
+
+    Class after class takes as many clients as its share of the slots. A client with as many free
+    slots as there are classes to come must be taken now, or it would end up short; since the
+    shares differ by one at most, larger ones first, this one rule is enough to never get stuck.
+    """
+    shares = np.full(num_classes, num_clients * classes // num_classes)
+    shares[: num_clients * classes % num_classes] += 1
+    order = np.arange(num_classes) if rng is None else rng.permutation(num_classes)
+    owners = np.zeros((num_classes, num_clients), bool)
+    free = np.full(num_clients, classes)
+    for position, (label, share) in enumerate(zip(order, shares, strict=True)):
+        left = num_classes - position
+        if rng is None:
+            rank = np.where(free == left, -1.0, np.arange(num_clients))
+        else:
+            # A random subset of `free` of the `left` classes contains this one with odds
+            # free : left - free; the smallest of exponential times with these rates are taken.
+            rank = rng.exponential(size=num_clients) * (left - free) / np.maximum(free, 1)
+        rank[free == 0] = np.inf
+        taken = np.argsort(rank, kind="stable")[:share]
+        owners[label, taken] = True
+        free[taken] -= 1
+    return owners
+
+
+def _cut_classes(labels, classes, cuts, rng):
+    """Shuffles the rows of each class and deals them out; `cuts` are cumulative counts `[C, N]`."""
+    parts = [[np.empty(0, np.int64)] * cuts.shape[1]]  # for pools without a single class
+    for label, row in zip(classes, cuts, strict=True):
+        parts.append(np.split(rng.permutation(np.flatnonzero(labels == label)), row[:-1]))
+    return [np.concatenate(client) for client in zip(*parts, strict=True)]

@@ -1,0 +1,92 @@
+"""A picture of how the classes of a data set fall on its clients."""
+
+import os
+
+import numpy as np
+
+from tff_pfl.data.federated_dataset import FederatedDataset
+
+_MAX_CIRCLE_CLIENTS = 100
+_MAX_CIRCLE_CLASSES = 20
+
+
+def plot_partition(
+    dataset: FederatedDataset, path: str | os.PathLike, split: str = "train"
+) -> None:
+    """Draws clients on the x axis, classes on the y axis, and how many examples each pair has.
+
+    Circles whose area is the number of examples; a heat map where circles would be too small to
+    read, above 100 clients or 20 classes. Bars on top are the sizes of the clients.
+
+    Args:
+        dataset: What to draw.
+        path: The image file; its ending is the format (.png, .pdf, .svg).
+        split: `"train"`, `"validation"` or `"test"`.
+
+    Raises:
+        ValueError: There is no such split.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    counts = dataset.class_counts(split)
+    num_clients, num_classes = counts.shape
+    circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
+    width = float(np.clip(2.5 + 0.15 * num_clients, 7, 17))
+    height = float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    bars, main = figure.subplots(
+        2, 1, sharex=True, gridspec_kw={"height_ratios": (1, max(height - 1.8, 2))}
+    )
+    sizes = counts.sum(axis=1)
+    bars.bar(np.arange(num_clients), sizes, width=0.8 if circles else 1.0, color="tab:gray")
+    bars.set_ylabel("examples")
+    bars.set_title(
+        f"{dataset.name}, {split}: {sizes.sum():,} examples of {num_classes} classes\n"
+        f"on {num_clients:,} clients, {sizes.min():,} to {sizes.max():,} examples each"
+    )
+    draw = _draw_circles if circles else _draw_heat_map
+    draw(figure, main, counts, (width, height))
+    main.set(xlabel="client", ylabel="class", xlim=(-0.6, num_clients - 0.4))
+    main.set_ylim(-0.6, num_classes - 0.4)
+    for axis in (main.xaxis, main.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    figure.savefig(path, dpi=120)
+
+
+def _draw_circles(figure, axes, counts, inches):
+    num_clients, num_classes = counts.shape
+    # Points (1/72 inch) between neighbours: the largest circle has a diameter of 1.2 of them.
+    pitch = 72 * min(inches[0] / (num_clients + 6), (inches[1] - 2) / (num_classes + 1))
+    client, label = np.nonzero(counts)
+    number = counts[client, label]
+    area = np.maximum((1.2 * pitch) ** 2 * number / counts.max(initial=1), 1.5)
+    axes.grid(color="0.92", linewidth=0.6)
+    axes.set_axisbelow(True)
+    dots = axes.scatter(
+        client, label, area, c=number, cmap="viridis_r", norm=_log_norm(counts), alpha=0.9
+    )
+    figure.colorbar(dots, ax=axes, label="examples (also the area)", pad=0.01)
+
+
+def _draw_heat_map(figure, axes, counts, inches):
+    del inches
+    # Empty cells stay white: "none" and "few" must not look the same.
+    image = axes.imshow(
+        np.ma.masked_equal(counts.T, 0),
+        aspect="auto",
+        origin="lower",
+        interpolation="nearest",
+        cmap="viridis_r",
+        norm=_log_norm(counts),
+    )
+    figure.colorbar(image, ax=axes, label="examples (white: none)", pad=0.01)
+
+
+def _log_norm(counts):
+    """Colours by the logarithm: most cells are far smaller than the largest."""
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(1, max(counts.max(initial=1), 2))

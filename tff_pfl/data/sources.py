@@ -1,0 +1,222 @@
+"""Where images come from: scikit-learn's digits, TFDS, and TFF's naturally federated data sets."""
+
+import functools
+import os
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+from tff_pfl.names import unknown_name
+
+_ENVIRONMENT = "TFDS_DATA_DIR"
+
+NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    # FedPG, section 6.1 of the protocol: Fashion-MNIST is only scaled to [0, 1].
+    "unit": ((0.0,), (1.0,)),
+    # FedPG, CIFAR-10 and CIFAR-100.
+    "cifar": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    # PGFed, all its data sets.
+    "half": ((0.5,), (0.5,)),
+}
+"""(mean, std) by name; see `normalization`."""
+
+
+class DataNotFoundError(FileNotFoundError):
+    """A data set is neither prepared on disk nor could it be downloaded."""
+
+
+class LabelledImages(NamedTuple):
+    """A whole data set in memory.
+
+    Attributes:
+        name: Its name, as given to `load`.
+        x: uint8 `[n, height, width, channels]`, 0..255.
+        y: int32 `[n]` class labels, 0..num_classes-1.
+        num_classes: Number of classes.
+        num_train: The first `num_train` rows are the original training split, the rest the test
+            split.
+        writer: int32 `[n]`, the natural client of each row, or `None` where there is none.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    num_classes: int
+    num_train: int
+    writer: np.ndarray | None = None
+
+
+def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages:
+    """Loads a data set into memory.
+
+    * `"digits"`: scikit-learn's 1,797 handwritten digits of 8x8 pixels; needs no download. It has
+      no original split: here the last 20 % of its rows (360) are the test split.
+    * `"mnist"`, `"fashion_mnist"`, `"cifar10"`, `"cifar100"`: TFDS, in the order TFDS reads them.
+    * `"emnist"`: the 62 classes of Federated EMNIST by writer, in sorted order of writer ids; a
+      writer has the same number in train and test. As in TFF, 255 is the background and 0 ink.
+    * `"emnist_synthetic"`: TFF's stand-in for it in tests: 2 writers with one drawing of each
+      digit 0..9, the same ones in train and test (40 rows). Labels are among 62 classes.
+    * `"cifar100_natural"`: TFF's CIFAR-100 by Pachinko allocation. Train clients (500) and
+      test clients (100) are different ones: test clients are numbered after the train clients.
+
+    Args:
+        name: One of `DATASETS`.
+        data_dir: Folder of prepared TFDS data sets (default: the environment variable
+            TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
+            (default: TFF's own). What is not there is downloaded to it; without a network TFDS
+            takes some minutes to give up.
+
+    Returns:
+        The images, training split first.
+
+    Raises:
+        ValueError: The name is unknown.
+        DataNotFoundError: The data set is not there and downloading it failed.
+    """
+    if name not in _LOADERS:
+        raise ValueError(unknown_name("data set", name, _LOADERS))
+    return _LOADERS[name](name, os.fspath(data_dir) if data_dir is not None else None)
+
+
+def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The (mean, std) to normalise images by, from `NORMALIZATIONS`.
+
+    Returns:
+        Two tuples with one number per channel, or a single one for all channels, in units of an
+        image scaled to [0, 1]: the model's input is `(x / 255 - mean) / std`.
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if name not in NORMALIZATIONS:
+        raise ValueError(unknown_name("normalization", name, NORMALIZATIONS))
+    return NORMALIZATIONS[name]
+
+
+def _digits(name, data_dir):
+    del data_dir  # part of scikit-learn
+    from sklearn import datasets
+
+    digits = datasets.load_digits()
+    x = np.rint(digits.images[..., None] * (255 / 16)).astype(np.uint8)
+    return LabelledImages(name, x, digits.target.astype(np.int32), 10, len(x) * 4 // 5)
+
+
+def _tfds(name, data_dir):
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder(name, data_dir=data_dir or os.environ.get(_ENVIRONMENT))
+    if not builder.is_prepared():
+        logging.warning("%s is not prepared in %s, downloading it.", name, builder.data_dir)
+        try:
+            builder.download_and_prepare()
+        except Exception as error:  # TFDS lets errors of every library below it through
+            raise DataNotFoundError(
+                f"Data set {name!r} is not prepared in {builder.data_dir}, and downloading it "
+                f"failed ({type(error).__name__}: {error}). Pass data_dir or set {_ENVIRONMENT} "
+                f"to a folder that holds {name}/{builder.version}, or use a machine with a network."
+            ) from error
+    (x_train, y_train), (x_test, y_test) = tfds.as_numpy(
+        builder.as_dataset(split=["train", "test"], batch_size=-1, as_supervised=True)
+    )
+    return LabelledImages(
+        name,
+        np.concatenate([x_train, x_test]),
+        np.concatenate([y_train, y_test]).astype(np.int32),
+        builder.info.features["label"].num_classes,
+        len(x_train),
+    )
+
+
+def _emnist(name, data_dir):
+    from tensorflow_federated import simulation
+
+    fetch = functools.partial(simulation.datasets.emnist.load_data, only_digits=False)
+    train, test = _fetch(name, fetch, data_dir)
+    writers = _numbered(set(train.client_ids) | set(test.client_ids))
+    return _by_client(name, 62, "pixels", (train, writers), (test, writers))
+
+
+def _emnist_synthetic(name, data_dir):
+    del data_dir  # part of TFF
+    from tensorflow_federated import simulation
+
+    clients = simulation.datasets.emnist.get_synthetic()
+    pool = (clients, _numbered(clients.client_ids))
+    return _by_client(name, 62, "pixels", pool, pool)
+
+
+def _cifar100_natural(name, data_dir):
+    from tensorflow_federated import simulation
+
+    train, test = _fetch(name, simulation.datasets.cifar100.load_data, data_dir)
+    # Equal ids in the two are different clients.
+    numbers = _numbered(train.client_ids)
+    test_numbers = _numbered(test.client_ids, first=len(numbers))
+    return _by_client(name, 100, "image", (train, numbers), (test, test_numbers))
+
+
+def _fetch(name, load_data, data_dir):
+    """TFF's (train, test) `ClientData`, downloaded if needed."""
+    try:
+        return load_data(cache_dir=data_dir)
+    except Exception as error:  # of the network, of the archive, of the data base
+        raise DataNotFoundError(
+            f"Data set {name!r} is not in {data_dir or 'the default cache folder of TFF, ~/.tff'}, "
+            f"and downloading it failed ({type(error).__name__}: {error}). Pass as data_dir a "
+            "folder that holds TFF's .sqlite file, or use a machine with a network; a file that "
+            "an interrupted download left there must be deleted first."
+        ) from error
+
+
+def _numbered(client_ids, first=0):
+    """`{id: number}` in the order of the ids; ids that are digits in the order of their values."""
+    ids = sorted(client_ids, key=lambda i: (len(i), i) if i.isdigit() else (0, i))
+    return {client: number for number, client in enumerate(ids, first)}
+
+
+def _by_client(name, num_classes, image_key, *pools):
+    """Gathers pools of (client data, `{id: number}`): the training split, then the test split."""
+    train, test = (_read_clients(*pool, image_key) for pool in pools)
+    x, y, writer = map(np.concatenate, zip(train, test, strict=True))
+    return LabelledImages(name, x, y, num_classes, len(train[1]), writer)
+
+
+def _read_clients(clients, numbers, image_key):
+    """All examples of all clients in one `tf.data` pipeline: thousands of small ones are slow."""
+    import tensorflow as tf
+
+    def convert(number, example):
+        image = example[image_key]
+        if image.dtype.is_floating:
+            image = tf.cast(tf.round(255.0 * image), tf.uint8)
+        if image.shape.rank == 2:
+            image = image[..., tf.newaxis]
+        return image, tf.cast(example["label"], tf.int32), number
+
+    ids = sorted(clients.client_ids, key=numbers.get)
+    order = np.array([numbers[i] for i in ids], np.int32)
+    examples = tf.data.Dataset.from_tensor_slices((order, ids))
+    examples = examples.flat_map(
+        lambda number, client: clients.serializable_dataset_fn(client).map(
+            lambda example: convert(number, example)
+        )
+    )
+    batches = list(examples.batch(4096).as_numpy_iterator())
+    return tuple(np.concatenate(column) for column in zip(*batches, strict=True))
+
+
+_LOADERS = {
+    "digits": _digits,
+    "mnist": _tfds,
+    "fashion_mnist": _tfds,
+    "cifar10": _tfds,
+    "cifar100": _tfds,
+    "emnist": _emnist,
+    "emnist_synthetic": _emnist_synthetic,
+    "cifar100_natural": _cifar100_natural,
+}
+
+DATASETS = tuple(_LOADERS)
+"""The names that `load` knows."""
