@@ -1,0 +1,26 @@
+"""The grammar: an algorithm is blocks, composed into a `PersonalizedProcess`."""
+
+from tff_pfl.templates.composer import compose_personalized_process
+from tff_pfl.templates.exchange import (
+    ClientContext,
+    ClientOutput,
+    Exchange,
+    Message,
+    Personalization,
+    aggregation_weight,
+)
+from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
+
+__all__ = [
+    "Client",
+    "ClientContext",
+    "ClientOutput",
+    "Exchange",
+    "Message",
+    "PersonalizedProcess",
+    "Personalization",
+    "ProcessOutput",
+    "ServerState",
+    "aggregation_weight",
+    "compose_personalized_process",
+]

@@ -1,0 +1,181 @@
+"""From pure functions to TFF computations: tracing, type checks, messages, bytes."""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.templates import errors
+from tff_pfl.templates.exchange import ClientContext, Message
+from tff_pfl.templates.process import Client
+
+
+def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
+    """`fn` as a `tff.tensorflow.computation` of arguments of the given types.
+
+    Raises:
+        BlockTracingError: If `fn` fails; it names the block and the types it was traced with.
+    """
+    try:
+        return tff.tensorflow.computation(fn, *types)
+    except errors.TemplateError:
+        raise
+    except Exception as error:
+        arguments = "".join(f"\n  {t}" for t in types) or " none"
+        raise errors.BlockTracingError(
+            f"{what} failed while it was traced: {type(error).__name__}: {error}\n"
+            f"It was traced with arguments of the types:{arguments}\n"
+            "Tip: a block is pure TensorFlow; its arguments come in the order its docstring states."
+        ) from error
+
+
+def is_empty(type_signature: tff.types.Type) -> bool:
+    """Whether a type holds no tensor."""
+    return tff.types.count(type_signature, lambda t: isinstance(t, tff.types.TensorType)) == 0
+
+
+def type_of(value) -> tff.types.Type:
+    """The TFF type of a structure of tensors."""
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
+    return tff.types.tensorflow_to_type(specs)
+
+
+def empty_value(type_signature: tff.types.Type):
+    """The tensors of a type left out: what remains of an empty type is its containers."""
+    elements = [
+        (name, empty_value(element))
+        for name, element in tff.structure.iter_elements(type_signature)
+        if isinstance(element, tff.types.StructType)
+    ]
+    if len(elements) < len(type_signature):
+        return ()
+    return tff.types.type_to_py_container(tff.structure.Struct(elements), type_signature)
+
+
+def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
+    """The number of bytes of a message of this type.
+
+    Raises:
+        MessageShapeError: If a shape is not fully known.
+    """
+    total = 0
+    for spec in tf.nest.flatten(tff.types.type_to_tf_tensor_specs(type_signature)):
+        if not spec.shape.is_fully_defined():
+            raise errors.MessageShapeError(
+                f"{what} has a tensor {spec.dtype.name}{spec.shape} of unknown size, in\n"
+                f"  {type_signature}\nTip: fix its shape with tf.ensure_shape."
+            )
+        total += spec.shape.num_elements() * spec.dtype.size
+    return total
+
+
+class ClientBlock:
+    """A function mapped over the clients of a cohort, with the messages it receives.
+
+    Attributes:
+        work: The computation that is mapped.
+        down_bytes: Bytes of a client's message.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        fn: Callable[[Any, Client, ClientContext], Any],
+        *,
+        distribute: Callable[[Any], Any],
+        select: Callable[[Any, Any], Any] | None,
+        server_type: tff.types.Type,
+        client_type: tff.types.StructType,
+        seed: tuple[int, int],
+    ):
+        """Traces the block.
+
+        Args:
+            what: Names the block in errors.
+            fn: `(message, Client, ClientContext) -> result`.
+            distribute: `(S -> B)`.
+            select: `(<S, int32> -> P)` or `None`.
+            server_type: `S`.
+            client_type: `<client_id=int32, state=C, data=D>`.
+            seed: Of the run and of this block.
+        """
+        self._server_type = server_type
+        self._distribute = trace(f"{what}: distribute", distribute, server_type)
+        shared_type = self._distribute.type_signature.result
+        self.down_bytes = payload_bytes(f"{what}: the broadcast message", shared_type)
+        inputs = collections.OrderedDict(
+            client_id=client_type.client_id,
+            state=client_type.state,
+            data=client_type.data,
+            round_num=np.int32,
+        )
+        self._broadcasts = not is_empty(shared_type)
+        nothing = () if self._broadcasts else empty_value(shared_type)
+        if self._broadcasts:
+            inputs["shared"] = shared_type
+        self._select = None
+        if select is not None:
+            self._select = trace(f"{what}: select", select, server_type, np.int32)
+            own_type = self._select.type_signature.result
+            self.down_bytes += payload_bytes(f"{what}: the selected message", own_type)
+            inputs["own"] = own_type
+            self._only = _single_element(own_type)
+
+        def work(inputs):
+            message = inputs.get("shared", nothing)
+            if select is not None:
+                message = Message(shared=message, own=inputs["own"])
+            client = Client(inputs["client_id"], inputs["state"], inputs["data"])
+            context = ClientContext(
+                round_num=inputs["round_num"],
+                client_id=client.client_id,
+                seed=client_seed(seed, inputs["round_num"], client.client_id),
+            )
+            return fn(message, client, context)
+
+        self.work = trace(what, work, tff.types.to_type(inputs))
+
+    def map(self, server_state, round_num, clients, client_states):
+        """Sends the messages and maps the work; called while a federated computation is written."""
+        inputs = collections.OrderedDict(
+            client_id=clients.client_id,
+            state=client_states,
+            data=clients.data,
+            round_num=tff.federated_broadcast(round_num),
+        )
+        if self._broadcasts:
+            inputs["shared"] = tff.federated_broadcast(
+                tff.federated_map(self._distribute, server_state)
+            )
+        if self._select is not None:
+            keys = tff.federated_map(_as_keys, clients.client_id)
+            upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
+            selected = tff.federated_select(keys, upper_bound, server_state, self._select)
+            inputs["own"] = tff.federated_map(self._only, selected)
+        return tff.federated_map(self.work, tff.federated_zip(inputs))
+
+
+def client_seed(seed: tuple[int, int], round_num, client_id):
+    """`int32[2]`, a function of (run seed, block, round, client id)."""
+    folded = tf.constant([seed[0] & 0x7FFFFFFF, seed[1]], tf.int32)
+    for value in (round_num, client_id):
+        folded = tf.random.experimental.stateless_fold_in(folded, value)
+    return folded
+
+
+@tff.tensorflow.computation(np.int32)
+def _as_keys(client_id):
+    return tf.reshape(client_id, [1])
+
+
+def _single_element(element_type):
+    """`(T* -> T)`: the element of a sequence of one, in the containers of `T`."""
+
+    def only(sequence):
+        element = tff.structure.from_container(sequence.get_single_element(), recursive=True)
+        return tff.types.type_to_py_container(element, element_type)
+
+    return tff.tensorflow.computation(only, tff.types.SequenceType(element_type))

@@ -1,0 +1,314 @@
+"""Composes blocks into a `PersonalizedProcess`; authors of algorithms write no federated code.
+
+What no algorithm should repeat is done here: seeds, the rejection of clients whose results are not
+finite, counting, and the bytes a client receives and sends.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import trees
+from tff_pfl.models.model import Mean
+from tff_pfl.templates import blocks, errors
+from tff_pfl.templates.exchange import ClientOutput, Exchange, Personalization
+from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
+
+
+class _Report(NamedTuple):
+    """What is summed over the clients of an exchange."""
+
+    num_clients: Any
+    num_examples: Any
+    num_nonfinite: Any
+    num_empty: Any
+    totals: Any
+
+
+def compose_personalized_process(
+    *,
+    server_init: Callable[[], Any],
+    client_init: Callable[[Any], Any],
+    exchanges: Sequence[Exchange],
+    personalize: Personalization,
+    examples_type: tff.types.Type,
+    global_weights: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Composes a federated algorithm from pure functions.
+
+    A client takes part in an exchange with weight 0, an upload of zeros and its old state if it has
+    no examples, or if its upload, new state, weight or metrics are not finite; `metrics` count such
+    clients. If no client of an exchange is accepted, or the server's new state would not be finite,
+    the server keeps its state.
+
+    The metrics of a round are, for each exchange under its name: the means of what client work
+    measured, `num_clients` (accepted), `num_examples` (theirs), `num_nonfinite`, `num_empty`,
+    `server_kept` (1 if the server kept its state), and, where there are any, `aggregator` (its
+    measurements) and `server` (what `finalize` measured). For the whole round, from the types of
+    messages and uploads: `bytes_down_per_client` and `bytes_up_per_client`.
+
+    Args:
+        server_init: `( -> S)`, pure TensorFlow; the algorithm's server state, all of it finite.
+        client_init: `(int32 -> C)`, the state of a client that was never seen, from its id.
+        exchanges: The exchanges of a round, in order.
+        personalize: How a client's own model is made for evaluation.
+        examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
+        global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
+        seed: Of all randomness of client work.
+
+    Raises:
+        TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
+        ValueError: If there is no exchange, or two of the same name.
+    """
+    names = [exchange.name for exchange in exchanges]
+    if not exchanges or len(set(names)) != len(names):
+        raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
+    server_init_tf = blocks.trace("server_init", server_init)
+    client_init_tf = blocks.trace("client_init", client_init, np.int32)
+    server_type = server_init_tf.type_signature.result
+    client_type = tff.types.StructWithPythonType(
+        [
+            ("client_id", tff.types.TensorType(np.int32)),
+            ("state", client_init_tf.type_signature.result),
+            ("data", examples_type),
+        ],
+        Client,
+    )
+    traced = [
+        _TracedExchange(exchange, server_type, client_type, (seed, index))
+        for index, exchange in enumerate(exchanges)
+    ]
+    personalization = blocks.ClientBlock(
+        "personalize",
+        lambda message, client, context: personalize.client_work(
+            message, client.state, client.data, context
+        ),
+        distribute=personalize.distribute,
+        select=personalize.select,
+        server_type=server_type,
+        client_type=client_type,
+        # No exchange has this index: evaluation and training draw independent numbers.
+        seed=(seed, len(exchanges)),
+    )
+
+    @tff.federated_computation
+    def initialize():
+        state = ServerState(
+            round_num=tff.federated_value(np.int32(0), tff.SERVER),
+            algorithm=tff.federated_eval(server_init_tf, tff.SERVER),
+            aggregators=collections.OrderedDict(
+                (exchange.name, exchange.aggregation.initialize())
+                for exchange in traced
+                if exchange.aggregation is not None
+            ),
+        )
+        return tff.federated_zip(state)
+
+    state_type = initialize.type_signature.result
+    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+
+    @tff.federated_computation(state_type, clients_type)
+    def next_round(state, clients):
+        algorithm, client_states = state.algorithm, clients.state
+        aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
+        for exchange in traced:
+            algorithm, client_states, aggregator_state, measured = exchange.run(
+                algorithm, state, clients, client_states
+            )
+            if aggregator_state is not None:
+                aggregators[exchange.name] = aggregator_state
+            metrics[exchange.name] = measured
+        for name in ("down_bytes", "up_bytes"):
+            total = np.int64(sum(getattr(exchange, name) for exchange in traced))
+            direction = name.removesuffix("_bytes")
+            metrics[f"bytes_{direction}_per_client"] = tff.federated_value(total, tff.SERVER)
+        new_state = ServerState(
+            round_num=tff.federated_map(_increment, state.round_num),
+            algorithm=algorithm,
+            aggregators=aggregators,
+        )
+        return ProcessOutput(
+            tff.federated_zip(new_state), client_states, tff.federated_zip(metrics)
+        )
+
+    @tff.federated_computation(state_type, clients_type)
+    def personalize_clients(state, clients):
+        return personalization.map(state.algorithm, state.round_num, clients, clients.state)
+
+    return PersonalizedProcess(
+        initialize,
+        next_round,
+        initialize_client_fn=client_init_tf,
+        personalize_fn=personalize_clients,
+        global_weights_fn=None
+        if global_weights is None
+        else blocks.trace(
+            "global_weights", lambda state: global_weights(state.algorithm), state_type.member
+        ),
+    )
+
+
+@tff.tensorflow.computation(np.int32)
+def _increment(round_num):
+    return round_num + 1
+
+
+class _TracedExchange:
+    """An exchange with its computations, whose types were found by tracing them in order."""
+
+    def __init__(self, exchange: Exchange, server_type, client_type, seed):
+        self.name = exchange.name
+        self._what = f"Exchange {exchange.name!r}"
+        self._client_work = exchange.client_work
+        self._client_state_type = client_type.state
+        self._block = blocks.ClientBlock(
+            f"{self._what}: client_work",
+            self._checked_client_work,
+            distribute=exchange.distribute,
+            select=exchange.select,
+            server_type=server_type,
+            client_type=client_type,
+            seed=seed,
+        )
+        output_type = self._block.work.type_signature.result
+        self._weighted = isinstance(exchange.aggregator, tff.aggregators.WeightedAggregationFactory)
+        self.down_bytes = self._block.down_bytes
+        self.up_bytes = blocks.payload_bytes(f"{self._what}: the upload", output_type.upload)
+        self.aggregation = None
+        inputs = collections.OrderedDict(
+            server=server_type, round_num=np.int32, report=output_type.report
+        )
+        if not blocks.is_empty(output_type.upload):
+            self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
+            self.up_bytes += 4 if self._weighted else 0
+            aggregated_type = self.aggregation.next.type_signature.result
+            inputs["aggregate"] = aggregated_type.result.member
+            inputs["measurements"] = aggregated_type.measurements.member
+        nothing = blocks.empty_value(output_type.upload)
+        self._finalize = blocks.trace(
+            f"{self._what}: finalize",
+            lambda inputs: self._guarded_finalize(
+                lambda server, round_num: exchange.finalize(
+                    server, inputs.get("aggregate", nothing), round_num
+                ),
+                inputs,
+                server_type,
+            ),
+            tff.types.to_type(inputs),
+        )
+
+    def run(self, algorithm, state, clients, client_states):
+        """The exchange, while a federated computation is written.
+
+        Returns:
+            `(algorithm state, client states, aggregator state or None, metrics)`.
+        """
+        outputs = self._block.map(algorithm, state.round_num, clients, client_states)
+        inputs = collections.OrderedDict(
+            server=algorithm,
+            round_num=state.round_num,
+            report=tff.federated_sum(outputs.report),
+        )
+        aggregator_state = None
+        if self.aggregation is not None:
+            uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
+            aggregated = self.aggregation.next(state.aggregators[self.name], *uploads)
+            aggregator_state = aggregated.state
+            inputs["aggregate"] = aggregated.result
+            inputs["measurements"] = aggregated.measurements
+        finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
+        return finalized.state, outputs.state, aggregator_state, finalized.metrics
+
+    def _checked_client_work(self, message, client: Client, context):
+        """Client work, with the results of a client that cannot be used replaced."""
+        output = self._client_work(message, client.state, client.data, context)
+        if not isinstance(output, ClientOutput):
+            raise errors.ClientOutputError(
+                f"{self._what}: client_work returned {type(output).__name__}, not ClientOutput."
+            )
+        output = tf.nest.map_structure(tf.convert_to_tensor, output)
+        weight = tf.cast(output.weight, tf.float32)
+        if weight.shape.rank != 0:
+            raise errors.ClientOutputError(
+                f"{self._what}: ClientOutput.weight must be a scalar, has shape {weight.shape}."
+            )
+        for name, metric in output.metrics.items():
+            if not isinstance(metric, Mean):
+                raise errors.ClientOutputError(
+                    f"{self._what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), "
+                    f"found {type(metric).__name__}."
+                )
+        errors.check_same_type(
+            errors.ClientStateTypeError,
+            f"{self._what}: client_work must return a state of the type client_init returns",
+            self._client_state_type,
+            blocks.type_of(output.state),
+            "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
+        )
+        empty = tf.equal(client.data.size, 0)
+        finite = trees.all_finite(output.state, output.upload, weight, output.metrics)
+        accepted = tf.logical_and(finite, tf.logical_not(empty))
+
+        def accept(value):
+            return trees.select(accepted, value, trees.zeros_like(value))
+
+        def count(condition):
+            return tf.cast(condition, tf.int32)
+
+        return collections.OrderedDict(
+            state=trees.select(accepted, output.state, client.state),
+            upload=accept(output.upload),
+            weight=accept(weight),
+            report=_Report(
+                num_clients=count(accepted),
+                num_examples=accept(client.data.size),
+                num_nonfinite=count(tf.logical_not(tf.logical_or(finite, empty))),
+                num_empty=count(empty),
+                totals=accept(collections.OrderedDict(output.metrics)),
+            ),
+        )
+
+    def _create_aggregation(self, factory, output_type):
+        try:
+            if self._weighted:
+                return factory.create(output_type.upload, output_type.weight)
+            return factory.create(output_type.upload)
+        except Exception as error:
+            raise errors.AggregatorError(
+                f"{self._what}: the aggregator {factory!r} cannot aggregate uploads of type\n"
+                f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
+                "Tip: aggregator takes a factory of tff.aggregators or tff.learning."
+            ) from error
+
+    def _guarded_finalize(self, finalize, inputs, server_type):
+        """The new server state, or the old one if there is nothing sound to make it of."""
+        old, report = inputs["server"], inputs["report"]
+        new, server_metrics = finalize(old, inputs["round_num"])
+        new = tf.nest.map_structure(tf.convert_to_tensor, new)
+        errors.check_same_type(
+            errors.ServerStateTypeError,
+            f"{self._what}: finalize must return a state of the type server_init returns",
+            server_type,
+            blocks.type_of(new),
+            "keep the structure, data types and shapes of the server state.",
+        )
+        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(new))
+        metrics = collections.OrderedDict(
+            (name, tf.math.divide_no_nan(mean.total, mean.count))
+            for name, mean in report.totals.items()
+        )
+        for name in ("num_clients", "num_examples", "num_nonfinite", "num_empty"):
+            metrics[name] = getattr(report, name)
+        metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
+        for name, measured in (
+            ("aggregator", inputs.get("measurements", ())),
+            ("server", server_metrics),
+        ):
+            if tf.nest.flatten(measured):
+                metrics[name] = measured
+        return collections.OrderedDict(state=trees.select(sound, new, old), metrics=metrics)

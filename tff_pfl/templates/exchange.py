@@ -1,0 +1,127 @@
+"""The blocks an algorithm is written in."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.models.model import Mean
+
+
+class ClientContext(NamedTuple):
+    """What client work may know besides its message, its state and its examples.
+
+    Attributes:
+        round_num: int32 scalar, the number of rounds done before this one.
+        client_id: int32 scalar.
+        seed: `int32[2]`, a function of (run seed, round, client id, exchange): client work draws
+            its randomness from it by stateless ops, so that a round is a pure function.
+    """
+
+    round_num: Any
+    client_id: Any
+    seed: Any
+
+
+class Message(NamedTuple):
+    """What a client receives in an exchange that both broadcasts and selects.
+
+    Attributes:
+        shared: What every client receives, from `Exchange.distribute`.
+        own: What this client alone receives, from `Exchange.select`.
+    """
+
+    shared: Any
+    own: Any
+
+
+class ClientOutput(NamedTuple):
+    """What client work returns.
+
+    Attributes:
+        state: The client's new state, of the type of its old one.
+        upload: What is sent to the aggregator; any structure of float tensors, or empty.
+        weight: Scalar float32, the client's weight in a weighted aggregation.
+        metrics: Mapping from name to `Mean`; summed over clients and divided once, at the server.
+    """
+
+    state: Any
+    upload: Any = ()
+    weight: Any = 1.0
+    metrics: Mapping[str, Mean] = collections.OrderedDict()
+
+
+def no_message(server_state) -> tuple:
+    """The message of an exchange that sends nothing down."""
+    del server_state
+    return ()
+
+
+def keep_server_state(server_state, aggregate, round_num):
+    """The finalizer of an exchange that leaves the server's state as it is."""
+    del aggregate, round_num
+    return server_state, collections.OrderedDict()
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One exchange of a round: messages down, client work, an aggregate up, a new server state.
+
+    All blocks are pure TensorFlow functions; `S` is the algorithm's server state, `C` its client
+    state, `D` the client's `Examples`. Their types are found by tracing.
+
+    Attributes:
+        client_work: `(message, C, D, ClientContext) -> ClientOutput`.
+        distribute: `(S -> B)`, broadcast to every client.
+        select: `(<S, int32> -> P)`, a message of each client's own, by its id. It travels by
+            `federated_select`, so that a client receives its own and nothing else.
+            `message` is `B` without `select`, and `Message(shared=B, own=P)` with it.
+        aggregator: Any `tff.aggregators` factory. A weighted one receives `ClientOutput.weight`.
+            To an unweighted one, a rejected client is an upload of zeros: upload changes, not
+            models, or weight by 1.
+        finalize: `(<S, A, round_num> -> <S, metrics>)` at the server, where `A` is what the
+            aggregator returns (`()` if nothing was uploaded) and `metrics` a mapping.
+        name: Under which the exchange's metrics and its aggregator's state are kept.
+    """
+
+    client_work: Callable[[Any, Any, Any, ClientContext], ClientOutput]
+    distribute: Callable[[Any], Any] = no_message
+    select: Callable[[Any, Any], Any] | None = None
+    aggregator: (
+        tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
+    ) = tff.aggregators.MeanFactory()
+    finalize: Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]] = keep_server_state
+    name: str = "train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Personalization:
+    """How the model to evaluate as a client's own is made; nothing is kept of it.
+
+    Attributes:
+        client_work: `(message, C, D, ClientContext) -> W`.
+        distribute: `(S -> B)`, as in `Exchange`.
+        select: `(<S, int32> -> P)`, as in `Exchange`.
+    """
+
+    client_work: Callable[[Any, Any, Any, ClientContext], Any]
+    distribute: Callable[[Any], Any] = no_message
+    select: Callable[[Any, Any], Any] | None = None
+
+
+WEIGHTINGS = ("num_examples", "uniform")
+
+
+def aggregation_weight(examples, weighting: str):
+    """A client's weight in an average: `n_i`, or 1.
+
+    Args:
+        examples: The client's `Examples`.
+        weighting: "num_examples" or "uniform".
+    """
+    if weighting not in WEIGHTINGS:
+        raise ValueError(f"weighting must be one of {WEIGHTINGS}, got {weighting!r}.")
+    return tf.cast(examples.size, tf.float32) if weighting == "num_examples" else tf.constant(1.0)

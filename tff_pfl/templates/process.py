@@ -1,0 +1,171 @@
+"""The process every algorithm of this library is."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl.templates.errors import ProcessSignatureError
+
+
+class Client(NamedTuple):
+    """One client of a cohort, as `PersonalizedProcess.next` takes it.
+
+    Attributes:
+        client_id: int32 scalar in `0 .. num_clients - 1`.
+        state: What the client keeps between rounds, of the algorithm's type `C`.
+        data: The client's `tff_pfl.local.Examples`, of type `D`.
+    """
+
+    client_id: Any
+    state: Any
+    data: Any
+
+
+class ServerState(NamedTuple):
+    """The server's state between rounds.
+
+    Attributes:
+        round_num: int32 scalar, the number of rounds done.
+        algorithm: The algorithm's own state, what its `server_init` returns.
+        aggregators: The state of each exchange's aggregator, by the exchange's name.
+    """
+
+    round_num: Any
+    algorithm: Any
+    aggregators: Any
+
+
+class ProcessOutput(NamedTuple):
+    """What a round returns.
+
+    Attributes:
+        state: The `ServerState` after the round, placed at the server.
+        clients: The new state of each client of the cohort, in its order, placed at the clients.
+        metrics: Measurements of the round, placed at the server.
+    """
+
+    state: Any
+    clients: Any
+    metrics: Any
+
+
+class PersonalizedProcess(tff.templates.IterativeProcess):
+    """A federated algorithm with a model for every client.
+
+    With `S` the type of the server's state, `C` that of a client's, `D` that of its examples, `W`
+    that of a model's weights and `M` that of the metrics:
+
+        initialize        : ( -> S@SERVER)
+        next              : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
+                             -> <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>)
+        initialize_client : (int32 -> C)
+        personalize       : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
+                             -> {W}@CLIENTS)
+        global_weights    : (S -> W), or None
+
+    An algorithm whose clients keep nothing has an empty structure as `C`.
+    """
+
+    def __init__(
+        self,
+        initialize_fn: tff.Computation,
+        next_fn: tff.Computation,
+        *,
+        initialize_client_fn: tff.Computation,
+        personalize_fn: tff.Computation,
+        global_weights_fn: tff.Computation | None = None,
+    ):
+        """Creates the process.
+
+        Raises:
+            ProcessSignatureError: If a computation has not the type of the class docstring.
+        """
+        super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
+        client_type = _client_type(next_fn)
+        state_type = initialize_fn.type_signature.result
+        _check(
+            next_fn.type_signature.result,
+            {
+                "state": state_type,
+                "clients": tff.types.FederatedType(client_type.state, tff.CLIENTS),
+            },
+            "`next` returns <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>",
+        )
+        _check_assignable(
+            initialize_client_fn.type_signature,
+            tff.types.FunctionType(np.int32, client_type.state),
+            "`initialize_client` is (int32 -> C)",
+        )
+        _check_assignable(
+            personalize_fn.type_signature.parameter,
+            next_fn.type_signature.parameter,
+            "`personalize` takes what `next` takes",
+        )
+        if global_weights_fn is not None:
+            _check_assignable(
+                global_weights_fn.type_signature.parameter,
+                state_type.member,
+                "`global_weights` takes S, not placed",
+            )
+        self._client_type = client_type
+        self._initialize_client_fn = initialize_client_fn
+        self._personalize_fn = personalize_fn
+        self._global_weights_fn = global_weights_fn
+
+    @property
+    def client_type(self) -> tff.types.StructType:
+        """`<client_id=int32, state=C, data=D>`, what `next` takes of each client."""
+        return self._client_type
+
+    @property
+    def client_state_type(self) -> tff.types.Type:
+        """`C`, what a client keeps between rounds."""
+        return self._client_type.state
+
+    @property
+    def initialize_client(self) -> tff.Computation:
+        """`(int32 -> C)`: the state of a client that was never seen, from its id."""
+        return self._initialize_client_fn
+
+    @property
+    def personalize(self) -> tff.Computation:
+        """The weights to evaluate as each client's own model."""
+        return self._personalize_fn
+
+    @property
+    def global_weights(self) -> tff.Computation | None:
+        """`(S -> W)`: the global model, or `None` for an algorithm without one."""
+        return self._global_weights_fn
+
+
+def _client_type(next_fn):
+    parameter = next_fn.type_signature.parameter
+    expected = "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>"
+    if len(parameter) != 2 or not isinstance(parameter[1], tff.types.FederatedType):
+        raise ProcessSignatureError(f"{expected}, found {parameter}.")
+    client_type = parameter[1].member
+    if parameter[1].placement is not tff.CLIENTS or tff.structure.name_list(client_type) != [
+        "client_id",
+        "state",
+        "data",
+    ]:
+        raise ProcessSignatureError(f"{expected}, found {parameter}.")
+    return client_type
+
+
+def _check(result, expected_fields, rule):
+    for name, expected in expected_fields.items():
+        if not isinstance(result, tff.types.StructType) or not tff.structure.has_field(
+            result, name
+        ):
+            raise ProcessSignatureError(f"{rule}; field {name!r} is missing in {result}.")
+        _check_assignable(getattr(result, name), expected, rule)
+
+
+def _check_assignable(found, expected, rule):
+    if not expected.is_assignable_from(found):
+        raise ProcessSignatureError(
+            f"{rule}.\n  expected: {expected}\n  found:    {found}\n"
+            "Tip: compose_personalized_process builds computations that fit each other."
+        )
