@@ -1,0 +1,203 @@
+"""Tests of `tff_pfl.clients.serialization`."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.clients.serialization import (
+    CorruptStateError,
+    ForeignStateError,
+    deserialize,
+    serialize,
+)
+
+BFLOAT16 = tf.bfloat16.as_numpy_dtype
+
+
+class Nothing(NamedTuple):
+    pass
+
+
+class State(NamedTuple):
+    model: Any
+    history: Any
+    nothing: Any
+    step: Any
+
+
+STATE_TYPE = tff.types.StructWithPythonType(
+    [
+        (
+            "model",
+            tff.types.StructWithPythonType(
+                [
+                    ("dense/kernel", tff.types.TensorType(np.float32, [2, 3])),
+                    ("dense", tff.types.to_type(collections.OrderedDict(kernel=np.float64))),
+                    ("__metadata__", tff.types.TensorType(np.bool_, [None])),
+                    ("a%2Fb", tff.types.TensorType(np.int64)),
+                    ("a/b", tff.types.TensorType(np.int64)),
+                ],
+                collections.OrderedDict,
+            ),
+        ),
+        (
+            "history",
+            tff.types.StructWithPythonType(
+                [tff.types.TensorType(np.float16, [None, 2]), tff.types.TensorType(BFLOAT16, [2])],
+                list,
+            ),
+        ),
+        ("nothing", tff.types.StructWithPythonType([], Nothing)),
+        ("step", tff.types.TensorType(np.uint8)),
+    ],
+    State,
+)
+
+
+def make_state() -> State:
+    return State(
+        model=collections.OrderedDict(
+            [
+                ("dense/kernel", np.array([[1, np.nan, -0.0], [np.inf, 1e-45, 2]], np.float32)),
+                ("dense", collections.OrderedDict(kernel=np.float64(0.1))),
+                ("__metadata__", np.array([True, False, True])),
+                ("a%2Fb", np.int64(2**62)),
+                ("a/b", np.int64(-1)),
+            ]
+        ),
+        history=[np.zeros([0, 2], np.float16), np.array([1.5, np.nan], BFLOAT16)],
+        nothing=Nothing(),
+        step=np.uint8(255),
+    )
+
+
+def assert_same_bits(a, b):
+    tf.nest.assert_same_structure(a, b)
+    for x, y in zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True):
+        assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
+
+
+def test_values_come_back_bit_for_bit_in_their_containers():
+    state = make_state()
+    result = deserialize(serialize(state, STATE_TYPE), STATE_TYPE)
+    assert_same_bits(result, state)
+    assert isinstance(result, State)
+    assert isinstance(result.model, collections.OrderedDict)
+    assert isinstance(result.history, list)
+    assert result.nothing == Nothing()
+    assert isinstance(result.step, np.ndarray)
+
+
+def test_equal_values_have_equal_bytes_and_results_can_be_written():
+    buffer = serialize(make_state(), STATE_TYPE)
+    assert all(serialize(make_state(), STATE_TYPE) == buffer for _ in range(5))
+    first = deserialize(buffer, STATE_TYPE)
+    first.model["dense/kernel"][:] = 7
+    assert_same_bits(deserialize(buffer, STATE_TYPE), make_state())
+
+
+def test_the_bytes_are_safetensors_by_path():
+    value_type = tff.types.to_type(
+        collections.OrderedDict(
+            model=collections.OrderedDict(kernel=(np.float32, [2])), more=[np.int32]
+        )
+    )
+    value = {"model": {"kernel": np.ones([2], np.float32)}, "more": [3]}
+    buffer = serialize(value, value_type)
+    keys = {key for key, _ in safetensors.deserialize(buffer)}
+    assert keys == {"model/kernel", "more/0"}
+    assert str(value_type).encode() in buffer
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"b": 2.0, "a": 1},
+        collections.OrderedDict(a=np.int32(1), b=np.float32(2)),
+        {"a": tf.constant(1), "b": tf.constant(2.0)},
+        tff.structure.Struct([("a", 1), ("b", 2)]),
+        (1, 2),
+    ],
+)
+def test_accepts_the_containers_and_leaves_of_tff(value):
+    value_type = tff.types.to_type(collections.OrderedDict(a=np.int32, b=np.float32))
+    result = deserialize(serialize(value, value_type), value_type)
+    assert result == collections.OrderedDict(a=np.int32(1), b=np.float32(2))
+    assert [x.dtype for x in result.values()] == [np.int32, np.float32]
+
+
+def test_transposed_and_strided_arrays():
+    value_type = tff.types.TensorType(np.int32, [None, None])
+    base = np.arange(12, dtype=np.int32).reshape(3, 4)
+    for value in (base.T, base[::2, ::-1]):
+        np.testing.assert_array_equal(deserialize(serialize(value, value_type), value_type), value)
+
+
+@pytest.mark.parametrize("container", [None, Nothing, list, collections.OrderedDict])
+def test_empty_structs(container):
+    if container is None:
+        value_type, value = tff.types.StructType([]), ()
+    else:
+        value_type, value = tff.types.StructWithPythonType([], container), container()
+    result = deserialize(serialize(value, value_type), value_type)
+    assert result == value
+    assert type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "leaf_type", "message"),
+    [
+        (np.zeros(2), (np.float32, [2]), r"float32\[2\] at 'a/b', found float64\[2\]"),
+        (np.zeros(3, np.float32), (np.float32, [2]), r"found float32\[3\]"),
+        (1.5, np.int32, "found float64"),
+        (3_000_000_000, np.int32, "found int64"),
+        (np.float64(1), np.float32, "found float64"),
+        (b"text", np.str_, "booleans, integers or floats"),
+        (1, tff.types.SequenceType(np.int32), "booleans, integers or floats"),
+        (1, collections.OrderedDict(c=np.int32), "found a int"),
+        ({"d": 1}, collections.OrderedDict(c=np.int32), r"found elements \['d'\]"),
+        ([1, 2], [np.int32], "found elements"),
+        ((1, 2), tff.types.StructType([np.int32, ("c", np.int32)]), "all named or all unnamed"),
+    ],
+)
+def test_refuses_a_value_of_another_type(value, leaf_type, message):
+    value_type = tff.types.to_type(
+        collections.OrderedDict(a=collections.OrderedDict(b=tff.types.to_type(leaf_type)))
+    )
+    with pytest.raises(TypeError, match=message):
+        serialize({"a": {"b": value}}, value_type)
+
+
+def test_bytes_of_another_type_print_both():
+    stored_type = tff.types.to_type(collections.OrderedDict(a=np.int32))
+    other_type = tff.types.to_type(collections.OrderedDict(a=np.int64))
+    with pytest.raises(ForeignStateError) as error:
+        deserialize(serialize({"a": 1}, stored_type), other_type)
+    assert str(stored_type) in str(error.value)
+    assert str(other_type) in str(error.value)
+
+
+def test_every_damaged_byte_and_every_cut_is_noticed():
+    value_type = tff.types.to_type(collections.OrderedDict(a=(np.float32, [2]), b=(np.int32, [2])))
+    value = {"a": np.ones([2], np.float32), "b": np.ones([2], np.int32)}
+    buffer = serialize(value, value_type)
+    for position in range(len(buffer)):
+        damaged = bytearray(buffer)
+        damaged[position] ^= 1
+        with pytest.raises(CorruptStateError):
+            deserialize(bytes(damaged), value_type)
+    for length in range(len(buffer)):
+        with pytest.raises(CorruptStateError):
+            deserialize(buffer[:length], value_type)
+
+
+def test_safetensors_of_someone_else_are_refused():
+    foreign = safetensors.numpy.save({"a": np.zeros(2)}, {"format": "pt"})
+    with pytest.raises(CorruptStateError, match="something else"):
+        deserialize(foreign, tff.types.TensorType(np.int32))

@@ -1,0 +1,359 @@
+"""Tests of `tff_pfl.clients.state_store` and the disk generation below it."""
+
+import collections
+import contextlib
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import lmdb
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
+from tff_pfl.clients.state_store import ClientStateStore, StateStoreError
+
+STATE_TYPE = tff.types.to_type(collections.OrderedDict(w=(np.float32, [None]), n=np.int32))
+MIB = 1 << 20
+
+
+class Empty(NamedTuple):
+    pass
+
+
+def state(n, size=4):
+    return collections.OrderedDict(w=np.full([size], n, np.float32), n=np.int32(n))
+
+
+def initialize(client_id):
+    return state(-1 - client_id)
+
+
+def open_store(path=None, state_type=STATE_TYPE):
+    return ClientStateStore(initialize, state_type, path)
+
+
+def numbers(store, ids):
+    return [int(s["n"]) for s in store.get(ids)]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request, tmp_path):
+    with open_store(str(tmp_path / "store") if request.param == "disk" else None) as store:
+        yield store
+
+
+def test_a_client_never_seen_gets_its_initial_state_which_is_not_stored(store):
+    assert numbers(store, [3, 0, 3]) == [-4, -1, -4]
+    store.commit()
+    assert store.known_clients() == []
+
+
+def test_put_is_seen_at_once_and_others_keep_their_state_bit_for_bit(store):
+    odd = collections.OrderedDict(w=np.array([np.nan, -0.0, 1e-45], np.float32), n=np.int32(7))
+    store.put([300, 2], [odd, state(2)])
+    assert numbers(store, [2, 300, 1]) == [2, 7, -2]
+    store.commit()
+    store.put(np.array([2], np.int32), [state(5)])
+    store.commit()
+    assert numbers(store, [np.int32(2)]) == [5]
+    [kept] = store.get([300])
+    assert kept["w"].tobytes() == odd["w"].tobytes()
+    assert store.known_clients() == [2, 300]
+
+
+def test_states_share_no_memory_with_the_store(store):
+    mine = state(1)
+    store.put([0], [mine])
+    mine["w"][:] = 99
+    for commit in (False, True):
+        if commit:
+            store.commit()
+        [first] = store.get([0])
+        first["w"][:] = 98
+        assert store.get([0])[0]["w"].tolist() == [1] * 4
+
+
+def test_an_initial_state_shares_no_memory_with_the_callers():
+    shared = state(0)
+    store = ClientStateStore(lambda client_id: shared, STATE_TYPE)
+    store.get([0])[0]["w"][:] = 9
+    assert store.get([1])[0]["w"].tolist() == [0] * 4
+
+
+def test_put_refuses_and_then_holds_nothing(store):
+    with pytest.raises(ValueError, match=r"twice: \[4\]"):
+        store.put([4, 5, 4], [state(0)] * 3)
+    with pytest.raises(ValueError, match="2 client ids, but 1 states"):
+        store.put([4, 5], [state(0)])
+    with pytest.raises(TypeError, match="at 'n'"):
+        store.put([4, 5], [state(0), {"w": np.zeros(1, np.float32), "n": 1.5}])
+    with pytest.raises(ValueError, match="found -1"):
+        store.get([-1])
+    assert store.known_clients() == []
+
+
+def test_attachments_of_earlier_commits_stay(store):
+    assert store.attachment("server") is None
+    store.commit({"server": b"1", "iterator": b"a"})
+    store.commit({"server": b"2"})
+    assert (store.attachment("server"), store.attachment("iterator")) == (b"2", b"a")
+    for name in ("", "x" * 512):
+        store.put([1], [state(1)])
+        with pytest.raises(ValueError, match="1 to 511 bytes"):
+            store.commit({"server": b"3", name: b""})
+        assert store.attachment("server") == b"2"
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_state_without_tensors_stores_nothing(tmp_path, on_disk):
+    state_type = tff.types.StructWithPythonType(
+        [("a", tff.types.StructWithPythonType([], Empty))], collections.OrderedDict
+    )
+    with ClientStateStore(None, state_type, str(tmp_path) if on_disk else None) as store:
+        expected = collections.OrderedDict(a=Empty())
+        assert store.get([0, 1]) == [expected] * 2
+        store.put([0, 1], [expected] * 2)
+        store.commit({"server": b"1"})
+        assert store.known_clients() == []
+        assert store.attachment("server") == b"1"
+
+
+def test_only_commits_survive_reopening(tmp_path):
+    with open_store(str(tmp_path)) as store:
+        store.put([1, 2], [state(1), state(2)])
+        store.commit({"round": b"1"})
+        store.put([2, 3], [state(20), state(30)])
+    store.close()
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [1, 2, 3]) == [1, 2, -4]
+        assert store.attachment("round") == b"1"
+
+
+def test_the_map_grows_and_the_file_is_sparse(tmp_path):
+    with open_store(str(tmp_path)) as store:
+        store.put([0], [state(0)])
+        store.commit()
+        before = os.stat(tmp_path / "data.mdb")
+        assert before.st_blocks * 512 < MIB < before.st_size
+        for first in (1, 21):  # 160 MiB, more than twice the first map.
+            ids = range(first, first + 20)
+            store.put(ids, [state(i, size=MIB) for i in ids])
+            store.commit()
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, range(41)) == list(range(41))
+        assert store.known_clients() == list(range(41))
+
+
+@contextlib.contextmanager
+def files_end_at(num_bytes):
+    """No file can be written past `num_bytes`, as on a full disk: a write comes back short."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("size", [MIB, 20 * MIB])  # Fails in LMDB's write; in growing the map.
+def test_a_full_disk_keeps_both_generations(tmp_path, size):
+    with open_store(str(tmp_path)) as store:
+        store.put([1], [state(1)])
+        store.commit({"round": b"1"})
+        store.put([1, 2], [state(10, size), state(20, size)])
+        for _ in range(2):
+            with files_end_at(MIB), pytest.raises(StateStoreError, match="free space") as error:
+                store.commit({"round": b"2"})
+            assert str(tmp_path) in str(error.value)
+        assert store.attachment("round") == b"1"
+        store.put([3], [state(30)])
+        assert numbers(store, [1, 2, 3]) == [10, 20, 30]
+        store.commit({"round": b"2"})
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [1, 2, 3]) == [10, 20, 30]
+        assert store.attachment("round") == b"2"
+
+
+@pytest.mark.parametrize("cause", [lmdb.DiskError("No space left"), OSError(28, "No space left")])
+def test_a_full_disk_then_a_crash_leaves_the_old_generation(tmp_path, monkeypatch, cause):
+    with open_store(str(tmp_path)) as store:
+        store.put([1], [state(1)])
+        store.commit()
+        store.put([1], [state(2)])
+
+        def fail(*args):
+            raise cause
+
+        monkeypatch.setattr(store._generation, "_try_write", fail)
+        with pytest.raises(StateStoreError, match="No space left"):
+            store.commit()
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [1]) == [1]
+
+
+def test_a_store_of_another_type_prints_both(tmp_path):
+    open_store(str(tmp_path)).close()
+    other = tff.types.to_type(collections.OrderedDict(w=np.float64))
+    with pytest.raises(ForeignStateError) as error:
+        open_store(str(tmp_path), other)
+    assert str(STATE_TYPE) in str(error.value)
+    assert str(other) in str(error.value)
+    open_store(str(tmp_path)).close()
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "weights.h5").write_bytes(b"precious")
+    with pytest.raises(ForeignStateError, match=r"weights\.h5"):
+        open_store(str(tmp_path))
+    assert os.listdir(tmp_path) == ["weights.h5"]
+    with pytest.raises(ForeignStateError, match="found a file"):
+        open_store(str(tmp_path / "weights.h5"))
+    other = tmp_path / "other"
+    lmdb.open(str(other)).close()
+    with pytest.raises(ForeignStateError, match="something else"):
+        open_store(str(other))
+
+
+def filled(path):
+    with open_store(str(path)) as store:
+        store.put(range(20), [state(i, size=MIB) for i in range(20)])
+        store.commit()
+    return path / "data.mdb"
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 5000, 3 * MIB, 65 * MIB, 128 * MIB - 1])
+def test_a_truncated_file_is_noticed_on_opening(tmp_path, size):
+    os.truncate(filled(tmp_path), size)
+    with pytest.raises(CorruptStateError, match=rf"data\.mdb is damaged: {size} bytes"):
+        open_store(str(tmp_path))
+
+
+def test_a_damaged_header_is_noticed_on_opening(tmp_path):
+    with open(filled(tmp_path), "r+b") as file:
+        file.write(b"\xff" * 8192)
+    with pytest.raises(CorruptStateError, match="not an LMDB file"):
+        open_store(str(tmp_path))
+
+
+def test_a_damaged_state_names_its_client(tmp_path):
+    data = filled(tmp_path)
+    content = data.read_bytes()
+    position = content.index(np.full([8], 17, np.float32).tobytes())
+    with open(data, "r+b") as file:
+        file.seek(position + 999)
+        file.write(b"!")
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [16]) == [16]
+        with pytest.raises(CorruptStateError, match=f"client 17 in {tmp_path}"):
+            store.get([17])
+
+
+def run_child(body, path, **kwargs):
+    """Starts a process with this module's `open_store` and `state` and the store's `path`."""
+    root = pathlib.Path(__file__).parents[2]
+    code = f"import sys\nsys.path[:0] = {[str(root), str(root / 'tests' / 'clients')]!r}\n"
+    code += f"from test_state_store import *\npath = {str(path)!r}\n{body}"
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **kwargs)
+
+
+def test_a_second_opener_is_refused_until_the_first_is_gone(tmp_path):
+    with run_child(
+        "store = open_store(path)\nprint('open', flush=True)\nsys.stdin.read()",
+        tmp_path,
+        stdin=subprocess.PIPE,
+    ) as child:
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(StateStoreError, match="open already"):
+            open_store(str(tmp_path))
+        child.kill()
+    with open_store(str(tmp_path)), pytest.raises(StateStoreError, match="open already"):
+        open_store(str(tmp_path))
+
+
+ROUNDS = """
+with open_store(path) as store:
+    first = int(store.attachment("round") or 0)
+    for n in range(first + 1, 1_000_000):
+        ids = [0, 1 + n % 5, 6 + n % 7]
+        store.put(ids, [state(n, 30_000)] * 3)
+        store.commit({"round": str(n).encode(), "copy": str(n).encode() * 5000})
+        print(n, flush=True)
+"""
+
+
+def expected_number(client_id, n):
+    """The round in which a client last took part in `ROUNDS`, up to round `n`."""
+    last = {0: n, **{i: -1 - i for i in range(1, 13)}}
+    for r in range(1, n + 1):
+        last[1 + r % 5] = last[6 + r % 7] = r
+    return last[client_id]
+
+
+def test_killed_at_any_moment_the_generation_is_consistent(tmp_path):
+    done = 0
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        with run_child(ROUNDS, tmp_path, stderr=subprocess.DEVNULL) as child:
+            reported = [child.stdout.readline() for _ in range(5)][-1]
+            time.sleep(rng.uniform(0.05, 0.25))
+            child.send_signal(signal.SIGKILL)
+            reported = ([reported] + [x for x in child.stdout if x.endswith(b"\n")])[-1]
+        with open_store(str(tmp_path)) as store:
+            n = int(store.attachment("round"))
+            assert n in (int(reported), int(reported) + 1)
+            assert n >= done + 5
+            assert store.attachment("copy") == str(n).encode() * 5000
+            assert numbers(store, range(13)) == [expected_number(i, n) for i in range(13)]
+            assert all((s["w"] == s["n"]).all() for s in store.get(store.known_clients()))
+        done = n
+
+
+KILLED_AT = """
+def kill(*args):
+    os.kill(os.getpid(), 9)
+for call in ("truncate", "rename", "fsync", "commit"):  # In the order they come in.
+    pid = os.fork()
+    if not pid:
+        if call != "commit":
+            setattr(os, call, kill)
+        store = open_store(f"{path}/{call}")
+        store.put([1], [state(1)])
+        store.commit()
+        store.put([1, 2], [state(5), state(6)])
+        kill()
+    assert os.waitpid(pid, 0)[1] == 9
+"""
+
+
+def test_killed_while_creating_or_before_a_commit(tmp_path):
+    with run_child(KILLED_AT, tmp_path) as child:
+        assert child.wait() == 0
+    (tmp_path / "rename" / "data.mdb.new").write_bytes(b"torn")
+    for call, expected in [("truncate", -2), ("rename", -2), ("fsync", -2), ("commit", 1)]:
+        with open_store(str(tmp_path / call)) as store:
+            assert numbers(store, [1, 2]) == [expected, -3]
+            store.put([1], [state(7)])
+            store.commit()
+            assert numbers(store, [1]) == [7]
+            assert not os.path.exists(tmp_path / call / "data.mdb.new")
+
+
+def test_a_snapshot_restores_a_store_in_memory(tmp_path):
+    store = open_store()
+    store.put([1], [state(1)])
+    store.commit()
+    store.put([2], [state(2)])
+    snapshot = store.snapshot()
+    store.put([1, 2, 3], [state(9)] * 3)
+    store.restore(snapshot)
+    assert store.known_clients() == [1, 2]
+    assert numbers(store, [1, 2, 3]) == [1, 2, -4]
+    with open_store(str(tmp_path)) as on_disk, pytest.raises(StateStoreError, match="on disk"):
+        on_disk.restore(snapshot)

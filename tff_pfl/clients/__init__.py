@@ -1,0 +1,31 @@
+"""What lives with a client between rounds: its state, its data, and the cohort of a round."""
+
+from tff_pfl.clients.cohort import (
+    CohortDataSource,
+    CohortIterator,
+    UnknownCohortSourceError,
+    pad_examples,
+    sample_cohort,
+)
+from tff_pfl.clients.disk import StateStoreError
+from tff_pfl.clients.serialization import (
+    CorruptStateError,
+    ForeignStateError,
+    deserialize,
+    serialize,
+)
+from tff_pfl.clients.state_store import ClientStateStore
+
+__all__ = [
+    "ClientStateStore",
+    "CohortDataSource",
+    "CohortIterator",
+    "CorruptStateError",
+    "ForeignStateError",
+    "StateStoreError",
+    "UnknownCohortSourceError",
+    "deserialize",
+    "pad_examples",
+    "sample_cohort",
+    "serialize",
+]

@@ -1,0 +1,360 @@
+"""The clients of each round: who takes part, with which state and which data."""
+
+import hashlib
+import weakref
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl.clients.serialization import deserialize, serialize
+from tff_pfl.clients.state_store import ClientStateStore
+from tff_pfl.local.examples import Examples
+from tff_pfl.templates.process import Client
+
+# Tells the random numbers of cohorts from those of the partition, which has the same seed.
+_COHORT_STREAM = 0xC0403
+
+# `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
+_SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakValueDictionary()
+
+
+class UnknownCohortSourceError(LookupError):
+    """An iterator was restored before the data source it belongs to was constructed."""
+
+
+def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int) -> np.ndarray:
+    """The cohort of a round: a pure function, the same for every algorithm.
+
+    Args:
+        seed: The run's seed, not negative.
+        round_num: Number of the round, from 0.
+        num_clients: Number of clients in the federation.
+        cohort_size: How many of them take part.
+
+    Returns:
+        int32 `[cohort_size]` client ids, uniform without replacement, in ascending order.
+
+    Raises:
+        ValueError: If `cohort_size` is not in `1 .. num_clients`.
+    """
+    if not 0 < cohort_size <= num_clients:
+        raise ValueError(
+            f"A cohort of {cohort_size} clients cannot be drawn without replacement from a "
+            f"federation of {num_clients}; its size is 1 to {num_clients}."
+        )
+    rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
+    return np.sort(rng.choice(num_clients, cohort_size, replace=False)).astype(np.int32)
+
+
+def pad_examples(examples: Examples, capacity: int) -> Examples:
+    """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
+
+    Raises:
+        ValueError: If the client has more than `capacity` examples.
+    """
+    size = int(examples.size)
+    if size > capacity:
+        raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
+
+    def pad(rows):
+        rows = np.asarray(rows)[:size]
+        if size == capacity:
+            return rows
+        return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
+
+    return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
+
+
+class CohortDataSource(tff.program.FederatedDataSource):
+    """The clients of a federation, with their states and data, as a `tff.program` data source.
+
+    Its federated type is `{<client_id=int32,state=C,data=D>}@CLIENTS`, what
+    `PersonalizedProcess.next` takes.
+
+    A source can be found by the bytes of its iterators as long as it lives; of two with the same
+    data set, type and seed, the one constructed last is.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        store: ClientStateStore,
+        client_type: tff.types.StructType,
+        *,
+        seed: int,
+        capacity: int | Literal["cohort"] | None = None,
+    ):
+        """Makes the source of a run.
+
+        Args:
+            dataset: A `tff_pfl.data.FederatedDataset`: `num_clients`, `examples(client_id, split)`
+                and `fingerprint`.
+            store: The states of the clients, of type `C`.
+            client_type: `<client_id=int32,state=C,data=D>` with `D` an `Examples`.
+            seed: Seed of the cohorts, not negative.
+            capacity: Rows of a client's examples. `None`: each client's own number. "cohort": that
+                of the largest client selected with it. An int: that many.
+
+        Raises:
+            TypeError: If `client_type` is not as above, or its `C` is not the store's.
+            ValueError: If `seed` is negative, or `capacity` is not that of `D`.
+        """
+        if (
+            _names(client_type) != Client._fields
+            or client_type.client_id != tff.types.TensorType(np.int32)
+            or _names(client_type.data) != Examples._fields
+        ):
+            raise TypeError(
+                "Expected a client type <client_id=int32,state=C,data=<x=T[?,...],y=int32[?],"
+                f"size=int32>>, found {client_type}. Tip: it is the member type of the second "
+                "argument of `process.next`."
+            )
+        if str(client_type.state) != str(store.state_type):
+            raise TypeError(
+                "The process and the store have different client states.\n"
+                f"Process: {client_type.state}\n"
+                f"Store:   {store.state_type}"
+            )
+        rows = client_type.data.x.shape[0]
+        if rows is not None and capacity != rows:
+            raise ValueError(
+                f"The examples of the client type have {rows} rows, the capacity is {capacity!r}. "
+                f"Give the capacity {rows}, or a type with an unknown number of rows."
+            )
+        if seed < 0:
+            raise ValueError(f"The seed of the cohorts is 0 or greater, found {seed}.")
+        self._dataset = dataset
+        self._store = store
+        self._seed = seed
+        self._capacity = capacity
+        self._federated_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+        identity = repr((dataset.fingerprint, str(client_type), seed))
+        self._fingerprint = hashlib.sha256(identity.encode()).digest()
+        _SOURCES[self._fingerprint] = self
+
+    @property
+    def federated_type(self) -> tff.types.FederatedType:
+        """`{<client_id=int32,state=C,data=D>}@CLIENTS`."""
+        return self._federated_type
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients in the federation."""
+        return self._dataset.num_clients
+
+    @property
+    def seed(self) -> int:
+        """Seed of the cohorts."""
+        return self._seed
+
+    @property
+    def store(self) -> ClientStateStore:
+        """The states of the clients."""
+        return self._store
+
+    @property
+    def fingerprint(self) -> bytes:
+        """32 bytes that tell apart sources with other data, types or seeds."""
+        return self._fingerprint
+
+    def iterator(self) -> "CohortIterator":
+        """Returns an iterator at round 0."""
+        return CohortIterator(self)
+
+    def select_clients(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
+        """Returns clients of one's own choice, with their states and their data of a split.
+
+        Raises:
+            ValueError: If a client has more examples than the capacity.
+        """
+        client_ids = [int(client_id) for client_id in client_ids]
+        examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
+        largest = max((int(e.size) for e in examples), default=0)
+        clients = []
+        for client_id, state, data in zip(
+            client_ids, self._store.get(client_ids), examples, strict=True
+        ):
+            capacities = {None: int(data.size), "cohort": largest}
+            try:
+                data = pad_examples(data, capacities.get(self._capacity, self._capacity))
+            except ValueError as e:
+                raise ValueError(
+                    f"Client {client_id} has {int(data.size)} {split} examples, more than the "
+                    f"capacity of {self._capacity}. Give a capacity of {largest} or more."
+                ) from e
+            clients.append(Client(np.int32(client_id), state, data))
+        return clients
+
+
+def _names(type_signature) -> tuple:
+    if not isinstance(type_signature, tff.types.StructType):
+        return ()
+    return tuple(tff.structure.name_list_with_nones(type_signature))
+
+
+class _Position(NamedTuple):
+    """A `CohortIterator` as a structure of tensors.
+
+    Attributes:
+        source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
+        round_num: int64 scalar, the round selected next.
+        cohort: int32 `[?]`, the clients selected last.
+        outstanding: bool scalar, whether `update` is due for them.
+        client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
+        lengths: int64 `[?]`, the number of bytes of each one's state.
+        states: uint8 `[?]`, the bytes of their states, one after the other.
+    """
+
+    source: Any
+    round_num: Any
+    cohort: Any
+    outstanding: Any
+    client_ids: Any
+    lengths: Any
+    states: Any
+
+
+_POSITION_TYPE = tff.types.StructWithPythonType(
+    [
+        ("source", tff.types.TensorType(np.uint8, [32])),
+        ("round_num", tff.types.TensorType(np.int64)),
+        ("cohort", tff.types.TensorType(np.int32, [None])),
+        ("outstanding", tff.types.TensorType(np.bool_)),
+        ("client_ids", tff.types.TensorType(np.int64, [None])),
+        ("lengths", tff.types.TensorType(np.int64, [None])),
+        ("states", tff.types.TensorType(np.uint8, [None])),
+    ],
+    _Position,
+)
+
+
+class CohortIterator(tff.program.FederatedDataSourceIterator):
+    """The rounds of a run: `select` gives a round's cohort, `update` takes its new states back.
+
+    The iterators of a source share its store. The bytes of an iterator carry its position and, for
+    a store in memory, every state; a store on disk carries its states itself, so that the bytes
+    belong into the attachments of the commit that makes the states of the same round durable.
+    """
+
+    def __init__(self, source: CohortDataSource):
+        """Makes the iterator of `source` at round 0."""
+        self._source = source
+        self._round_num = 0
+        self._cohort = np.zeros([0], np.int32)
+        self._outstanding = False
+
+    @classmethod
+    def from_bytes(cls, buffer: bytes) -> "CohortIterator":
+        """Restores an iterator, and the states of a store in memory.
+
+        Raises:
+            UnknownCohortSourceError: If no such source was constructed in this process.
+            CorruptStateError: If the bytes are damaged.
+        """
+        position = deserialize(buffer, _POSITION_TYPE)
+        source = _SOURCES.get(position.source.tobytes())
+        if source is None:
+            raise UnknownCohortSourceError(
+                "The iterator belongs to a CohortDataSource that this process does not have. First "
+                "construct the CohortDataSource of this run, with the same data set, client type "
+                "and seed, and keep it."
+            )
+        if source.store.path is None:
+            ends = np.cumsum(position.lengths)
+            source.store.restore(
+                {
+                    int(client_id): position.states[end - length : end].tobytes()
+                    for client_id, length, end in zip(
+                        position.client_ids, position.lengths, ends, strict=True
+                    )
+                }
+            )
+        iterator = cls(source)
+        iterator._round_num = int(position.round_num)
+        iterator._cohort = position.cohort
+        iterator._outstanding = bool(position.outstanding)
+        return iterator
+
+    def to_bytes(self) -> bytes:
+        """Serializes the position and, for a store in memory, all states, pending ones too."""
+        store = self._source.store
+        snapshot = store.snapshot() if store.path is None else {}
+        position = _Position(
+            source=np.frombuffer(self._source.fingerprint, np.uint8),
+            round_num=self._round_num,
+            cohort=self._cohort,
+            outstanding=self._outstanding,
+            client_ids=np.array(list(snapshot), np.int64),
+            lengths=np.array([len(state) for state in snapshot.values()], np.int64),
+            states=np.frombuffer(b"".join(snapshot.values()), np.uint8),
+        )
+        return serialize(position, _POSITION_TYPE)
+
+    @property
+    def federated_type(self) -> tff.types.FederatedType:
+        """`{<client_id=int32,state=C,data=D>}@CLIENTS`."""
+        return self._source.federated_type
+
+    @property
+    def round_num(self) -> int:
+        """The round that `select` gives next, from 0."""
+        return self._round_num
+
+    @property
+    def cohort(self) -> np.ndarray:
+        """int32 ids of the clients selected last, none before the first round."""
+        return self._cohort.copy()
+
+    def select(self, k: int | None = None) -> list[Client]:
+        """Returns the clients of this round, with their train examples; goes on to the next round.
+
+        Args:
+            k: Size of the cohort, `None` for all clients.
+
+        Raises:
+            ValueError: If `k` is not positive or the federation has fewer clients, or a client has
+                more examples than the capacity. The iterator stays at this round.
+        """
+        num_clients = self._source.num_clients
+        k = num_clients if k is None else k
+        cohort = sample_cohort(self._source.seed, self._round_num, num_clients, k)
+        clients = self._source.select_clients(cohort)
+        self._cohort = cohort
+        self._outstanding = True
+        self._round_num += 1
+        return clients
+
+    def update(self, clients: Iterable[Any]) -> None:
+        """Takes the new states of the cohort selected last, in its order, into the store.
+
+        They are pending there until its `commit`.
+
+        Raises:
+            RuntimeError: If no cohort was selected since the last update.
+            ValueError: If there are not as many states as clients in the cohort.
+            TypeError: If a state is not of type `C`.
+        """
+        clients = list(clients)
+        if not self._outstanding:
+            raise RuntimeError(
+                "No cohort waits for new states: `select` comes first, and `update` once after it."
+            )
+        if len(clients) != len(self._cohort):
+            raise ValueError(
+                f"Expected a new state for each of the {len(self._cohort)} clients of the cohort, "
+                f"found {len(clients)}."
+            )
+        self._source.store.put(self._cohort, clients)
+        self._outstanding = False
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CohortIterator):
+            return NotImplemented
+        return (
+            self._source.fingerprint == other._source.fingerprint
+            and self._round_num == other._round_num
+            and np.array_equal(self._cohort, other._cohort)
+            and self._outstanding == other._outstanding
+        )

@@ -1,0 +1,187 @@
+"""One generation of client states on disk, replaced as a whole."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Mapping
+
+import lmdb
+
+from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
+
+_DATA_FILE = "data.mdb"
+_NEW_DATA_FILE = "data.mdb.new"
+_LOCK_FILE = "client_states.lock"  # Present in every directory that is a store, and in no other.
+_FORMAT = b"1"
+_DATABASES = (b"meta", b"states", b"attachments")
+_INITIAL_MAP_SIZE = 64 << 20
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.NotFoundError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+)
+
+
+class StateStoreError(RuntimeError):
+    """The store cannot be opened or written now; what it holds is intact."""
+
+
+class DiskGeneration:
+    """The generation in a directory: an LMDB environment with a database for each concern.
+
+    `data.mdb` is created complete under another name and then renamed, and is extended, as a sparse
+    file, before the map grows. So the file is never shorter than the map it was last committed
+    with, and a shorter one was truncated; LMDB itself would open it, and reading it kills the
+    process.
+    """
+
+    def __init__(self, path: str, state_type: str):
+        self._path = path
+        self._data_path = os.path.join(path, _DATA_FILE)
+        with contextlib.ExitStack() as resources:
+            self._take_lock(resources)
+            self._open(resources, state_type.encode())
+            self._resources = resources.pop_all()
+
+    def _take_lock(self, resources: contextlib.ExitStack) -> None:
+        try:
+            os.makedirs(self._path, exist_ok=True)
+            names = os.listdir(self._path)
+        except (FileExistsError, NotADirectoryError) as e:
+            raise ForeignStateError(
+                f"Expected a directory for the client states at {self._path}, found a file."
+            ) from e
+        if names and _LOCK_FILE not in names:
+            raise ForeignStateError(
+                f"{self._path} holds something else than a store of client states, such as "
+                f"{min(names)!r}. Give a new or an empty directory."
+            )
+        lock = os.open(os.path.join(self._path, _LOCK_FILE), os.O_RDWR | os.O_CREAT)
+        resources.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise StateStoreError(
+                f"The client states in {self._path} are open already, here or in another process. "
+                "Close them there, or give another directory."
+            ) from e
+
+    def _open(self, resources: contextlib.ExitStack, state_type: bytes) -> None:
+        try:
+            if not os.path.exists(self._data_path):
+                self._create(state_type)
+            # The header comes first: LMDB maps it, and the rest, on opening.
+            size = os.path.getsize(self._data_path)
+            if size < _INITIAL_MAP_SIZE:
+                raise self._damaged(f"{size} bytes of at least {_INITIAL_MAP_SIZE} are left")
+            self._env = resources.enter_context(lmdb.open(self._path, map_size=0, max_dbs=3))
+            if size < self._map_size():
+                raise self._damaged(f"{size} bytes of {self._map_size()} are left")
+            self._meta, self._states, self._attachments = (
+                self._env.open_db(name, create=False) for name in _DATABASES
+            )
+            with self._env.begin(db=self._meta) as txn:
+                found_format, found_type = txn.get(b"format"), txn.get(b"state_type")
+        except _DAMAGE as e:
+            raise self._damaged(e) from e
+        except (lmdb.Error, OSError) as e:
+            raise self._cannot_write(e) from e
+        if found_format != _FORMAT:
+            raise ForeignStateError(
+                f"{self._path} holds client states of format {found_format}, expected {_FORMAT}: "
+                "another version of this library wrote them."
+            )
+        if found_type != state_type:
+            raise ForeignStateError(
+                f"{self._path} holds client states of another type.\n"
+                f"Stored:   {found_type.decode()}\n"
+                f"Expected: {state_type.decode()}\n"
+                "Give the directory of a run with the same algorithm and model, or a new one."
+            )
+
+    def _create(self, state_type: bytes) -> None:
+        new_path = os.path.join(self._path, _NEW_DATA_FILE)
+        if os.path.exists(new_path):  # Of a process that was killed right here.
+            os.remove(new_path)
+        with lmdb.open(
+            new_path, subdir=False, lock=False, map_size=_INITIAL_MAP_SIZE, max_dbs=3
+        ) as env:
+            meta, *_ = [env.open_db(name) for name in _DATABASES]
+            with env.begin(write=True, db=meta) as txn:
+                txn.put(b"format", _FORMAT)
+                txn.put(b"state_type", state_type)
+        os.truncate(new_path, _INITIAL_MAP_SIZE)
+        os.rename(new_path, self._data_path)
+        directory = os.open(self._path, os.O_RDONLY)
+        os.fsync(directory)  # A power failure shall not undo the renaming.
+        os.close(directory)
+
+    @contextlib.contextmanager
+    def _reading(self, database):
+        try:
+            with self._env.begin(db=database) as txn:
+                yield txn
+        except _DAMAGE as e:
+            raise self._damaged(e) from e
+
+    def state(self, client_id: int) -> bytes | None:
+        with self._reading(self._states) as txn:
+            return txn.get(_state_key(client_id))
+
+    def attachment(self, name: str) -> bytes | None:
+        with self._reading(self._attachments) as txn:
+            return txn.get(name.encode())
+
+    def client_ids(self) -> list[int]:
+        with self._reading(self._states) as txn:
+            return [int.from_bytes(key, "big") for key in txn.cursor().iternext(values=False)]
+
+    def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
+        try:
+            while not self._try_write(states, attachments):
+                self._grow()
+        except (lmdb.Error, OSError) as e:
+            raise self._cannot_write(e) from e
+
+    def _try_write(self, states, attachments) -> bool:
+        """Writes one generation; returns whether the map had room for it."""
+        try:
+            with self._env.begin(write=True) as txn:
+                for client_id, buffer in states.items():
+                    txn.put(_state_key(client_id), buffer, db=self._states)
+                for name, buffer in attachments.items():
+                    txn.put(name.encode(), buffer, db=self._attachments)
+        except lmdb.MapFullError:
+            return False
+        return True
+
+    def _grow(self) -> None:
+        map_size = 2 * self._map_size()
+        os.truncate(self._data_path, map_size)
+        self._env.set_mapsize(map_size)
+
+    def _map_size(self) -> int:
+        return self._env.info()["map_size"]
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _damaged(self, cause) -> CorruptStateError:
+        return CorruptStateError(
+            f"{self._data_path} is damaged: {cause}. Restore the directory from a copy, or start "
+            "the run in a new one."
+        )
+
+    def _cannot_write(self, cause: Exception) -> StateStoreError:
+        stats = os.statvfs(self._path)
+        return StateStoreError(
+            f"Cannot write client states in {self._path} ({cause}). Its disk has "
+            f"{stats.f_bavail * stats.f_frsize >> 20} MiB left; if that is too little, or a quota "
+            "is used up, free space and commit again. The states committed before are intact."
+        )
+
+
+def _state_key(client_id: int) -> bytes:
+    return client_id.to_bytes(8, "big")  # In LMDB's order, ids ascend.

@@ -1,0 +1,200 @@
+"""What the clients of a federation keep between rounds."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_pfl.clients.disk import DiskGeneration, StateStoreError
+from tff_pfl.clients.serialization import CorruptStateError, deserialize, serialize
+
+_MAX_NAME_BYTES = 511  # LMDB's limit on a key.
+
+
+class ClientStateStore:
+    """The state of every client that took part, in memory or on disk.
+
+    `put` keeps new states aside until `commit`, which makes them and the caller's attachments one
+    generation: a process that is killed at any instruction leaves the old generation or the new
+    one. A client that no `put` names keeps its state bit for bit.
+
+    States are held as bytes in both cases, so a returned state shares no memory with the store or
+    with another one returned. A state type without tensors stores nothing.
+
+    On disk only the pending states are in memory, whatever the number of clients. The directory
+    holds an LMDB environment; `data.mdb` is a sparse file that looks larger than what it occupies.
+    A store is for one thread of one process.
+    """
+
+    def __init__(
+        self,
+        initialize_client: Callable[[int], Any],
+        state_type: tff.types.Type,
+        path: str | None = None,
+    ):
+        """Opens the store, creating what is missing.
+
+        Args:
+            initialize_client: The state of a client never seen, by its id.
+            state_type: TFF type of a client's state, a structure of tensors.
+            path: Directory of the store, or `None` to keep the states in memory.
+
+        Raises:
+            ForeignStateError: If the directory holds something else, or states of another type.
+            CorruptStateError: If its file is damaged.
+            StateStoreError: If it is open already, here or in another process, or the disk is full.
+        """
+        self._initialize_client = initialize_client
+        self._state_type = state_type
+        self._stateless = not tff.types.contains(
+            state_type, lambda t: not isinstance(t, tff.types.StructType)
+        )
+        self._pending: dict[int, bytes] = {}
+        self._path = path
+        self._generation = _Memory() if path is None else DiskGeneration(path, str(state_type))
+
+    @property
+    def state_type(self) -> tff.types.Type:
+        """TFF type of a client's state."""
+        return self._state_type
+
+    @property
+    def path(self) -> str | None:
+        """Directory of the store, `None` for one in memory."""
+        return self._path
+
+    def get(self, client_ids: Iterable[int]) -> list[Any]:
+        """Returns the state of each client: pending, else stored, else initial.
+
+        Initial states are not stored. All have the containers of `state_type` and NumPy leaves.
+
+        Raises:
+            CorruptStateError: If a stored state is damaged.
+        """
+        return [self._get(client_id) for client_id in _checked_ids(client_ids)]
+
+    def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
+        """Sets the states of clients, pending until `commit`.
+
+        Raises:
+            ValueError: If an id occurs twice, or there are not as many states as ids.
+            TypeError: If a state is not of `state_type`; nothing is put then.
+        """
+        client_ids, states = _checked_ids(client_ids), list(states)
+        if len(client_ids) != len(states):
+            raise ValueError(f"Got {len(client_ids)} client ids, but {len(states)} states.")
+        if len(set(client_ids)) != len(client_ids):
+            twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
+            raise ValueError(f"A client has one state, but these ids were put twice: {twice}.")
+        if not self._stateless:
+            buffers = [serialize(state, self._state_type) for state in states]
+            self._pending.update(zip(client_ids, buffers, strict=True))
+
+    def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
+        """Stores all pending states and `attachments`, all or nothing.
+
+        Args:
+            attachments: Bytes by name, 1 to 511 bytes of UTF-8 each. Those of earlier commits
+                under other names stay.
+
+        Raises:
+            StateStoreError: If the disk is full or fails. The previous generation is intact and the
+                states are still pending: free space and commit again.
+        """
+        attachments = dict(attachments or {})
+        for name in attachments:
+            if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
+                raise ValueError(
+                    f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
+                )
+        self._generation.write(self._pending, attachments)
+        self._pending = {}
+
+    def attachment(self, name: str) -> bytes | None:
+        """Returns the bytes last committed under `name`, or `None`."""
+        return self._generation.attachment(name)
+
+    def known_clients(self) -> list[int]:
+        """Returns the ids of the clients with a stored or a pending state, in order."""
+        return sorted({*self._generation.client_ids(), *self._pending})
+
+    def snapshot(self) -> dict[int, bytes]:
+        """Returns every state, stored or pending, serialized, by client id in order."""
+        return {i: self._read(i) for i in self.known_clients()}
+
+    def restore(self, snapshot: Mapping[int, bytes]) -> None:
+        """Replaces all states of a store in memory by those of a `snapshot`, and commits.
+
+        Raises:
+            StateStoreError: If the store is on disk, where the states of a run are already.
+        """
+        if self._path is not None:
+            raise StateStoreError(
+                f"The store in {self._path} holds its states on disk; a snapshot is for a store in "
+                "memory. Open the store without a path, or copy its directory."
+            )
+        self._generation.states = dict(snapshot)
+        self._pending = {}
+
+    def close(self) -> None:
+        """Closes the store; pending states are dropped."""
+        self._generation.close()
+        self._pending = {}
+
+    def __enter__(self) -> "ClientStateStore":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
+
+    def _read(self, client_id: int) -> bytes | None:
+        return self._pending.get(client_id) or self._generation.state(client_id)
+
+    def _get(self, client_id: int) -> Any:
+        if self._stateless:
+            # Structs of nothing but structs: the type is its own value.
+            return tff.types.type_to_py_container(self._state_type, self._state_type)
+        buffer = self._read(client_id)
+        if buffer is None:
+            # Through bytes as well: a first state then has the containers and data types of later
+            # ones, and shares no memory with what `initialize_client` keeps.
+            buffer = serialize(self._initialize_client(client_id), self._state_type)
+        try:
+            return deserialize(buffer, self._state_type)
+        except CorruptStateError as e:
+            raise CorruptStateError(
+                f"The state of client {client_id} in {self._path or 'memory'} is damaged. Restore "
+                f"the directory from a copy, or start the run in a new one. {e}"
+            ) from e
+
+
+class _Memory:
+    """A generation in memory."""
+
+    def __init__(self):
+        self.states: dict[int, bytes] = {}
+        self._attachments: dict[str, bytes] = {}
+
+    def state(self, client_id: int) -> bytes | None:
+        return self.states.get(client_id)
+
+    def attachment(self, name: str) -> bytes | None:
+        return self._attachments.get(name)
+
+    def client_ids(self) -> list[int]:
+        return list(self.states)
+
+    def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
+        self.states.update(states)
+        self._attachments.update(attachments)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _checked_ids(client_ids: Iterable[int]) -> list[int]:
+    ids = [operator.index(client_id) for client_id in client_ids]
+    if ids and min(ids) < 0:
+        raise ValueError(f"Client ids are 0, 1, 2, ...; found {min(ids)}.")
+    return ids
