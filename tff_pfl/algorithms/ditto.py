@@ -1,0 +1,107 @@
+"""Ditto: Li et al., "Fair and robust federated learning through personalization", ICML 2021.
+
+FedAvg trains a global model `w`; beside it, each client trains a model `v_i` of its own that is
+held near the global model it received. A round, with `p_i = n_i / sum n_j` (or uniform):
+
+    down    w
+    client  w_i = LocalSGD(w)
+            v_i <- LocalSGD(v_i) with the gradient  grad loss(v_i; b) + lambda (v_i - w)
+    up      w_i - w
+    server  w <- w + sum_i p_i (w_i - w)
+
+Both models see the same batches. The personal model is `v_i`, which starts from the common `w_0`;
+a client that never took part is evaluated with the current `w`.
+
+lambda = 0: `v_i` is Local, `w` is FedAvg. The global model never depends on lambda.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Model
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+)
+
+
+class OwnModel(NamedTuple):
+    """Client state.
+
+    Attributes:
+        model: `W`, the client's personal model `v_i`.
+        participations: int32 scalar, rounds the client took part in.
+    """
+
+    model: Any
+    participations: Any
+
+
+def build_ditto(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    lambda_: float = 0.1,
+    personal_epochs: int | None = None,
+    weighting: str = "num_examples",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds Ditto.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training of both models.
+        lambda_: Pull of the personal model towards the global one; the paper uses 0.1, 1 and 2.
+        personal_epochs: Passes of the personal model; default those of `local`.
+        weighting: "num_examples", or "uniform" as in the authors' code.
+        seed: Of the initial weights and of the order of batches.
+    """
+    if lambda_ < 0:
+        raise ValueError(f"Ditto needs lambda_ >= 0, got {lambda_}.")
+
+    def client_work(weights, state, examples, context):
+        trained = local.train(model, weights, examples, context)
+        personal = local.train(
+            model,
+            state.model,
+            examples,
+            context,
+            reg=lambda v: trees.scale(trees.subtract(v, weights), lambda_),
+            epochs=personal_epochs,
+        )
+        metrics = dict(trained.totals)
+        metrics.update((f"personal_{name}", mean) for name, mean in personal.totals.items())
+        return ClientOutput(
+            state=OwnModel(personal.weights, state.participations + 1),
+            upload=trees.subtract(trained.weights, weights),
+            weight=aggregation_weight(examples, weighting),
+            metrics=metrics,
+        )
+
+    def personalize(weights, state, examples, context):
+        del examples, context
+        return trees.select(state.participations > 0, state.model, weights)
+
+    return compose_personalized_process(
+        server_init=lambda: model.init(seed),
+        client_init=lambda client_id: OwnModel(model.init(seed), tf.constant(0)),
+        exchanges=[
+            Exchange(
+                distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()
+            )
+        ],
+        personalize=Personalization(client_work=personalize, distribute=lambda weights: weights),
+        global_weights=lambda weights: weights,
+        examples_type=examples_type,
+        seed=seed,
+    )

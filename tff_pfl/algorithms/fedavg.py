@@ -1,0 +1,114 @@
+"""FedAvg: McMahan et al., "Communication-efficient learning of deep networks", AISTATS 2017.
+
+A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
+
+    down    w
+    client  w_i = LocalSGD(w)
+    up      w_i - w
+    server  w <- w + sum_i p_i (w_i - w)          (= sum_i p_i w_i), or a server optimizer's step
+
+FedAvg has no personal model of its own. What is evaluated as one differs between the papers that
+compare with it, and is a parameter:
+
+    "global"      the global model itself (PGFed)
+    "fine_tuned"  the global model after `fine_tune_epochs` of local training (pFedMB)
+    "local"       the client's model just before the last aggregation it took part in (FedPG); the
+                  current global model for a client that never took part
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Model
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+)
+
+PERSONALIZED = ("global", "fine_tuned", "local")
+
+
+class LastModel(NamedTuple):
+    """Client state of the "local" convention.
+
+    Attributes:
+        model: `W`, the client's model at the end of its last participation.
+        participations: int32 scalar, rounds the client took part in.
+    """
+
+    model: Any
+    participations: Any
+
+
+def build_fedavg(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    weighting: str = "num_examples",
+    personalized: str = "global",
+    fine_tune_epochs: int = 5,
+    server_learning_rate: float = 1.0,
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds FedAvg.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        weighting: "num_examples" or "uniform".
+        personalized: Which model is evaluated as the client's own; see the module docstring.
+        fine_tune_epochs: Of the "fine_tuned" convention, with the rates of `local`.
+        server_learning_rate: Length of the server's step along the mean change; 1 is averaging.
+        seed: Of the initial weights and of the order of batches.
+    """
+    if personalized not in PERSONALIZED:
+        raise ValueError(f"personalized must be one of {PERSONALIZED}, got {personalized!r}.")
+    keeps_model = personalized == "local"
+
+    def client_init(client_id):
+        del client_id
+        return LastModel(model.init(seed), tf.constant(0)) if keeps_model else ()
+
+    def client_work(weights, state, examples, context):
+        trained = local.train(model, weights, examples, context)
+        if keeps_model:
+            state = LastModel(trained.weights, state.participations + 1)
+        return ClientOutput(
+            state=state,
+            upload=trees.subtract(trained.weights, weights),
+            weight=aggregation_weight(examples, weighting),
+            metrics=trained.totals,
+        )
+
+    def personalize(weights, state, examples, context):
+        if personalized == "local":
+            return trees.select(state.participations > 0, state.model, weights)
+        if personalized == "fine_tuned":
+            return local.train(model, weights, examples, context, epochs=fine_tune_epochs).weights
+        return weights
+
+    return compose_personalized_process(
+        server_init=lambda: model.init(seed),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=lambda weights: weights,
+                client_work=client_work,
+                finalize=mean_update(server_learning_rate),
+            )
+        ],
+        personalize=Personalization(client_work=personalize, distribute=lambda weights: weights),
+        global_weights=lambda weights: weights,
+        examples_type=examples_type,
+        seed=seed,
+    )
