@@ -1,0 +1,40 @@
+"""Trains and evaluates a personalized federation.
+
+    train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
+
+Every key of a config, with its meaning, is in `tff_pfl.training.default_config`; any can be set by
+a flag, as in `--config.rounds=50 --config.data.partition_args.alpha=0.1`. DIR receives the metrics
+(`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
+a checkpoint and a summary. A run that was stopped goes on with `--resume`.
+"""
+
+from absl import app, flags
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+from ml_collections import config_flags  # noqa: E402
+
+from tff_pfl import training  # noqa: E402
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file, see above.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the run's results.")
+_RESUME = flags.DEFINE_bool(
+    "resume", False, "Go on with the run in output_dir; start it if there is none."
+)
+_OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir first.")
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    return training.run_program(
+        _CONFIG.value, _OUTPUT_DIR.value, resume=_RESUME.value, overwrite=_OVERWRITE.value
+    )
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["config", "output_dir"])
+    flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
+    app.run(main)

@@ -1,0 +1,110 @@
+"""Evaluating the global and the personalized model of every client on its own data."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl.clients import CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.local import evaluate
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
+
+
+class EvaluatedClient(NamedTuple):
+    """A client to evaluate.
+
+    Attributes:
+        client: The `Client`, with the state and the training examples that its personalized model
+            may be made of.
+        test: The `Examples` it is evaluated on.
+    """
+
+    client: Any
+    test: Any
+
+
+def build_evaluation(
+    process: PersonalizedProcess, model: Model, *, batch_size: int = 200
+) -> tff.Computation:
+    """Builds the evaluation of a cohort.
+
+    Args:
+        process: The algorithm.
+        model: Its model.
+        batch_size: Examples of a forward pass; it does not change the result.
+
+    Returns:
+        A computation of type
+        `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`, where
+        `T` has the fields `personalized` and, if the algorithm has a global model, `global`; each
+        holds the sums of the loss and of the model's metrics over the client's test examples.
+    """
+    client_type = process.client_type
+    state_type = process.initialize.type_signature.result
+    test_type = client_type.data
+    evaluated_type = tff.types.StructWithPythonType(
+        [("client", client_type), ("test", test_type)], EvaluatedClient
+    )
+
+    @tff.tensorflow.computation(model.weights_type, test_type)
+    def evaluate_weights(weights, test):
+        return evaluate(model, weights, test, batch_size=batch_size)
+
+    @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
+    def evaluate_clients(state, clients):
+        personalized = process.personalize(state, clients.client)
+        results = collections.OrderedDict(
+            personalized=tff.federated_map(evaluate_weights, (personalized, clients.test))
+        )
+        if process.global_weights is not None:
+            weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
+            results["global"] = tff.federated_map(evaluate_weights, (weights, clients.test))
+        return tff.federated_zip(results)
+
+    return evaluate_clients
+
+
+def evaluate_federation(
+    evaluation: tff.Computation,
+    server_state: Any,
+    source: CohortDataSource,
+    dataset: FederatedDataset,
+    *,
+    split: str = "test",
+    clients_per_call: int = 25,
+) -> dict[str, np.ndarray]:
+    """Evaluates every client, participants or not, a few at a time.
+
+    Args:
+        evaluation: Of `build_evaluation`.
+        server_state: The process's `ServerState`.
+        source: Of the clients' states and training examples.
+        dataset: Of the examples they are evaluated on.
+        split: What they are evaluated on: "test" or "validation".
+        clients_per_call: Bounds the memory.
+
+    Returns:
+        A column for each quantity, a row for each client: `client_id`, `num_examples` and, for
+        each model and metric, the mean over the client's examples, as in
+        `personalized/local_test/accuracy`. It is NaN for a client without any.
+    """
+    client_ids = np.arange(dataset.num_clients)
+    rows = []
+    for start in range(0, len(client_ids), clients_per_call):
+        ids = client_ids[start : start + clients_per_call]
+        clients = source.select_clients(ids)
+        tests = [dataset.examples(i, split) for i in ids]
+        rows += evaluation(server_state, list(map(EvaluatedClient, clients, tests)))
+    columns = {"client_id": client_ids, "num_examples": dataset.sizes(split)}
+    for model_name, totals in rows[0].items():
+        for metric in totals:
+            means = [row[model_name][metric] for row in rows]
+            total = np.array([mean.total for mean in means], np.float64)
+            count = np.array([mean.count for mean in means], np.float64)
+            quotient = np.full(len(rows), np.nan)
+            np.divide(total, count, out=quotient, where=count > 0)
+            columns[f"{model_name}/local_{split}/{metric}"] = quotient
+    return columns

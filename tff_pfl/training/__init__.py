@@ -1,0 +1,37 @@
+"""Program logic: configs, the round loop, output directories, checkpoints, summaries."""
+
+from tff_pfl.training.config import (
+    ConfigError,
+    build_dataset,
+    build_local,
+    build_model,
+    build_process,
+    check_config,
+    default_config,
+    with_algorithm,
+)
+from tff_pfl.training.loop import Evaluation, Result, train
+from tff_pfl.training.program import run_program
+from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
+from tff_pfl.training.summary import read_summary, table, write_summary
+
+__all__ = [
+    "ConfigError",
+    "Evaluation",
+    "OutputDirectoryError",
+    "Result",
+    "RunDirectory",
+    "build_dataset",
+    "build_local",
+    "build_model",
+    "build_process",
+    "check_config",
+    "default_config",
+    "read_summary",
+    "resolved",
+    "run_program",
+    "table",
+    "train",
+    "with_algorithm",
+    "write_summary",
+]

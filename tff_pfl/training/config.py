@@ -1,0 +1,210 @@
+"""Configs: one `ml_collections.ConfigDict` describes a run completely.
+
+`default_config` documents every key. A file in `configs/` returns a copy with its own values;
+flags such as `--config.rounds=50` override single ones.
+"""
+
+import inspect
+import types
+import typing
+
+import ml_collections
+import numpy as np
+import tensorflow_federated as tff
+from ml_collections import config_dict
+
+from tff_pfl import algorithms, data, models
+from tff_pfl.local import LocalSGD, examples_type
+from tff_pfl.names import check_names
+from tff_pfl.templates import PersonalizedProcess
+
+OPTIMIZERS = {
+    "sgd": tff.learning.optimizers.build_sgdm,
+    "adagrad": tff.learning.optimizers.build_adagrad,
+    "adam": tff.learning.optimizers.build_adam,
+    "adamw": tff.learning.optimizers.build_adamw,
+    "rmsprop": tff.learning.optimizers.build_rmsprop,
+    "yogi": tff.learning.optimizers.build_yogi,
+}
+
+
+class ConfigError(ValueError):
+    """A config that does not describe a run; the message names the key and what would be right."""
+
+
+def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
+    """All keys of a config, for an algorithm with its own default hyper-parameters."""
+    config = ml_collections.ConfigDict()
+    config.seed = 0  # of everything: partition, initial weights, cohorts, batches
+    config.rounds = 20
+    config.clients_per_round = 6
+
+    config.data = ml_collections.ConfigDict()
+    config.data.name = "digits"  # one of tff_pfl.data.DATASETS
+    config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
+    config.data.num_clients = 25  # not used by the natural partitioner
+    config.data.partitioner = "dirichlet"  # classes_per_client, dirichlet, iid or natural
+    config.data.partition_args = ml_collections.ConfigDict({"alpha": 0.3, "min_examples": 10})
+    config.data.merge = True  # pool the original train and test splits before partitioning
+    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
+    config.data.num_validation = 0  # without merge: examples cut off the training split
+    config.data.partition_file = ""  # a saved partition to use instead of making one
+    config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
+
+    config.model = ml_collections.ConfigDict()
+    config.model.name = "mlp"  # one of tff_pfl.models.ZOO
+    config.model.options = ml_collections.ConfigDict()  # further arguments of the network
+
+    config.local = ml_collections.ConfigDict()
+    config.local.optimizer = "sgd"  # a key of OPTIMIZERS
+    config.local.learning_rate = 0.1
+    config.local.momentum = 0.0  # of sgd
+    config.local.weight_decay = 0.0  # added to the gradient, times the weights
+    config.local.epochs = 5
+    config.local.batch_size = 50
+    config.local.learning_rate_decay = 1.0  # factor per round
+    config.local.drop_remainder = False  # leave out the partial batch of an epoch
+
+    config.evaluation = ml_collections.ConfigDict()
+    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
+    config.evaluation.split = "test"  # or "validation", for tuning
+    config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
+
+    config.checkpoint_every = 1  # rounds
+
+    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
+    return with_algorithm(config, algorithm)
+
+
+def with_algorithm(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
+    """Sets `config.algorithm`: its name, and all of its hyper-parameters at their defaults."""
+    parameters = inspect.signature(algorithms.builder(name)).parameters
+    config.algorithm = ml_collections.ConfigDict({"name": name})
+    for key, default in algorithms.hyperparameters(name).items():
+        if default is None:
+            default = config_dict.placeholder(_optional_type(parameters[key].annotation))
+        config.algorithm[key] = default
+    return config
+
+
+def _optional_type(annotation) -> type:
+    """The type of values of `T | None`, as flags parse them: `tuple` for any iterable."""
+    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
+    options = [option for option in options if option is not type(None)]
+    if len(options) != 1:
+        return object
+    return tuple if typing.get_origin(options[0]) is not None else options[0]
+
+
+def check_config(config: ml_collections.ConfigDict) -> None:
+    """Checks what needs no data.
+
+    Raises:
+        ConfigError: It names the first key that is wrong, and what would be right.
+    """
+    valid = default_config()
+    for section in (None, "data", "local", "model", "evaluation"):
+        found, known = (config, valid) if section is None else (config[section], valid[section])
+        check_names("config key", found, known, error=ConfigError)
+    name = config.algorithm.name
+    algorithms.builder(name)
+    chosen = set(config.algorithm) - {"name"}
+    check_names(
+        f"hyper-parameter of {name!r}",
+        chosen,
+        algorithms.hyperparameters(name),
+        error=ConfigError,
+        tip=f"Choose an algorithm with its hyper-parameters by --config=FILE.py:{name}.",
+    )
+    check_names("model", [config.model.name], models.ZOO, error=ConfigError)
+    check_names("optimizer", [config.local.optimizer], OPTIMIZERS, error=ConfigError)
+    check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
+    for key, least in (
+        ("seed", 0),
+        ("rounds", 1),
+        ("clients_per_round", 1),
+        ("checkpoint_every", 1),
+        ("evaluation.every", 0),
+        ("evaluation.clients_per_call", 1),
+        ("local.epochs", 0),
+        ("local.batch_size", 1),
+    ):
+        value = config
+        for part in key.split("."):
+            value = value[part]
+        if value < least:
+            raise ConfigError(f"config.{key} must be at least {least}, got {value}.")
+
+
+def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
+    """Loads and partitions the data set of a config.
+
+    Raises:
+        DataNotFoundError, PartitionError, ExamplesError: See `tff_pfl.data`.
+    """
+    images = data.load(config.data.name, config.data.data_dir or None)
+    if config.data.partition_file:
+        partition = data.Partition.load(config.data.partition_file, labels=images.y)
+        dataset = data.FederatedDataset(
+            images.x, images.y, images.num_classes, partition, images.name
+        )
+    else:
+        natural = config.data.partitioner == "natural"
+        dataset = data.federate(
+            images,
+            num_clients=None if natural else config.data.num_clients,
+            partitioner=config.data.partitioner,
+            partition_args=config.data.partition_args.to_dict(),
+            merge=config.data.merge,
+            fractions=tuple(config.data.fractions) if config.data.merge else None,
+            num_validation=config.data.num_validation,
+            seed=config.seed,
+        )
+    if config.clients_per_round > dataset.num_clients:
+        raise ConfigError(
+            f"config.clients_per_round={config.clients_per_round}, but the federation has only "
+            f"{dataset.num_clients} clients. Choose 1 to {dataset.num_clients}."
+        )
+    return dataset
+
+
+def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
+    """The model of a config, for the images and classes of a data set."""
+    mean, std = data.normalization(config.data.normalization)
+    return models.build(
+        config.model.name,
+        dataset.image_shape,
+        dataset.num_classes,
+        mean=mean,
+        std=std,
+        **config.model.options.to_dict(),
+    )
+
+
+def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
+    """The local training of a config."""
+    local = config.local
+    options = {"momentum": local.momentum} if local.optimizer == "sgd" and local.momentum else {}
+    return LocalSGD(
+        optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),
+        epochs=local.epochs,
+        batch_size=local.batch_size,
+        learning_rate_decay=local.learning_rate_decay,
+        weight_decay=local.weight_decay,
+        drop_remainder=local.drop_remainder,
+    )
+
+
+def build_process(
+    config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
+) -> PersonalizedProcess:
+    """The algorithm of a config, as a process."""
+    hyperparameters = config.algorithm.to_dict()
+    build = algorithms.builder(hyperparameters.pop("name"))
+    return build(
+        model,
+        examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
+        build_local(config),
+        **hyperparameters,
+        seed=config.seed,
+    )

@@ -1,0 +1,58 @@
+"""The result of a run as JSON for programs and as a table for people."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tff_pfl.training.loop import Result
+from tff_pfl.training.run_directory import RunDirectory
+
+_COLUMNS = ("mean", "std", "worst_5_percent", "best_5_percent")
+
+
+def write_summary(directory: RunDirectory, result: Result, title: str) -> dict[str, Any]:
+    """Writes and returns `summary.json`: the final and the best evaluation of a run."""
+    summary = {
+        "title": title,
+        "final": result.final._asdict(),
+        "best": result.best._asdict(),
+        "best_was_selected_on": "the personalized accuracy that it reports",
+        "seconds": round(result.seconds, 3),
+    }
+    directory.write_json("summary.json", summary)
+    return summary
+
+
+def read_summary(directory: RunDirectory) -> dict[str, Any] | None:
+    """The summary of a finished run, or `None`."""
+    if not os.path.exists(directory.file("summary.json")):
+        return None
+    with open(directory.file("summary.json")) as file:
+        return json.load(file)
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The accuracies of the final and the best round, models in rows, statistics in columns."""
+    lines = [f"{summary['title']}, {summary['seconds']:.1f} s of training and evaluation"]
+    for what in ("final", "best"):
+        evaluated = summary[what]
+        note = f", chosen by {summary['best_was_selected_on']}" if what == "best" else ""
+        lines += ["", f"{what}: round {evaluated['round_num']}{note}", *_rows(evaluated["metrics"])]
+    never = summary["final"]["metrics"]["num_clients_never_trained"]
+    if never:
+        lines += ["", f"{never} clients never took part; they are evaluated all the same."]
+    return "\n".join(lines)
+
+
+def _rows(metrics: Mapping[str, float]) -> list[str]:
+    names = [name.removesuffix("_std") for name in metrics if name.endswith("_std")]
+    width = max(map(len, names), default=0)
+    header = "".join(f"{column.replace('_5_percent', ' 5 %'):>12}" for column in _COLUMNS)
+    rows = [f"  {'':{width}}{header}{'loss':>12}"]
+    for name in names:
+        values = [metrics[f"{name}_{column}"] for column in _COLUMNS]
+        loss = metrics[f"{name.rpartition('/')[0]}/loss_mean"]
+        cells = "".join(f"{value:>12.4f}" for value in [*values, loss])
+        rows.append(f"  {name:{width}}{cells}")
+    return rows
