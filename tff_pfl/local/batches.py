@@ -47,17 +47,24 @@ def scan_batches(
     capacity = tf.shape(examples.y)[0]
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     orders = _epoch_orders(examples, epochs, steps_per_epoch * batch_size, seed)
+    rows = tf.reshape(orders, [-1, batch_size])
+
+    def batch_seed(epoch, index):
+        # 0..epochs-1 are folded in for the orders. The index counts within the epoch, since the
+        # number of steps of an epoch depends on the padding.
+        return _fold_in(seed, epoch + epochs * (1 + index))
 
     def masked_step(i, carry):
-        offset = (i % steps_per_epoch) * batch_size
-        indices = orders[i // steps_per_epoch, offset : offset + batch_size]
-        indices = tf.ensure_shape(indices, [batch_size])
-        position = offset + tf.range(batch_size)
+        epoch, index = i // steps_per_epoch, i % steps_per_epoch
+        offset = index * batch_size
+        is_example = offset + tf.range(batch_size) < examples.size
+        # A batch is filled up with an example: padding may hold NaN, and 0 * NaN is NaN.
+        indices = tf.where(is_example, rows[i], rows[0, 0])
         batch = Batch(
             x=tf.gather(examples.x, indices),
             y=tf.gather(examples.y, indices),
-            weight=tf.cast(position < examples.size, tf.float32),
-            seed=tf.zeros([2], tf.int32) if seed is None else _fold_in(seed, epochs + i),
+            weight=tf.cast(is_example, tf.float32),
+            seed=tf.zeros([2], tf.int32) if seed is None else batch_seed(epoch, index),
         )
         last = offset + batch_size - 1 if drop_remainder else offset
         return i + 1, trees.select(last < examples.size, step(carry, batch), carry)

@@ -63,9 +63,13 @@ def from_keras(
 
     Raises:
         KerasModelError: For layers that keep state (batch normalisation), models that end in a
-            softmax, stochastic layers other than dropout, and models without weights.
+            softmax though the loss takes logits, stochastic layers other than dropout, models
+            without weights, and variables that are not weights of the model.
     """
-    name, slots = _record(keras_model_fn, input_shape)
+    if preprocess is None:
+        preprocess = tf.identity
+    takes_logits = example_loss is sparse_cross_entropy
+    name, slots = _record(keras_model_fn, preprocess, input_shape, takes_logits)
 
     def init(seed: int):
         weights = collections.OrderedDict()
@@ -75,9 +79,7 @@ def from_keras(
         return weights
 
     def apply(weights, x, *, training: bool = False, seed=None):
-        x = tf.cast(x, tf.float32)
-        if preprocess is not None:
-            x = preprocess(x)
+        x = preprocess(tf.cast(x, tf.float32))
         values = iter([weights[slot.layer][slot.weight] for slot in slots])
         with (
             tf.variable_creator_scope(lambda next_creator, **_: next(values)),
@@ -96,7 +98,7 @@ def from_keras(
     return model
 
 
-def _record(keras_model_fn, input_shape):
+def _record(keras_model_fn, preprocess, input_shape, takes_logits):
     """Builds the model once, in a graph of its own so that automatic names start afresh."""
     created = []
 
@@ -111,39 +113,50 @@ def _record(keras_model_fn, input_shape):
             raise KerasModelError(
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
-        model(tf.zeros([1, *input_shape]), training=True)
-        _check_layers(model)
-        own = {variable.ref() for variable in model.weights}
-        created = [(v, initial_value) for v, initial_value in created if v.ref() in own]
+        outputs = model(preprocess(tf.zeros([1, *input_shape])), training=True)
+        _check_weights(model, [variable for variable, _ in created])
+        if takes_logits:
+            _check_logits(outputs)
         slots = []
         for variable, initial_value in created:
             layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
-            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
-    if not slots:
-        raise KerasModelError(f"Keras model {model.name!r} has no weights.")
+            initial_value = _seedable(initial_value, variable.name)
+            slots.append(_Slot(layer or model.name, weight, initial_value))
     return model.name, slots
 
 
-def _check_layers(model):
-    layers = list(model._flatten_layers(include_self=False))
-    for layer in layers:
+def _check_weights(model, created):
+    for layer in model._flatten_layers():
         if isinstance(layer, tf.keras.layers.BatchNormalization):
             raise KerasModelError(
                 f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
                 "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
             )
-        if layer.non_trainable_weights:
-            raise KerasModelError(
-                f"Layer {layer.name!r} has non-trainable weights "
-                f"{[w.name for w in layer.non_trainable_weights]}. Every weight of a federated "
-                "model is trained and sent; make them constants, or trainable."
-            )
-    last = model.layers[-1]
-    activation = getattr(last, "activation", None)
-    if activation is tf.keras.activations.softmax or isinstance(last, tf.keras.layers.Softmax):
+    if not model.weights:
+        raise KerasModelError(f"Keras model {model.name!r} has no weights.")
+    if model.non_trainable_weights:
         raise KerasModelError(
-            f"The last layer {last.name!r} returns probabilities. Return logits: leave its softmax "
-            "out."
+            f"Keras model {model.name!r} has non-trainable weights "
+            f"{[w.name for w in model.non_trainable_weights]}. Every weight of a federated model "
+            "is trained and sent; make them constants, or trainable."
+        )
+    weights = {weight.ref() for weight in model.weights}
+    others = [variable.name for variable in created if variable.ref() not in weights]
+    if others:
+        raise KerasModelError(
+            f"keras_model_fn creates variables {others}, which are not weights of the model it "
+            "returns. Leave out compile(), and layers that the model does not use."
+        )
+
+
+def _check_logits(outputs):
+    operation = outputs.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    if operation.type == "Softmax":
+        raise KerasModelError(
+            f"The last operation {operation.name!r} returns probabilities, and the loss takes "
+            "logits. Leave the softmax out."
         )
 
 

@@ -20,7 +20,10 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         BlockTracingError: If `fn` fails; it names the block and the types it was traced with.
     """
     try:
-        return tff.tensorflow.computation(fn, *types)
+        computation = tff.tensorflow.computation(fn, *types)
+        if not isinstance(computation, tff.Computation):
+            raise TypeError("it takes arguments, where it should take none")
+        return computation
     except errors.TemplateError:
         raise
     except Exception as error:
@@ -43,15 +46,12 @@ def type_of(value) -> tff.types.Type:
     return tff.types.tensorflow_to_type(specs)
 
 
-def empty_value(type_signature: tff.types.Type):
-    """The tensors of a type left out: what remains of an empty type is its containers."""
+def empty_value(type_signature: tff.types.StructType):
+    """The value of a type that holds no tensor: its containers."""
     elements = [
         (name, empty_value(element))
         for name, element in tff.structure.iter_elements(type_signature)
-        if isinstance(element, tff.types.StructType)
     ]
-    if len(elements) < len(type_signature):
-        return ()
     return tff.types.type_to_py_container(tff.structure.Struct(elements), type_signature)
 
 
@@ -113,13 +113,20 @@ class ClientBlock:
             round_num=np.int32,
         )
         self._broadcasts = not is_empty(shared_type)
-        nothing = () if self._broadcasts else empty_value(shared_type)
+        nothing = None if self._broadcasts else empty_value(shared_type)
         if self._broadcasts:
             inputs["shared"] = shared_type
         self._select = None
         if select is not None:
-            self._select = trace(f"{what}: select", select, server_type, np.int32)
-            own_type = self._select.type_signature.result
+            own_type = trace(f"{what}: select", select, server_type, np.int32).type_signature.result
+            # The stock runtime puts what is selected into a data set, in an order of names that is
+            # not that of the type; without names there is only one order.
+            self._select = trace(
+                f"{what}: select",
+                lambda server, client_id: _flat(select(server, client_id)),
+                server_type,
+                np.int32,
+            )
             self.down_bytes += payload_bytes(f"{what}: the selected message", own_type)
             inputs["own"] = own_type
             self._only = _single_element(own_type)
@@ -171,11 +178,29 @@ def _as_keys(client_id):
     return tf.reshape(client_id, [1])
 
 
+def _flat(value) -> tuple:
+    """The tensors of a value, in the order of its TFF type."""
+    if not tf.is_tensor(value):
+        value = tff.structure.from_container(value, recursive=True)
+        return tuple(tff.structure.flatten(value))
+    return (value,)
+
+
 def _single_element(element_type):
-    """`(T* -> T)`: the element of a sequence of one, in the containers of `T`."""
+    """`(<tensors of T>* -> T)`: the element of a sequence of one."""
+    leaves_type = tff.types.to_type(tuple(_leaf_types(element_type)))
 
     def only(sequence):
-        element = tff.structure.from_container(sequence.get_single_element(), recursive=True)
-        return tff.types.type_to_py_container(element, element_type)
+        leaves = sequence.get_single_element()
+        if isinstance(element_type, tff.types.TensorType):
+            return leaves[0]
+        packed = tff.structure.pack_sequence_as(element_type, leaves)
+        return tff.types.type_to_py_container(packed, element_type)
 
-    return tff.tensorflow.computation(only, tff.types.SequenceType(element_type))
+    return tff.tensorflow.computation(only, tff.types.SequenceType(leaves_type))
+
+
+def _leaf_types(type_signature):
+    if isinstance(type_signature, tff.types.TensorType):
+        return [type_signature]
+    return [leaf for element in type_signature for leaf in _leaf_types(element)]

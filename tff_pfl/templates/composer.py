@@ -183,13 +183,15 @@ class _TracedExchange:
         inputs = collections.OrderedDict(
             server=server_type, round_num=np.int32, report=output_type.report
         )
-        if not blocks.is_empty(output_type.upload):
+        nothing = None
+        if blocks.is_empty(output_type.upload):
+            nothing = blocks.empty_value(output_type.upload)
+        else:
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
             self.up_bytes += 4 if self._weighted else 0
             aggregated_type = self.aggregation.next.type_signature.result
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
-        nothing = blocks.empty_value(output_type.upload)
         self._finalize = blocks.trace(
             f"{self._what}: finalize",
             lambda inputs: self._guarded_finalize(

@@ -141,17 +141,18 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
 
 def _client_type(next_fn):
     parameter = next_fn.type_signature.parameter
-    expected = "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>"
-    if len(parameter) != 2 or not isinstance(parameter[1], tff.types.FederatedType):
-        raise ProcessSignatureError(f"{expected}, found {parameter}.")
-    client_type = parameter[1].member
-    if parameter[1].placement is not tff.CLIENTS or tff.structure.name_list(client_type) != [
-        "client_id",
-        "state",
-        "data",
-    ]:
-        raise ProcessSignatureError(f"{expected}, found {parameter}.")
-    return client_type
+    if (
+        len(parameter) == 2
+        and isinstance(parameter[1], tff.types.FederatedType)
+        and parameter[1].placement is tff.CLIENTS
+        and isinstance(parameter[1].member, tff.types.StructType)
+        and tuple(tff.structure.name_list(parameter[1].member)) == Client._fields
+    ):
+        return parameter[1].member
+    raise ProcessSignatureError(
+        "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>, found "
+        f"{parameter}."
+    )
 
 
 def _check(result, expected_fields, rule):

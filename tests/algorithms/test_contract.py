@@ -1,0 +1,280 @@
+"""What every algorithm of the table promises. A new algorithm adds a row to `CASES` at most."""
+
+import collections
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    assert_equal,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    random_examples,
+    tiny_model,
+)
+from tff_pfl.algorithms import ALGORITHMS, builder, hyperparameters
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.local import Examples, examples_type
+from tff_pfl.templates import PersonalizedProcess
+
+# Each algorithm with its defaults, and the variants that take other paths.
+CASES = [(name, {}) for name in ALGORITHMS] + [
+    ("fedavg", {"personalized": "local", "weighting": "uniform"}),
+    ("fedavg", {"personalized": "fine_tuned", "fine_tune_epochs": 1}),
+    ("fedper", {"personal_layers": ()}),
+    ("fedper", {"personal_layers": ("dense1", "head")}),
+]
+
+
+class CountedModel:
+    """The tiny model, counting how often Python runs its forward pass."""
+
+    def __init__(self):
+        self.calls = 0
+        model = tiny_model()
+        self.model = dataclasses.replace(model, apply=self._counted(model.apply))
+
+    def _counted(self, apply):
+        def counted(*args, **kwargs):
+            self.calls += 1
+            return apply(*args, **kwargs)
+
+        return counted
+
+
+class Subject:
+    """An algorithm, built once for all tests of this module."""
+
+    def __init__(self, name, options):
+        self.name = name
+        self.options = options
+        self.counted = CountedModel()
+        self.model = self.counted.model
+        self.process = self.build()
+
+    def build(self, examples=EXAMPLES_TYPE, seed=3):
+        return builder(self.name)(self.model, examples, local_sgd(), **self.options, seed=seed)
+
+    @functools.cached_property
+    def float_process(self):
+        """The same on float inputs, which can hold what is no number."""
+        return self.build(examples_type(IMAGE_SHAPE, np.float32))
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join([case[0], *case[1]]))
+def subject(request):
+    return Subject(*request.param)
+
+
+def test_types(subject):
+    process = subject.process
+    assert isinstance(process, PersonalizedProcess)
+    assert isinstance(process, tff.templates.IterativeProcess)
+    state_type = process.initialize.type_signature.result
+    client_type = process.client_type
+    assert state_type.placement is tff.SERVER
+    assert tff.structure.name_list(client_type) == ["client_id", "state", "data"]
+    tff.test.assert_types_identical(client_type.client_id, tff.types.TensorType(np.int32))
+    tff.test.assert_types_identical(client_type.data, EXAMPLES_TYPE)
+    parameter = tff.types.StructWithPythonType(
+        [("state", state_type), ("clients", tff.types.FederatedType(client_type, tff.CLIENTS))],
+        collections.OrderedDict,
+    )
+    result = process.next.type_signature.result
+    tff.test.assert_types_identical(process.next.type_signature.parameter, parameter)
+    tff.test.assert_types_identical(result.state, state_type)
+    tff.test.assert_types_identical(
+        result.clients, tff.types.FederatedType(client_type.state, tff.CLIENTS)
+    )
+    assert result.metrics.placement is tff.SERVER
+    tff.test.assert_types_identical(
+        process.initialize_client.type_signature,
+        tff.types.FunctionType(np.int32, client_type.state),
+    )
+    tff.test.assert_types_identical(process.personalize.type_signature.parameter, parameter)
+    weights_type = subject.model.weights_type
+    tff.test.assert_types_identical(
+        process.personalize.type_signature.result,
+        tff.types.FederatedType(weights_type, tff.CLIENTS),
+    )
+    if process.global_weights is not None:
+        tff.test.assert_types_identical(
+            process.global_weights.type_signature,
+            tff.types.FunctionType(state_type.member, weights_type),
+        )
+
+
+def test_a_round_is_a_function_of_its_arguments_and_the_seed(subject):
+    clients = make_clients(subject.process, [6, 9])
+    state = subject.process.initialize()
+    first = subject.process.next(state, clients)
+    again = subject.process.next(state, clients)
+    assert_equal(first, again)
+    rebuilt = subject.build().next(state, clients)
+    assert_equal(first, rebuilt)
+    other = subject.build(seed=4).next(state, clients)
+    assert not all(map(np.array_equal, leaves(first), leaves(other)))
+
+
+def test_training_reduces_the_loss(subject):
+    clients = make_clients(subject.process, [12, 12])
+    state = subject.process.initialize()
+    losses = []
+    for _ in range(8):
+        state, states, metrics = subject.process.next(state, clients)
+        clients = [client._replace(state=s) for client, s in zip(clients, states, strict=True)]
+        losses.append(metrics["train"]["loss"])
+    assert int(state.round_num) == 8
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_the_order_of_clients_does_not_matter(subject):
+    clients = make_clients(subject.process, [6, 9])
+    state = subject.process.initialize()
+    forward = subject.process.next(state, clients)
+    backward = subject.process.next(state, clients[::-1])
+    for a, b in zip(leaves(forward.state), leaves(backward.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert_equal(forward.clients, backward.clients[::-1])
+
+
+def test_padding_does_not_matter(subject):
+    def pad(examples: Examples) -> Examples:
+        garbage = random_examples(5, seed=99)
+        return examples._replace(
+            x=np.concatenate([examples.x, garbage.x]), y=np.concatenate([examples.y, garbage.y])
+        )
+
+    clients = make_clients(subject.process, [6, 9])
+    padded = [client._replace(data=pad(client.data)) for client in clients]
+    state = subject.process.initialize()
+    assert_equal(subject.process.next(state, clients), subject.process.next(state, padded))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5])
+def test_clients_of_few_examples(subject, size):
+    """Less than a batch, exactly one, one and a bit."""
+    client = make_client(subject.process, 0, random_examples(size))
+    output = subject.process.next(subject.process.initialize(), [client])
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves(output))
+    assert output.metrics["train"]["num_examples"] == size
+    assert output.metrics["train"]["num_clients"] == 1
+
+
+def _without_counts(metrics):
+    return {k: v for k, v in metrics["train"].items() if not k.startswith("num_")}
+
+
+def test_a_client_with_no_examples_changes_nothing(subject):
+    clients = make_clients(subject.process, [6, 0, 9])
+    state = subject.process.initialize()
+    output = subject.process.next(state, clients)
+    without = subject.process.next(state, [clients[0], clients[2]])
+    assert_equal(output.state, without.state)
+    assert_equal(output.clients[1], clients[1].state)
+    assert_equal(_without_counts(output.metrics), _without_counts(without.metrics))
+    assert output.metrics["train"]["num_empty"] == 1
+    assert output.metrics["train"]["num_clients"] == 2
+    assert output.metrics["train"]["num_nonfinite"] == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_client_that_is_not_finite_is_left_out_and_counted(subject, bad):
+    process = subject.float_process
+    clients = [
+        client._replace(data=client.data._replace(x=client.data.x.astype(np.float32)))
+        for client in make_clients(process, [6, 5, 9])
+    ]
+    clients[1].data.x[2, 0, 0, 0] = bad
+    state = process.initialize()
+    output = process.next(state, clients)
+    without = process.next(state, [clients[0], clients[2]])
+    assert_equal(output.state, without.state)
+    assert_equal(output.clients[0::2], without.clients)
+    assert_equal(output.clients[1], clients[1].state)
+    assert_equal(_without_counts(output.metrics), _without_counts(without.metrics))
+    assert output.metrics["train"]["num_nonfinite"] == 1
+    assert output.metrics["train"]["num_empty"] == 0
+
+
+def test_a_cohort_of_clients_without_examples_keeps_the_server_state(subject):
+    clients = make_clients(subject.process, [0, 0])
+    state = subject.process.initialize()
+    output = subject.process.next(state, clients)
+    assert_equal(output.state.algorithm, state.algorithm)
+    assert output.metrics["train"]["server_kept"] == 1
+    assert int(output.state.round_num) == 1
+
+
+def test_a_client_never_seen(subject):
+    process = subject.process
+    assert_equal(process.initialize_client(7), process.initialize_client(7))
+    clients = make_clients(process, [6, 9])
+    state = process.next(process.initialize(), clients).state
+    newcomer = make_client(process, 7, random_examples(5))
+    (weights,) = process.personalize(state, [newcomer])
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves(weights))
+
+
+def test_a_client_that_is_absent_keeps_its_state(subject):
+    process = subject.process
+    data = [random_examples(5 + i, seed=i) for i in range(5)]
+    dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    source = CohortDataSource(dataset, store, process.client_type, seed=1)
+    iterator, state = source.iterator(), process.initialize()
+    for _ in range(3):
+        before = store.get(range(5))
+        output = process.next(state, iterator.select(2))
+        state = output.state
+        iterator.update(output.clients)
+        after = store.get(range(5))
+        for client_id in range(5):
+            if client_id not in iterator.cohort:
+                assert_equal(before[client_id], after[client_id])
+        assert_equal([after[i] for i in iterator.cohort], output.clients)
+
+
+def test_nothing_is_traced_twice(subject):
+    state = subject.process.initialize()
+    calls = subject.counted.calls
+    for sizes in ([6], [9, 4], [3, 3, 3]):
+        state = subject.process.next(state, make_clients(subject.process, sizes)).state
+    assert subject.counted.calls == calls
+
+
+def test_bytes_are_those_of_the_model(subject):
+    metrics = subject.process.next(
+        subject.process.initialize(), make_clients(subject.process, [4])
+    ).metrics
+    model_bytes = 4 * subject.model.num_weights
+    weight_bytes = 4
+    down, up = metrics["bytes_down_per_client"], metrics["bytes_up_per_client"]
+    if subject.name == "local":
+        assert (down, up) == (0, 0)
+    elif subject.name == "fedper":
+        head = 4 * (5 * 3 + 3)
+        shared = {None: model_bytes - head, (): model_bytes}.get(
+            subject.options.get("personal_layers"), 0
+        )
+        assert (down, up) == (shared, shared + weight_bytes if shared else 0)
+    else:
+        assert (down, up) == (model_bytes, model_bytes + weight_bytes)
+
+
+def test_unknown_algorithms_and_the_hyperparameters_of_known_ones():
+    with pytest.raises(ValueError, match="Unknown algorithm 'dito'. Did you mean 'ditto'"):
+        builder("dito")
+    assert hyperparameters("ditto") == {
+        "lambda_": 0.1,
+        "personal_epochs": None,
+        "weighting": "num_examples",
+    }

@@ -1,0 +1,64 @@
+"""A small federation for tests: random images of 4x4 pixels, 3 classes, a tiny network."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import models
+from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.templates import Client
+
+IMAGE_SHAPE = (4, 4, 1)
+NUM_CLASSES = 3
+EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
+
+
+def tiny_model() -> models.Model:
+    return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
+
+
+def local_sgd(learning_rate=0.5, epochs=2, batch_size=4, **options) -> LocalSGD:
+    return LocalSGD(
+        tff.learning.optimizers.build_sgdm(learning_rate),
+        epochs=epochs,
+        batch_size=batch_size,
+        **options,
+    )
+
+
+def random_examples(size: int, seed: int = 0) -> Examples:
+    rng = np.random.default_rng([size, seed])
+    return Examples(
+        x=rng.integers(0, 256, (size, *IMAGE_SHAPE)).astype(np.uint8),
+        y=rng.integers(0, NUM_CLASSES, size).astype(np.int32),
+        size=np.int32(size),
+    )
+
+
+def make_client(process, client_id: int, examples: Examples) -> Client:
+    """A client that was never seen."""
+    return Client(np.int32(client_id), process.initialize_client(client_id), examples)
+
+
+def make_clients(process, sizes) -> list[Client]:
+    return [make_client(process, i, random_examples(n, seed=i)) for i, n in enumerate(sizes)]
+
+
+def leaves(*trees) -> list[np.ndarray]:
+    """All tensors of some structures, TFF's containers included."""
+    return [np.asarray(leaf) for tree in trees for leaf in tf.nest.flatten(tree)]
+
+
+def assert_equal(a, b) -> None:
+    """Bit for bit."""
+    a, b = leaves(a), leaves(b)
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def assert_close(a, b, tolerance=1e-5) -> None:
+    a, b = leaves(a), leaves(b)
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)

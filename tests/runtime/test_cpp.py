@@ -1,0 +1,209 @@
+"""The stock runtime's worker: it starts, says why it does not, and never outlives its program.
+
+Programs run as subprocesses that are ended in every way there is. Each imports TFF, which takes
+seconds, so there are few of them.
+"""
+
+import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.runtime import cpp
+
+PROGRAM = """
+import sys
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime import WorkerDiedError, set_cpp_context
+
+set_cpp_context()
+
+
+@tff.tensorflow.computation(np.int64)
+def count_to(n):
+    return tf.while_loop(lambda i: i < n, lambda i: [i + 1], [tf.constant(0, tf.int64)])[0]
+
+
+@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+def count(n):
+    return tff.federated_sum(tff.federated_map(count_to, n))
+
+
+print("ready", count([1, 2, 3]), flush=True)
+how = sys.stdin.readline().strip()
+print("to stderr", file=sys.stderr, flush=True)
+if how == "raise":
+    sys.exit("raised")
+elif how == "wait":
+    print("waiting", flush=True)
+    try:
+        count([10**12] * 2)
+    except WorkerDiedError as error:
+        print(error)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+class Program:
+    """A running PROGRAM and its worker."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"},  # jax's
+        )
+        assert self.process.stdout.readline() == "ready 6\n"
+        (self.worker,) = children(self.process.pid)
+
+    def go_on(self, how):
+        self.process.stdin.write(how + "\n")
+        self.process.stdin.flush()
+        if how == "wait":
+            assert self.process.stdout.readline() == "waiting\n"
+            time.sleep(0.5)  # the call is on its way
+
+    def end(self):
+        """Its output and exit code, once its pipes are closed, which a worker would hold open."""
+        output, errors = self.process.communicate(timeout=20)
+        assert is_gone_within(2.0, self.worker)
+        return output, errors, self.process.returncode
+
+
+@pytest.fixture
+def program():
+    program = Program()
+    yield program
+    program.process.kill()
+    program.process.wait()
+
+
+def children(parent):
+    """The ids of the processes that have the parent."""
+    found = []
+    for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"\nPPid:\t{parent}\n" in status.read_text():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def is_gone_within(seconds, pid):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return True
+        if "\nState:\tZ" in status:
+            return True  # ended, and not yet collected by the process that inherited it
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("how", "errors", "code"), [("return", "to stderr\n", 0), ("raise", "to stderr\nraised\n", 1)]
+)
+def test_worker_ends_with_the_program(program, how, errors, code):
+    program.go_on(how)
+    assert program.end() == ("", errors, code)
+
+
+@pytest.mark.parametrize(
+    ("number", "output", "code"),
+    [
+        (signal.SIGINT, "interrupted\n", 0),
+        (signal.SIGTERM, "", -signal.SIGTERM),
+        (signal.SIGKILL, "", -signal.SIGKILL),
+    ],
+)
+def test_worker_ends_with_a_program_that_is_signalled_in_a_call(program, number, output, code):
+    program.go_on("wait")
+    program.process.send_signal(number)
+    assert program.end() == (output, "to stderr\n", code)
+
+
+def test_worker_that_is_killed_in_a_call_raises(program):
+    program.go_on("wait")
+    os.kill(program.worker, signal.SIGKILL)
+    started = time.monotonic()
+    output, errors, code = program.end()
+    assert time.monotonic() - started < 5
+    assert output.startswith("The worker process of the C++ runtime ended with signal SIGKILL.")
+    assert (errors, code) == ("to stderr\n", 0)
+
+
+@tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+def mean(values):
+    return tff.federated_mean(values)
+
+
+def test_context_computes_for_any_cohort_and_its_worker_ends_with_it(tmp_path):
+    before = set(children(os.getpid()))
+    context = runtime.create_cpp_context(max_concurrent_clients=1, log_path=tmp_path / "log")
+    (worker,) = set(children(os.getpid())) - before
+    with tff.framework.get_context_stack().install(context):
+        assert mean([1.0, 2.0, 6.0]) == 3.0
+        assert mean([1.0]) == 1.0
+    assert (tmp_path / "log").exists()
+    del context
+    gc.collect()
+    assert is_gone_within(2.0, worker)
+
+
+def test_worker_that_cannot_start_raises_with_its_log(tmp_path, monkeypatch):
+    binary = tmp_path / "worker"
+    binary.write_text("#!/bin/sh\necho no luck today\nexit 3\n")
+    binary.chmod(0o755)
+    monkeypatch.setattr(cpp, "_worker_binary", lambda: str(binary))
+    with pytest.raises(runtime.WorkerDiedError, match=r"(?s)exit code 3.*no luck today"):
+        runtime.create_cpp_context()
+
+
+def test_wheel_without_a_worker_raises(tmp_path, monkeypatch):
+    monkeypatch.setattr(cpp.importlib.resources, "files", lambda _: tmp_path)
+    with pytest.raises(RuntimeError, match="worker_binary.*does not have"):
+        runtime.create_cpp_context()
+
+
+def test_no_client_at_a_time_raises():
+    with pytest.raises(ValueError, match="must be positive, got 0"):
+        runtime.create_cpp_context(max_concurrent_clients=0)
+
+
+def test_another_thread_raises():
+    raised = []
+
+    def create():
+        try:
+            runtime.create_cpp_context()
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    thread.join()
+    assert raised == ["The C++ runtime's worker must be started in the main thread."]

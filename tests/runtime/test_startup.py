@@ -1,0 +1,42 @@
+"""What `prepare_process` hides, and that it hides nothing else."""
+
+import subprocess
+import sys
+import types
+
+from tff_pfl.runtime import startup
+
+PROGRAM = """
+import sys
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+prepare_process()
+assert "tensorflow" not in sys.modules
+
+class Fails:
+    def __del__(self):
+        raise ValueError("worth knowing")
+
+keep = Fails()
+"""
+
+
+def test_it_imports_no_tensorflow_and_other_exceptions_at_exit_are_reported():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("Exception ignored in") == 1
+    assert ended.stderr.strip().endswith("ValueError: worth knowing")
+
+
+def test_the_known_destructors_are_dropped_only_at_exit(monkeypatch):
+    def fails():
+        pass
+
+    fails.__module__, fails.__qualname__ = next(iter(startup._HARMLESS_AT_EXIT))
+    reported = []
+    for is_finalizing in (True, False):
+        monkeypatch.setattr(sys, "is_finalizing", lambda value=is_finalizing: value)
+        hook = startup._without(startup._HARMLESS_AT_EXIT, reported.append)
+        hook(types.SimpleNamespace(object=fails))
+        assert len(reported) == (0 if is_finalizing else 1)

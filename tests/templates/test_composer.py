@@ -1,0 +1,417 @@
+"""The grammar, on processes small enough to compute by hand: a client's value is its mean input."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal
+from tff_pfl.local import Examples, examples_type
+from tff_pfl.models import Mean
+from tff_pfl.templates import (
+    Client,
+    ClientOutput,
+    Exchange,
+    Message,
+    Personalization,
+    compose_personalized_process,
+    errors,
+)
+
+EXAMPLES_TYPE = examples_type((), np.float32)
+
+
+class Visits(NamedTuple):
+    """Client state: how often the client took part."""
+
+    count: Any
+
+
+def examples(*values) -> Examples:
+    return Examples(
+        np.array(values, np.float32), np.zeros(len(values), np.int32), np.int32(len(values))
+    )
+
+
+def mean_value(data):
+    return tf.reduce_mean(data.x)
+
+
+def compose(*exchanges, **options):
+    arguments = {
+        "server_init": lambda: tf.constant([1.0, 2.0]),
+        "client_init": lambda client_id: Visits(tf.constant(0)),
+        "exchanges": exchanges,
+        "personalize": Personalization(
+            distribute=lambda server: server,
+            client_work=lambda server, state, data, context: server + mean_value(data),
+        ),
+        "global_weights": lambda server: server,
+        "examples_type": EXAMPLES_TYPE,
+    }
+    return compose_personalized_process(**(arguments | options))
+
+
+def mean_exchange(**options) -> Exchange:
+    """The server moves by the clients' values, averaged by their numbers of examples."""
+
+    def client_work(server, state, data, context):
+        value = mean_value(data)
+        return ClientOutput(
+            state=Visits(state.count + 1),
+            upload=value - server,
+            weight=tf.cast(data.size, tf.float32),
+            metrics={"value": Mean(tf.reduce_sum(data.x), tf.cast(data.size, tf.float32))},
+        )
+
+    def finalize(server, change, round_num):
+        return server + change, {"change": tf.norm(change)}
+
+    return Exchange(
+        **{
+            "distribute": lambda server: server,
+            "client_work": client_work,
+            "finalize": finalize,
+            **options,
+        }
+    )
+
+
+def clients(process, *data, ids=None) -> list[Client]:
+    ids = range(len(data)) if ids is None else ids
+    return [
+        Client(np.int32(i), process.initialize_client(i), d) for i, d in zip(ids, data, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def process():
+    return compose(mean_exchange())
+
+
+class TestOneExchange:
+    def test_a_round(self, process):
+        state = process.initialize()
+        np.testing.assert_array_equal(state.algorithm, [1.0, 2.0])
+        output = process.next(state, clients(process, examples(1.0, 2.0, 3.0), examples(6.0)))
+        # (3 * mean(1, 2, 3) + 1 * 6) / 4 = 3
+        np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0], rtol=1e-6)
+        assert output.state.round_num == 1
+        assert [c.count for c in output.clients] == [1, 1]
+        assert isinstance(output.clients[0], Visits)
+
+    def test_metrics(self, process):
+        data = examples(1.0, 2.0, 3.0), examples(), examples(np.nan), examples(6.0)
+        metrics = process.next(process.initialize(), clients(process, *data)).metrics
+        assert metrics["train"] == {
+            "value": 3.0,
+            "num_clients": 2,
+            "num_examples": 4,
+            "num_nonfinite": 1,
+            "num_empty": 1,
+            "server_kept": 0,
+            "server": {"change": pytest.approx(np.sqrt(5.0), rel=1e-6)},
+        }
+        assert metrics["bytes_down_per_client"] == 8
+        assert metrics["bytes_up_per_client"] == 8 + 4
+
+    def test_types(self, process):
+        tff.test.assert_types_identical(
+            process.initialize_client.type_signature,
+            tff.types.FunctionType(
+                np.int32, tff.types.StructWithPythonType([("count", np.int32)], Visits)
+            ),
+        )
+        weights = tff.types.TensorType(np.float32, [2])
+        tff.test.assert_types_identical(
+            process.global_weights.type_signature.result,
+            weights,
+        )
+        tff.test.assert_types_identical(
+            process.personalize.type_signature.result, tff.types.FederatedType(weights, tff.CLIENTS)
+        )
+
+    def test_personalize_and_global_weights(self, process):
+        state = process.initialize()
+        models = process.personalize(state, clients(process, examples(1.0), examples(2.0, 4.0)))
+        np.testing.assert_allclose(models, [[2.0, 3.0], [4.0, 5.0]])
+        np.testing.assert_allclose(process.global_weights(state), [1.0, 2.0], rtol=1e-6)
+
+    def test_a_server_state_that_would_not_be_finite_is_kept(self, process):
+        state = process.initialize()
+        # Finite at the client, but the sum of two overflows float32.
+        output = process.next(state, clients(process, examples(3e38), examples(3e38)))
+        assert_equal(output.state.algorithm, state.algorithm)
+        assert output.metrics["train"]["server_kept"] == 1
+        assert output.metrics["train"]["num_nonfinite"] == 0
+
+
+def test_exchanges_follow_one_another_with_the_states_that_the_former_left():
+    second = Exchange(
+        name="second",
+        distribute=lambda server: server[0],
+        client_work=lambda first, state, data, context: ClientOutput(
+            state=Visits(state.count * 10), upload={"sum": first + tf.cast(state.count, tf.float32)}
+        ),
+        aggregator=tff.aggregators.SumFactory(),
+        finalize=lambda server, aggregate, round_num: (
+            server * aggregate["sum"],
+            collections.OrderedDict(),
+        ),
+    )
+    process = compose(mean_exchange(), second)
+    output = process.next(process.initialize(), clients(process, examples(3.0), examples(3.0)))
+    # The first exchange makes the server [3, 3] and the counts 1, the second multiplies the server
+    # by (3 + 1) + (3 + 1).
+    np.testing.assert_allclose(output.state.algorithm, [24.0, 24.0], rtol=1e-6)
+    assert [c.count for c in output.clients] == [10, 10]
+    assert set(output.metrics) == {
+        "train",
+        "second",
+        "bytes_down_per_client",
+        "bytes_up_per_client",
+    }
+    assert output.metrics["bytes_down_per_client"] == 8 + 4
+    assert output.metrics["bytes_up_per_client"] == (8 + 4) + 4
+
+
+class TestMessages:
+    def test_each_client_receives_its_own(self):
+        def client_work(message, state, data, context):
+            assert isinstance(message, Message)
+            return ClientOutput(Visits(tf.cast(message.own["row"][1], tf.int32)), message.shared)
+
+        exchange = mean_exchange(
+            distribute=lambda server: server,
+            select=lambda server, client_id: {
+                "row": tf.stack([server[0], tf.cast(client_id, tf.float32)]),
+                "id": client_id,
+            },
+            client_work=client_work,
+        )
+        process = compose(exchange)
+        cohort = clients(process, *[examples(1.0)] * 3, ids=[4, 0, 9])
+        output = process.next(process.initialize(), cohort)
+        assert [c.count for c in output.clients] == [4, 0, 9]
+        assert output.metrics["bytes_down_per_client"] == 8 + 8 + 4
+
+    def test_an_own_message_alone_in_a_named_tuple_with_a_list(self):
+        class Own(NamedTuple):
+            b: Any
+            a: Any
+
+        def client_work(message, state, data, context):
+            assert message.shared == ()
+            assert isinstance(message.own, Own)
+            total = 7 * message.own.b + 5 * message.own.a[0] + 2 * message.own.a[1]
+            return ClientOutput(Visits(total), message.own.b)
+
+        exchange = Exchange(
+            select=lambda server, client_id: Own(b=client_id, a=[client_id * 10, client_id * 100]),
+            client_work=client_work,
+            aggregator=tff.aggregators.SumFactory(),
+        )
+        process = compose(exchange)
+        output = process.next(process.initialize(), clients(process, examples(1.0), ids=[3]))
+        assert [c.count for c in output.clients] == [7 * 3 + 5 * 30 + 2 * 300]
+
+    def test_personalization_selects_too(self):
+        process = compose(
+            mean_exchange(),
+            personalize=Personalization(
+                select=lambda server, client_id: server * tf.cast(client_id, tf.float32),
+                client_work=lambda message, state, data, context: message.own,
+            ),
+        )
+        cohort = clients(process, *[examples(1.0)] * 2, ids=[2, 5])
+        models = process.personalize(process.initialize(), cohort)
+        np.testing.assert_allclose(models, [[2.0, 4.0], [5.0, 10.0]])
+
+
+def _draw(message, state, data, context):
+    draw = tf.random.stateless_uniform([], context.seed, minval=None, maxval=None, dtype=tf.int32)
+    return ClientOutput(Visits(draw))
+
+
+DRAW = Exchange(client_work=_draw)
+KEEP = Exchange(client_work=lambda message, state, data, context: ClientOutput(state), name="keep")
+
+
+def draws(seed, ids, state=None, exchanges=(DRAW,)):
+    """`(state after the round, the random integer of each client)`."""
+    process = compose(*exchanges, seed=seed)
+    state = process.initialize() if state is None else state
+    output = process.next(state, clients(process, *[examples(1.0)] * len(ids), ids=ids))
+    return output.state, [int(c.count) for c in output.clients]
+
+
+class TestSeeds:
+    def test_are_a_function_of_seed_round_client_and_exchange(self):
+        state, numbers = draws(0, [0, 1, 2])
+        assert len(set(numbers)) == 3
+        assert draws(0, [0, 1, 2])[1] == numbers
+        assert draws(0, [2, 1, 7])[1][:2] == [numbers[2], numbers[1]]
+        assert not set(draws(1, [0, 1, 2])[1]) & set(numbers)
+        assert not set(draws(0, [0, 1, 2], state)[1]) & set(numbers)
+        after_another = draws(0, [0, 1, 2], exchanges=(KEEP, DRAW))[1]
+        assert not set(after_another) & set(numbers)
+
+    def test_the_round_number_reaches_client_and_server(self):
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: ClientOutput(
+                Visits(context.round_num * 100 + context.client_id), server * 0.0
+            ),
+            finalize=lambda server, change, round_num: (
+                tf.fill([2], tf.cast(round_num, tf.float32)),
+                {},
+            ),
+        )
+        process = compose(exchange)
+        state = process.initialize()._replace(round_num=np.int32(6))
+        output = process.next(state, clients(process, examples(1.0), ids=[5]))
+        assert output.clients[0].count == 605
+        np.testing.assert_allclose(output.state.algorithm, [6.0, 6.0], rtol=1e-6)
+        assert output.state.round_num == 7
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "tolerance"),
+    [
+        (tff.aggregators.MeanFactory(), 1e-6),
+        (tff.learning.robust_aggregator(zeroing=False, clipping=False), 1e-6),
+        (tff.learning.compression_aggregator(zeroing=False, clipping=False), 1e-2),
+    ],
+    ids=["mean", "robust", "compression"],
+)
+def test_weighted_aggregators(aggregator, tolerance):
+    process = compose(mean_exchange(aggregator=aggregator))
+    cohort = clients(process, examples(1.0, 2.0, 3.0), examples(6.0), examples(np.nan))
+    output = process.next(process.initialize(), cohort)
+    np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0], rtol=tolerance)
+    assert output.metrics["train"]["num_nonfinite"] == 1
+
+
+def test_a_secure_aggregator_stays_secure():
+    """TFF's stock runtime does not execute secure sums: what is checked is the computation."""
+    process = compose(mean_exchange(aggregator=tff.learning.secure_aggregator()))
+    tff.test.assert_contains_secure_aggregation(process.next)
+
+
+def test_unweighted_aggregators():
+    private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+        noise_multiplier=0.0, clients_per_round=2.0, clip=100.0
+    )
+    process = compose(mean_exchange(aggregator=private))
+    output = process.next(process.initialize(), clients(process, examples(2.0), examples(4.0)))
+    np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0], rtol=1e-6)
+    assert output.metrics["bytes_up_per_client"] == 8
+
+
+def test_measurements_of_aggregators_are_metrics():
+    factory = tff.aggregators.add_measurements(
+        tff.aggregators.SumFactory(),
+        client_measurement_fn=lambda values: collections.OrderedDict(
+            largest=tff.federated_max(tff.federated_map(_first, values))
+        ),
+    )
+    process = compose(mean_exchange(aggregator=factory))
+    metrics = process.next(process.initialize(), clients(process, examples(5.0))).metrics
+    assert metrics["train"]["aggregator"] == {"largest": 4.0}
+
+
+@tff.tensorflow.computation(tff.types.TensorType(np.float32, [2]))
+def _first(value):
+    return value[0]
+
+
+class TestErrors:
+    def test_client_state_of_another_type(self):
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: ClientOutput(
+                Visits(tf.cast(state.count, tf.float32)), server
+            )
+        )
+        with pytest.raises(
+            errors.ClientStateTypeError,
+            match=r"(?s)Exchange 'train'.*expected: <count=int32>.*found: +<count=float32>.*Tip",
+        ):
+            compose(exchange)
+
+    def test_server_state_of_another_shape(self):
+        exchange = mean_exchange(finalize=lambda server, change, round_num: (change[:1], {}))
+        with pytest.raises(
+            errors.ServerStateTypeError,
+            match=r"(?s)finalize.*expected: float32\[2\].*found: +float32\[1\]",
+        ):
+            compose(exchange)
+
+    def test_client_work_that_returns_something_else(self):
+        with pytest.raises(errors.ClientOutputError, match="returned tuple, not ClientOutput"):
+            compose(mean_exchange(client_work=lambda server, state, data, context: (state, server)))
+
+    def test_a_weight_that_is_no_scalar(self):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match=r"weight must be a scalar.*\(2,\)"):
+            compose(
+                mean_exchange(client_work=lambda *args: work(*args)._replace(weight=[1.0, 2.0]))
+            )
+
+    def test_a_metric_that_is_no_mean(self):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match="metric 'loss' must be a .*Mean"):
+            compose(
+                mean_exchange(client_work=lambda *args: work(*args)._replace(metrics={"loss": 1.0}))
+            )
+
+    def test_a_block_that_fails_is_named_with_its_types(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state, server.weights)
+
+        with pytest.raises(
+            errors.BlockTracingError,
+            match=r"(?s)Exchange 'train': client_work failed.*AttributeError.*shared=float32\[2\]",
+        ):
+            compose(mean_exchange(client_work=client_work))
+
+    @pytest.mark.parametrize(
+        ("block", "options"),
+        [
+            ("server_init", {"server_init": lambda x: x}),
+            ("client_init", {"client_init": lambda: ()}),
+            ("personalize", {"personalize": Personalization(client_work=lambda: ())}),
+            ("global_weights", {"global_weights": lambda server: server.missing}),
+        ],
+    )
+    def test_every_block_is_named(self, block, options):
+        with pytest.raises(errors.BlockTracingError, match=f"^{block}"):
+            compose(mean_exchange(), **options)
+
+    def test_an_aggregator_that_refuses_the_upload(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state, tf.constant("text"))
+
+        with pytest.raises(errors.AggregatorError, match="(?s)Exchange 'train'.*of type.*str"):
+            compose(mean_exchange(client_work=client_work))
+
+    def test_something_that_is_no_aggregator(self):
+        with pytest.raises(errors.AggregatorError, match="tff.aggregators"):
+            compose(mean_exchange(aggregator="mean"))
+
+    def test_a_message_of_unknown_size(self):
+        work = mean_exchange().client_work
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: work(
+                server, state, data, context
+            )._replace(upload=data.x)
+        )
+        with pytest.raises(errors.MessageShapeError, match=r"the upload.*float32\(None,\)"):
+            compose(exchange)
+
+    def test_exchanges_of_one_name_and_none(self):
+        with pytest.raises(ValueError, match=r"distinct names; got \['train', 'train'\]"):
+            compose(mean_exchange(), mean_exchange())
+        with pytest.raises(ValueError, match="Need one exchange or more"):
+            compose()

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_pfl.local import examples_type
+from tff_pfl.templates import Client, PersonalizedProcess, ProcessOutput
+from tff_pfl.templates.errors import ProcessSignatureError
+
+STATE = tff.types.FederatedType(np.float32, tff.SERVER)
+CLIENT = tff.types.StructWithPythonType(
+    [
+        ("client_id", np.int32),
+        ("state", np.int32),
+        ("data", examples_type((2,))),
+    ],
+    Client,
+)
+CLIENTS = tff.types.FederatedType(CLIENT, tff.CLIENTS)
+
+
+@tff.tensorflow.computation
+def zero():
+    return np.float32(0)
+
+
+@tff.federated_computation
+def initialize():
+    return tff.federated_eval(zero, tff.SERVER)
+
+
+@tff.federated_computation(STATE, CLIENTS)
+def next_round(state, clients):
+    return ProcessOutput(state, clients.state, state)
+
+
+@tff.tensorflow.computation(np.int32)
+def initialize_client(client_id):
+    return client_id
+
+
+@tff.federated_computation(STATE, CLIENTS)
+def personalize(state, clients):
+    return tff.federated_broadcast(state)
+
+
+@tff.tensorflow.computation(np.float32)
+def global_weights(state):
+    return state
+
+
+def build(initialize=initialize, next_round=next_round, **changes):
+    arguments = {
+        "initialize_client_fn": initialize_client,
+        "personalize_fn": personalize,
+        "global_weights_fn": global_weights,
+    }
+    return PersonalizedProcess(initialize, next_round, **(arguments | changes))
+
+
+def test_properties():
+    process = build()
+    assert process.next is next_round
+    assert process.initialize_client is initialize_client
+    assert process.personalize is personalize
+    assert process.global_weights is global_weights
+    tff.test.assert_types_identical(process.client_type, CLIENT)
+    tff.test.assert_types_identical(process.client_state_type, tff.types.TensorType(np.int32))
+    assert build(global_weights_fn=None).global_weights is None
+
+
+def test_next_takes_clients():
+    @tff.federated_computation(STATE, tff.types.FederatedType(np.float32, tff.CLIENTS))
+    def values(state, clients):
+        return state, clients
+
+    @tff.federated_computation(STATE, tff.types.FederatedType(CLIENT, tff.SERVER))
+    def at_server(state, clients):
+        return state, clients
+
+    @tff.federated_computation(STATE, CLIENTS, CLIENTS)
+    def three(state, clients, more):
+        return ProcessOutput(state, clients.state, state)
+
+    for wrong in (values, at_server, three):
+        with pytest.raises(ProcessSignatureError, match="`next` takes <S@SERVER"):
+            build(next_round=wrong)
+
+
+def test_next_returns_state_clients_and_metrics():
+    @tff.federated_computation(STATE, CLIENTS)
+    def nameless(state, clients):
+        return state, clients.state
+
+    with pytest.raises(ProcessSignatureError, match="field 'state' is missing"):
+        build(next_round=nameless)
+
+    @tff.federated_computation(STATE, CLIENTS)
+    def other_clients(state, clients):
+        return ProcessOutput(state, tff.federated_broadcast(state), state)
+
+    with pytest.raises(ProcessSignatureError, match=r"(?s)expected: \{int32\}.*found: .*float32"):
+        build(next_round=other_clients)
+
+
+def test_the_other_computations_fit():
+    with pytest.raises(ProcessSignatureError, match="`initialize_client` is"):
+        build(initialize_client_fn=global_weights)
+    with pytest.raises(ProcessSignatureError, match="`global_weights` takes S"):
+        build(global_weights_fn=initialize_client)
+
+    @tff.federated_computation(CLIENTS)
+    def without_state(clients):
+        return clients.state
+
+    with pytest.raises(ProcessSignatureError, match="`personalize` takes what `next` takes"):
+        build(personalize_fn=without_state)

@@ -1,0 +1,27 @@
+"""Execution contexts. Knows TFF, no algorithm.
+
+A program begins with
+
+    from tff_pfl.runtime.startup import prepare_process
+
+    prepare_process()
+
+which must come before TensorFlow is imported. So this package imports the contexts, and TensorFlow
+with them, only when one is asked for.
+"""
+
+import importlib
+
+_MODULES = {
+    "WorkerDiedError": "tff_pfl.runtime.cpp",
+    "create_cpp_context": "tff_pfl.runtime.cpp",
+    "set_cpp_context": "tff_pfl.runtime.cpp",
+}
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

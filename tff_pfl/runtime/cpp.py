@@ -1,0 +1,218 @@
+"""TFF's stock C++ runtime, in a worker process that never outlives its program.
+
+TFF 0.87 executes computations in `worker_binary`, a gRPC server in its wheel. TFF's own context
+starts it at the first call, lets it write to the program's output, restarts it without a word when
+it dies, and leaves it behind when the program is killed. The context made here
+
+*   starts the worker at once and sends its output to a log;
+*   ends it however the program ends. A normal exit and an exception end it by a finalizer; for
+    the rest (SIGKILL, SIGTERM, `os._exit`) the kernel kills it (`PR_SET_PDEATHSIG`). It has a
+    session of its own, so that Ctrl-C in a terminal reaches Python alone;
+*   raises `WorkerDiedError` where TFF would retry for ever.
+
+As with TFF's own context, the worker listens on all interfaces while it runs, and asks nobody who
+they are: it has flags for its port and its concurrency but none for its address, and gRPC reads
+none from the environment. Where others reach the machine, run it behind a firewall.
+"""
+
+import contextlib
+import importlib.resources
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+
+import grpc
+import tensorflow_federated as tff
+
+_LOOPBACK = "127.0.0.1"
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_TAIL_BYTES = 2000
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+# Becomes the worker, once the kernel has been told to kill it with its parent; a parent that was
+# gone before that is noticed by the change of the parent's id. A program of its own rather than a
+# `preexec_fn`, as gRPC and TensorFlow do not like being forked.
+_BECOME_WORKER = """
+import ctypes, os, signal, sys
+parent, *command = sys.argv[1:]
+PR_SET_PDEATHSIG = 1
+if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+    sys.exit("prctl failed")
+if os.getppid() != int(parent):
+    sys.exit("the program that started this worker is gone")
+os.execv(command[0], command)
+"""
+
+
+class WorkerDiedError(RuntimeError):
+    """The worker process of the C++ runtime did not start, or ended before its program did."""
+
+
+def create_cpp_context(
+    *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
+) -> tff.framework.SyncExecutionContext:
+    """Starts a worker and returns the context that executes computations in it.
+
+    The worker ends with the context, at the latest with the program.
+
+    Args:
+        max_concurrent_clients: How many clients of a cohort are computed at a time; by default as
+            many as there are CPU cores. More need more memory and, for a model that keeps a core
+            busy, more time.
+        log_path: The file that the worker's output is appended to; by default a temporary one that
+            vanishes with the worker. Its end is shown when the worker dies.
+
+    Raises:
+        ValueError: `max_concurrent_clients` is not positive.
+        RuntimeError: TFF's wheel has no worker for this platform, or this is not the main thread,
+            with which the kernel would end the worker.
+        WorkerDiedError: The worker did not start; in a later call of a computation: it died.
+    """
+    if max_concurrent_clients is None:
+        max_concurrent_clients = len(os.sched_getaffinity(0))
+    if max_concurrent_clients < 1:
+        raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("The C++ runtime's worker must be started in the main thread.")
+    worker = _Worker(_worker_binary(), max_concurrent_clients, log_path)
+
+    def make_executor(cardinalities):
+        worker.check()
+        executor = tff.framework.RemoteExecutor(worker.stub)
+        executor.set_cardinalities({tff.CLIENTS: 0} | cardinalities)
+        return executor
+
+    factory = tff.framework.ResourceManagingExecutorFactory(make_executor)
+    weakref.finalize(factory, worker.end)
+    return tff.framework.SyncExecutionContext(
+        executor_fn=factory,
+        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
+    )
+
+
+def set_cpp_context(
+    *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
+) -> None:
+    """Makes `create_cpp_context(...)` the context in which TFF computations are executed."""
+    tff.framework.set_default_context(
+        create_cpp_context(max_concurrent_clients=max_concurrent_clients, log_path=log_path)
+    )
+
+
+class _Worker:
+    """A running `worker_binary` and the connection to it."""
+
+    def __init__(self, binary, max_concurrent_clients, log_path):
+        self._log = open(log_path, "ab+") if log_path else tempfile.TemporaryFile()  # noqa: SIM115
+        self._log_start = os.fstat(self._log.fileno()).st_size
+        # Bound but not listening, this socket keeps the port from others for as long as the worker
+        # runs; the worker may share it, as gRPC's servers set SO_REUSEPORT too.
+        self._port_holder = socket.socket()
+        self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._port_holder.bind(("", 0))
+        port = self._port_holder.getsockname()[1]
+        self._owner = os.getpid()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", "-c", _BECOME_WORKER, str(self._owner)),
+                binary,
+                f"--port={port}",
+                f"--max_concurrent_computation_calls={max_concurrent_clients}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "1"},  # the log is where warnings belong
+        )
+        try:
+            self._wait_until_listening(port)
+        except BaseException:
+            self._kill()
+            raise
+        self._channel = grpc.insecure_channel(f"{_LOOPBACK}:{port}", _CHANNEL_OPTIONS)
+        self.stub = _Stub(self._channel, self)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raises WorkerDiedError, with the exit code and the end of the log, if it ended."""
+        if self.is_running:
+            return
+        code = self._process.returncode
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        hint = "The kernel does this when memory runs out. " if code == -signal.SIGKILL else ""
+        raise WorkerDiedError(
+            f"The worker process of the C++ runtime ended with {how}. {hint}{self._log_tail()}"
+        )
+
+    def end(self) -> None:
+        """Ends the worker, unless this is a forked copy of the program that started it."""
+        if os.getpid() == self._owner:
+            self._kill()
+            self._channel.close()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._port_holder.close()
+
+    def _wait_until_listening(self, port) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            self.check()
+            try:
+                return socket.create_connection((_LOOPBACK, port), timeout=1).close()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise WorkerDiedError(
+                        f"The worker process of the C++ runtime did not listen on port {port} "
+                        f"within {_START_SECONDS:.0f} s. {self._log_tail()}"
+                    ) from None
+            time.sleep(_POLL_SECONDS)
+
+    def _log_tail(self) -> str:
+        start = max(self._log_start, os.fstat(self._log.fileno()).st_size - _TAIL_BYTES)
+        tail = os.pread(self._log.fileno(), _TAIL_BYTES, start).decode(errors="replace").strip()
+        return f"The end of its log:\n{tail}" if tail else "Its log is empty."
+
+
+class _Stub(tff.framework.RemoteExecutorGrpcStub):
+    """TFF's stub, which does not complain that values of a dead worker cannot be disposed of.
+
+    They are disposed of by finalizers, whose exceptions nobody can catch.
+    """
+
+    def __init__(self, channel, worker):
+        super().__init__(channel)
+        self._worker = worker
+
+    def dispose(self, request):
+        with contextlib.suppress(grpc.RpcError):
+            if self._worker.is_running:
+                super().dispose(request)
+
+
+def _worker_binary() -> str:
+    path = importlib.resources.files(tff).joinpath("data", "worker_binary")
+    if not path.is_file():
+        raise RuntimeError(
+            f"TFF's C++ runtime needs {path}, which the installed wheel of tensorflow-federated "
+            "does not have. The one for 64-bit x86 Linux does."
+        )
+    return str(path)

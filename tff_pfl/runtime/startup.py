@@ -1,0 +1,62 @@
+"""What a program does before it imports TensorFlow, so that its output is its own.
+
+This module imports neither TensorFlow nor TensorFlow Federated.
+"""
+
+import functools
+import os
+import sys
+
+import absl.logging
+
+# What TensorFlow and TFF leave to the interpreter's last moments, when the modules that these
+# functions use are gone already: nothing is lost, but a traceback is printed.
+_HARMLESS_AT_EXIT = frozenset(
+    {
+        (
+            "tensorflow.python.eager.polymorphic_function.atomic_function",
+            "AtomicFunction.__del__",
+        ),
+        (
+            "tensorflow_federated.python.core.impl.executor_stacks.executor_factory",
+            "local_cpp_executor_factory.<locals>.ServiceManager.__del__",
+        ),
+    }
+)
+
+
+@functools.cache
+def prepare_process() -> None:
+    """Keeps the noise of TensorFlow and TFF out of a program's output.
+
+    Call it before TensorFlow is imported. It does three things, once in a process:
+
+    *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
+        when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
+        are registered twice, and 3 is the level that holds errors back. What fails there still
+        arrives, as a Python exception. Set the variable to 0 to see all it has to say.
+    *   Gives the root logger absl's handler, as `absl.app.run` does, but in time: TensorFlow adds
+        a handler of its own where it finds none, and then every warning appears twice.
+    *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
+        run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
+        `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    absl.logging.use_absl_handler()
+    sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
+
+
+def _without(functions, report):
+    """A `sys.unraisablehook` that passes to `report` all but what fails in `functions` at exit.
+
+    A closure, since this module's globals are gone by the time it is needed.
+    """
+    is_finalizing = sys.is_finalizing
+
+    def hook(unraisable):
+        failed = unraisable.object
+        name = (getattr(failed, "__module__", None), getattr(failed, "__qualname__", None))
+        if not (is_finalizing() and name in functions):
+            report(unraisable)
+
+    return hook
