@@ -44,6 +44,8 @@ def scan_batches(
             f"Need batch_size >= 1 and epochs >= 0, got batch_size={batch_size}, epochs={epochs}."
         )
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
+    if epochs == 0:
+        return carry
     capacity = tf.shape(examples.y)[0]
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     orders = _epoch_orders(examples, epochs, steps_per_epoch * batch_size, seed)
@@ -58,11 +60,11 @@ def scan_batches(
         epoch, index = i // steps_per_epoch, i % steps_per_epoch
         offset = index * batch_size
         is_example = offset + tf.range(batch_size) < examples.size
-        # A batch is filled up with an example: padding may hold NaN, and 0 * NaN is NaN.
+        # An example fills a batch up: padding may hold NaN, which times a weight of 0 is NaN.
         indices = tf.where(is_example, rows[i], rows[0, 0])
         batch = Batch(
             x=tf.gather(examples.x, indices),
-            y=tf.gather(examples.y, indices),
+            y=tf.where(is_example, tf.gather(examples.y, indices), 0),
             weight=tf.cast(is_example, tf.float32),
             seed=tf.zeros([2], tf.int32) if seed is None else batch_seed(epoch, index),
         )
@@ -91,8 +93,6 @@ def _epoch_orders(examples, epochs, length, seed):
         keys = tf.where(rows < examples.size, keys, tf.int32.min)
         return tf.pad(tf.math.top_k(keys, k=capacity).indices, padding)
 
-    if epochs == 0:
-        return tf.zeros([0, length], tf.int32)
     return tf.stack([order(epoch) for epoch in range(epochs)])
 
 

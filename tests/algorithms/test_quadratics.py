@@ -1,0 +1,115 @@
+"""Closed forms: clients f_i(w) = 1/2 (w - c_i)^T A_i (w - c_i), K exact gradient steps a round."""
+
+import numpy as np
+import pytest
+
+from tests.federation import local_sgd, make_client
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+)
+from tff_pfl.algorithms import build_ditto, build_fedavg, build_fedper, build_local
+
+DIM, RATE, STEPS = 3, 0.2, 4
+LOCAL = local_sgd(learning_rate=RATE, epochs=STEPS, batch_size=1)
+A = [spd(DIM, seed) for seed in range(3)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+# K steps contract the distance to the minimiser by M_i = (I - eta A_i)^K.
+M = [np.linalg.matrix_power(np.eye(DIM) - RATE * a, STEPS) for a in A]
+
+
+def quadratic_process(build, *dims, **options):
+    return build(quadratic_model(*dims), quadratic_type(DIM), LOCAL, **options, seed=2)
+
+
+def quadratic_clients(process):
+    return [make_client(process, i, quadratic_examples(A[i], C[i], 0.5)) for i in range(3)]
+
+
+def run(process, rounds):
+    """`(server state, clients)` after rounds in which all clients take part."""
+    state, clients = process.initialize(), quadratic_clients(process)
+    for _ in range(rounds):
+        state, states, _ = process.next(state, clients)
+        clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
+    return state, clients
+
+
+def start() -> np.ndarray:
+    return vector_of(quadratic_model(DIM).init(2))
+
+
+def test_local_descends_to_its_own_minimiser():
+    _, clients = run(quadratic_process(build_local, DIM), rounds=2)
+    for client, c, m in zip(clients, C, M, strict=True):
+        expected = c + m @ m @ (start() - c)
+        np.testing.assert_allclose(vector_of(client.state.model), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_round_of_fedavg():
+    state, _ = run(quadratic_process(build_fedavg, DIM), rounds=1)
+    expected = np.mean([c + m @ (start() - c) for c, m in zip(C, M, strict=True)], axis=0)
+    np.testing.assert_allclose(vector_of(state.algorithm), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fedavg_converges_to_its_fixed_point_which_is_not_the_optimum():
+    state, _ = run(quadratic_process(build_fedavg, DIM), rounds=40)
+    drift = [np.eye(DIM) - m for m in M]
+    fixed_point = np.linalg.solve(
+        np.sum(drift, axis=0), np.sum([d @ c for d, c in zip(drift, C, strict=True)], axis=0)
+    )
+    optimum = np.linalg.solve(
+        np.sum(A, axis=0), np.sum([a @ c for a, c in zip(A, C, strict=True)], axis=0)
+    )
+    np.testing.assert_allclose(vector_of(state.algorithm), fixed_point, atol=1e-5)
+    assert np.linalg.norm(fixed_point - optimum) > 1e-2
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 2.0])
+def test_a_round_of_ditto(lambda_):
+    """v* + (I - eta (A + lambda I))^K (v - v*), with v* = (A + lambda I)^-1 (A c + lambda w)."""
+    process = quadratic_process(build_ditto, DIM, lambda_=lambda_)
+    state, clients = process.initialize(), quadratic_clients(process)
+    w = np.array([1.0, -2.0, 0.5])
+    away = process.initialize()._replace(
+        algorithm={"layer0": {"w": w.astype(np.float32)}}, round_num=state.round_num
+    )
+    for client, a, c in zip(process.next(away, clients).clients, A, C, strict=True):
+        pulled = a + lambda_ * np.eye(DIM)
+        v_star = np.linalg.solve(pulled, a @ c + lambda_ * w)
+        contraction = np.linalg.matrix_power(np.eye(DIM) - RATE * pulled, STEPS)
+        expected = v_star + contraction @ (start() - v_star)
+        np.testing.assert_allclose(vector_of(client.model), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fedper_optimises_heads_for_the_common_body():
+    """At its fixed point no head's and no mean body's gradient is left, for small rates."""
+    process = quadratic_process(build_fedper, 2, 1)
+    state, clients = run(process, rounds=60)
+    gradients = []
+    for model, a, c in zip(process.personalize(state, clients), A, C, strict=True):
+        gradients.append(a @ (vector_of(model) - c))
+    # From the body on, K joint steps move (body, head) by (I - M_i) applied to (w - c): the head's
+    # part of it is 0 for each client, the body's part on average.
+    moved = [
+        (np.eye(DIM) - m) @ np.linalg.solve(a, g) for m, a, g in zip(M, A, gradients, strict=True)
+    ]
+    np.testing.assert_allclose([step[2] for step in moved], 0.0, atol=1e-4)
+    np.testing.assert_allclose(np.mean([step[:2] for step in moved], axis=0), 0.0, atol=1e-4)
+    assert np.max(np.abs([step[:2] for step in moved])) > 1e-2
+
+
+def test_losses_that_are_measured():
+    """The reported loss is the mean over the K steps, each before it is done."""
+    process = quadratic_process(build_local, DIM)
+    metrics = process.next(process.initialize(), quadratic_clients(process)).metrics
+    losses = []
+    for a, c in zip(A, C, strict=True):
+        w = start().astype(np.float64)
+        for _ in range(STEPS):
+            losses.append(0.5 * (w - c) @ a @ (w - c) + 0.5)
+            w = w - RATE * a @ (w - c)
+    np.testing.assert_allclose(metrics["train"]["loss"], np.mean(losses), rtol=1e-5)

@@ -1,0 +1,68 @@
+"""The quadratic bench: clients whose every step has a closed form.
+
+A client's only example carries its objective, f(w) = 1/2 (w - c)^T A (w - c) + b. One batch is the
+client's whole data, so that gradient descent is exact:
+
+    model = quadratic_model(2)
+    result = local_sgd.train(model, weights_of(w, 2), quadratic_examples(A, c, b), context)
+    vector_of(result.weights)  # c + (I - eta A)^K (w - c)
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.local import Examples, examples_type
+from tff_pfl.models import Model
+
+
+def quadratic_model(*dims: int) -> Model:
+    """The quadratic in w, which is stored as one layer of weights for each of `dims`, in order.
+
+    `init(seed)` is standard normal.
+    """
+    dim = sum(dims)
+
+    def init(seed):
+        return weights_of(tf.random.stateless_normal([dim], [seed, 0]), *dims)
+
+    def apply(weights, x, training=False, seed=None):
+        w = tf.concat([layer["w"] for layer in weights.values()], axis=0)
+        a, c, b = tf.split(tf.cast(x, tf.float32), [dim * dim, dim, 1], axis=-1)
+        offset = w - c
+        scaled = tf.linalg.matvec(tf.reshape(a, [-1, dim, dim]), offset)
+        return 0.5 * tf.reduce_sum(offset * scaled, axis=-1) + b[:, 0]
+
+    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="quadratic")
+
+
+def quadratic_examples(a, c, b=0.0) -> Examples:
+    """The one example of the client with symmetric matrix `a`, centre `c` and offset `b`."""
+    x = np.concatenate([np.ravel(a), np.ravel(c), [b]]).astype(np.float32)
+    return Examples(x[np.newaxis], np.zeros([1], np.int32), np.int32(1))
+
+
+def quadratic_type(dim: int):
+    """The TFF type of `quadratic_examples`."""
+    return examples_type([dim * dim + dim + 1], np.float32)
+
+
+def weights_of(vector, *dims: int):
+    """The weights of `quadratic_model(*dims)` that hold `vector`."""
+    parts = tf.split(tf.cast(vector, tf.float32), dims)
+    return collections.OrderedDict(
+        (f"layer{i}", collections.OrderedDict(w=part)) for i, part in enumerate(parts)
+    )
+
+
+def vector_of(weights) -> np.ndarray:
+    """The vector that the weights of a quadratic model hold."""
+    return np.concatenate([np.asarray(layer["w"]) for layer in weights.values()])
+
+
+def spd(dim: int, seed: int) -> np.ndarray:
+    """A symmetric matrix with eigenvalues between 0.5 and 2."""
+    rng = np.random.default_rng(seed)
+    q, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+    return (q * rng.uniform(0.5, 2.0, size=dim)) @ q.T
