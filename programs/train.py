@@ -3,7 +3,7 @@
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
 Every key of a config, with its meaning, is in `tff_pfl.training.default_config`; any can be set by
-a flag, as in `--config.rounds=50 --config.data.partition_args.alpha=0.1`. DIR receives the metrics
+a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
 (`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
 a checkpoint and a summary. A run that was stopped goes on with `--resume`.
 """
@@ -37,4 +37,4 @@ def main(argv):
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "output_dir"])
     flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
-    app.run(main)
+    app.run(main, flags_parser=training.parse_flags)

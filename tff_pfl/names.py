@@ -4,6 +4,10 @@ import difflib
 from collections.abc import Iterable
 
 
+class UnknownNameError(ValueError):
+    """A name that does not exist; the message gives the nearest one that does."""
+
+
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     """The message for a name that does not exist: the nearest valid one, then all of them."""
     valid = list(valid)
@@ -17,7 +21,7 @@ def check_names(
     names: Iterable[str],
     valid: Iterable[str],
     *,
-    error: type[Exception] = ValueError,
+    error: type[Exception] = UnknownNameError,
     tip: str = "",
 ) -> None:
     """Raises `error` with the message of `unknown_name`, and `tip`, if a name is not valid."""

@@ -1,4 +1,4 @@
-"""Algorithms that become one another at the ends of their hyper-parameters (same seeds, batches)."""
+"""Algorithms that become one another at the ends of their hyper-parameters."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from tests.federation import (
 )
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_fedper, build_local
 from tff_pfl.local import LocalSGD, exact_gradient, trees
+from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client, ClientContext
 from tff_pfl.templates.blocks import client_seed
 
@@ -214,12 +215,15 @@ class TestFedAvg:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"personalized": "locally"}, "personalized must be one of .* got 'locally'"),
-            ({"weighting": "size"}, "weighting must be one of .* got 'size'"),
+            (
+                {"personalized": "locally"},
+                "personalized 'locally'. Did you mean 'local'",
+            ),
+            ({"weighting": "size"}, "Unknown weighting 'size'"),
         ],
     )
     def test_bad_options(self, options, message):
-        with pytest.raises(Exception, match=message):
+        with pytest.raises(UnknownNameError, match=message):
             build(build_fedavg, **options)
 
 

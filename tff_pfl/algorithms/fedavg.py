@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
+from tff_pfl.names import check_names
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -71,8 +72,7 @@ def build_fedavg(
         server_learning_rate: Length of the server's step along the mean change; 1 is averaging.
         seed: Of the initial weights and of the order of batches.
     """
-    if personalized not in PERSONALIZED:
-        raise ValueError(f"personalized must be one of {PERSONALIZED}, got {personalized!r}.")
+    check_names("convention for personalized", [personalized], PERSONALIZED)
     keeps_model = personalized == "local"
 
     def client_init(client_id):

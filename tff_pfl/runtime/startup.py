@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 
+import absl.flags
 import absl.logging
 
 # What TensorFlow and TFF leave to the interpreter's last moments, when the modules that these
@@ -29,7 +30,7 @@ _HARMLESS_AT_EXIT = frozenset(
 def prepare_process() -> None:
     """Keeps the noise of TensorFlow and TFF out of a program's output.
 
-    Call it before TensorFlow is imported. It does three things, once in a process:
+    Call it before TensorFlow is imported. It does four things, once in a process:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
@@ -37,12 +38,15 @@ def prepare_process() -> None:
         arrives, as a Python exception. Set the variable to 0 to see all it has to say.
     *   Gives the root logger absl's handler, as `absl.app.run` does, but in time: TensorFlow adds
         a handler of its own where it finds none, and then every warning appears twice.
+    *   Leaves absl's verbosity at warnings, which `absl.app` raises to INFO for everybody, TFDS
+        included, unless the flag is given.
     *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
         run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
         `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     absl.logging.use_absl_handler()
+    absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientContext, Message
 from tff_pfl.templates.process import Client
@@ -24,7 +25,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, where it should take none")
         return computation
-    except errors.TemplateError:
+    except (errors.TemplateError, UnknownNameError):
         raise
     except Exception as error:
         arguments = "".join(f"\n  {t}" for t in types) or " none"

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.models.model import Mean
+from tff_pfl.names import check_names
 
 
 class ClientContext(NamedTuple):
@@ -122,6 +123,5 @@ def aggregation_weight(examples, weighting: str):
         examples: The client's `Examples`.
         weighting: "num_examples" or "uniform".
     """
-    if weighting not in WEIGHTINGS:
-        raise ValueError(f"weighting must be one of {WEIGHTINGS}, got {weighting!r}.")
+    check_names("weighting", [weighting], WEIGHTINGS)
     return tf.cast(examples.size, tf.float32) if weighting == "num_examples" else tf.constant(1.0)

@@ -11,7 +11,7 @@ from tff_pfl.training.config import (
     with_algorithm,
 )
 from tff_pfl.training.loop import Evaluation, Result, train
-from tff_pfl.training.program import run_program
+from tff_pfl.training.program import parse_flags, run_program
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.training.summary import read_summary, table, write_summary
 
@@ -27,6 +27,7 @@ __all__ = [
     "build_process",
     "check_config",
     "default_config",
+    "parse_flags",
     "read_summary",
     "resolved",
     "run_program",

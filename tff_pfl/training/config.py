@@ -4,6 +4,7 @@
 flags such as `--config.rounds=50` override single ones.
 """
 
+import contextlib
 import inspect
 import types
 import typing
@@ -32,6 +33,15 @@ class ConfigError(ValueError):
     """A config that does not describe a run; the message names the key and what would be right."""
 
 
+@contextlib.contextmanager
+def _values_of(section: str):
+    """What a builder refuses in here is a value of `config.<section>`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"config.{section}: {error}") from error
+
+
 def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     """All keys of a config, for an algorithm with its own default hyper-parameters."""
     config = ml_collections.ConfigDict()
@@ -44,7 +54,12 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
     config.data.num_clients = 25  # not used by the natural partitioner
     config.data.partitioner = "dirichlet"  # classes_per_client, dirichlet, iid or natural
-    config.data.partition_args = ml_collections.ConfigDict({"alpha": 0.3, "min_examples": 10})
+    config.data.dirichlet = ml_collections.ConfigDict()  # arguments of this partitioner
+    config.data.dirichlet.alpha = 0.3  # concentration: the smaller, the more skewed
+    config.data.dirichlet.min_examples = 10  # of a client; drawn again until all have them
+    config.data.classes_per_client = ml_collections.ConfigDict()
+    config.data.classes_per_client.classes = 2
+    config.data.classes_per_client.assignment = "ordered"  # or random
     config.data.merge = True  # pool the original train and test splits before partitioning
     config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
     config.data.num_validation = 0  # without merge: examples cut off the training split
@@ -107,7 +122,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         found, known = (config, valid) if section is None else (config[section], valid[section])
         check_names("config key", found, known, error=ConfigError)
     name = config.algorithm.name
-    algorithms.builder(name)
+    check_names("algorithm", [name], algorithms.ALGORITHMS, error=ConfigError)
     chosen = set(config.algorithm) - {"name"}
     check_names(
         f"hyper-parameter of {name!r}",
@@ -140,26 +155,28 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
     """Loads and partitions the data set of a config.
 
     Raises:
-        DataNotFoundError, PartitionError, ExamplesError: See `tff_pfl.data`.
+        ConfigError: If a value is wrong, or the partition or the cohort is impossible.
+        DataNotFoundError: If the data set is neither prepared nor can be downloaded.
     """
-    images = data.load(config.data.name, config.data.data_dir or None)
-    if config.data.partition_file:
-        partition = data.Partition.load(config.data.partition_file, labels=images.y)
-        dataset = data.FederatedDataset(
-            images.x, images.y, images.num_classes, partition, images.name
-        )
-    else:
-        natural = config.data.partitioner == "natural"
-        dataset = data.federate(
-            images,
-            num_clients=None if natural else config.data.num_clients,
-            partitioner=config.data.partitioner,
-            partition_args=config.data.partition_args.to_dict(),
-            merge=config.data.merge,
-            fractions=tuple(config.data.fractions) if config.data.merge else None,
-            num_validation=config.data.num_validation,
-            seed=config.seed,
-        )
+    with _values_of("data"):
+        images = data.load(config.data.name, config.data.data_dir or None)
+        if config.data.partition_file:
+            partition = data.Partition.load(config.data.partition_file, labels=images.y)
+            dataset = data.FederatedDataset(
+                images.x, images.y, images.num_classes, partition, images.name
+            )
+        else:
+            natural = config.data.partitioner == "natural"
+            dataset = data.federate(
+                images,
+                num_clients=None if natural else config.data.num_clients,
+                partitioner=config.data.partitioner,
+                partition_args=config.data.get(config.data.partitioner, {}),
+                merge=config.data.merge,
+                fractions=tuple(config.data.fractions) if config.data.merge else None,
+                num_validation=config.data.num_validation,
+                seed=config.seed,
+            )
     if config.clients_per_round > dataset.num_clients:
         raise ConfigError(
             f"config.clients_per_round={config.clients_per_round}, but the federation has only "
@@ -170,29 +187,32 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
     """The model of a config, for the images and classes of a data set."""
-    mean, std = data.normalization(config.data.normalization)
-    return models.build(
-        config.model.name,
-        dataset.image_shape,
-        dataset.num_classes,
-        mean=mean,
-        std=std,
-        **config.model.options.to_dict(),
-    )
+    with _values_of("data"):
+        mean, std = data.normalization(config.data.normalization)
+    with _values_of("model"):
+        return models.build(
+            config.model.name,
+            dataset.image_shape,
+            dataset.num_classes,
+            mean=mean,
+            std=std,
+            **config.model.options.to_dict(),
+        )
 
 
 def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
     """The local training of a config."""
     local = config.local
     options = {"momentum": local.momentum} if local.optimizer == "sgd" and local.momentum else {}
-    return LocalSGD(
-        optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),
-        epochs=local.epochs,
-        batch_size=local.batch_size,
-        learning_rate_decay=local.learning_rate_decay,
-        weight_decay=local.weight_decay,
-        drop_remainder=local.drop_remainder,
-    )
+    with _values_of("local"):
+        return LocalSGD(
+            optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),
+            epochs=local.epochs,
+            batch_size=local.batch_size,
+            learning_rate_decay=local.learning_rate_decay,
+            weight_decay=local.weight_decay,
+            drop_remainder=local.drop_remainder,
+        )
 
 
 def build_process(
@@ -201,10 +221,12 @@ def build_process(
     """The algorithm of a config, as a process."""
     hyperparameters = config.algorithm.to_dict()
     build = algorithms.builder(hyperparameters.pop("name"))
-    return build(
-        model,
-        examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
-        build_local(config),
-        **hyperparameters,
-        seed=config.seed,
-    )
+    local = build_local(config)
+    with _values_of("algorithm"):
+        return build(
+            model,
+            examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
+            local,
+            **hyperparameters,
+            seed=config.seed,
+        )

@@ -3,8 +3,9 @@
 import sys
 
 import ml_collections
+from absl import flags
 
-from tff_pfl import clients, data, models, runtime
+from tff_pfl import clients, data, runtime
 from tff_pfl.training import config as configs
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -17,12 +18,35 @@ _USER_ERRORS = (
     clients.StateStoreError,
     configs.ConfigError,
     data.DataNotFoundError,
-    data.ExamplesError,
-    data.PartitionError,
-    data.PartitionFileError,
-    models.KerasModelError,
     OutputDirectoryError,
 )
+
+
+def parse_flags(argv):
+    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback."""
+    try:
+        positional = flags.FLAGS(argv)
+        for value in flags.FLAGS.flag_values_dict().values():
+            hasattr(value, "items")  # a config file that is missing raises when it is used
+        return positional
+    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        print(f"error: {_reason(error)}\nPass --help for the flags.", file=sys.stderr)
+        sys.exit(1)
+
+
+def _reason(error: Exception) -> str:
+    """What a user needs to know of an error of `ml_collections`."""
+    reason = error
+    while isinstance(reason, Exception):  # some are wrapped in one another
+        reason = reason.args[0] if reason.args else type(reason).__name__
+    reason = str(reason).strip()
+    if isinstance(error, AttributeError | KeyError):
+        # The bare key, and perhaps the nearest valid one.
+        return f"unknown config key {' '.join(reason.split())}"
+    if "Traceback" in reason:
+        # A config file that fails comes with a traceback, whose last line says why.
+        return reason.splitlines()[-1].partition(": ")[2]
+    return reason
 
 
 def run_program(
@@ -68,6 +92,7 @@ def _run(config, directory):
     dataset = configs.build_dataset(config)
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
+    directory.create()
     title = f"{config.algorithm.name} on {config.data.name}"
     result = train(
         process,

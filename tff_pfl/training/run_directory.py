@@ -51,20 +51,21 @@ class RunDirectory:
         resume: bool = False,
         overwrite: bool = False,
     ):
-        """Opens or creates the directory of a run.
+        """Checks whether a run may write to the directory; `create` then makes it.
 
         Args:
             path: The directory.
             settings: The resolved config; JSON values.
             resume: Whether to go on with the run that is there, if there is one.
-            overwrite: Whether to delete the run that is there, if there is one.
+            overwrite: Whether `create` deletes the run that is there, if there is one.
 
         Raises:
             OutputDirectoryError: If it holds a run and neither is asked for, or a run with other
                 settings, or files that are not a run's.
         """
         self.path = os.path.abspath(path)
-        settings = json.loads(json.dumps(settings))
+        self._settings = json.loads(json.dumps(settings))
+        self._overwrite = overwrite
         if os.path.exists(self.path) and not os.path.isdir(self.path):
             raise OutputDirectoryError(f"{self.path} is a file, not a directory.")
         content = os.listdir(self.path) if os.path.isdir(self.path) else []
@@ -73,17 +74,24 @@ class RunDirectory:
                 f"{self.path} holds files that are not a run's ({', '.join(sorted(content)[:3])}). "
                 "Choose an empty or a new directory."
             )
-        if content and overwrite:
-            self._delete_run()
-        elif content and resume:
-            self._check_settings(settings)
-        elif content:
+        if content and resume:
+            self._check_settings(self._settings)
+        elif content and not overwrite:
             raise OutputDirectoryError(
                 f"{self.path} holds a run already. Pass --resume to go on with it, --overwrite to "
                 "delete it, or another --output_dir."
             )
+
+    def create(self) -> None:
+        """Makes the directory and writes the settings, or goes on with what is there.
+
+        A run calls it when it is ready to start: one that fails before claims nothing, and deletes
+        nothing of the run that it was to overwrite.
+        """
+        if self._overwrite:
+            self._delete_run()
         os.makedirs(self.file("clients"), exist_ok=True)
-        self.write_json("config.json", settings)
+        self.write_json("config.json", self._settings)
 
     def file(self, *parts: str) -> str:
         """The path of a file in the directory."""

@@ -1,0 +1,172 @@
+import importlib
+import pathlib
+
+import ml_collections
+import pytest
+
+from tff_pfl import algorithms, models
+from tff_pfl.training import (
+    ConfigError,
+    build_dataset,
+    build_local,
+    build_model,
+    build_process,
+    check_config,
+    default_config,
+    with_algorithm,
+)
+
+CONFIGS = sorted(
+    path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
+)
+
+
+def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
+    config = default_config(algorithm)
+    config.data.num_clients = 6
+    config.clients_per_round = 3
+    config.model.options.hidden = (4,)
+    config.data.update(data)
+    return config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+def test_every_config_describes_a_run_of_every_algorithm(name, algorithm):
+    config = importlib.import_module(f"configs.{name}").get_config(algorithm)
+    assert isinstance(config, ml_collections.ConfigDict)
+    check_config(config)
+    assert config.algorithm.name == algorithm
+    # Shrunk to digits and the smallest network, it builds.
+    config.data.update(name="digits", num_clients=5)
+    config.data.dirichlet.min_examples = 1
+    config.clients_per_round = 2
+    config.model = {"name": "mlp", "options": {"hidden": (4,)}}
+    dataset = build_dataset(config)
+    process = build_process(config, build_model(config, dataset), dataset)
+    assert process.next is not None
+
+
+def test_hyperparameters_are_those_of_the_builder_and_typed():
+    config = default_config("ditto")
+    assert config.algorithm.lambda_ == 0.1
+    assert config.algorithm.personal_epochs is None
+    config.algorithm.personal_epochs = 3
+    with pytest.raises(TypeError):
+        config.algorithm.personal_epochs = "three"
+    config = with_algorithm(config, "fedper")
+    config.algorithm.personal_layers = ("head",)
+    assert "lambda_" not in config.algorithm
+
+
+def test_local_sgd_is_what_the_config_says():
+    config = default_config()
+    config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01)
+    local = build_local(config)
+    assert (local.epochs, local.batch_size, local.weight_decay) == (3, 7, 0.01)
+    state = local.optimizer.initialize(())
+    assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
+    config.local.optimizer = "adam"
+    assert "Adam" in type(build_local(config).optimizer).__name__
+
+
+def test_model_and_normalization():
+    config = small(normalization="half")
+    dataset = build_dataset(config)
+    model = build_model(config, dataset)
+    expected = models.build("mlp", (8, 8, 1), 10, mean=(0.5,), std=(0.5,), hidden=(4,))
+    x = dataset.examples(0).x[:3]
+    assert model.apply(model.init(0), x).numpy() == pytest.approx(
+        expected.apply(expected.init(0), x).numpy()
+    )
+
+
+def test_a_saved_partition_is_used(tmp_path):
+    first = build_dataset(small())
+    path = str(tmp_path / "partition.npz")
+    first.partition.save(path)
+    again = build_dataset(small(partition_file=path, partitioner="iid"))
+    assert again.fingerprint == first.fingerprint
+
+
+def test_no_merge_distributes_the_original_splits():
+    dataset = build_dataset(small(merge=False, num_validation=200))
+    assert dataset.sizes("validation").sum() == 200
+    assert dataset.sizes("test").sum() == 360
+    assert dataset.sizes("train").sum() == 1797 - 360 - 200
+
+
+def changed(**changes):
+    config = small()
+    config.unlock()
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        (config[section] if section else config)[name] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"round": 3}, "Unknown config key 'round'. Did you mean 'rounds'"),
+        ({"local__epoch": 3}, "Unknown config key 'epoch'. Did you mean 'epochs'"),
+        ({"algorithm__lambda_": 1}, "Unknown hyper-parameter of 'fedavg' 'lambda_'.*py:fedavg"),
+        ({"algorithm__name": "fedawg"}, "Unknown algorithm 'fedawg'. Did you mean 'fedavg'"),
+        ({"model__name": "lennet"}, "Unknown model 'lennet'. Did you mean 'lenet'"),
+        ({"local__optimizer": "sgdd"}, "Unknown optimizer 'sgdd'. Did you mean 'sgd'"),
+        ({"evaluation__split": "tset"}, "Unknown split 'tset'. Did you mean 'test'"),
+        ({"rounds": 0}, "config.rounds must be at least 1, got 0"),
+        ({"local__batch_size": 0}, "config.local.batch_size must be at least 1, got 0"),
+        ({"evaluation__every": -1}, "config.evaluation.every must be at least 0"),
+        ({"seed": -1}, "config.seed must be at least 0"),
+    ],
+)
+def test_wrong_configs(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check_config(changed(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "digit"}, "config.data: Unknown data set 'digit'. Did you mean 'digits'"),
+        ({"partitioner": "dirichlett"}, "config.data: Unknown partitioner.*'dirichlet'"),
+        ({"num_clients": 500}, "config.data: .*min_examples=10 for 500 clients"),
+        ({"num_clients": 2}, "clients_per_round=3, but the federation has only 2 clients"),
+        ({"normalization": "halff"}, "config.data: Unknown normalization.*'half'"),
+    ],
+)
+def test_impossible_data(changes, message):
+    config = small(**changes)
+    with pytest.raises(ConfigError, match=message):
+        build_model(config, build_dataset(config))
+
+
+def test_more_classes_a_client_than_there_are():
+    config = small(partitioner="classes_per_client")
+    config.data.classes_per_client.classes = 11
+    with pytest.raises(ConfigError, match="config.data: .*11"):
+        build_dataset(config)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "message"),
+    [
+        ("ditto", {"lambda_": -1.0}, "config.algorithm: Ditto needs lambda_ >= 0"),
+        ("fedavg", {"weighting": "size"}, "config.algorithm: Unknown weighting 'size'"),
+        ("fedper", {"personal_layers": ("haed",)}, "config.algorithm: .*Did you mean 'head'"),
+    ],
+)
+def test_wrong_hyperparameters(algorithm, changes, message):
+    config = small(algorithm)
+    config.algorithm.update(changes)
+    dataset = build_dataset(config)
+    with pytest.raises(ConfigError, match=message):
+        build_process(config, build_model(config, dataset), dataset)
+
+
+def test_wrong_values_of_local_training_and_model():
+    config = small()
+    config.local.learning_rate = -1.0
+    with pytest.raises(ConfigError, match="config.local: .*learning_rate"):
+        build_local(config)

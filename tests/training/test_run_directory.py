@@ -1,0 +1,89 @@
+import json
+import os
+
+import pytest
+
+from tff_pfl.training import OutputDirectoryError, RunDirectory, default_config, resolved
+
+SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
+
+
+def start(path, settings=None, **options):
+    directory = RunDirectory(path, settings or SETTINGS, **options)
+    directory.create()
+    return directory
+
+
+def test_a_new_directory_holds_the_settings(tmp_path):
+    directory = start(tmp_path / "a" / "b")
+    with open(directory.file("config.json")) as file:
+        assert json.load(file) == SETTINGS
+    start(tmp_path / "c", resume=True)  # nothing to resume: a new run
+
+
+def test_nothing_is_claimed_or_deleted_before_the_run_starts(tmp_path):
+    RunDirectory(tmp_path / "a", SETTINGS)
+    assert not os.path.exists(tmp_path / "a")
+    start(tmp_path / "b")
+    RunDirectory(tmp_path / "b", {"rounds": 7}, overwrite=True)
+    with open(tmp_path / "b" / "config.json") as file:
+        assert json.load(file) == SETTINGS
+
+
+def test_a_run_is_not_overwritten_unless_asked_for(tmp_path):
+    directory = start(tmp_path)
+    for name in ("metrics.csv", "notes.txt"):
+        with open(directory.file(name), "w") as file:
+            file.write("mine")
+    with pytest.raises(OutputDirectoryError, match="holds a run already. Pass --resume"):
+        start(tmp_path)
+    assert os.path.exists(directory.file("metrics.csv"))
+    start(tmp_path, overwrite=True)
+    assert not os.path.exists(directory.file("metrics.csv"))
+    assert os.path.exists(directory.file("notes.txt"))  # not a run's file: not ours to delete
+
+
+def test_a_directory_of_other_files_is_never_used(tmp_path):
+    (tmp_path / "thesis.tex").write_text("...")
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputDirectoryError, match="files that are not a run's .thesis.tex"):
+            start(tmp_path, **options)
+    with pytest.raises(OutputDirectoryError, match="is a file, not a directory"):
+        start(tmp_path / "thesis.tex")
+
+
+def test_a_run_is_resumed_with_its_own_settings(tmp_path):
+    start(tmp_path)
+    start(tmp_path, resume=True)
+    start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
+    start(
+        tmp_path,
+        SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
+        resume=True,
+    )
+    other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
+    with pytest.raises(
+        OutputDirectoryError,
+        match="(?s)data.name: 'digits' then, 'mnist' now.*new: None then.*seed: 0 then, 1 now",
+    ):
+        start(tmp_path, other, resume=True)
+
+
+def test_damaged_settings(tmp_path):
+    directory = start(tmp_path)
+    with open(directory.file("config.json"), "w") as file:
+        file.write("{")
+    with pytest.raises(OutputDirectoryError, match="config.json is damaged"):
+        start(tmp_path, resume=True)
+
+
+def test_a_config_is_json(tmp_path):
+    settings = resolved(default_config("ditto"))
+    assert settings["algorithm"] == {
+        "name": "ditto",
+        "lambda_": 0.1,
+        "personal_epochs": None,
+        "weighting": "num_examples",
+    }
+    start(tmp_path, settings)
+    start(tmp_path, settings, resume=True)
