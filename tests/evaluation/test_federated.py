@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model
+from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import build_evaluation, evaluate_federation
+
+MODEL = tiny_model()
+TRAIN_SIZES, TEST_SIZES = (6, 9, 5), (7, 0, 4)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    clients = []
+    for i, (train, test) in enumerate(zip(TRAIN_SIZES, TEST_SIZES, strict=True)):
+        a, b = random_examples(train, seed=i), random_examples(test, seed=10 + i)
+        clients.append((a.x, a.y, b.x, b.y))
+    return FederatedDataset.from_client_arrays(clients, 3)
+
+
+def run(build, dataset, **options):
+    """`(process, server state, source)` after one round of two of the three clients."""
+    process = build(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    source = CohortDataSource(dataset, store, process.client_type, seed=0)
+    iterator = source.iterator()
+    output = process.next(process.initialize(), iterator.select(2))
+    iterator.update(output.clients)
+    return process, output.state, source
+
+
+def expected(weights, examples):
+    """Loss and accuracy by Keras's functions, on all examples at once."""
+    logits = MODEL.apply(weights, examples.x)
+    loss = tf.keras.losses.sparse_categorical_crossentropy(examples.y, logits, from_logits=True)
+    accuracy = tf.keras.metrics.sparse_categorical_accuracy(examples.y, logits)
+    return float(tf.reduce_mean(loss)), float(tf.reduce_mean(accuracy))
+
+
+@pytest.mark.parametrize("clients_per_call", [1, 2, 25])
+def test_both_models_of_every_client(dataset, clients_per_call):
+    process, state, source = run(build_ditto, dataset)
+    evaluation = build_evaluation(process, MODEL, batch_size=3)
+    columns = evaluate_federation(
+        evaluation, state, source, dataset, clients_per_call=clients_per_call
+    )
+    np.testing.assert_array_equal(columns["client_id"], [0, 1, 2])
+    np.testing.assert_array_equal(columns["num_examples"], TEST_SIZES)
+    personal = process.personalize(state, source.select_clients(range(3)))
+    for client_id in (0, 2):
+        test = dataset.examples(client_id, "test")
+        for name, weights in (
+            ("personalized", personal[client_id]),
+            ("global", state.algorithm),
+        ):
+            loss, accuracy = expected(weights, test)
+            assert columns[f"{name}/local_test/loss"][client_id] == pytest.approx(loss, rel=1e-5)
+            assert columns[f"{name}/local_test/accuracy"][client_id] == pytest.approx(accuracy)
+    # A client with no test examples has no accuracy.
+    assert np.isnan(columns["personalized/local_test/accuracy"][1])
+
+
+def test_another_split_is_in_the_name(dataset):
+    process, state, source = run(build_fedavg, dataset)
+    columns = evaluate_federation(
+        build_evaluation(process, MODEL), state, source, dataset, split="train"
+    )
+    loss, _ = expected(state.algorithm, dataset.examples(1, "train"))
+    assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
+
+
+def test_an_algorithm_without_a_global_model(dataset):
+    process, state, source = run(build_local, dataset)
+    columns = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    assert set(columns) == {
+        "client_id",
+        "num_examples",
+        "personalized/local_test/loss",
+        "personalized/local_test/accuracy",
+    }
+
+
+def test_the_type(dataset):
+    process, _, _ = run(build_ditto, dataset)
+    evaluation = build_evaluation(process, MODEL)
+    parameter = evaluation.type_signature.parameter
+    tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
+    tff.test.assert_types_identical(parameter[1].member.client, process.client_type)
+    result = evaluation.type_signature.result
+    assert result.placement is tff.CLIENTS
+    assert tff.structure.name_list(result.member) == ["personalized", "global"]

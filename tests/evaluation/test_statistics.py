@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from tff_pfl.evaluation import over_clients, summarize
+
+
+def test_over_clients():
+    values = np.arange(100)[::-1] / 100
+    assert over_clients(values) == {
+        "mean": pytest.approx(0.495),
+        "std": pytest.approx(np.std(values)),  # population
+        "worst_5_percent": pytest.approx(np.mean([0, 0.01, 0.02, 0.03, 0.04])),
+        "best_5_percent": pytest.approx(np.mean([0.95, 0.96, 0.97, 0.98, 0.99])),
+    }
+
+
+@pytest.mark.parametrize(("num_clients", "tail"), [(1, 1), (20, 1), (25, 1), (50, 2), (100, 5)])
+def test_tails_are_five_percent_of_the_clients_but_one_at_least(num_clients, tail):
+    values = np.arange(num_clients, dtype=float)
+    assert over_clients(values)["worst_5_percent"] == values[:tail].mean()
+    assert over_clients(values)["best_5_percent"] == values[-tail:].mean()
+
+
+def test_clients_without_a_value_are_left_out():
+    assert over_clients(np.array([np.nan, 1.0, 0.0]))["mean"] == 0.5
+    assert all(np.isnan(v) for v in over_clients(np.array([np.nan])).values())
+
+
+def test_summarize_names_model_data_and_statistic():
+    columns = {
+        "client_id": np.array([0, 1]),
+        "num_examples": np.array([3, 4]),
+        "global/local_test/loss": np.array([1.0, 2.0]),
+        "global/local_test/accuracy": np.array([0.5, 1.0]),
+    }
+    assert summarize(columns) == {
+        "global/local_test/loss_mean": 1.5,
+        "global/local_test/accuracy_mean": 0.75,
+        "global/local_test/accuracy_std": 0.25,
+        "global/local_test/accuracy_worst_5_percent": 0.5,
+        "global/local_test/accuracy_best_5_percent": 1.0,
+    }

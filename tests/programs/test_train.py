@@ -1,0 +1,161 @@
+"""The training program as a user runs it: flags, output, exit codes, interruptions."""
+
+import csv
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = [
+    "--config.rounds=4",
+    "--config.clients_per_round=3",
+    "--config.data.num_clients=5",
+    "--config.local.epochs=1",
+    "--config.evaluation.every=2",
+]
+
+
+def command(output_dir, *flags, config="configs/digits.py:ditto"):
+    program = [sys.executable, "programs/train.py", f"--config={config}"]
+    return [*program, f"--output_dir={output_dir}", *flags]
+
+
+def train(output_dir, *flags, **options):
+    # As users have it: without what pytest and other tests have set.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    return subprocess.run(
+        command(output_dir, *flags, **options),
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "small"
+    return path, train(path, *SMALL)
+
+
+def test_the_result_and_nothing_else_is_printed(finished):
+    path, done = finished
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("round 2: personalized/local_test/loss ")
+    assert lines[1].startswith("round 4: personalized/local_test/loss ")
+    assert lines[3].startswith("ditto on digits, ")
+    assert f"results: {path}" in lines
+    for name in ("personalized/local_test/accuracy", "global/local_test/accuracy"):
+        assert any(line.strip().startswith(name) for line in lines)
+
+
+def test_the_same_seed_gives_the_same_numbers(finished, tmp_path):
+    path, _ = finished
+    assert train(tmp_path / "again", *SMALL).returncode == 0
+    for name in ("metrics.csv", "clients/round_000004.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (path / name).read_bytes()
+
+
+def test_a_finished_run_is_only_printed_again(finished):
+    path, done = finished
+    before = (path / "metrics.csv").stat().st_mtime_ns
+    again = train(path, *SMALL, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.strip().splitlines() == done.stdout.splitlines()[3:]
+    assert (path / "metrics.csv").stat().st_mtime_ns == before
+
+
+def start_and_wait_for_rounds(path, rounds, *flags):
+    """Starts a run and returns its process once its CSV has some rows."""
+    process = subprocess.Popen(
+        command(path, *flags),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        metrics = path / "metrics.csv"
+        if metrics.exists() and metrics.read_text().count("\n") > rounds:
+            return process
+        time.sleep(0.01)
+    raise AssertionError(f"no round {rounds}: {process.communicate()}")
+
+
+def test_a_run_that_is_killed_and_resumed_has_the_numbers_of_one_that_was_not(tmp_path):
+    flags = [*SMALL, "--config.rounds=30"]
+    whole = train(tmp_path / "whole", *flags)
+    assert whole.returncode == 0, whole.stderr
+    process = start_and_wait_for_rounds(tmp_path / "killed", 5, *flags)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)  # returns as no worker holds the output open
+    rows = (tmp_path / "killed" / "metrics.csv").read_text().count("\n")
+    assert 5 < rows < 31
+    resumed = train(tmp_path / "killed", *flags, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    for name in ("metrics.csv", "clients/round_000030.csv"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = start_and_wait_for_rounds(tmp_path / "run", 2, *SMALL, "--config.rounds=1000")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.strip() == (f"interrupted; --resume goes on with the run in {tmp_path / 'run'}")
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        assert len(list(csv.DictReader(file))) < 1000
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "message"),
+    [
+        (
+            ["--config.algorithm.lamda_=1"],
+            "configs/digits.py:ditto",
+            "unknown config key 'lamda_' Did you mean \"lambda_\"",
+        ),
+        ([], "configs/digit.py", "No such file or directory: 'configs/digit.py'"),
+    ],
+)
+def test_mistakes_are_answered_with_one_message(tmp_path, flags, config, message):
+    done = train(tmp_path / "run", *flags, config=config)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_directory_in_use(finished):
+    path, _ = finished
+    done = train(path, *SMALL)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {path} holds a run already. Pass --resume to go on with it, --overwrite to delete "
+        "it, or another --output_dir.\n"
+    )
+
+
+def test_a_damaged_checkpoint(tmp_path):
+    path = tmp_path / "run"
+    assert train(path, *SMALL, "--config.rounds=1").returncode == 0
+    with open(path / "checkpoint" / "data.mdb", "r+b") as file:
+        file.write(b"\0" * 10000)
+    done = train(path, *SMALL, "--config.rounds=2", "--resume")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "checkpoint" in done.stderr
