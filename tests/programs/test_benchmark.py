@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -14,10 +15,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(*arguments):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, ROOT / "programs" / "benchmark.py", *arguments],
         capture_output=True,
         text=True,
+        env=environment | {"PYTHONPATH": str(ROOT)},
     )
 
 
@@ -42,18 +45,10 @@ def test_it_prints_json_lines_and_nothing_else():
         assert ratio == pytest.approx(second / first, rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--workloads=linaer", "Did you mean 'linear'?"),
-        ("--contenders=bare", "Did you mean 'bare_tensorflow'?"),
-        ("--rounds=0", "not a positive integer"),
-    ],
-)
-def test_it_refuses(flag, message):
-    ended = run(flag)
+def test_an_unknown_workload_is_answered_with_the_nearest():
+    ended = run("--workloads=linaer")
     assert ended.returncode != 0
-    assert message in ended.stderr
+    assert "Did you mean 'linear'?" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -72,16 +67,11 @@ def test_contenders_do_the_same_work(name):
     assert rounds[2][0] < rounds[0][0]
 
 
-def test_other_work_is_refused(monkeypatch):
-    def fewer_epochs(workload, x, y):
-        return benchmarks.bare_tensorflow(dataclasses.replace(workload, epochs=1), x, y)
-
-    monkeypatch.setitem(benchmarks.CONTENDERS, "tff_pfl_cpp_runtime", fewer_epochs)
-    workload = dataclasses.replace(
-        benchmarks.WORKLOADS["linear"],
-        clients=2,
-        epochs=3,
-        contenders=("bare_tensorflow", "tff_pfl_cpp_runtime"),
-    )
-    with pytest.raises(benchmarks.DifferentWorkError, match="bare_tensorflow"):
-        list(benchmarks.measure("linear", workload, rounds=1, warmup=0))
+def test_other_work_is_refused():
+    workload = dataclasses.replace(benchmarks.WORKLOADS["linear"], clients=2)
+    losses = {}
+    for epochs in (1, 3):
+        workload = dataclasses.replace(workload, epochs=epochs)
+        losses[epochs] = benchmarks.bare_tensorflow(workload, *workload.data())()
+    with pytest.raises(benchmarks.DifferentWorkError, match=str(losses[3])):
+        benchmarks.check_same_work(losses)

@@ -27,8 +27,7 @@ def small(**changes):
 def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
     assert run_program(small(clients_per_round=5), str(tmp_path / "run")) == 1
     assert capsys.readouterr().err == (
-        "error: config.clients_per_round=5, but the federation has only 4 clients. "
-        "Choose 1 to 4.\n"
+        "error: config.clients_per_round=5, but the federation has only 4 clients. Choose 1 to 4.\n"
     )
     assert not os.path.exists(tmp_path / "run")
 

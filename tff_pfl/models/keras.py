@@ -40,7 +40,8 @@ def from_keras(
     """Makes a pure `Model` of a Keras model.
 
     Dropout layers become stateless: their masks are a function of the batch's seed. Layer names
-    must be unique; they name the layers in `models.partition` and in checkpoints.
+    must be unique, also across nested models; they name the layers in `models.partition` and in
+    checkpoints.
 
     Example:
 
@@ -78,7 +79,7 @@ def from_keras(
             layer[slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
-    def apply(weights, x, *, training: bool = False, seed=None):
+    def apply(weights, x, seed=None, *, training: bool):
         x = preprocess(tf.cast(x, tf.float32))
         values = iter([weights[slot.layer][slot.weight] for slot in slots])
         with (
@@ -89,13 +90,39 @@ def from_keras(
 
     model = Model(
         init=init,
-        apply=tf.function(apply, autograph=False),
+        apply=_traced_eagerly(apply),
         example_loss=example_loss,
         example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
         name=name,
     )
     _check_stateless(model, input_shape)
     return model
+
+
+def _eager_mode():
+    """Leaves the graph that is being built.
+
+    In a graph without an eager program around it, as TFF's are, Keras takes itself to be in
+    TensorFlow 1, where functional models cannot hold plain TensorFlow operations (`x[:, 1:]`).
+    """
+    return tf.__internal__.eager_context.eager_mode()
+
+
+def _traced_eagerly(apply):
+    """`apply` as a function that is traced as in an eager program, wherever it is called from."""
+    training_function = tf.function(lambda *args: apply(*args, training=True), autograph=False)
+    function = tf.function(lambda *args: apply(*args, training=False), autograph=False)
+
+    def call(weights, x, *, training: bool = False, seed=None):
+        args = (weights, x) if seed is None else (weights, x, seed)
+        args = tf.nest.map_structure(tf.convert_to_tensor, args)
+        specs = tf.nest.map_structure(lambda arg: tf.TensorSpec(arg.shape, arg.dtype), args)
+        with _eager_mode():
+            chosen = training_function if training else function
+            concrete = chosen.get_concrete_function(*specs)
+        return concrete(*args)
+
+    return call
 
 
 def _record(keras_model_fn, preprocess, input_shape, takes_logits):
@@ -107,7 +134,8 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits):
         created.append((variable, kwargs["initial_value"]))
         return variable
 
-    with tf.Graph().as_default(), tf.variable_creator_scope(record):
+    graph = tf.__internal__.FuncGraph("record")
+    with _eager_mode(), graph.as_default(), tf.variable_creator_scope(record):
         model = keras_model_fn()
         if not isinstance(model, tf.keras.Model):
             raise KerasModelError(
@@ -122,6 +150,13 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits):
             layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
             initial_value = _seedable(initial_value, variable.name)
             slots.append(_Slot(layer or model.name, weight, initial_value))
+    counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
+    (layer, weight), count = counts.most_common(1)[0]
+    if count > 1:
+        raise KerasModelError(
+            f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
+            "of its own, also across nested models."
+        )
     return model.name, slots
 
 

@@ -1,0 +1,182 @@
+"""Tests of `tff_pfl.local.batches`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import Examples, examples_type, scan_batches
+
+SEED = np.array([3, 4], np.int32)
+# A batch of 3 and these sizes: no example, fewer than a batch, one, one and a part, two.
+SIZES = [0, 1, 2, 3, 4, 6]
+
+
+def make_examples(size, capacity=None, padding=np.nan):
+    """Example `k` has label `k` and input `[k, -k]`; padding is poison."""
+    capacity = size if capacity is None else capacity
+    x = np.full([capacity, 2], padding, np.float32)
+    y = np.full([capacity], -7, np.int32)
+    x[:size], y[:size] = np.arange(size)[:, None] * [1, -1], np.arange(size)
+    return Examples(tf.constant(x), tf.constant(y), tf.constant(size))
+
+
+def scan(examples, steps, *, batch_size=3, seed=SEED, **kwargs):
+    """Records every batch: its labels, where a row counts, and its seed; one row a step."""
+
+    def step(carry, batch):
+        count, labels, xs, seeds = carry
+        row = tf.one_hot(count, steps, dtype=tf.int32)[:, tf.newaxis]
+        counted = tf.cast(batch.weight, tf.int32)
+        labels += row * (batch.y * counted + counted - 1)
+        xs += tf.cast(row, tf.float32) * batch.x[:, 0]
+        return count + 1, labels, xs, seeds + row * batch.seed
+
+    carry = (
+        0,
+        tf.zeros([steps, batch_size], tf.int32),
+        tf.zeros([steps, batch_size]),
+        tf.zeros([steps, 2], tf.int32),
+    )
+    return scan_batches(step, carry, examples, batch_size=batch_size, seed=seed, **kwargs)
+
+
+def epochs_of(labels, count, epochs):
+    """The labels visited in each epoch, in order."""
+    labels = np.asarray(labels)[: int(count)].reshape([epochs, -1])
+    return [[int(label) for label in epoch if label >= 0] for epoch in labels]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_epoch_visits_each_example_once(size):
+    count, labels, xs, _ = scan(make_examples(size), 8, epochs=2)
+    assert count == 2 * -(-size // 3)
+    assert [sorted(epoch) for epoch in epochs_of(labels, count, 2)] == [list(range(size))] * 2
+    visited = labels.numpy()[: int(count)]
+    np.testing.assert_array_equal(xs.numpy()[: int(count)][visited >= 0], visited[visited >= 0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_drop_remainder_leaves_out_partial_batches_only(size):
+    count, labels, _, _ = scan(make_examples(size), 8, epochs=2, drop_remainder=True)
+    assert count == 2 * (size // 3)
+    visited = epochs_of(labels, count, 2)
+    for epoch in visited:
+        assert len(set(epoch)) == len(epoch) == size // 3 * 3
+    full = epochs_of(*reversed(scan(make_examples(size), 8, epochs=2)[:2]), 2)
+    assert visited == [epoch[: size // 3 * 3] for epoch in full]
+
+
+@pytest.mark.parametrize("capacity", [4, 5, 7, 20])
+@pytest.mark.parametrize("seed", [None, SEED])
+def test_nothing_depends_on_padding_and_padding_is_not_read(capacity, seed):
+    expected = scan(make_examples(4), 6, epochs=3, seed=seed)
+    actual = scan(make_examples(4, capacity), 6, epochs=3, seed=seed)
+    assert np.all(np.isfinite(expected[2]))
+    tf.nest.map_structure(np.testing.assert_array_equal, actual, expected)
+
+
+def test_a_client_without_examples_leaves_the_carry_as_it_was():
+    for capacity in [0, 1, 5]:
+        count, labels, xs, seeds = scan(make_examples(0, capacity), 4, epochs=2)
+        assert count == 0
+        assert not np.any(labels) and not np.any(xs) and not np.any(seeds)
+
+
+def test_no_epochs_return_the_carry():
+    count, *_ = scan(make_examples(5), 4, epochs=0)
+    assert count == 0
+    assert scan(make_examples(5), 4, epochs=0, seed=None)[0] == 0
+
+
+def test_orders_are_functions_of_the_seed_and_the_epoch():
+    def orders(seed):
+        count, labels, _, _ = scan(make_examples(12), 8, epochs=2, seed=tf.constant(seed))
+        return epochs_of(labels, count, 2)
+
+    assert orders([3, 4]) == orders([3, 4])
+    several = [*orders([3, 4]), *orders([3, 5]), *orders([4, 4]), list(range(12))]
+    assert len({tuple(order) for order in several}) == len(several)
+
+
+def test_every_position_is_equally_likely():
+    def first(seed):
+        return scan(make_examples(4, 6), 2, epochs=1, seed=seed)[1][0, 0]
+
+    seeds = tf.stack([tf.range(2000), tf.ones([2000], tf.int32)], axis=1)
+    firsts = tf.function(lambda: tf.map_fn(first, seeds))()
+    # Binomial(2000, 1/4): mean 500, standard deviation 19.4.
+    np.testing.assert_allclose(np.bincount(firsts, minlength=4), 500, atol=80)
+
+
+def test_without_a_seed_examples_come_in_their_stored_order():
+    count, labels, _, seeds = scan(make_examples(5), 4, epochs=2, seed=None)
+    assert epochs_of(labels, count, 2) == [[0, 1, 2, 3, 4]] * 2
+    assert not np.any(seeds)
+
+
+def test_every_batch_has_a_seed_of_its_own():
+    *_, seeds = scan(make_examples(7), 12, epochs=4)
+    # An order draws from `fold_in(seed, epoch)`: no batch may draw the same numbers.
+    orders = [tf.random.experimental.stateless_fold_in(SEED, epoch) for epoch in range(4)]
+    several = {tuple(seed.tolist()) for seed in [*seeds.numpy(), *(o.numpy() for o in orders)]}
+    assert len(several) == 4 * 3 + 4
+
+
+@pytest.mark.parametrize("kwargs", [{"batch_size": 0, "epochs": 1}, {"epochs": -1}])
+def test_impossible_sizes_are_refused(kwargs):
+    with pytest.raises(ValueError, match="batch_size >= 1 and epochs >= 0"):
+        scan(make_examples(2), 2, **kwargs)
+
+
+def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():
+    sizes = [5, 0, 9, 1]
+    clients = [make_examples(size, 9) for size in sizes]
+    seeds = tf.constant([[1, 2], [3, 4], [5, 6], [7, 8]])
+
+    @tf.function
+    def cohort(xs, ys, sizes, seeds):
+        def client(args):
+            x, y, size, seed = args
+            return scan(Examples(x, y, size), 6, epochs=2, seed=seed)
+
+        return tf.vectorized_map(client, (xs, ys, sizes, seeds))
+
+    stacked = cohort(*(tf.stack(field) for field in zip(*clients, strict=True)), seeds)
+    one = tf.function(lambda x, y, size, seed: scan(Examples(x, y, size), 6, epochs=2, seed=seed))
+    for i, size in enumerate(sizes):
+        expected = scan(make_examples(size), 6, epochs=2, seed=seeds[i])
+        actual = [field[i] for field in stacked]
+        tf.nest.map_structure(np.testing.assert_array_equal, actual, list(expected))
+        tf.nest.map_structure(np.testing.assert_array_equal, one(*clients[i], seeds[i]), expected)
+
+
+def test_xla_compiles_it():
+    def compiled(examples, seed):
+        function = tf.function(
+            lambda *fields: scan(Examples(*fields), 6, epochs=2, seed=seed), jit_compile=True
+        )
+        return function(*examples)
+
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        compiled(make_examples(5, 8), None),
+        scan(make_examples(5), 6, epochs=2, seed=None),
+    )
+    # XLA draws other numbers from the same seed than TensorFlow does, hence other orders.
+    padded, exact = compiled(make_examples(5, 8), SEED), compiled(make_examples(5), SEED)
+    tf.nest.map_structure(np.testing.assert_array_equal, padded, exact)
+    visited = epochs_of(padded[1], padded[0], 2)
+    assert [sorted(epoch) for epoch in visited] == [list(range(5))] * 2
+
+
+def test_in_a_computation_the_number_of_rows_may_be_unknown():
+    @tff.tensorflow.computation(examples_type([2], np.float32))
+    def visit(examples):
+        return scan(examples, 6, epochs=2)
+
+    for size in [0, 5]:
+        actual = visit(Examples(*(np.asarray(field) for field in make_examples(size))))
+        expected = scan(make_examples(size), 6, epochs=2)
+        for a, b in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(a, b)

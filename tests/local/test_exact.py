@@ -1,0 +1,81 @@
+"""Tests of `tff_pfl.local.exact`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tff_pfl.local import Examples, evaluate, exact_gradient
+from tff_pfl.models import from_keras
+
+SIZE = 7
+
+
+def keras_model():
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(5, "tanh", input_shape=(3,), name="body"),
+            tf.keras.layers.Dropout(0.5),
+            tf.keras.layers.Dense(4, name="head"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return from_keras(keras_model, input_shape=(3,))
+
+
+def make_examples(size=SIZE, capacity=SIZE):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=[SIZE, 3]).astype(np.float32)
+    y = rng.integers(4, size=[SIZE]).astype(np.int32)
+    padding = capacity - size
+    x = np.concatenate([x[:size], np.full([padding, 3], np.nan, np.float32)])
+    y = np.concatenate([y[:size], np.full([padding], -1, np.int32)])
+    return Examples(x, y, np.int32(size))
+
+
+@pytest.mark.parametrize("capacity", [SIZE, 12])
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 50])
+def test_it_is_the_gradient_of_the_mean_over_all_examples(model, batch_size, capacity):
+    weights = model.init(1)
+    x, y, _ = make_examples()
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        logits = model.apply(weights, x, training=False, seed=None)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        loss = tf.reduce_mean(losses)
+    expected = tape.gradient(loss, weights)
+
+    examples = make_examples(capacity=capacity)
+    actual = exact_gradient(model, weights, examples, batch_size=batch_size)
+    np.testing.assert_allclose(actual.loss, loss, rtol=1e-5)
+    for a, b in zip(tf.nest.flatten(actual.gradient), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+    totals = evaluate(model, weights, examples, batch_size=batch_size)
+    assert list(totals) == ["loss", "accuracy"]
+    np.testing.assert_allclose(totals["loss"].total, tf.reduce_sum(losses), rtol=1e-5)
+    assert totals["accuracy"].total == np.sum(np.argmax(logits, axis=-1) == y)
+    assert totals["loss"].count == totals["accuracy"].count == SIZE
+
+
+@pytest.mark.parametrize("capacity", [0, 5])
+def test_without_examples_everything_is_zero(model, capacity):
+    weights = model.init(1)
+    gradient, loss = exact_gradient(model, weights, make_examples(0, capacity))
+    assert loss == 0.0
+    for leaf in tf.nest.flatten(gradient):
+        assert not np.any(leaf)
+    totals = evaluate(model, weights, make_examples(0, capacity))
+    assert all(value == 0.0 for value in tf.nest.flatten(totals))
+
+
+def test_on_a_quadratic():
+    a, c, w = spd(3, seed=0), np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.2, -0.1])
+    gradient, loss = exact_gradient(
+        quadratic_model(2, 1), weights_of(w, 2, 1), quadratic_examples(a, c, 0.7)
+    )
+    np.testing.assert_allclose(vector_of(gradient), a @ (w - c), rtol=1e-5)
+    np.testing.assert_allclose(loss, (w - c) @ a @ (w - c) / 2 + 0.7, rtol=1e-5)

@@ -1,0 +1,294 @@
+"""Tests of `tff_pfl.models.keras`: pure models against the Keras models they are made of."""
+
+import collections
+import random
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import Batch
+from tff_pfl.models import KerasModelError, from_keras
+
+layers = tf.keras.layers
+RNG = np.random.default_rng(0)
+
+
+def sequential(*makers, shape=(4,)):
+    """A function that builds a model of the layers that `makers` make, then a dense head."""
+
+    def keras_model_fn():
+        made = [make() for make in makers]
+        return tf.keras.Sequential([tf.keras.Input(shape), *made, layers.Dense(3, name="head")])
+
+    return keras_model_fn
+
+
+mlp = sequential(lambda: layers.Dense(5, "tanh", name="body"))
+
+
+def branches():
+    """Two inputs, a shared layer, a skip connection, a plain TensorFlow operation."""
+    left, right = tf.keras.Input((2,), name="left"), tf.keras.Input((2,), name="right")
+    shared = layers.Dense(4, "tanh", name="shared")
+    x = layers.Add()([shared(left), shared(right)])
+    x = x + 0.2 * layers.Dense(4, "relu", name="skip")(x)
+    return tf.keras.Model([left, right], layers.Dense(3, name="head")(x[:, 1:]))
+
+
+def nested():
+    body = tf.keras.Sequential(
+        [layers.Dense(6, "relu", name="a", input_shape=(4,)), layers.Dense(4, name="b")],
+        name="body",
+    )
+    return tf.keras.Sequential([body, layers.GroupNormalization(2, name="norm"), layers.Dense(3)])
+
+
+class Subclassed(tf.keras.Model):
+    """Layers that are called in another order than they are made in, and a weight of its own."""
+
+    def __init__(self):
+        super().__init__(name="mine")
+        self.head = layers.Dense(3, name="head")
+        self.body = layers.Dense(5, "tanh", name="body")
+        self.scale = self.add_weight(name="scale", shape=(4,), initializer="ones")
+
+    def call(self, x):
+        return self.head(self.body(self.scale * x))
+
+
+def deferred():
+    return tf.keras.Sequential([layers.Dense(5, "tanh"), layers.Dropout(0.5), layers.Dense(3)])
+
+
+def convolutional():
+    return tf.keras.Sequential(
+        [
+            layers.Reshape((2, 2, 1), input_shape=(4,)),
+            layers.Conv2D(3, 2, padding="same", kernel_initializer="he_normal"),
+            layers.DepthwiseConv2D(2, bias_initializer="random_normal"),
+            layers.Flatten(),
+            layers.LayerNormalization(),
+            layers.Dense(3, kernel_initializer="orthogonal"),
+        ]
+    )
+
+
+def recurrent():
+    return tf.keras.Sequential(
+        [layers.Reshape((2, 2), input_shape=(4,)), layers.GRU(3), layers.Dense(3)]
+    )
+
+
+MODELS = {
+    mlp: ("body", "head"),
+    branches: ("shared", "skip", "head"),
+    nested: ("a", "b", "norm", "dense"),
+    Subclassed: ("mine", "mine/body", "mine/head"),
+    deferred: ("dense", "dense_1"),
+    convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense"),
+    recurrent: ("gru/gru_cell", "dense"),
+}
+
+
+def halves(x):
+    return x[:, :2], x[:, 2:]
+
+
+def pure(keras_model_fn, **kwargs):
+    preprocess = halves if keras_model_fn is branches else None
+    return from_keras(keras_model_fn, input_shape=(4,), preprocess=preprocess, **kwargs)
+
+
+def flat(weights):
+    """Weights in the order of the model (`tf.nest.flatten` sorts by name)."""
+    return [value for layer in weights.values() for value in layer.values()]
+
+
+@pytest.mark.parametrize(("keras_model_fn", "names"), MODELS.items())
+def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
+    model = pure(keras_model_fn)
+    assert model.layers == names
+    weights = model.init(3)
+    x, y = RNG.normal(size=(5, 4)).astype(np.float32), np.array([0, 1, 2, 2, 1], np.int32)
+
+    reference = keras_model_fn()
+    inputs = halves(x) if keras_model_fn is branches else x
+    reference(inputs)
+    by_shape = collections.defaultdict(list)
+    for value in flat(weights):
+        by_shape[tuple(value.shape)].append(value)
+    assert len(reference.weights) == len(flat(weights))
+    for variable in reference.weights:  # Keras lists them in its own order
+        variable.assign(by_shape[tuple(variable.shape)].pop(0))
+    with tf.GradientTape() as tape:
+        logits = reference(inputs)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+    expected = tape.gradient(loss, reference.trainable_weights)
+
+    actual = model.apply(weights, x, training=False, seed=None)
+    np.testing.assert_allclose(actual, logits, rtol=1e-4, atol=1e-6)
+    batch = Batch(tf.constant(x), tf.constant(y), tf.ones([5]), tf.zeros([2], tf.int32))
+    gradient, totals = model.gradient(weights, batch, training=False)
+    np.testing.assert_allclose(totals["loss"].total, 5 * loss, rtol=1e-4)
+    by_shape = collections.defaultdict(list)
+    for value in flat(gradient):
+        by_shape[tuple(value.shape)].append(value)
+    for value in expected:
+        np.testing.assert_allclose(by_shape[tuple(value.shape)].pop(0), value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("keras_model_fn", [branches, deferred, recurrent])
+def test_it_is_the_same_in_a_tff_computation(keras_model_fn):
+    model = pure(keras_model_fn)
+    weights, x = model.init(0), RNG.normal(size=(5, 4)).astype(np.float32)
+
+    @tff.tensorflow.computation(model.weights_type, tff.types.TensorType(np.float32, [None, 4]))
+    def apply(weights, x):
+        return model.apply(weights, x, training=True, seed=tf.constant([1, 2]))
+
+    expected = model.apply(weights, x, training=True, seed=tf.constant([1, 2]))
+    np.testing.assert_allclose(apply(weights, x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("keras_model_fn", MODELS)
+def test_initial_weights_are_functions_of_the_seed(keras_model_fn):
+    model = pure(keras_model_fn)
+    weights = model.init(1)
+
+    for set_seed in [random.seed, np.random.seed, tf.random.set_seed]:
+        set_seed(11)
+    keras_model_fn()  # takes automatic names
+    tf.nest.map_structure(np.testing.assert_array_equal, model.init(1), weights)
+    again = pure(keras_model_fn)
+    assert again.layers == model.layers
+    tf.nest.map_structure(np.testing.assert_array_equal, again.init(1), weights)
+    graph = tff.tensorflow.computation(lambda: model.init(1))()
+    tf.nest.map_structure(np.testing.assert_array_equal, graph, weights)
+
+    for value, other in zip(flat(weights), flat(model.init(2)), strict=True):
+        assert np.ptp(value) == 0 or np.mean(value == other) < 0.1
+
+
+def test_weights_of_one_shape_start_differently():
+    model = pure(sequential(*[lambda: layers.Dense(4)] * 2))
+    a, b = (model.init(0)[name]["kernel"] for name in ["dense", "dense_1"])
+    assert not np.any(a == b)
+    # Glorot's uniform distribution on [-l, l], l = sqrt(6 / (4 + 4)).
+    assert np.max(np.abs(a)) <= np.sqrt(6 / 8)
+
+
+def test_global_random_states_are_neither_read_nor_changed():
+    model = pure(mlp)
+
+    def states():
+        return random.getstate(), str(np.random.get_state())
+
+    before = states()
+    model.apply(model.init(0), np.zeros([2, 4]), training=True, seed=tf.constant([1, 2]))
+    assert states() == before
+    tf.random.set_seed(5)
+    expected = tf.random.uniform([3])
+    tf.random.set_seed(5)
+    model.init(0)
+    np.testing.assert_array_equal(tf.random.uniform([3]), expected)
+
+
+def test_inputs_are_preprocessed_as_floats():
+    model = from_keras(
+        sequential(layers.Flatten, shape=(2, 2)),
+        input_shape=(4,),
+        preprocess=lambda x: tf.reshape(x / 255.0, [-1, 2, 2]),
+    )
+    weights = model.init(0)
+    x = np.array([[0, 51, 102, 255]], np.uint8)
+    expected = np.array([[0.0, 0.2, 0.4, 1.0]]) @ weights["head"]["kernel"]
+    for dtype in [np.uint8, np.int64, np.float16, np.float32, np.float64]:
+        outputs = model.apply(weights, x.astype(dtype))
+        assert outputs.dtype == tf.float32
+        np.testing.assert_allclose(outputs, expected, rtol=1e-3)
+
+
+def test_loss_and_metrics_may_be_ones_own():
+    def squared(y, outputs):
+        return tf.square(outputs[:, 0] - tf.cast(y, tf.float32))
+
+    def probabilities():
+        return tf.keras.Sequential([layers.Dense(2, "softmax", input_shape=(4,))])
+
+    with pytest.raises(KerasModelError, match="probabilities"):
+        pure(probabilities)
+    metrics = {"twice": lambda y, outputs: 2 * y}
+    model = pure(probabilities, example_loss=squared, example_metrics=metrics)
+    batch = Batch(tf.zeros([2, 4]), tf.constant([1, 3]), tf.ones([2]), tf.zeros([2], tf.int32))
+    totals = model.totals(model.init(0), batch)
+    assert list(totals) == ["loss", "twice"]
+    assert totals["loss"] == (0.5**2 + 2.5**2, 2.0)  # both probabilities are 1/2
+    assert totals["twice"] == (8.0, 2.0)
+    tf.nest.assert_same_structure(totals, model.zero_totals())
+
+
+class Unseeded(tf.keras.initializers.Initializer):
+    def __call__(self, shape, dtype=None, **kwargs):
+        return tf.random.normal(shape, dtype=dtype)
+
+
+class Frozen(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scale = self.add_weight(name="scale", shape=(4,), trainable=False)
+        self.head = layers.Dense(3)
+
+    def call(self, x):
+        return self.head(self.scale * x)
+
+
+def ending_in(*makers):
+    return lambda: tf.keras.Sequential([tf.keras.Input((4,)), *[make() for make in makers]])
+
+
+def compiled():
+    model = mlp()
+    model.compile("adam", "mse", metrics=["accuracy"])
+    return model
+
+
+def twins():
+    towers = [tf.keras.Sequential([layers.Dense(2, name="a", input_shape=(4,))]) for _ in "ab"]
+    x = tf.keras.Input((4,))
+    return tf.keras.Model(x, layers.Add()([tower(x) for tower in towers]))
+
+
+@pytest.mark.parametrize(
+    ("keras_model_fn", "message"),
+    [
+        (sequential(layers.BatchNormalization), "'batch_normalization'.*GroupNormalization"),
+        (
+            sequential(lambda: tf.keras.Sequential([layers.BatchNormalization()])),
+            "GroupNormalization",
+        ),
+        (ending_in(lambda: layers.Dense(3, "softmax")), "probabilities"),
+        (ending_in(lambda: layers.Dense(3, tf.nn.softmax)), "probabilities"),
+        (ending_in(lambda: layers.Dense(3), layers.Softmax), "probabilities"),
+        (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
+        (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
+        (sequential(lambda: layers.AlphaDropout(0.1)), "alpha_dropout"),
+        (ending_in(layers.Flatten), "no weights"),
+        (sequential(lambda: layers.Dense(4, trainable=False)), "'dense/kernel:0'.*trainable"),
+        (Frozen, "non-trainable.*scale"),
+        (lambda: layers.Dense(3), "tf.keras.Model, got Dense"),
+        (
+            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: tf.ones(s))),
+            "dense/kernel.*tf.keras.initializers",
+        ),
+        (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
+        (compiled, r"not weights of the model.*compile\(\)"),
+        (twins, "'kernel' of layer 'a' exists 2 times"),
+    ],
+)
+def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
+    with pytest.raises(KerasModelError) as refused:
+        pure(keras_model_fn)
+    assert re.search(message, str(refused.value))

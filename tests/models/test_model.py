@@ -1,0 +1,90 @@
+"""Tests of `tff_pfl.models.model`, on a linear model of one weight matrix."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.quadratics import quadratic_model
+from tff_pfl.local import Batch
+from tff_pfl.models import Model
+from tff_pfl.models.model import correct, sparse_cross_entropy
+
+RNG = np.random.default_rng(0)
+KERNEL = RNG.normal(size=(3, 4)).astype(np.float32)
+X = RNG.normal(size=(5, 3)).astype(np.float32)
+Y = np.array([0, 3, 1, 2, 2], np.int32)
+
+
+def init(seed):
+    kernel = tf.random.stateless_normal([3, 4], [seed, 0])
+    return collections.OrderedDict(
+        linear=collections.OrderedDict(kernel=kernel),
+        unused=collections.OrderedDict(w=tf.ones([2])),
+    )
+
+
+MODEL = Model(
+    init=init,
+    apply=lambda weights, x, training, seed: x @ weights["linear"]["kernel"],
+    example_loss=sparse_cross_entropy,
+    example_metrics={"accuracy": correct},
+)
+
+
+def make_batch(weight, x=X, y=Y):
+    return Batch(tf.constant(x), tf.constant(y), tf.constant(weight), tf.zeros([2], tf.int32))
+
+
+def weights():
+    return {"linear": {"kernel": tf.constant(KERNEL)}, "unused": {"w": tf.ones([2])}}
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [1, 4], [2]])
+def test_rows_of_weight_zero_do_not_count(rows):
+    weight = np.isin(np.arange(5), rows).astype(np.float32)
+    x = np.where(weight[:, None] > 0, X, 1e3).astype(np.float32)
+    gradient, totals = MODEL.gradient(weights(), make_batch(weight, x))
+
+    logits = X[rows] @ KERNEL
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = X[rows].T @ (p - np.eye(4)[Y[rows]]) / len(rows)
+    np.testing.assert_allclose(gradient["linear"]["kernel"], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(gradient["unused"]["w"], [0.0, 0.0])
+    loss = -np.log(p[np.arange(len(rows)), Y[rows]]).sum()
+    np.testing.assert_allclose(totals["loss"].total, loss, rtol=1e-5)
+    assert totals["accuracy"].total == np.sum(logits.argmax(axis=1) == Y[rows])
+    assert totals["loss"].count == totals["accuracy"].count == len(rows)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, MODEL.totals(weights(), make_batch(weight, x)), totals
+    )
+
+
+def test_a_batch_without_examples_has_gradient_zero():
+    gradient, totals = MODEL.gradient(weights(), make_batch(np.zeros(5, np.float32)))
+    for value in tf.nest.flatten((gradient, totals)):
+        assert not np.any(value)
+    tf.nest.assert_same_structure(totals, MODEL.zero_totals())
+
+
+def test_layers_and_sizes():
+    assert MODEL.layers == ("linear", "unused")
+    assert MODEL.num_weights == 14
+    assert str(MODEL.weights_type) == "<linear=<kernel=float32[3,4]>,unused=<w=float32[2]>>"
+    assert quadratic_model(2, 1).layers == ("layer0", "layer1")
+
+
+@pytest.mark.parametrize("logits_type", [tf.float16, tf.bfloat16, tf.float32])
+@pytest.mark.parametrize("label_type", [tf.int32, tf.int64])
+def test_losses_and_metrics_take_every_type(logits_type, label_type):
+    logits = tf.constant([[0.0, 1.0], [2.0, 0.0]], logits_type)
+    y = tf.constant([1, 1], label_type)
+    np.testing.assert_array_equal(correct(y, logits), [1.0, 0.0])
+    loss = tf.cast(sparse_cross_entropy(y, logits), tf.float32)
+    np.testing.assert_allclose(loss, np.log1p(np.exp([-1.0, 2.0])), rtol=0.02)
+
+    model = Model(init, lambda w, x, training, seed: logits, sparse_cross_entropy, {"a": correct})
+    totals = model.totals((), Batch(None, y, tf.constant([1.0, 1.0]), None))
+    assert {value.dtype for value in tf.nest.flatten(totals)} == {tf.float32}
+    assert totals["a"].total == 1.0

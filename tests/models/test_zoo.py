@@ -1,0 +1,92 @@
+"""Tests of `tff_pfl.models.zoo`: the numbers of weights are those of the papers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl import models
+
+SHAPES = {
+    "mlp": {"dense1": [784, 200], "dense2": [200, 200], "head": [200, 10]},
+    "cnn_fedpg": {
+        "conv1": [5, 5, 3, 64],
+        "conv2": [5, 5, 64, 64],
+        "dense1": [1600, 384],
+        "dense2": [384, 192],
+        "head": [192, 10],
+    },
+    "cnn_pgfed": {
+        "conv1": [5, 5, 3, 32],
+        "conv2": [5, 5, 32, 64],
+        "dense1": [1600, 512],
+        "head": [512, 10],
+    },
+    "lenet": {
+        "conv1": [5, 5, 3, 6],
+        "conv2": [5, 5, 6, 16],
+        "dense1": [400, 120],
+        "dense2": [120, 84],
+        "head": [84, 10],
+    },
+}
+
+
+def image_shape(name):
+    return (28, 28, 1) if name == "mlp" else (32, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "num_classes", "num_weights"),
+    [
+        ("mlp", (28, 28, 1), 10, 199_210),
+        ("cnn_fedpg", (32, 32, 3), 10, 797_962),
+        ("cnn_pgfed", (32, 32, 3), 10, 878_538),
+        ("cnn_pgfed", (32, 32, 3), 100, 924_708),
+        ("cnn_pgfed", (28, 28, 1), 11, 582_539),
+        ("cnn_pgfed", (32, 32, 3), 65, 906_753),
+        ("lenet", (32, 32, 3), 10, 62_006),
+    ],
+)
+def test_numbers_of_weights(name, shape, num_classes, num_weights):
+    model = models.build(name, shape, num_classes)
+    assert model.num_weights == num_weights
+    assert model.name == name
+    assert model.layers[-1] == "head"
+    assert models.partition(model).personal == ("head",)
+
+
+@pytest.mark.parametrize("name", models.ZOO)
+def test_layers(name):
+    weights = models.build(name, image_shape(name), 10).init(0)
+    assert {layer: w["kernel"].shape for layer, w in weights.items()} == SHAPES[name]
+    assert list(weights) == list(SHAPES[name])
+    assert all(not np.any(w["bias"]) for w in weights.values())
+
+
+def test_images_are_scaled_and_normalised():
+    mean, std = (0.5, 0.25), (0.2, 0.4)
+    model = models.build("mlp", (1, 1, 2), 2, mean=mean, std=std, hidden=())
+    weights = {"head": {"kernel": tf.eye(2), "bias": tf.zeros([2])}}
+    pixels = np.array([[[[0, 255]]], [[[255, 51]]]], np.uint8)
+    expected = [[-0.5 / 0.2, 0.75 / 0.4], [0.5 / 0.2, -0.05 / 0.4]]
+    np.testing.assert_allclose(model.apply(weights, pixels), expected, rtol=1e-5)
+
+
+def test_only_the_network_with_dropout_differs_in_training():
+    images = np.random.default_rng(0).integers(256, size=(2, 32, 32, 3)).astype(np.uint8)
+    for name, is_stochastic in [("cnn_fedpg", True), ("lenet", False)]:
+        model = models.build(name, (32, 32, 3), 10)
+        weights, seed = model.init(0), tf.constant([1, 2])
+        outputs = model.apply(weights, images)
+        assert outputs.shape == [2, 10]
+        trained = model.apply(weights, images, training=True, seed=seed)
+        assert np.array_equal(outputs, trained) != is_stochastic
+
+
+def test_options_reach_the_network():
+    assert models.build("mlp", (2, 2, 1), 3, hidden=(7,)).layers == ("dense1", "head")
+
+
+def test_an_unknown_network_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="'lenett'. Did you mean 'lenet'"):
+        models.build("lenett", (32, 32, 3), 10)

@@ -1,0 +1,140 @@
+"""Who is benchmarked: implementations of one round.
+
+A contender is built from a workload and its data, and is then a function that does one more round
+of FedAvg at each call, from the same initial weights, and returns the round's mean training loss.
+Adding one adds a function and a row of `CONTENDERS`.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.algorithms.fedavg import build_fedavg
+from tff_pfl.benchmarks.workloads import SEED, Workload
+from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.templates import Client
+
+Round = Callable[[], float]
+
+
+def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """A loop over clients, epochs and batches in one `tf.function`, without this library or TFF."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+
+    def logits(weights, x):
+        x = tf.cast(x, tf.float32) / 255.0
+        *hidden, head = zip(weights[::2], weights[1::2], strict=True)
+        for kernel, bias in hidden:
+            if kernel.shape.rank == 4:
+                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "VALID") + bias)
+                x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+            else:
+                x = tf.nn.relu(tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias)
+        kernel, bias = head
+        return tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias
+
+    def step(weights, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits(weights, x))
+            loss = tf.reduce_mean(losses)
+        gradient = tape.gradient(loss, weights)
+        weights = [w - workload.learning_rate * g for w, g in zip(weights, gradient, strict=True)]
+        return weights, tf.reduce_sum(losses)
+
+    @tf.function
+    def one_round(server, round_num):
+        mean = [tf.zeros_like(w) for w in server]
+        loss = 0.0
+        for client in tf.range(clients):
+            weights, x_client, y_client = server, x[client], y[client]
+            for epoch in tf.range(workload.epochs):
+                seed = [round_num * clients + client, epoch]
+                order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
+                for start in tf.range(0, size, workload.batch_size):
+                    rows = order[start : start + workload.batch_size]
+                    x_batch, y_batch = tf.gather(x_client, rows), tf.gather(y_client, rows)
+                    weights, batch_loss = step(weights, x_batch, y_batch)
+                    loss += batch_loss
+            mean = [m + w / clients for m, w in zip(mean, weights, strict=True)]
+        return mean, loss / (clients * size * workload.epochs)
+
+    server = workload.initial_weights()
+    rounds = itertools.count()
+
+    def run() -> float:
+        nonlocal server
+        server, loss = one_round(server, tf.constant(next(rounds)))
+        return float(loss)
+
+    return run
+
+
+def tff_pfl_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """This library's FedAvg, in the execution context that is TFF's default when it runs."""
+    optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
+    process = build_fedavg(
+        workload.model(),
+        examples_type(workload.image_shape),
+        LocalSGD(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
+        seed=SEED,
+    )
+    size = np.int32(workload.examples_per_client)
+    cohort = [
+        Client(np.int32(client_id), (), Examples(*examples, size))
+        for client_id, examples in enumerate(zip(x, y, strict=True))
+    ]
+    state = process.initialize()
+
+    def run() -> float:
+        nonlocal state
+        output = process.next(state, cohort)
+        state = output.state
+        return float(output.metrics["train"]["loss"])
+
+    return run
+
+
+def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """TFF's own FedAvg on `tf.data` clients, in the execution context that is TFF's default."""
+
+    def scale(x, y):
+        return tf.cast(x, tf.float32) / 255.0, y
+
+    def client_data(x, y):
+        examples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(y), seed=SEED)
+        return examples.batch(workload.batch_size).map(scale).repeat(workload.epochs)
+
+    cohort = [client_data(*examples) for examples in zip(x, y, strict=True)]
+
+    def model_fn():
+        return tff.learning.models.from_keras_model(
+            workload.keras_model(),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=cohort[0].element_spec,
+        )
+
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(workload.learning_rate),
+    )
+    initial = tff.learning.models.ModelWeights(workload.initial_weights(), [])
+    state = process.set_model_weights(process.initialize(), initial)
+
+    def run() -> float:
+        nonlocal state
+        state, metrics = process.next(state, cohort)
+        return float(metrics["client_work"]["train"]["loss"])
+
+    return run
+
+
+CONTENDERS: dict[str, Callable[[Workload, np.ndarray, np.ndarray], Round]] = {
+    "bare_tensorflow": bare_tensorflow,
+    "tff_pfl_cpp_runtime": tff_pfl_fedavg,
+    "tff_learning_cpp_runtime": tff_learning_fedavg,
+}

@@ -1,0 +1,90 @@
+"""What is benchmarked: rounds of federated averaging, of a known amount of training."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl import models
+
+SEED = 0
+_NUM_CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A round of FedAvg by SGD.
+
+    Attributes:
+        network: A key of `models.ZOO`.
+        options: Further arguments of the network.
+        image_shape: `(height, width, channels)`.
+        clients: Size of the cohort, which is the same in every round.
+        examples_per_client: All clients have as many.
+        epochs: Passes over a client's examples in a round.
+        batch_size: Examples a step.
+        learning_rate: Small enough that the order of the batches hardly changes the loss.
+        contenders: Keys of `CONTENDERS`; who runs it unless asked otherwise.
+    """
+
+    network: str
+    options: dict[str, Any]
+    image_shape: tuple[int, int, int]
+    clients: int
+    examples_per_client: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    contenders: tuple[str, ...] = ("bare_tensorflow", "tff_pfl_cpp_runtime")
+
+    def keras_model(self) -> tf.keras.Model:
+        """The network, which takes images scaled to [0, 1]."""
+        return models.ZOO[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+
+    def model(self) -> models.Model:
+        """The network as a pure model, which takes images as they are stored."""
+        return models.build(self.network, self.image_shape, _NUM_CLASSES, **self.options)
+
+    def initial_weights(self) -> list[tf.Tensor]:
+        """Kernel, bias, kernel, bias and so on, from input to output."""
+        layers = self.model().init(SEED).values()
+        return [weight for layer in layers for weight in layer.values()]
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Images `uint8[clients, examples, ...]`, `int32` labels: a prototype a class, and noise.
+
+        Classes can be told apart, so that contenders that do the same work reach the same loss.
+        """
+        rng = np.random.default_rng(SEED)
+        prototypes = rng.integers(0, 128, (_NUM_CLASSES, *self.image_shape), np.uint8)
+        y = rng.integers(_NUM_CLASSES, size=(self.clients, self.examples_per_client))
+        noise = rng.integers(0, 128, (*y.shape, *self.image_shape), np.uint8)
+        return prototypes[y] + noise, y.astype(np.int32)
+
+
+WORKLOADS: dict[str, Workload] = {
+    # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
+    "linear": Workload(
+        network="mlp",
+        options={"hidden": ()},
+        image_shape=(28, 28, 1),
+        clients=100,
+        examples_per_client=20,
+        epochs=1,
+        batch_size=20,
+        learning_rate=0.005,
+        contenders=("bare_tensorflow", "tff_pfl_cpp_runtime", "tff_learning_cpp_runtime"),
+    ),
+    # PGFed's network, 50 steps a client: what training costs.
+    "cnn": Workload(
+        network="cnn_pgfed",
+        options={},
+        image_shape=(32, 32, 3),
+        clients=10,
+        examples_per_client=500,
+        epochs=5,
+        batch_size=50,
+        learning_rate=0.05,
+    ),
+}
