@@ -10,6 +10,7 @@ from tff_pfl.templates.exchange import (
     aggregation_weight,
 )
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
+from tff_pfl.templates.sequence_data import compose_with_sequence_data
 
 __all__ = [
     "Client",
@@ -23,4 +24,5 @@ __all__ = [
     "ServerState",
     "aggregation_weight",
     "compose_personalized_process",
+    "compose_with_sequence_data",
 ]

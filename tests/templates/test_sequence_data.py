@@ -1,0 +1,75 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    assert_equal,
+    local_sgd,
+    make_clients,
+    tiny_model,
+)
+from tff_pfl.algorithms import build_ditto
+from tff_pfl.templates import compose_with_sequence_data
+from tff_pfl.templates.errors import ProcessSignatureError
+
+ELEMENT = tff.types.to_type(
+    collections.OrderedDict(
+        x=tff.types.TensorType(np.uint8, IMAGE_SHAPE), y=tff.types.TensorType(np.int32)
+    )
+)
+PROCESS = build_ditto(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+
+
+@pytest.fixture(scope="module")
+def adapted():
+    return compose_with_sequence_data(PROCESS, ELEMENT, capacity=10)
+
+
+def with_datasets(clients):
+    return [
+        c._replace(
+            data=tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=c.data.x, y=c.data.y))
+        )
+        for c in clients
+    ]
+
+
+def test_sequences_train_as_tensors_do(adapted):
+    clients = make_clients(PROCESS, [6, 0, 10])
+    state = PROCESS.initialize()
+    expected = PROCESS.next(state, clients)
+    output = adapted.next(adapted.initialize(), with_datasets(clients))
+    assert_equal(output, expected)
+    assert_equal(
+        adapted.personalize(output.state, with_datasets(clients)),
+        PROCESS.personalize(expected.state, clients),
+    )
+
+
+def test_the_type(adapted):
+    tff.test.assert_types_identical(adapted.client_type.data, tff.types.SequenceType(ELEMENT))
+    tff.test.assert_types_identical(adapted.client_state_type, PROCESS.client_state_type)
+
+
+def test_more_examples_than_the_capacity_are_an_error(adapted):
+    clients = make_clients(PROCESS, [11])
+    with pytest.raises(Exception, match="A client has more examples than the capacity of 10"):
+        adapted.next(adapted.initialize(), with_datasets(clients))
+
+
+def test_elements_that_are_no_examples():
+    batched = tff.types.to_type(
+        collections.OrderedDict(
+            x=tff.types.TensorType(np.uint8, (None, *IMAGE_SHAPE)),
+            y=tff.types.TensorType(np.int32, (None,)),
+        )
+    )
+    with pytest.raises(ProcessSignatureError, match="(?s)expected: <x=uint8.*unbatched"):
+        compose_with_sequence_data(PROCESS, batched, capacity=10)
+    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
+        compose_with_sequence_data(PROCESS, ELEMENT, capacity=0)

@@ -1,0 +1,95 @@
+"""Processes for pipelines whose clients' data are sequences, `{element*}@CLIENTS`."""
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local.examples import Examples
+from tff_pfl.templates import blocks
+from tff_pfl.templates.errors import ProcessSignatureError
+from tff_pfl.templates.process import Client, PersonalizedProcess
+
+
+def compose_with_sequence_data(
+    process: PersonalizedProcess, element_type: tff.types.StructType, capacity: int
+) -> PersonalizedProcess:
+    """A process whose clients bring sequences of examples instead of `Examples`.
+
+    The result differs from `process` in the clients that `next` and `personalize` take:
+    `{<client_id=int32, state=C, data=element_type*>}@CLIENTS`, with a `tf.data.Dataset` of single
+    examples, not batches, as `data`.
+
+    Args:
+        process: The process to adapt.
+        element_type: Type of an example, `<x=..., y=...>` with the inputs and labels of `process`.
+        capacity: Rows that a client's examples are padded to. A client with more raises an error
+            when the round is run: nothing is left out silently.
+
+    Raises:
+        ProcessSignatureError: If `element_type` is not an example of `process`.
+    """
+    data_type = process.client_type.data
+    expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
+    if not expected.is_assignable_from(element_type):
+        raise ProcessSignatureError(
+            f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
+            f"  found:    {element_type}\nTip: leave the data sets unbatched."
+        )
+    if capacity < 1:
+        raise ValueError(f"capacity must be at least 1, got {capacity}.")
+
+    def gather(sequence):
+        # One row too many shows that there are too many; an empty batch stands for no rows.
+        batches = sequence.batch(capacity + 1)
+        nothing = tf.nest.map_structure(
+            lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), batches.element_spec
+        )
+        nothing = tf.data.Dataset.from_tensors(nothing)
+        batch = batches.concatenate(nothing).take(1).get_single_element()
+        size = tf.shape(batch["y"])[0]
+        check = tf.debugging.assert_less_equal(
+            size, capacity, f"A client has more examples than the capacity of {capacity}."
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            x, y = _pad(batch["x"], capacity), _pad(batch["y"], capacity)
+        return Examples(x, y, size)
+
+    gather = blocks.trace("sequence data", gather, tff.types.SequenceType(element_type))
+    client_type = tff.types.StructWithPythonType(
+        [
+            ("client_id", process.client_type.client_id),
+            ("state", process.client_type.state),
+            ("data", tff.types.SequenceType(element_type)),
+        ],
+        Client,
+    )
+    state_type = process.initialize.type_signature.result
+    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+
+    def gathered(clients):
+        data = tff.federated_map(gather, clients.data)
+        return tff.federated_zip(Client(clients.client_id, clients.state, data))
+
+    @tff.federated_computation(state_type, clients_type)
+    def next_round(state, clients):
+        return process.next(state, gathered(clients))
+
+    @tff.federated_computation(state_type, clients_type)
+    def personalize(state, clients):
+        return process.personalize(state, gathered(clients))
+
+    return PersonalizedProcess(
+        process.initialize,
+        next_round,
+        initialize_client_fn=process.initialize_client,
+        personalize_fn=personalize,
+        global_weights_fn=process.global_weights,
+    )
+
+
+def _row(type_signature: tff.types.TensorType) -> tff.types.TensorType:
+    return tff.types.TensorType(type_signature.dtype, type_signature.shape[1:])
+
+
+def _pad(rows, capacity):
+    paddings = [[0, capacity - tf.shape(rows)[0]]] + [[0, 0]] * (rows.shape.rank - 1)
+    return tf.ensure_shape(tf.pad(rows, paddings), [capacity, *rows.shape[1:]])
