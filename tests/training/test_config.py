@@ -142,6 +142,13 @@ def test_impossible_data(changes, message):
         build_model(config, build_dataset(config))
 
 
+def test_a_split_without_examples():
+    config = small()
+    config.evaluation.split = "validation"
+    with pytest.raises(ConfigError, match="no client has validation examples"):
+        build_dataset(config)
+
+
 def test_more_classes_a_client_than_there_are():
     config = small(partitioner="classes_per_client")
     config.data.classes_per_client.classes = 11

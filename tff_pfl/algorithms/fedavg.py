@@ -5,7 +5,7 @@ A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
     down    w
     client  w_i = LocalSGD(w)
     up      w_i - w
-    server  w <- w + sum_i p_i (w_i - w)          (= sum_i p_i w_i), or a server optimizer's step
+    server  w <- w + server_learning_rate * sum_i p_i (w_i - w)          (= sum_i p_i w_i at rate 1)
 
 FedAvg has no personal model of its own. What is evaluated as one differs between the papers that
 compare with it, and is a parameter:

@@ -177,6 +177,12 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 num_validation=config.data.num_validation,
                 seed=config.seed,
             )
+    split = config.evaluation.split
+    if not dataset.sizes(split).any():
+        raise ConfigError(
+            f"config.evaluation.split={split!r}, but no client has {split} examples. Give them "
+            "some by config.data.fractions, or without merge by config.data.num_validation."
+        )
     if config.clients_per_round > dataset.num_clients:
         raise ConfigError(
             f"config.clients_per_round={config.clients_per_round}, but the federation has only "

@@ -16,9 +16,11 @@ _USER_ERRORS = (
     clients.CorruptStateError,
     clients.ForeignStateError,
     clients.StateStoreError,
+    clients.UnknownCohortSourceError,
     configs.ConfigError,
     data.DataNotFoundError,
     OutputDirectoryError,
+    runtime.WorkerDiedError,
 )
 
 
