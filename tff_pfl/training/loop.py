@@ -20,8 +20,8 @@ from tff_pfl.clients import (
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
-from tff_pfl.training.metrics_log import MetricsLog, flatten
-from tff_pfl.training.run_directory import RunDirectory
+from tff_pfl.training.metrics_log import MetricsLog
+from tff_pfl.training.run_directory import RunDirectory, flatten
 
 
 class Evaluation(NamedTuple):
@@ -113,7 +113,7 @@ def train(
                 iterator.update(output.clients)
                 trained[iterator.cohort] = True
                 round_num = iterator.round_num
-                metrics = flatten(output.metrics)
+                metrics = flatten(output.metrics, "/")
                 timings = {"round_seconds": time.perf_counter() - start}
                 last = round_num == rounds
                 if last or (evaluate_every and round_num % evaluate_every == 0):

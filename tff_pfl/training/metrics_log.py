@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.training.run_directory import RunDirectory
+from tff_pfl.training.run_directory import RunDirectory, flatten
 
 
 class MetricsLog:
@@ -39,7 +39,7 @@ class MetricsLog:
             metrics: Scalars; nested names are joined by "/".
             timings: Seconds.
         """
-        metrics, timings = flatten(metrics), flatten(timings)
+        metrics, timings = flatten(metrics, "/"), flatten(timings, "/")
         asyncio.run(self._release(round_num, metrics, timings))
         with self._tensorboard.as_default(step=round_num):
             for name, value in (metrics | timings).items():
@@ -60,14 +60,3 @@ class MetricsLog:
     async def _release(self, round_num, metrics, timings):
         await self._tables["metrics"].release(metrics, round_num)
         await self._tables["timings"].release(timings, round_num)
-
-
-def flatten(metrics: Mapping, prefix: str = "") -> dict[str, np.generic]:
-    """Nested scalar metrics as one level of names joined by "/"."""
-    flat = {}
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}/")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat

@@ -121,7 +121,7 @@ class RunDirectory:
             raise OutputDirectoryError(
                 f"{self.file('config.json')} is damaged ({error}); the run cannot be resumed."
             ) from error
-        old, new = _flatten(old), _flatten(settings)
+        old, new = flatten(old, "."), flatten(settings, ".")
         changed = [
             f"  {key}: {old.get(key)!r} then, {new.get(key)!r} now"
             for key in sorted(old.keys() | new.keys())
@@ -136,13 +136,14 @@ class RunDirectory:
             )
 
 
-def _flatten(settings, prefix=""):
+def flatten(nested: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level, of names joined by `separator`."""
     flat = {}
-    for key, value in settings.items():
+    for name, value in nested.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, separator, f"{prefix}{name}{separator}")
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[f"{prefix}{name}"] = value
     return flat
 
 
