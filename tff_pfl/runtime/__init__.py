@@ -13,7 +13,9 @@ with them, only when one is asked for.
 import importlib
 
 _MODULES = {
+    "ProgramContext": "tff_pfl.runtime.program",
     "WorkerDiedError": "tff_pfl.runtime.cpp",
+    "create_async_cpp_context": "tff_pfl.runtime.cpp",
     "create_cpp_context": "tff_pfl.runtime.cpp",
     "set_cpp_context": "tff_pfl.runtime.cpp",
 }

@@ -79,6 +79,22 @@ def create_cpp_context(
             with which the kernel would end the worker.
         WorkerDiedError: The worker did not start; in a later call of a computation: it died.
     """
+    return tff.framework.SyncExecutionContext(
+        **_context_arguments(max_concurrent_clients, log_path)
+    )
+
+
+def create_async_cpp_context(
+    *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
+) -> tff.framework.AsyncExecutionContext:
+    """As `create_cpp_context`, for federated programs; see `tff_pfl.runtime.ProgramContext`."""
+    return tff.framework.AsyncExecutionContext(
+        **_context_arguments(max_concurrent_clients, log_path)
+    )
+
+
+def _context_arguments(max_concurrent_clients, log_path):
+    """The arguments of an execution context, with a worker that ends with its factory."""
     if max_concurrent_clients is None:
         max_concurrent_clients = len(os.sched_getaffinity(0))
     if max_concurrent_clients < 1:
@@ -95,12 +111,12 @@ def create_cpp_context(
 
     factory = tff.framework.ResourceManagingExecutorFactory(make_executor)
     weakref.finalize(factory, worker.end)
-    return tff.framework.SyncExecutionContext(
-        executor_fn=factory,
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-        transform_args=tff.tensorflow.transform_args,
-        transform_result=tff.tensorflow.transform_result,
-    )
+    return {
+        "executor_fn": factory,
+        "compiler_fn": tff.backends.native.desugar_and_transform_to_native,
+        "transform_args": tff.tensorflow.transform_args,
+        "transform_result": tff.tensorflow.transform_result,
+    }
 
 
 def set_cpp_context(

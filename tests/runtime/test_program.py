@@ -1,0 +1,81 @@
+import asyncio
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_equal,
+    local_sgd,
+    make_clients,
+    random_examples,
+    tiny_model,
+)
+from tff_pfl.algorithms import build_ditto
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.runtime import ProgramContext, create_async_cpp_context
+
+PROCESS = build_ditto(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    data = [random_examples(5 + i, seed=i) for i in range(4)]
+    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+
+
+@pytest.fixture
+def plain(dataset):
+    """`(state, metrics, source)` of a plain loop, in the context of the other tests."""
+    source = make_source(dataset)
+    iterator, state = source.iterator(), PROCESS.initialize()
+    for _ in range(3):
+        state, clients, metrics = PROCESS.next(state, iterator.select(2))
+        iterator.update(clients)
+    return state, metrics, source
+
+
+def make_source(dataset):
+    # Initial states are made here, as a computation in a program returns references.
+    initial = [PROCESS.initialize_client(i) for i in range(dataset.num_clients)]
+    store = ClientStateStore(initial.__getitem__, PROCESS.client_state_type)
+    return CohortDataSource(dataset, store, PROCESS.client_type, seed=5)
+
+
+async def program(source):
+    iterator, state = source.iterator(), PROCESS.initialize()
+    for _ in range(3):
+        state, clients, metrics = PROCESS.next(state, iterator.select(2))
+        iterator.update(await tff.program.materialize_value(clients))
+    return await tff.program.materialize_value(state), await tff.program.materialize_value(metrics)
+
+
+def run_in_program(coroutine_function, *args):
+    context = ProgramContext(create_async_cpp_context())
+    with tff.framework.get_context_stack().install(context):
+        return asyncio.run(coroutine_function(*args))
+
+
+def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
+    source = make_source(dataset)
+    state, metrics = run_in_program(program, source)
+    assert_equal(state, plain[0])
+    assert_equal(metrics, plain[1])
+    assert_equal(source.store.get(range(4)), plain[2].store.get(range(4)))
+
+
+def test_results_are_references():
+    async def invoke(clients):
+        output = PROCESS.next(PROCESS.initialize(), clients)
+        assert isinstance(output.state.round_num, tff.program.MaterializableValueReference)
+        assert isinstance(output.clients, tff.program.MaterializableValueReference)
+        weights = PROCESS.global_weights(output.state)
+        return await asyncio.gather(
+            tff.program.materialize_value(output.clients), tff.program.materialize_value(weights)
+        )
+
+    states, weights = run_in_program(invoke, make_clients(PROCESS, [4, 6]))
+    assert [int(s.participations) for s in states] == [1, 1]
+    assert np.all(np.isfinite(weights["head"]["kernel"]))

@@ -1,0 +1,86 @@
+"""A context for federated programs (`tff.program`) whose clients keep states."""
+
+import asyncio
+
+import numpy as np
+import tensorflow_federated as tff
+
+
+class ProgramContext(tff.program.FederatedContext):
+    """`tff.program.NativeFederatedContext`, with results placed at clients allowed.
+
+    TFF's own context refuses a computation that returns values placed at clients, as the `next` of
+    a `PersonalizedProcess` does. Here such a value is one reference, which materializes to a list
+    with a value a client, in the order of the cohort: what `CohortIterator.update` takes. Values
+    placed at the server are structures of references, as with TFF's context.
+
+    Example:
+
+        tff.framework.set_default_context(ProgramContext(create_async_cpp_context()))
+
+        async def program(process, source, rounds):
+            iterator, state = source.iterator(), process.initialize()
+            for _ in range(rounds):
+                output = process.next(state, iterator.select(10))
+                state = output.state
+                iterator.update(await tff.program.materialize_value(output.clients))
+            return await tff.program.materialize_value(state)
+    """
+
+    def __init__(self, context: tff.framework.AsyncExecutionContext):
+        """Makes the context; it executes in `context`."""
+        self._context = context
+
+    def invoke(self, comp: tff.Computation, arg):
+        """Starts a computation in the running event loop and returns references to its result."""
+
+        async def run():
+            if comp.type_signature.parameter is None:
+                return await self._context.invoke(comp, arg)
+            value = await _materialize(arg, comp.type_signature.parameter)
+            return await self._context.invoke(comp, value)
+
+        return _references(asyncio.create_task(run()), comp.type_signature.result)
+
+
+async def _materialize(value, type_signature):
+    """A value with its references replaced by what they refer to."""
+    if isinstance(value, tff.program.MaterializableValueReference):
+        return await value.get_value()
+    if isinstance(type_signature, tff.types.FederatedType):
+        if type_signature.placement is tff.CLIENTS:
+            return value
+        return await _materialize(value, type_signature.member)
+    if not isinstance(type_signature, tff.types.StructType):
+        return value
+    value = tff.structure.from_container(value)
+    elements = await asyncio.gather(*map(_materialize, value, type_signature))
+    names = tff.structure.name_list_with_nones(type_signature)
+    return tff.structure.Struct(zip(names, elements, strict=True))
+
+
+def _references(task, type_signature):
+    """The result of `task`, of a type, as a structure of references."""
+    if isinstance(type_signature, tff.types.FederatedType):
+        if type_signature.placement is tff.CLIENTS:
+            return tff.program.NativeValueReference(task, type_signature)
+        return _references(task, type_signature.member)
+    if not isinstance(type_signature, tff.types.StructType):
+        return tff.program.NativeValueReference(task, type_signature)
+
+    async def element(index):
+        return tff.structure.from_container(await task)[index]
+
+    elements = [
+        (name, _references(asyncio.create_task(element(index)), element_type))
+        for index, (name, element_type) in enumerate(tff.structure.iter_elements(type_signature))
+    ]
+    result = tff.structure.Struct(elements)
+    container = getattr(type_signature, "python_container", None)
+    if container is None:
+        return result
+    # The elements have their containers already; as they are no values, they pass for scalars.
+    scalars = [(name, np.int32) for name, _ in elements]
+    return tff.types.type_to_py_container(
+        result, tff.types.StructWithPythonType(scalars, container)
+    )
