@@ -3,6 +3,7 @@
 import functools
 import os
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 from absl import logging
@@ -10,6 +11,7 @@ from absl import logging
 from tff_pfl.names import unknown_name
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
+_DOWNLOAD_RETRIES = 4  # within some seconds
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     # FedPG, section 6.1 of the protocol: Fashion-MNIST is only scaled to [0, 1].
@@ -64,8 +66,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
         name: One of `DATASETS`.
         data_dir: Folder of prepared TFDS data sets (default: the environment variable
             TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
-            (default: TFF's own). What is not there is downloaded to it; without a network TFDS
-            takes some minutes to give up.
+            (default: TFF's own). What is not there is downloaded to it.
 
     Returns:
         The images, training split first.
@@ -105,12 +106,15 @@ def _digits(name, data_dir):
 
 def _tfds(name, data_dir):
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import downloader
 
     builder = tfds.builder(name, data_dir=data_dir or os.environ.get(_ENVIRONMENT))
     if not builder.is_prepared():
         logging.warning("%s is not prepared in %s, downloading it.", name, builder.data_dir)
         try:
-            builder.download_and_prepare()
+            # TFDS tries ten times, for over three minutes, before it says that there is no network.
+            with mock.patch.object(downloader, "MAX_RETRIES", _DOWNLOAD_RETRIES):
+                builder.download_and_prepare()
         except Exception as error:  # TFDS lets errors of every library below it through
             raise DataNotFoundError(
                 f"Data set {name!r} is not prepared in {builder.data_dir}, and downloading it "
