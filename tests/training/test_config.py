@@ -67,6 +67,9 @@ def test_local_sgd_is_what_the_config_says():
     state = local.optimizer.initialize(())
     assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
     config.local.optimizer = "adam"
+    with pytest.raises(ConfigError, match="momentum=0.9 is of sgd.*'adam'"):
+        build_local(config)
+    config.local.momentum = 0.0
     assert "Adam" in type(build_local(config).optimizer).__name__
 
 

@@ -209,7 +209,12 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
 def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
     """The local training of a config."""
     local = config.local
-    options = {"momentum": local.momentum} if local.optimizer == "sgd" and local.momentum else {}
+    if local.momentum and local.optimizer != "sgd":
+        raise ConfigError(
+            f"config.local.momentum={local.momentum} is of sgd, but config.local.optimizer is "
+            f"{local.optimizer!r}. Set it to 0."
+        )
+    options = {"momentum": local.momentum} if local.momentum else {}
     with _values_of("local"):
         return LocalSGD(
             optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),

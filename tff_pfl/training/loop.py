@@ -200,6 +200,6 @@ def _postfix(metrics, timings) -> dict[str, str]:
     for quantity in ("loss", "accuracy"):
         for name, value in metrics.items():
             if name.endswith(f"/{quantity}"):
-                shown[quantity] = f"{value:.3f}"
+                shown[name] = f"{value:.3f}"
                 break
     return shown
