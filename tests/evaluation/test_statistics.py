@@ -21,9 +21,8 @@ def test_tails_are_five_percent_of_the_clients_but_one_at_least(num_clients, tai
     assert over_clients(values)["best_5_percent"] == values[-tail:].mean()
 
 
-def test_clients_without_a_value_are_left_out():
-    assert over_clients(np.array([np.nan, 1.0, 0.0]))["mean"] == 0.5
-    assert all(np.isnan(v) for v in over_clients(np.array([np.nan])).values())
+def test_no_clients():
+    assert all(np.isnan(v) for v in over_clients(np.array([])).values())
 
 
 def test_summarize_names_model_data_and_statistic():
@@ -35,8 +34,21 @@ def test_summarize_names_model_data_and_statistic():
     }
     assert summarize(columns) == {
         "global/local_test/loss_mean": 1.5,
+        "global/local_test/num_nonfinite": 0,
         "global/local_test/accuracy_mean": 0.75,
         "global/local_test/accuracy_std": 0.25,
         "global/local_test/accuracy_worst_5_percent": 0.5,
         "global/local_test/accuracy_best_5_percent": 1.0,
     }
+
+
+def test_clients_without_examples_are_left_out_and_diverged_ones_are_not():
+    columns = {
+        "num_examples": np.array([3, 0, 4]),
+        "personalized/local_test/loss": np.array([1.0, np.nan, np.nan]),
+        "personalized/local_test/accuracy": np.array([0.5, np.nan, 0.0]),
+    }
+    metrics = summarize(columns)
+    assert metrics["personalized/local_test/accuracy_mean"] == 0.25
+    assert np.isnan(metrics["personalized/local_test/loss_mean"])
+    assert metrics["personalized/local_test/num_nonfinite"] == 1

@@ -38,3 +38,8 @@ def test_the_personal_layers_may_come_from_an_iterator():
 def test_an_unknown_layer_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="'layr1'. Did you mean 'layer1'"):
         partition(MODEL, personal=["layer0", "layr1"])
+
+
+def test_a_string_is_not_names():
+    with pytest.raises(ValueError, match=r"such as \('head',\)"):
+        partition(MODEL, personal="head")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import assert_equal
+from tests.federation import assert_equal, leaves
 from tff_pfl.local import Examples, examples_type
 from tff_pfl.models import Mean
 from tff_pfl.templates import (
@@ -327,6 +327,31 @@ def _first(value):
     return value[0]
 
 
+def test_an_aggregator_keeps_its_state_with_the_server():
+    process = compose(mean_exchange(aggregator=tff.learning.robust_aggregator()))
+    state = process.initialize()
+    kept = process.next(state, clients(process, examples(), examples(np.nan))).state
+    assert_equal(kept.aggregators, state.aggregators)
+    changed = process.next(state, clients(process, examples(5.0))).state
+    assert not all(map(np.array_equal, leaves(changed.aggregators), leaves(state.aggregators)))
+
+
+def test_a_client_rejected_in_a_later_exchange_has_the_state_before_it():
+    def second(server, state, data, context):
+        return ClientOutput(Visits(state.count * 10), server * np.nan)
+
+    process = compose(mean_exchange(), mean_exchange(name="second", client_work=second))
+    output = process.next(process.initialize(), clients(process, examples(3.0)))
+    assert [c.count for c in output.clients] == [1]
+    assert output.metrics["second"]["num_nonfinite"] == 1
+    np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0])
+
+
+def test_what_was_not_measured_is_nan(process):
+    metrics = process.next(process.initialize(), clients(process, examples())).metrics
+    assert np.isnan(metrics["train"]["value"])
+
+
 class TestErrors:
     def test_client_state_of_another_type(self):
         exchange = mean_exchange(
@@ -365,6 +390,12 @@ class TestErrors:
             compose(
                 mean_exchange(client_work=lambda *args: work(*args)._replace(metrics={"loss": 1.0}))
             )
+
+    def test_a_metric_of_a_reserved_name(self):
+        work = mean_exchange().client_work
+        metrics = {"num_examples": Mean(1.0, 1.0)}
+        with pytest.raises(errors.ClientOutputError, match="'num_examples' has a name that"):
+            compose(mean_exchange(client_work=lambda *args: work(*args)._replace(metrics=metrics)))
 
     def test_a_block_that_fails_is_named_with_its_types(self):
         def client_work(server, state, data, context):

@@ -1,14 +1,30 @@
+import asyncio
 import csv
 import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_examples, tiny_model
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.training import RunDirectory, read_summary, table, train, write_summary
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    compose_personalized_process,
+)
+from tff_pfl.training import (
+    OutputDirectoryError,
+    RunDirectory,
+    read_summary,
+    table,
+    train,
+    write_summary,
+)
 
 MODEL = tiny_model()
 PROCESS = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
@@ -28,7 +44,10 @@ def run(path, dataset, process=PROCESS, rounds=6, **options):
     directory = RunDirectory(path, {"rounds": rounds}, resume=True)
     directory.create()
     arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
-    return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
+    try:
+        return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
+    finally:
+        directory.close()
 
 
 def read(path, name="metrics.csv"):
@@ -130,10 +149,84 @@ def test_a_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
     assert_equal(result.server_state, expected.server_state)
 
 
+def test_a_run_stopped_between_evaluations_can_be_ended_there(dataset, tmp_path, monkeypatch):
+    from tff_pfl.training import loop
+
+    release = loop.MetricsLog.release
+
+    def killed_after_three(self, round_num, *args):
+        if round_num == 4:
+            raise Killed
+        release(self, round_num, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.MetricsLog, "release", killed_after_three)
+        with pytest.raises(Killed):
+            run(tmp_path / "stopped", dataset, rounds=6)
+    stopped = run(tmp_path / "stopped", dataset, rounds=3)
+    straight = run(tmp_path / "straight", dataset, rounds=3)
+    assert stopped.final == straight.final
+    assert stopped.final.round_num == 3
+    metrics = [(tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "straight")]
+    assert metrics[0] == metrics[1]
+
+
+def test_fewer_rounds_than_are_done(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=2)
+    with pytest.raises(OutputDirectoryError, match="has done 2 rounds already, 1 are asked for"):
+        run(tmp_path, dataset, rounds=1)
+
+
+def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=1)
+    before = (tmp_path / "partition.npz").read_bytes()
+    train_rows = tuple(reversed(dataset.partition.train))
+    partition = Partition(train_rows, dataset.partition.validation, dataset.partition.test)
+    other = FederatedDataset(dataset.x, dataset.y, 3, partition)
+    with pytest.raises(OutputDirectoryError, match="has other data or another partition"):
+        run(tmp_path, other, rounds=2)
+    assert (tmp_path / "partition.npz").read_bytes() == before
+
+
+def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):
+    work = Exchange(
+        client_work=lambda message, state, examples, context: ClientOutput(state, tf.fill([2], 0.5)),
+        aggregator=tff.learning.robust_aggregator(),
+        finalize=lambda server, mean, round_num: (server, {"mean": mean, "parts": [mean, {}]}),
+    )
+    process = compose_personalized_process(
+        server_init=lambda: MODEL.init(0),
+        client_init=lambda client_id: (),
+        exchanges=[work],
+        personalize=Personalization(
+            distribute=lambda server: server, client_work=lambda server, *_: server
+        ),
+        examples_type=EXAMPLES_TYPE,
+    )
+
+    async def program():
+        return run(tmp_path, dataset, process, rounds=1)
+
+    asyncio.run(program())
+    (row,) = read(tmp_path)
+    assert row["train/server/mean/1"] == row["train/server/parts/0/1"] == "0.5"
+    assert float(row["train/aggregator/clipping_norm"]) > 0
+
+
+def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
+    process = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(learning_rate=1e30), seed=1)
+    result = run(tmp_path, dataset, process, rounds=2)
+    printed = capsys.readouterr().out
+    assert "round 1: train: 2 clients left out, their results are not finite" in printed
+    assert "round 1: train: the server keeps its state, no sound update came" in printed
+    assert [row["train/loss"] for row in read(tmp_path)] == ["nan", "nan"]
+    assert np.isfinite(result.final.metrics["global/local_test/loss_mean"])
+
+
 def test_clients_that_never_took_part_are_counted(dataset, tmp_path):
     result = run(tmp_path, dataset, rounds=1)
-    assert result.final.metrics["num_clients_never_trained"] == 3
-    trained = [row["has_trained"] for row in read(tmp_path, "clients/round_000001.csv")]
+    assert result.final.metrics["num_clients_never_selected"] == 3
+    trained = [row["was_selected"] for row in read(tmp_path, "clients/round_000001.csv")]
     assert sorted(trained) == list("00011")
 
 

@@ -57,6 +57,15 @@ def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
     assert run_program(small(seed=1), path, overwrite=True) == 0
 
 
+def test_files_and_folders_that_cannot_be_had(tmp_path, capsys):
+    config = small()
+    config.data.partition_file = str(tmp_path / "no.npz")
+    assert run_program(config, str(tmp_path / "run")) == 1
+    assert "no.npz" in capsys.readouterr().err
+    assert run_program(small(), "/proc/run") == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
 def test_flags_that_do_not_parse(capsys):
     with pytest.raises(SystemExit) as ended:
         parse_flags(["program", "--no_such_flag=1"])

@@ -11,6 +11,7 @@ SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
 def start(path, settings=None, **options):
     directory = RunDirectory(path, settings or SETTINGS, **options)
     directory.create()
+    directory.close()
     return directory
 
 
@@ -52,6 +53,35 @@ def test_a_directory_of_other_files_is_never_used(tmp_path):
         start(tmp_path / "thesis.tex")
 
 
+def test_a_directory_is_one_programs_at_a_time(tmp_path):
+    first, second = (RunDirectory(tmp_path / "run", SETTINGS) for _ in range(2))
+    first.create()
+    with pytest.raises(OutputDirectoryError, match="holds a run already"):
+        second.create()
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputDirectoryError, match="Another program is writing to"):
+            start(tmp_path / "run", **options)
+    first.close()
+    start(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("written", [[], ["config.json"], ["config.json", "clients"]])
+def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, written):
+    directory = start(tmp_path)
+    for name in {"config.json", "clients"} - set(written):
+        directory._delete(name)
+    (tmp_path / "config.json.tmp").write_text("{")
+    for options in ({"resume": True}, {"overwrite": True}):
+        start(tmp_path, **options)
+
+
+def test_files_of_others_are_not_a_run_even_with_a_config(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(OutputDirectoryError, match="files that are not a run's"):
+        start(tmp_path, overwrite=True)
+    assert (tmp_path / "config.json").exists()
+
+
 def test_a_run_is_resumed_with_its_own_settings(tmp_path):
     start(tmp_path)
     start(tmp_path, resume=True)
@@ -71,10 +101,11 @@ def test_a_run_is_resumed_with_its_own_settings(tmp_path):
 
 def test_damaged_settings(tmp_path):
     directory = start(tmp_path)
-    with open(directory.file("config.json"), "w") as file:
-        file.write("{")
-    with pytest.raises(OutputDirectoryError, match="config.json is damaged"):
-        start(tmp_path, resume=True)
+    for damage in ("{", "[1]"):
+        with open(directory.file("config.json"), "w") as file:
+            file.write(damage)
+        with pytest.raises(OutputDirectoryError, match="config.json is damaged|other settings"):
+            start(tmp_path, resume=True)
 
 
 def test_a_config_is_json(tmp_path):

@@ -112,5 +112,10 @@ def sparse_cross_entropy(y, logits):
 
 
 def correct(y, logits):
-    """1 where the largest logit is the label's, else 0: its mean is the accuracy."""
-    return tf.cast(tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y), tf.float32)
+    """1 where the largest logit is the label's, else 0: its mean is the accuracy.
+
+    Logits that are not all finite are wrong; of NaNs alone, `argmax` would choose class 0.
+    """
+    finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
+    return tf.cast(tf.logical_and(finite, right), tf.float32)

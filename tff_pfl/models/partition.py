@@ -39,9 +39,12 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
         personal: Names of the personal layers. Default: the last layer of the model, its head.
 
     Raises:
-        ValueError: For a name that no layer of the model has; it gives the nearest one.
+        ValueError: For a name that no layer of the model has (it gives the nearest one), and for a
+            string in place of names.
     """
     layers = model.layers
+    if isinstance(personal, str):
+        raise ValueError(f"personal takes names of layers, such as ({personal!r},), not a string.")
     chosen = set(layers[-1:] if personal is None else personal)
     check_names(f"layer of model {model.name!r}", sorted(chosen), layers)
     return Partition(

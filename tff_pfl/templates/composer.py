@@ -18,6 +18,9 @@ from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.exchange import ClientOutput, Exchange, Personalization
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 
+_COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
+_RESERVED = (*_COUNTS, "server_kept", "aggregator", "server")
+
 
 class _Report(NamedTuple):
     """What is summed over the clients of an exchange."""
@@ -41,10 +44,10 @@ def compose_personalized_process(
 ) -> PersonalizedProcess:
     """Composes a federated algorithm from pure functions.
 
-    A client takes part in an exchange with weight 0, an upload of zeros and its old state if it has
-    no examples, or if its upload, new state, weight or metrics are not finite; `metrics` count such
-    clients. If no client of an exchange is accepted, or the server's new state would not be finite,
-    the server keeps its state.
+    A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
+    the exchange if it has no examples, or if its upload, new state, weight or metrics are not
+    finite; `metrics` count such clients. If no client of an exchange is accepted, or the server's
+    new state would not be finite, the server keeps its state and that of its aggregator.
 
     The metrics of a round are, for each exchange under its name: the means of what client work
     measured, `num_clients` (accepted), `num_examples` (theirs), `num_nonfinite`, `num_empty`,
@@ -117,12 +120,11 @@ def compose_personalized_process(
         algorithm, client_states = state.algorithm, clients.state
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
         for exchange in traced:
-            algorithm, client_states, aggregator_state, measured = exchange.run(
-                algorithm, state, clients, client_states
-            )
-            if aggregator_state is not None:
-                aggregators[exchange.name] = aggregator_state
-            metrics[exchange.name] = measured
+            finalized, client_states = exchange.run(algorithm, state, clients, client_states)
+            algorithm = finalized.state
+            metrics[exchange.name] = finalized.metrics
+            if exchange.aggregation is not None:
+                aggregators[exchange.name] = finalized.aggregator
         for name in ("down_bytes", "up_bytes"):
             total = np.int64(sum(getattr(exchange, name) for exchange in traced))
             direction = name.removesuffix("_bytes")
@@ -192,6 +194,7 @@ class _TracedExchange:
             aggregated_type = self.aggregation.next.type_signature.result
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
+            inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
         self._finalize = blocks.trace(
             f"{self._what}: finalize",
             lambda inputs: self._guarded_finalize(
@@ -208,7 +211,8 @@ class _TracedExchange:
         """The exchange, while a federated computation is written.
 
         Returns:
-            `(algorithm state, client states, aggregator state or None, metrics)`.
+            `(<state, metrics, aggregator> at the server, client states)`; `aggregator` is the
+            aggregator's state, where there is one.
         """
         outputs = self._block.map(algorithm, state.round_num, clients, client_states)
         inputs = collections.OrderedDict(
@@ -216,15 +220,14 @@ class _TracedExchange:
             round_num=state.round_num,
             report=tff.federated_sum(outputs.report),
         )
-        aggregator_state = None
         if self.aggregation is not None:
             uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
             aggregated = self.aggregation.next(state.aggregators[self.name], *uploads)
-            aggregator_state = aggregated.state
             inputs["aggregate"] = aggregated.result
             inputs["measurements"] = aggregated.measurements
+            inputs["aggregators"] = [state.aggregators[self.name], aggregated.state]
         finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
-        return finalized.state, outputs.state, aggregator_state, finalized.metrics
+        return finalized, outputs.state
 
     def _checked_client_work(self, message, client: Client, context):
         """Client work, with the results of a client that cannot be used replaced."""
@@ -240,6 +243,11 @@ class _TracedExchange:
                 f"{self._what}: ClientOutput.weight must be a scalar, has shape {weight.shape}."
             )
         for name, metric in output.metrics.items():
+            if name in _RESERVED:
+                raise errors.ClientOutputError(
+                    f"{self._what}: metric {name!r} has a name that the composer gives itself; "
+                    f"these are {', '.join(_RESERVED)}."
+                )
             if not isinstance(metric, Mean):
                 raise errors.ClientOutputError(
                     f"{self._what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), "
@@ -301,10 +309,10 @@ class _TracedExchange:
         )
         sound = tf.logical_and(report.num_clients > 0, trees.all_finite(new))
         metrics = collections.OrderedDict(
-            (name, tf.math.divide_no_nan(mean.total, mean.count))
+            (name, mean.total / mean.count)  # NaN if nothing was measured
             for name, mean in report.totals.items()
         )
-        for name in ("num_clients", "num_examples", "num_nonfinite", "num_empty"):
+        for name in _COUNTS:
             metrics[name] = getattr(report, name)
         metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
         for name, measured in (
@@ -313,4 +321,8 @@ class _TracedExchange:
         ):
             if tf.nest.flatten(measured):
                 metrics[name] = measured
-        return collections.OrderedDict(state=trees.select(sound, new, old), metrics=metrics)
+        result = collections.OrderedDict(state=trees.select(sound, new, old), metrics=metrics)
+        if self.aggregation is not None:
+            old_aggregator, new_aggregator = inputs["aggregators"]
+            result["aggregator"] = trees.select(sound, new_aggregator, old_aggregator)
+        return result

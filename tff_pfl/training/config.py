@@ -18,6 +18,7 @@ from tff_pfl import algorithms, data, models
 from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates.errors import TemplateError
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -38,7 +39,7 @@ def _values_of(section: str):
     """What a builder refuses in here is a value of `config.<section>`."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, TemplateError) as error:
         raise ConfigError(f"config.{section}: {error}") from error
 
 

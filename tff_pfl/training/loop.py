@@ -1,6 +1,7 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.training.metrics_log import MetricsLog
-from tff_pfl.training.run_directory import RunDirectory, flatten
+from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, flatten
 
 
 class Evaluation(NamedTuple):
@@ -87,10 +88,12 @@ def train(
         clients_per_call: Clients evaluated at a time.
         checkpoint_every: Rounds between commits.
         title: Shown beside the progress bar.
+
+    Raises:
+        OutputDirectoryError: If the run in `directory` has other data, or has done more rounds.
+        ForeignStateError: If it is one of another process.
     """
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
-    dataset.partition.save(directory.file("partition.npz"))
-    plot_partition(dataset, directory.file("partition.png"))
     evaluate = evaluation.build_evaluation(process, model)
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
@@ -98,46 +101,58 @@ def train(
         directory.file("checkpoint"),
     ) as store:
         source = CohortDataSource(dataset, store, process.client_type, seed=seed)
-        checkpoint = _Checkpoint(store, process)
+        checkpoint = _Checkpoint(store, process, dataset)
         state, iterator, progress = checkpoint.load(source)
-        trained = _clients_seen(dataset.num_clients, clients_per_round, seed, iterator.round_num)
-        log = MetricsLog(directory)
-        bar = tqdm.tqdm(
-            initial=iterator.round_num, total=rounds, desc=title, unit="round", disable=None
-        )
-        with bar:
+        done = iterator.round_num
+        if done > rounds:
+            raise OutputDirectoryError(
+                f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
+                f"for. Ask for {done} or more."
+            )
+        dataset.partition.save(directory.file("partition.npz"))
+        plot_partition(dataset, directory.file("partition.png"))
+        selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
+        # A run that was to be longer may have stopped here without an evaluation.
+        evaluated_rounds = [round_num for round_num, _ in progress["evaluations"]]
+        reopen = done == rounds and rounds not in evaluated_rounds
+        log = MetricsLog(directory, done - reopen)
+
+        def finish_round(round_num, metrics, timings):
+            due = evaluate_every and round_num % evaluate_every == 0
+            if due or round_num == rounds:
+                start = time.perf_counter()
+                columns = evaluation.evaluate_federation(
+                    evaluate, state, source, dataset, split=split, clients_per_call=clients_per_call
+                )
+                columns["was_selected"] = selected.astype(np.int32)
+                log.release_clients(round_num, columns)
+                evaluated = evaluation.summarize(columns)
+                evaluated["num_clients_never_selected"] = int(np.sum(~selected))
+                metrics = metrics | evaluated
+                timings["evaluation_seconds"] = time.perf_counter() - start
+                progress["evaluations"].append([round_num, evaluated])
+                bar.write(f"round {round_num}: {_one_line(evaluated)}")
+            log.release(round_num, metrics, timings)
+            progress["seconds"] += sum(timings.values())
+            if round_num == rounds or round_num % checkpoint_every == 0:
+                checkpoint.save(state, iterator, progress)
+
+        with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
+            if reopen:
+                finish_round(done, progress["metrics"], {})
             while iterator.round_num < rounds:
                 start = time.perf_counter()
                 output = process.next(state, iterator.select(clients_per_round))
                 state = output.state
                 iterator.update(output.clients)
-                trained[iterator.cohort] = True
-                round_num = iterator.round_num
-                metrics = flatten(output.metrics, "/")
                 timings = {"round_seconds": time.perf_counter() - start}
-                last = round_num == rounds
-                if last or (evaluate_every and round_num % evaluate_every == 0):
-                    start = time.perf_counter()
-                    columns = evaluation.evaluate_federation(
-                        evaluate,
-                        state,
-                        source,
-                        dataset,
-                        split=split,
-                        clients_per_call=clients_per_call,
-                    )
-                    columns["has_trained"] = trained.astype(np.int32)
-                    log.release_clients(round_num, columns)
-                    evaluated = evaluation.summarize(columns)
-                    evaluated["num_clients_never_trained"] = int(np.sum(~trained))
-                    metrics |= evaluated
-                    timings["evaluation_seconds"] = time.perf_counter() - start
-                    progress["evaluations"].append([round_num, evaluated])
-                    bar.write(f"round {round_num}: {_one_line(evaluated)}")
-                log.release(round_num, metrics, timings)
-                progress["seconds"] += sum(timings.values())
-                if last or round_num % checkpoint_every == 0:
-                    checkpoint.save(state, iterator, progress)
+                selected[iterator.cohort] = True
+                metrics = flatten(output.metrics, "/")
+                metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
+                progress["metrics"] = metrics
+                for warning in _warnings(metrics):
+                    bar.write(f"round {iterator.round_num}: {warning}")
+                finish_round(iterator.round_num, metrics, timings)
                 bar.set_postfix(_postfix(metrics, timings))
                 bar.update()
     evaluations = [Evaluation(*pair) for pair in progress["evaluations"]]
@@ -147,21 +162,35 @@ def train(
 class _Checkpoint:
     """A consistent generation of a run: what is committed beside the states of the clients."""
 
-    def __init__(self, store: ClientStateStore, process: PersonalizedProcess):
+    def __init__(
+        self, store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
+    ):
         self._store = store
         self._process = process
+        self._data = dataset.fingerprint
         self._state_type = process.initialize.type_signature.result.member
 
     def load(self, source: CohortDataSource) -> tuple[Any, CohortIterator, dict]:
-        """`(server state, iterator, progress)`: those committed last, or those of a new run."""
-        committed = self._store.attachment("iterator")
+        """`(server state, iterator, progress)`: those committed last, or those of a new run.
+
+        Raises:
+            OutputDirectoryError: If the run has other data, or another partition of them.
+        """
+        committed = self._store.attachment("progress")
         if committed is None:
-            new = {"evaluations": [], "seconds": 0.0}
+            new = {"data": self._data, "evaluations": [], "seconds": 0.0}
             return self._process.initialize(), source.iterator(), new
+        progress = json.loads(committed)
+        if progress["data"] != self._data:
+            raise OutputDirectoryError(
+                f"The run in {os.path.dirname(self._store.path)} has other data or another "
+                f"partition of them (fingerprint {progress['data']}, here {self._data}). Resume it "
+                "with its own; its partition.npz has the partition."
+            )
         return (
             deserialize(self._store.attachment("server_state"), self._state_type),
-            CohortIterator.from_bytes(committed),
-            json.loads(self._store.attachment("progress")),
+            CohortIterator.from_bytes(self._store.attachment("iterator")),
+            progress,
         )
 
     def save(self, state, iterator: CohortIterator, progress) -> None:
@@ -174,12 +203,24 @@ class _Checkpoint:
         )
 
 
-def _clients_seen(num_clients, cohort_size, seed, rounds) -> np.ndarray:
-    """bool `[num_clients]`: who took part in the first `rounds` rounds."""
-    seen = np.zeros(num_clients, bool)
+def _clients_selected(num_clients, cohort_size, seed, rounds) -> np.ndarray:
+    """bool `[num_clients]`: who was in a cohort of the first `rounds` rounds."""
+    selected = np.zeros(num_clients, bool)
     for round_num in range(rounds):
-        seen[sample_cohort(seed, round_num, num_clients, cohort_size)] = True
-    return seen
+        selected[sample_cohort(seed, round_num, num_clients, cohort_size)] = True
+    return selected
+
+
+def _warnings(metrics: Mapping[str, float]) -> list[str]:
+    """What a user should know of a round at once."""
+    warnings = []
+    for name, value in metrics.items():
+        exchange, _, quantity = name.rpartition("/")
+        if quantity == "num_nonfinite" and value:
+            warnings.append(f"{exchange}: {value} clients left out, their results are not finite")
+        if quantity == "server_kept" and value:
+            warnings.append(f"{exchange}: the server keeps its state, no sound update came")
+    return warnings
 
 
 def _quality(evaluated: Evaluation) -> float:

@@ -1,62 +1,96 @@
 """Where the numbers of a run go: CSV files and TensorBoard."""
 
-import asyncio
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from tff_pfl.training.run_directory import RunDirectory, flatten
+from tff_pfl.training.run_directory import RunDirectory
 
 
 class MetricsLog:
-    """Releases metrics by round. A round released again replaces itself and all later ones.
+    """Releases the metrics of a run, round after round.
 
     `metrics.csv` holds nothing that differs between two runs of the same config on the same
-    machine; seconds go to `timings.csv`.
+    machine; seconds go to `timings.csv`. What was released after the last checkpoint of a run that
+    is resumed is dropped from both; TensorBoard shows the steps that are released again twice.
     """
 
-    def __init__(self, directory: RunDirectory):
+    def __init__(self, directory: RunDirectory, rounds_done: int):
+        """Opens the log.
+
+        Args:
+            directory: Of the run.
+            rounds_done: Rounds whose metrics are kept, those up to the checkpoint.
+        """
         self._directory = directory
-        self._tables = {
-            name: tff.program.CSVFileReleaseManager(
-                directory.file(f"{name}.csv"),
-                save_mode=tff.program.CSVSaveMode.WRITE,
-                key_fieldname="round",
-            )
-            for name in ("metrics", "timings")
-        }
+        self._metrics = _Table(directory.file("metrics.csv"), rounds_done)
+        self._timings = _Table(directory.file("timings.csv"), rounds_done)
         self._tensorboard = tf.summary.create_file_writer(directory.file("tensorboard"))
 
-    def release(self, round_num: int, metrics: Mapping, timings: Mapping[str, float]) -> None:
+    def release(
+        self, round_num: int, metrics: Mapping[str, float], timings: Mapping[str, float]
+    ) -> None:
         """Writes the metrics of a round, in all places.
 
         Args:
             round_num: Rounds done, from 1.
-            metrics: Scalars; nested names are joined by "/".
+            metrics: Numbers by name.
             timings: Seconds.
         """
-        metrics, timings = flatten(metrics, "/"), flatten(timings, "/")
-        asyncio.run(self._release(round_num, metrics, timings))
+        self._metrics.append({"round": round_num, **metrics})
+        self._timings.append({"round": round_num, **timings})
         with self._tensorboard.as_default(step=round_num):
-            for name, value in (metrics | timings).items():
+            for name, value in {**metrics, **timings}.items():
                 tf.summary.scalar(name, value)
         self._tensorboard.flush()
 
-    def release_clients(self, round_num: int, columns: Mapping[str, np.ndarray]) -> str:
-        """Writes the table of an evaluation, a row a client; returns the path of the file."""
+    def release_clients(self, round_num: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes the table of an evaluation, a row a client."""
         path = self._directory.file("clients", f"round_{round_num:06d}.csv")
-        temporary = f"{path}.tmp"
-        with open(temporary, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-        os.replace(temporary, path)
-        return path
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        _write(path, list(columns), rows)
 
-    async def _release(self, round_num, metrics, timings):
-        await self._tables["metrics"].release(metrics, round_num)
-        await self._tables["timings"].release(timings, round_num)
+
+class _Table:
+    """A CSV file with a row a round, appended to; columns may come later and then stay."""
+
+    def __init__(self, path: str, rounds_done: int):
+        self._path = path
+        self._columns = ["round"]
+        rows = []
+        if os.path.exists(path):
+            self._columns, rows = self._read()
+        # A row of a round that is not done may be cut off in the middle: it is dropped unread.
+        _write(path, self._columns, rows[:rounds_done])
+
+    def append(self, row: Mapping) -> None:
+        """Appends a row and waits until it is on the disk."""
+        new = [name for name in row if name not in self._columns]
+        if new:
+            _, rows = self._read()
+            self._columns += new
+            _write(self._path, self._columns, rows)
+        with open(self._path, "a", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self):
+        with open(self._path, newline="") as file:
+            columns, *rows = csv.reader(file)
+        return columns, rows
+
+
+def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:
+    """Writes a CSV file completely or not at all; rows may lack the last columns."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

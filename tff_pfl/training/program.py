@@ -3,9 +3,10 @@
 import sys
 
 import ml_collections
+import tensorflow as tf
 from absl import flags
 
-from tff_pfl import clients, data, runtime
+from tff_pfl import clients, runtime
 from tff_pfl.training import config as configs
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -16,10 +17,10 @@ _USER_ERRORS = (
     clients.CorruptStateError,
     clients.ForeignStateError,
     clients.StateStoreError,
-    clients.UnknownCohortSourceError,
     configs.ConfigError,
-    data.DataNotFoundError,
+    OSError,  # missing files, full disks; with their paths
     OutputDirectoryError,
+    tf.errors.OpError,  # of files that TensorFlow writes
     runtime.WorkerDiedError,
 )
 
@@ -75,7 +76,7 @@ def run_program(
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
         summary = read_summary(directory)
-        if summary is None or summary["final"]["round_num"] < config.rounds:
+        if summary is None or summary["final"]["round_num"] != config.rounds:
             summary = _run(config, directory)
     except _USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)

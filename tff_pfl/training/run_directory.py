@@ -1,5 +1,6 @@
 """The output directory of a run: its files, and who may write to it."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -9,7 +10,16 @@ from typing import Any
 from ml_collections import config_dict
 
 # Settings that may differ when a run is resumed: they change no number of a round.
-RESUMABLE = ("rounds", "checkpoint_every", "data.data_dir", "paper")
+RESUMABLE = (
+    "rounds",
+    "checkpoint_every",
+    "data.data_dir",
+    "evaluation.clients_per_call",
+    "paper",
+)
+
+# Present in every directory of a run, and in no other; locked while a program writes to it.
+_LOCK_FILE = "tff_pfl_run.lock"
 
 
 class OutputDirectoryError(RuntimeError):
@@ -65,33 +75,40 @@ class RunDirectory:
         """
         self.path = os.path.abspath(path)
         self._settings = json.loads(json.dumps(settings))
+        self._resume = resume
         self._overwrite = overwrite
-        if os.path.exists(self.path) and not os.path.isdir(self.path):
-            raise OutputDirectoryError(f"{self.path} is a file, not a directory.")
-        content = os.listdir(self.path) if os.path.isdir(self.path) else []
-        if content and "config.json" not in content:
-            raise OutputDirectoryError(
-                f"{self.path} holds files that are not a run's ({', '.join(sorted(content)[:3])}). "
-                "Choose an empty or a new directory."
-            )
-        if content and resume:
-            self._check_settings(self._settings)
-        elif content and not overwrite:
-            raise OutputDirectoryError(
-                f"{self.path} holds a run already. Pass --resume to go on with it, --overwrite to "
-                "delete it, or another --output_dir."
-            )
+        self._lock = None
+        self._check()
 
     def create(self) -> None:
         """Makes the directory and writes the settings, or goes on with what is there.
 
         A run calls it when it is ready to start: one that fails before claims nothing, and deletes
-        nothing of the run that it was to overwrite.
+        nothing of the run that it was to overwrite. From then on, until `close` or the end of the
+        process, no other run gets the directory.
+
+        Raises:
+            OutputDirectoryError: If another program is writing to it, or as in `__init__`.
         """
+        os.makedirs(self.path, exist_ok=True)
+        self._check()
+        self._lock = open(self.file(_LOCK_FILE), "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputDirectoryError(
+                f"Another program is writing to {self.path}. Choose another --output_dir."
+            ) from error
         if self._overwrite:
-            self._delete_run()
+            for name in reversed(self.FILES):  # the settings last, so that they tell of the rest
+                self._delete(name)
         os.makedirs(self.file("clients"), exist_ok=True)
         self.write_json("config.json", self._settings)
+
+    def close(self) -> None:
+        """Lets other runs have the directory."""
+        if self._lock is not None:
+            self._lock.close()
 
     def file(self, *parts: str) -> str:
         """The path of a file in the directory."""
@@ -105,23 +122,40 @@ class RunDirectory:
             file.write("\n")
         os.replace(temporary, self.file(name))
 
-    def _delete_run(self):
-        for name in self.FILES:
-            path = self.file(name)
-            if os.path.isdir(path):
-                shutil.rmtree(path)
-            elif os.path.exists(path):
-                os.remove(path)
+    def _delete(self, name):
+        path = self.file(name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.remove(path)
 
-    def _check_settings(self, settings):
+    def _check(self):
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise OutputDirectoryError(f"{self.path} is a file, not a directory.")
+        content = os.listdir(self.path) if os.path.isdir(self.path) else []
+        if content and _LOCK_FILE not in content:
+            raise OutputDirectoryError(
+                f"{self.path} holds files that are not a run's ({', '.join(sorted(content)[:3])}). "
+                "Choose an empty or a new directory."
+            )
+        if "config.json" not in content or self._overwrite:
+            return
+        if not self._resume:
+            raise OutputDirectoryError(
+                f"{self.path} holds a run already. Pass --resume to go on with it, --overwrite to "
+                "delete it, or another --output_dir."
+            )
+        self._check_settings()
+
+    def _check_settings(self):
         try:
             with open(self.file("config.json")) as file:
-                old = json.load(file)
-        except ValueError as error:
+                old = flatten(json.load(file), ".")
+        except (ValueError, AttributeError) as error:
             raise OutputDirectoryError(
                 f"{self.file('config.json')} is damaged ({error}); the run cannot be resumed."
             ) from error
-        old, new = flatten(old, "."), flatten(settings, ".")
+        new = flatten(self._settings, ".")
         changed = [
             f"  {key}: {old.get(key)!r} then, {new.get(key)!r} now"
             for key in sorted(old.keys() | new.keys())
@@ -136,14 +170,17 @@ class RunDirectory:
             )
 
 
-def flatten(nested: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level, of names joined by `separator`."""
+def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings, lists and arrays as one level, of names joined by `separator`."""
+    if isinstance(nested, Mapping):
+        items = nested.items()
+    elif isinstance(nested, list | tuple) or getattr(nested, "ndim", 0):
+        items = enumerate(nested)
+    else:
+        return {prefix: nested}
     flat = {}
-    for name, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, separator, f"{prefix}{name}{separator}")
-        else:
-            flat[f"{prefix}{name}"] = value
+    for name, value in items:
+        flat |= flatten(value, separator, f"{prefix}{separator}{name}" if prefix else str(name))
     return flat
 
 

@@ -17,7 +17,7 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> dict[s
         "title": title,
         "final": result.final._asdict(),
         "best": result.best._asdict(),
-        "best_was_selected_on": "the personalized accuracy that it reports",
+        "best_was_selected_on": "the data that it reports",
         "seconds": round(result.seconds, 3),
     }
     directory.write_json("summary.json", summary)
@@ -37,11 +37,17 @@ def table(summary: Mapping[str, Any]) -> str:
     lines = [f"{summary['title']}, {summary['seconds']:.1f} s of training and evaluation"]
     for what in ("final", "best"):
         evaluated = summary[what]
-        note = f", chosen by {summary['best_was_selected_on']}" if what == "best" else ""
+        note = f", selected on {summary['best_was_selected_on']}" if what == "best" else ""
         lines += ["", f"{what}: round {evaluated['round_num']}{note}", *_rows(evaluated["metrics"])]
-    never = summary["final"]["metrics"]["num_clients_never_trained"]
-    if never:
-        lines += ["", f"{never} clients never took part; they are evaluated all the same."]
+    notes = []
+    for name, value in summary["final"]["metrics"].items():
+        if name.endswith("/num_nonfinite") and value:
+            model = name.partition("/")[0]
+            notes.append(f"{model}: {value} models have diverged, their loss is not finite.")
+        if name == "num_clients_never_selected" and value:
+            notes.append(f"{value} clients never took part; they are evaluated all the same.")
+    if notes:
+        lines += ["", *notes]
     return "\n".join(lines)
 
 
