@@ -1,5 +1,6 @@
 """`run_program` in one process; `tests/programs/test_train.py` runs it as a user does."""
 
+import json
 import os
 
 import pytest
@@ -52,9 +53,13 @@ def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
     assert "holds a run already" in capsys.readouterr().err
     assert run_program(small(), path, resume=True) == 0
     assert capsys.readouterr().out.strip() == printed[printed.index("ditto on digits") :].strip()
+    capsys.readouterr()
     assert run_program(small(seed=1), path, resume=True) == 1
     assert "seed: 0 then, 1 now" in capsys.readouterr().err
     assert run_program(small(seed=1), path, overwrite=True) == 0
+    assert capsys.readouterr().out != printed
+    with open(os.path.join(path, "config.json")) as file:
+        assert json.load(file)["seed"] == 1
 
 
 def test_files_and_folders_that_cannot_be_had(tmp_path, capsys):

@@ -75,7 +75,7 @@ def run_program(
     try:
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
-        summary = read_summary(directory)
+        summary = None if overwrite else read_summary(directory)
         if summary is None or summary["final"]["round_num"] != config.rounds:
             summary = _run(config, directory)
     except _USER_ERRORS as error:
