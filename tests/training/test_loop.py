@@ -41,13 +41,9 @@ def dataset():
 
 
 def run(path, dataset, process=PROCESS, rounds=6, **options):
-    directory = RunDirectory(path, {"rounds": rounds}, resume=True)
-    directory.create()
     arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
-    try:
+    with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
         return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
-    finally:
-        directory.close()
 
 
 def read(path, name="metrics.csv"):
@@ -189,8 +185,9 @@ def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
 
 
 def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):
+    upload = np.array([0.5, 0.5], np.float32)
     work = Exchange(
-        client_work=lambda message, state, examples, context: ClientOutput(state, tf.fill([2], 0.5)),
+        client_work=lambda message, state, examples, context: ClientOutput(state, upload),
         aggregator=tff.learning.robust_aggregator(),
         finalize=lambda server, mean, round_num: (server, {"mean": mean, "parts": [mean, {}]}),
     )

@@ -9,10 +9,8 @@ SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
 
 
 def start(path, settings=None, **options):
-    directory = RunDirectory(path, settings or SETTINGS, **options)
-    directory.create()
-    directory.close()
-    return directory
+    with RunDirectory(path, settings or SETTINGS, **options) as directory:
+        return directory
 
 
 def test_a_new_directory_holds_the_settings(tmp_path):

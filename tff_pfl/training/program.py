@@ -95,20 +95,20 @@ def _run(config, directory):
     dataset = configs.build_dataset(config)
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
-    directory.create()
     title = f"{config.algorithm.name} on {config.data.name}"
-    result = train(
-        process,
-        model,
-        dataset,
-        directory,
-        rounds=config.rounds,
-        clients_per_round=config.clients_per_round,
-        seed=config.seed,
-        evaluate_every=config.evaluation.every,
-        split=config.evaluation.split,
-        clients_per_call=config.evaluation.clients_per_call,
-        checkpoint_every=config.checkpoint_every,
-        title=title,
-    )
-    return write_summary(directory, result, title)
+    with directory:
+        result = train(
+            process,
+            model,
+            dataset,
+            directory,
+            rounds=config.rounds,
+            clients_per_round=config.clients_per_round,
+            seed=config.seed,
+            evaluate_every=config.evaluation.every,
+            split=config.evaluation.split,
+            clients_per_call=config.evaluation.clients_per_call,
+            checkpoint_every=config.checkpoint_every,
+            title=title,
+        )
+        return write_summary(directory, result, title)

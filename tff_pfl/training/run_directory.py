@@ -27,7 +27,7 @@ class OutputDirectoryError(RuntimeError):
 
 
 class RunDirectory:
-    """The files of a run.
+    """The files of a run: `with RunDirectory(path, settings) as directory: train(...)`.
 
     Attributes:
         path: The directory. In it:
@@ -109,6 +109,13 @@ class RunDirectory:
         """Lets other runs have the directory."""
         if self._lock is not None:
             self._lock.close()
+
+    def __enter__(self) -> "RunDirectory":
+        self.create()
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self.close()
 
     def file(self, *parts: str) -> str:
         """The path of a file in the directory."""
