@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_examples, tiny_model

@@ -32,8 +32,8 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         raise errors.BlockTracingError(
             f"{what} failed while it was traced: {type(error).__name__}: {error}\n"
             f"It was traced with arguments of the types:{arguments}\n"
-            "Tip: a block is pure TensorFlow; its arguments come in the order its docstring states, "
-            "and what it takes from outside is Python or NumPy, not an eager tensor."
+            "Tip: a block is pure TensorFlow; its arguments come in the order its docstring "
+            "states, and what it takes from outside is Python or NumPy, not an eager tensor."
         ) from error
 
 
