@@ -21,7 +21,7 @@ Contenders:
 import dataclasses
 import json
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from tff_pfl.runtime.startup import prepare_process
 
@@ -53,7 +53,6 @@ def main(argv):
         "contenders": _CONTENDERS.value,
     }
     chosen = {key: value for key, value in chosen.items() if value is not None}
-    logging.set_verbosity(logging.WARNING)  # TFF notes every metric that it adds to a model
     runtime.set_cpp_context()
     _print(benchmarks.machine())
     for name in _WORKLOADS.value:

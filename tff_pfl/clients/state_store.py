@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients.disk import DiskGeneration, StateStoreError
 from tff_pfl.clients.serialization import CorruptStateError, deserialize, serialize
+from tff_pfl.templates.blocks import empty_value, is_empty
 
 _MAX_NAME_BYTES = 511  # LMDB's limit on a key.
 
@@ -47,9 +48,7 @@ class ClientStateStore:
         """
         self._initialize_client = initialize_client
         self._state_type = state_type
-        self._stateless = not tff.types.contains(
-            state_type, lambda t: not isinstance(t, tff.types.StructType)
-        )
+        self._stateless = is_empty(state_type)
         self._pending: dict[int, bytes] = {}
         self._path = path
         self._generation = _Memory() if path is None else DiskGeneration(path, str(state_type))
@@ -153,8 +152,7 @@ class ClientStateStore:
 
     def _get(self, client_id: int) -> Any:
         if self._stateless:
-            # Structs of nothing but structs: the type is its own value.
-            return tff.types.type_to_py_container(self._state_type, self._state_type)
+            return empty_value(self._state_type)
         buffer = self._read(client_id)
         if buffer is None:
             # Through bytes as well: a first state then has the containers and data types of later

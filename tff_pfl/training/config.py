@@ -19,6 +19,7 @@ from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
 from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.templates.errors import TemplateError
+from tff_pfl.training.run_directory import flatten
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -135,6 +136,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     check_names("model", [config.model.name], models.ZOO, error=ConfigError)
     check_names("optimizer", [config.local.optimizer], OPTIMIZERS, error=ConfigError)
     check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
+    values = flatten(config.to_dict(), ".")
     for key, least in (
         ("seed", 0),
         ("rounds", 1),
@@ -145,11 +147,8 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ("local.epochs", 0),
         ("local.batch_size", 1),
     ):
-        value = config
-        for part in key.split("."):
-            value = value[part]
-        if value < least:
-            raise ConfigError(f"config.{key} must be at least {least}, got {value}.")
+        if values[key] < least:
+            raise ConfigError(f"config.{key} must be at least {least}, got {values[key]}.")
 
 
 def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:

@@ -109,8 +109,9 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
-        dataset.partition.save(directory.file("partition.npz"))
-        plot_partition(dataset, directory.file("partition.png"))
+        if done == 0:  # else they are there, of the same data
+            dataset.partition.save(directory.file("partition.npz"))
+            plot_partition(dataset, directory.file("partition.png"))
         selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
         # A run that was to be longer may have stopped here without an evaluation.
         evaluated_rounds = [round_num for round_num, _ in progress["evaluations"]]
