@@ -2,8 +2,15 @@
 
 PYTHON ?=
 venv := .venv/installed
+gpu := .venv/gpu-installed
 
-.PHONY: help quickstart test lint lock venv clean
+# Resolves requirements/$(1).in into requirements/$(2).txt, by the shell variable uv.
+resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
+	    --python-platform x86_64-manylinux_2_31 --generate-hashes --no-emit-index-url \
+	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
+	    --output-file requirements/$(2).txt
+
+.PHONY: help quickstart test lint lock venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -22,12 +29,12 @@ lint: $(venv)  ## check style and format
 
 venv: $(venv)  ## make .venv from the locked list, if that has changed
 
-lock:  ## resolve the direct dependencies into the locked list
-	uv=$$(sh requirements/find_uv.sh) && $$uv pip compile requirements/direct.in \
-	    --override requirements/overrides.txt --python-version 3.11 \
-	    --python-platform x86_64-manylinux_2_31 --generate-hashes --no-emit-index-url \
-	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
-	    --output-file requirements/lock.txt
+gpu: $(gpu)  ## add to .venv what TensorFlow needs for a GPU: CUDA and cuDNN
+
+lock:  ## resolve the direct dependencies into the locked lists
+	uv=$$(sh requirements/find_uv.sh) && \
+	    $(call resolve,direct,lock) --override requirements/overrides.txt && \
+	    $(call resolve,gpu,gpu.lock)
 
 clean:  ## remove .venv and caches, never a run's results
 	rm -rf .venv .venv-tools .pytest_cache .ruff_cache build *.egg-info
@@ -36,4 +43,11 @@ clean:  ## remove .venv and caches, never a run's results
 # A failed installation leaves no stamp, a changed list or script installs again.
 $(venv): requirements/lock.txt requirements/make_venv.sh setup.py
 	@PYTHON="$(PYTHON)" sh requirements/make_venv.sh
+	@touch $@
+
+# Whatever makes .venv anew removes this stamp with what it stands for.
+$(gpu): requirements/gpu.lock.txt $(venv)
+	@echo "Installing CUDA 11.8 and cuDNN 8.7 into .venv (1.9 GB to download, 3.4 GB on disk)."
+	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
+	    --require-hashes -r requirements/gpu.lock.txt
 	@touch $@

@@ -1,5 +1,6 @@
 """The lists of packages agree with one another, and no address is in them."""
 
+import importlib.metadata
 import pathlib
 import re
 
@@ -16,20 +17,31 @@ def read_list(path):
     return {match[1].lower().replace("_", "-"): match[2] for match in found}
 
 
-@pytest.fixture(scope="module")
-def lock():
+def read_lock(path):
     """What is locked, `{name: (version, number of hashes)}`."""
-    blocks = re.split(r"\n(?=\w)", (REQUIREMENTS / "lock.txt").read_text())[1:]
+    blocks = re.split(r"\n(?=\w)", path.read_text())[1:]
     pins = [(re.match(r"([\w.-]+)==(\S+)", block), block) for block in blocks]
     return {pin[1]: (pin[2], block.count("--hash=sha256:")) for pin, block in pins}
 
 
-def test_every_locked_package_has_hashes(lock):
+@pytest.fixture(scope="module")
+def lock():
+    return read_lock(REQUIREMENTS / "lock.txt")
+
+
+@pytest.fixture(scope="module")
+def gpu_lock():
+    return read_lock(REQUIREMENTS / "gpu.lock.txt")
+
+
+def test_every_locked_package_has_hashes(lock, gpu_lock):
     assert len(lock) > 50
-    assert [name for name, (_, hashes) in lock.items() if hashes == 0] == []
+    assert [name for name, (_, hashes) in (lock | gpu_lock).items() if hashes == 0] == []
 
 
-@pytest.mark.parametrize("name", ["direct.in", "overrides.txt", "lock.txt"])
+@pytest.mark.parametrize(
+    "name", ["direct.in", "overrides.txt", "lock.txt", "gpu.in", "gpu.lock.txt"]
+)
 def test_no_list_has_an_address(name):
     text = (REQUIREMENTS / name).read_text()
     assert "http" not in text
@@ -55,6 +67,19 @@ def test_overrides_are_locked(lock):
     assert {name: lock[name][0] for name in pinned} == pinned
     assert overrides.keys() - pinned.keys() == {"pyarrow"}
     assert int(lock["pyarrow"][0].split(".")[0]) < 17
+
+
+def test_the_gpu_list_is_tensorflows_own_without_tensorrt(lock, gpu_lock):
+    extra = [
+        re.match(r"([\w-]+) ?\(?==([\w.]+)", requirement).groups()
+        for requirement in importlib.metadata.requires("tensorflow")
+        if "and-cuda" in requirement
+    ]
+    assert importlib.metadata.version("tensorflow") == lock["tensorflow"][0]
+    wanted = {name: version for name, version in extra if name != "tensorrt"}
+    assert len(wanted) == len(extra) - 1
+    assert {name: version for name, (version, _) in gpu_lock.items()} == wanted
+    assert read_list(REQUIREMENTS / "gpu.in") == {n: f"=={v}" for n, v in wanted.items()}
 
 
 def test_setup_asks_for_direct_dependencies_alone():

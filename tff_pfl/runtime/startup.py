@@ -1,4 +1,4 @@
-"""What a program does before it imports TensorFlow, so that its output is its own.
+"""What a program does before it imports TensorFlow, so that its output and its CUDA are its own.
 
 This module imports neither TensorFlow nor TensorFlow Federated.
 """
@@ -9,6 +9,8 @@ import sys
 
 import absl.flags
 import absl.logging
+
+from tff_pfl.runtime.cuda import load_cuda_libraries
 
 # What TensorFlow and TFF leave to the interpreter's last moments, when the modules that these
 # functions use are gone already: nothing is lost, but a traceback is printed.
@@ -28,9 +30,9 @@ _HARMLESS_AT_EXIT = frozenset(
 
 @functools.cache
 def prepare_process() -> None:
-    """Keeps the noise of TensorFlow and TFF out of a program's output.
+    """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of both.
 
-    Call it before TensorFlow is imported. It does four things, once in a process:
+    Call it before TensorFlow is imported. It does five things, once in a process:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
@@ -43,11 +45,14 @@ def prepare_process() -> None:
     *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
         run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
         `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
+    *   Where there is NVIDIA's driver, makes TensorFlow use the CUDA libraries of `make gpu` rather
+        than others that the machine may have; see `tff_pfl.runtime.cuda`.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
+    load_cuda_libraries()
 
 
 def _without(functions, report):

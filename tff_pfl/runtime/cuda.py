@@ -1,0 +1,105 @@
+"""The CUDA libraries that `make gpu` installs, ahead of any others the machine has.
+
+This module imports neither TensorFlow nor TensorFlow Federated.
+
+TensorFlow 2.14 opens CUDA 11.8 and cuDNN 8 by name, and looks for them in NVIDIA's packages, which
+lie beside its own: a program that embeds this library gets its GPUs without a call of anything
+here. But where there is another CUDA as well, that may win:
+
+*   `LD_LIBRARY_PATH` comes before the packages, and CUDA 12 has libraries of the same names;
+*   CUPTI, the profiler's, is not looked for in the packages: any `libcupti.so` will do;
+*   XLA compiles with the `ptxas` on the `PATH` and with the libdevice in `/usr/local/cuda`.
+
+`load_cuda_libraries` makes the packages win. `tff_pfl.runtime.startup.prepare_process` calls it;
+programs without that call it before they import TensorFlow. No import of this library does.
+"""
+
+import ctypes
+import importlib.util
+import os
+import pathlib
+
+# What TensorFlow opens before it registers a GPU, and the parts that cuDNN opens when it needs
+# them: files of NVIDIA's packages, each after those it is linked to.
+_FOR_DEVICES = (
+    "cuda_runtime/lib/libcudart.so.11.0",
+    "cublas/lib/libcublasLt.so.11",
+    "cublas/lib/libcublas.so.11",
+    "cufft/lib/libcufft.so.10",
+    "cusolver/lib/libcusolver.so.11",
+    "cusparse/lib/libcusparse.so.11",
+    "cudnn/lib/libcudnn.so.8",
+    "cudnn/lib/libcudnn_ops_infer.so.8",
+    "cudnn/lib/libcudnn_ops_train.so.8",
+    "cudnn/lib/libcudnn_cnn_infer.so.8",
+    "cudnn/lib/libcudnn_cnn_train.so.8",
+    "cudnn/lib/libcudnn_adv_infer.so.8",
+    "cudnn/lib/libcudnn_adv_train.so.8",
+)
+_FOR_PROFILER = ("cuda_cupti/lib/libcupti.so.11.8",)
+
+
+def load_cuda_libraries() -> None:
+    """Makes TensorFlow, if it is imported after this, use the installed CUDA libraries.
+
+    A library that is loaded already is what its name finds from then on. The folder with `ptxas`
+    becomes the first in `PATH`, and the one with libdevice is added to `XLA_FLAGS`; both are left
+    alone where `XLA_FLAGS` names an `xla_gpu_cuda_data_dir`, or a file of flags.
+
+    Does nothing without NVIDIA's driver, and nothing about what is not installed.
+    """
+    if not has_driver():
+        return
+    for library in _FOR_DEVICES + _FOR_PROFILER:
+        if path := _installed(library):
+            _opens(path)
+    if ptxas := _installed("cuda_nvcc/bin/ptxas"):
+        _compile_with(ptxas)
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is there; if so, there may still be no GPU."""
+    return _opens("libcuda.so.1")
+
+
+def missing_libraries() -> list[str]:
+    """The names of the libraries that TensorFlow needs to use a GPU and that cannot be opened.
+
+    Those that can be are loaded into the process. The driver's own is not among them.
+    """
+
+    def is_missing(library):
+        path = _installed(library)
+        return not (path and _opens(path)) and not _opens(_name(library))
+
+    return [_name(library) for library in _FOR_DEVICES if is_missing(library)]
+
+
+def _compile_with(ptxas: pathlib.Path) -> None:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_cuda_data_dir" in flags or (flags and not flags.lstrip().startswith("-")):
+        return
+    folder = ptxas.parents[1]
+    os.environ["XLA_FLAGS"] = f'{flags} --xla_gpu_cuda_data_dir="{folder}"'.lstrip()
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([str(ptxas.parent), path])
+
+
+def _installed(file: str) -> pathlib.Path | None:
+    """A file of NVIDIA's packages, which share the folder `nvidia`."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec else []
+    paths = (pathlib.Path(folder, file) for folder in folders)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _opens(library: str | pathlib.Path) -> bool:
+    try:
+        ctypes.CDLL(str(library))
+    except OSError:
+        return False
+    return True
+
+
+def _name(library: str) -> str:
+    return pathlib.PurePath(library).name
