@@ -16,8 +16,11 @@ _MODULES = {
     "ProgramContext": "tff_pfl.runtime.program",
     "WorkerDiedError": "tff_pfl.runtime.cpp",
     "create_async_cpp_context": "tff_pfl.runtime.cpp",
+    "create_async_graph_context": "tff_pfl.runtime.graph.contexts",
     "create_cpp_context": "tff_pfl.runtime.cpp",
+    "create_graph_context": "tff_pfl.runtime.graph.contexts",
     "set_cpp_context": "tff_pfl.runtime.cpp",
+    "set_graph_context": "tff_pfl.runtime.graph.contexts",
 }
 
 __all__ = list(_MODULES)

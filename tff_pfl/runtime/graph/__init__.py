@@ -1,0 +1,1 @@
+"""Execution of TFF computations as one TensorFlow graph, vectorised over clients."""

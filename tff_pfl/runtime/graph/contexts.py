@@ -1,0 +1,71 @@
+"""The graph executor behind TFF's execution contexts."""
+
+from collections.abc import Sequence
+
+import absl.logging
+import tensorflow_federated as tff
+
+from tff_pfl.names import check_names
+from tff_pfl.runtime.graph import devices as device_names
+from tff_pfl.runtime.graph import executor, mapping
+
+
+def create_graph_context(
+    *,
+    devices: Sequence[str] | None = None,
+    vectorize: str = mapping.AUTO,
+    max_concurrent_clients: int | None = None,
+    jit_compile: bool = False,
+    keep_tensors: bool | None = None,
+) -> tff.framework.SyncExecutionContext:
+    """A context that runs each TFF computation as one TensorFlow graph, in this process.
+
+    It executes what TFF's stock runtime executes, and secure sums as well (in the clear). Graphs
+    are built at the first call of a computation, and used again for cohorts of any size.
+
+    Args:
+        devices: Names of devices (`["GPU:0", "GPU:1"]`, `["/job:worker/task:1/device:CPU:0"]`),
+            among which the clients of a cohort are divided in order; what is placed at the server
+            runs on the first. `None`: all GPUs, or the CPU. Devices of other machines are there
+            after `tf.config.experimental_connect_to_cluster`.
+        vectorize: How a function is applied to the clients of a device. `"always"`: to all at
+            once, each operation on a stack of their values; an error where that is impossible.
+            `"never"`: in a loop over clients, whose graph does not grow with their number.
+            `"auto"`: at once where possible. It is not where clients' tensors differ in shape, for
+            sequences (`tf.data`), for variables, for operations that TensorFlow cannot vectorize,
+            and, on CPUs, for convolutions whose filters differ by client (on GPUs these become
+            grouped convolutions). The choice is logged, once for each function.
+        max_concurrent_clients: How many clients of a device are computed at a time, which bounds
+            the memory. By default, in a stack: all of them; in a loop: as many as there are CPU
+            cores.
+        jit_compile: Whether XLA compiles what is vectorized. It takes seconds for each size of a
+            cohort, and stateless random integers may be others than without.
+        keep_tensors: Whether arrays of results that are not placed at clients stay tensors on
+            their device, instead of becoming NumPy arrays. By default on GPUs. Either way, an
+            array that is an argument again is not copied to the device again.
+
+    Raises:
+        ValueError: A device is not there, or a number is not positive.
+        UnknownNameError: `vectorize` is none of the three.
+    """
+    check_names("vectorize", [vectorize], mapping.VECTORIZE)
+    if max_concurrent_clients is not None and max_concurrent_clients < 1:
+        raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
+    devices = device_names.choose(devices)
+    if keep_tensors is None:
+        keep_tensors = "device:CPU" not in devices[0]
+    absl.logging.info("Clients are computed on %s.", ", ".join(devices))
+    client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
+    return tff.framework.SyncExecutionContext(
+        executor.GraphExecutorFactory(devices, client_map, keep_tensors)
+    )
+
+
+def create_async_graph_context(**options) -> tff.framework.AsyncExecutionContext:
+    """As `create_graph_context`, for federated programs; see `tff_pfl.runtime.ProgramContext`."""
+    return tff.framework.AsyncExecutionContext(create_graph_context(**options).executor_factory)
+
+
+def set_graph_context(**options) -> None:
+    """Makes `create_graph_context(...)` the context in which TFF computations are executed."""
+    tff.framework.set_default_context(create_graph_context(**options))

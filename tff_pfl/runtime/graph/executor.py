@@ -1,0 +1,178 @@
+"""An executor for TFF that runs a computation as one TensorFlow graph in this process."""
+
+import collections
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import internals, lowering, mapping, transfer, values
+
+# Graphs that are kept: of how many computations, and how many of each.
+_MAX_PROGRAMS = 64
+_MAX_GRAPHS = 16
+
+
+class GraphExecutorFactory(tff.framework.ExecutorFactory):
+    """Makes executors that share their graphs; see `create_graph_context`."""
+
+    def __init__(self, devices: Sequence[str], client_map: mapping.ClientMap, keep_tensors: bool):
+        self.devices = tuple(devices)
+        self.client_map = client_map
+        self.keep_tensors = keep_tensors
+        self._programs = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def create_executor(self, cardinalities):
+        return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, 0))
+
+    def clean_up_executor(self, cardinalities):
+        """Does nothing: an executor holds no resources, and a graph that failed still works."""
+
+    def program(self, computation: tff.framework.ConcreteComputation) -> "Program":
+        """The program of a computation, kept as long as the computation is in use."""
+        proto = tff.framework.ConcreteComputation.get_proto(computation)
+        with self._lock:
+            program = self._programs.pop(id(proto), None)
+            if program is None:
+                program = Program(self, proto, computation.to_building_block())
+            self._programs[id(proto)] = program
+            if len(self._programs) > _MAX_PROGRAMS:
+                self._programs.popitem(last=False)
+        return program
+
+
+class Program:
+    """A computation, and its graphs."""
+
+    def __init__(self, factory: GraphExecutorFactory, proto, block):
+        self._factory = factory
+        self._proto = proto  # kept, so that its id is not given to another
+        self._block = block
+        self._functions = {}
+        self._graphs = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(self, argument, type_signature: tff.types.FunctionType, num_clients: int) -> Any:
+        """Runs the computation for a cohort."""
+        sizes = _sizes(num_clients, len(self._factory.devices))
+        layout, tensors = None, []
+        if type_signature.parameter is not None:
+            layout, tensors = transfer.ingest(
+                argument,
+                type_signature.parameter,
+                self._factory.devices[0],
+                list(zip(self._factory.devices, _slices(sizes), strict=False)),
+            )
+        graph, result_layout = self._graph(layout, type_signature, len(sizes))
+        outputs = graph(*map(tf.constant, sizes), *tensors)
+        return transfer.results(
+            type_signature.result, result_layout, iter(outputs), sizes, self._factory.keep_tensors
+        )
+
+    def _graph(self, layout, type_signature, num_shards):
+        key = layout, num_shards
+        with self._lock:
+            if key not in self._graphs:
+                self._graphs[key] = self._trace(layout, type_signature, num_shards)
+                if len(self._graphs) > _MAX_GRAPHS:
+                    self._graphs.popitem(last=False)
+            self._graphs.move_to_end(key)
+            return self._graphs[key]
+
+    def _trace(self, layout, type_signature, num_shards):
+        emitted = []
+
+        def lowered(*tensors):
+            tensors = iter(tensors)
+            shards = [
+                values.Shard(device, next(tensors), ())
+                for device in self._factory.devices[:num_shards]
+            ]
+            context = lowering.Lowering(
+                self._functions, self._factory.client_map, self._factory.devices[0], shards
+            )
+            with tf.device(self._factory.devices[0]):
+                argument = None
+                if layout is not None:
+                    argument = layout.build(type_signature.parameter, tensors, context)
+                result = context.evaluate(self._block, {})
+                if isinstance(result, values.Function):
+                    result = result.call(argument)
+                result_layout, outputs = transfer.emit(result, type_signature.result)
+            emitted.append(result_layout)
+            return outputs
+
+        specs = [tf.TensorSpec([], tf.int32)] * num_shards
+        if layout is not None:
+            specs += layout.specs(type_signature.parameter, num_shards)
+        graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
+        return graph, emitted[-1]
+
+
+def _sizes(num_clients: int, num_devices: int) -> list[int]:
+    """How many clients each device gets; devices that would get none are left out."""
+    share, rest = divmod(num_clients, num_devices)
+    sizes = [share + (index < rest) for index in range(num_devices)]
+    return [size for size in sizes if size]
+
+
+def _slices(sizes):
+    start = 0
+    for size in sizes:
+        yield slice(start, start + size)
+        start += size
+
+
+class _Value(internals.ExecutorValue):
+    """A value of Python, or a computation, and its type."""
+
+    def __init__(self, value, type_signature):
+        self.value = value
+        self._type_signature = type_signature
+
+    @property
+    def type_signature(self):
+        return self._type_signature
+
+    @property
+    def reference(self):
+        return self.value
+
+    async def compute(self):
+        return self.value
+
+
+class _GraphExecutor(internals.Executor):
+    """Collects an argument, as TFF hands it over in parts, and runs a computation on it."""
+
+    def __init__(self, factory: GraphExecutorFactory, num_clients: int):
+        self._factory = factory
+        self._num_clients = num_clients
+
+    def close(self):
+        """Does nothing."""
+
+    async def create_value(self, value, type_spec=None):
+        if type_spec is None:
+            type_spec = value.type_signature
+        return _Value(value, tff.types.to_type(type_spec))
+
+    async def create_struct(self, elements):
+        elements = tff.structure.from_container(elements)
+        named = list(tff.structure.iter_elements(elements))
+        value = tff.structure.Struct((name, element.value) for name, element in named)
+        types = [(name, x.type_signature) if name else x.type_signature for name, x in named]
+        return _Value(value, tff.types.StructType(types))
+
+    async def create_selection(self, source, index):
+        value = tff.structure.from_container(source.value)[index]
+        return _Value(value, source.type_signature[index])
+
+    async def create_call(self, comp, arg=None):
+        program = self._factory.program(comp.value)
+        argument = None if arg is None else arg.value
+        result = program.run(argument, comp.type_signature, self._num_clients)
+        return _Value(result, comp.type_signature.result)

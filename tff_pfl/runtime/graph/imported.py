@@ -1,0 +1,185 @@
+"""The TensorFlow graph of a TFF computation, made a function of this process."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tff_pfl.runtime.graph import internals
+
+# A variable of this name is a new one at each run of its operation (TensorFlow's `ResourceHandle`).
+_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+# Resources whose operations have a twin that makes a new one at each run, freed when unused.
+_ANONYMOUS_OPS = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+}
+_SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
+
+
+class ImportedFunction:
+    """`(flat tensors) -> flat tensors`, from the `TensorFlow` message of a TFF computation.
+
+    Sequences are variant tensors. Calling it adds one operation to the graph. Each run has
+    variables and tables of its own, as a session has in the stock runtime: clients that run at the
+    same time share none.
+    """
+
+    def __init__(self, message, input_specs: Sequence[tf.TensorSpec]):
+        """Imports.
+
+        Args:
+            message: `tensorflow` of a TFF `Computation` message.
+            input_specs: The inputs in the order of the flattened parameter.
+        """
+        graph_def = tf.compat.v1.GraphDef()
+        if not message.graph_def.Unpack(graph_def):
+            raise ValueError("A TensorFlow computation without a graph.")
+        inputs = _tensor_names(message.parameter) if message.HasField("parameter") else []
+        outputs = _tensor_names(message.result)
+        _replace_session_token(graph_def, message.session_token_tensor_name)
+        # What neither the results nor the initialization need, the stock runtime does not run.
+        roots = [*outputs, message.initialize_op] if message.initialize_op else outputs
+        needed = _ancestors(graph_def, roots)
+        for index in reversed(range(len(graph_def.node))):
+            if graph_def.node[index].name not in needed:
+                del graph_def.node[index]
+        for node in graph_def.node:
+            node.attr.pop("_class", None)  # a wish to be near a node that may be gone
+        variables = _separate_resources(graph_def)
+        if message.initialize_op:
+            _initialize_first(graph_def, message.initialize_op)
+        functions = _load_library(graph_def)
+
+        def run(*args):
+            for function in functions:
+                function.add_to_graph(tf.compat.v1.get_default_graph())
+            handles = [f"{variable}:0" for variable in variables]
+            present = {node.name for node in graph_def.node}
+            imported = tf.graph_util.import_graph_def(
+                graph_def,
+                # An argument that is captured from an outer graph only becomes an input by an
+                # operation that is built in Python; an import is not.
+                input_map={
+                    name: tf.identity(arg)
+                    for name, arg in zip(inputs, args, strict=True)
+                    if _node_of(name) in present
+                },
+                return_elements=[*outputs, *handles],
+                name="",
+            )
+            results, handles = imported[: len(outputs)], imported[len(outputs) :]
+            if handles:
+                graph = tf.compat.v1.get_default_graph()
+                with tf.control_dependencies([op for op in graph.get_operations() if op.outputs]):
+                    for handle in handles:
+                        tf.raw_ops.DestroyResourceOp(resource=handle)
+            return [tf.identity(result) for result in results]
+
+        self._function = tf.compat.v1.wrap_function(run, list(input_specs))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether two calls with the same arguments may give different results."""
+        return any(op.op_def.is_stateful for op in self._function.graph.get_operations())
+
+    def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
+        return self._function(*args)
+
+
+def _tensor_names(binding) -> list[str]:
+    """The names of the tensors of a binding, flattened."""
+    kind = binding.WhichOneof("binding")
+    if kind == "tensor":
+        return [binding.tensor.tensor_name]
+    if kind == "sequence":
+        return [binding.sequence.variant_tensor_name]
+    return [name for element in binding.struct.element for name in _tensor_names(element)]
+
+
+def _node_of(name: str) -> str:
+    return name.removeprefix("^").split(":")[0]
+
+
+def _replace_session_token(graph_def, tensor_name) -> None:
+    """Makes a constant of the token, which only TFF's operations for remote data read."""
+    for node in graph_def.node:
+        if node.name == _node_of(tensor_name):
+            node.op = "Const"
+            del node.input[:]
+            node.attr.clear()
+            node.attr["dtype"].type = tf.string.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(""))
+
+
+def _ancestors(graph_def, names) -> set[str]:
+    """The nodes that the named ones depend on, and these themselves."""
+    nodes = {node.name: node for node in graph_def.node}
+    found, stack = set(), [_node_of(name) for name in names]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack.extend(map(_node_of, nodes[name].input))
+    return found
+
+
+def _separate_resources(graph_def) -> list[str]:
+    """Gives each run its own variables and tables; returns the variables' nodes."""
+    variables = []
+    for node in graph_def.node:
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = _ANONYMOUS.encode()
+            node.attr["container"].s = b""
+            variables.append(node.name)
+        elif node.op in _ANONYMOUS_OPS:
+            node.op = _ANONYMOUS_OPS[node.op]
+            for attribute in _SHARING_ATTRIBUTES:
+                node.attr.pop(attribute, None)
+    return variables
+
+
+def _initialize_first(graph_def, initialize_op: str) -> None:
+    """Makes what follows the initialization, but is no part of it, wait for its end."""
+    initialization = _ancestors(graph_def, [initialize_op])
+    for node in graph_def.node:
+        if node.name not in initialization and any(
+            _node_of(source) in initialization for source in node.input
+        ):
+            node.input.append(f"^{_node_of(initialize_op)}")
+
+
+def _load_library(graph_def) -> list:
+    """Takes the functions out of a graph and returns them as functions with Python graphs.
+
+    Only such functions can be vectorized. Their names become unique: those of different
+    computations are often the same.
+    """
+    library = {definition.signature.name: definition for definition in graph_def.library.function}
+    loaded = {}
+    scratch = tf.Graph()
+
+    def load(name):
+        if name in loaded or name not in library:
+            return
+        definition = library[name]
+        link(definition.node_def)
+        definition.attr.pop("_input_shapes", None)
+        loaded[name] = internals.concrete_function(definition, scratch, list(loaded.values()))
+
+    def link(nodes):
+        """Loads what nodes call, and renames the calls."""
+        for node in nodes:
+            load(node.op)
+            if node.op in loaded:
+                node.op = loaded[node.op].name.decode()
+            for attribute in node.attr.values():
+                for function in (attribute.func, *attribute.list.func):
+                    load(function.name)
+                    if function.name in loaded:
+                        function.name = loaded[function.name].name.decode()
+
+    link(graph_def.node)
+    graph_def.ClearField("library")
+    return list(loaded.values())

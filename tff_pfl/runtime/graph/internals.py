@@ -1,0 +1,96 @@
+"""What the graph executor needs of TFF and TensorFlow that is not public, in one place.
+
+Each name was checked with the versions below; with others the import fails, and says so.
+"""
+
+from importlib import metadata
+
+CHECKED_VERSIONS = {"tensorflow-federated": "0.87.0", "tensorflow": "2.14.1"}
+
+
+def _check_versions() -> None:
+    for package, checked in CHECKED_VERSIONS.items():
+        installed = metadata.version(package)
+        if installed != checked:
+            raise ImportError(
+                f"The graph executor uses internals of {package} that were checked with version "
+                f"{checked}; version {installed} is installed. Install {package}=={checked}, or "
+                "run on TFF's own runtime: --runtime=cpp, tff_pfl.runtime.create_cpp_context()."
+            )
+
+
+_check_versions()
+
+# ruff: noqa: E402
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type as _function_type
+from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
+from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
+from tensorflow.python.ops.parallel_for.pfor import PFor
+from tensorflow.python.ops.parallel_for.pfor import (
+    _convert_flatten_batch as pfor_convert_flatten_batch,
+)
+from tensorflow.python.ops.parallel_for.pfor import (
+    _convert_flatten_batch_shape_input as pfor_convert_flatten_batch_shape_input,
+)
+from tensorflow.python.ops.parallel_for.pfor import _create_op as pfor_create_op
+from tensorflow.python.ops.parallel_for.pfor import (
+    _flatten_with_inner_dim as pfor_flatten_with_inner_dim,
+)
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry as pfor_rules
+from tensorflow.python.ops.parallel_for.pfor import _PforInput as PForInput
+from tensorflow.python.ops.parallel_for.pfor import _stack as pfor_stack
+from tensorflow.python.ops.parallel_for.pfor import (
+    _unflatten_with_inner_dim as pfor_unflatten_with_inner_dim,
+)
+from tensorflow.python.ops.parallel_for.pfor import wrap as pfor_wrap
+from tensorflow_federated.python.core.impl.compiler.array import is_compatible_dtype
+from tensorflow_federated.python.core.impl.executors.executor_base import Executor
+from tensorflow_federated.python.core.impl.executors.executor_value_base import ExecutorValue
+from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
+    make_data_set_from_elements as dataset_of_elements,
+)
+
+__all__ = [
+    "Executor",
+    "ExecutorValue",
+    "PFor",
+    "PForInput",
+    "concrete_function",
+    "dataset_of_elements",
+    "is_compatible_dtype",
+    "pfor_convert_flatten_batch",
+    "pfor_convert_flatten_batch_shape_input",
+    "pfor_create_op",
+    "pfor_flatten_with_inner_dim",
+    "pfor_rules",
+    "pfor_stack",
+    "pfor_unflatten_with_inner_dim",
+    "pfor_wrap",
+]
+
+
+def concrete_function(definition, graph: tf.Graph, callees):
+    """A function from its definition, with a Python graph, as `tf.vectorized_map` demands.
+
+    Args:
+        definition: A `FunctionDef`, whose nodes call the functions `callees` by their names.
+        graph: Any graph, to find the functions in.
+        callees: Functions that were made by this function.
+    """
+    with graph.as_default():
+        function_graph = _function_def_to_graph.function_def_to_graph(definition)
+    for callee in callees:
+        callee.add_to_graph(function_graph)
+
+    def specs(tensors):
+        return tuple(tf.TensorSpec.from_tensor(tensor) for tensor in tensors)
+
+    function_type = _function_type.from_structured_signature(
+        (specs(function_graph.inputs), {}), specs(function_graph.outputs), {}
+    )
+    function = _concrete_function.ConcreteFunction.from_func_graph(
+        function_graph, function_type, attrs=definition.attr
+    )
+    function.add_to_graph(graph)
+    return function

@@ -1,0 +1,383 @@
+"""What each of TFF's intrinsics is in a graph.
+
+Reductions give what the bodies of TFF's stock runtime give; the secure sums are computed in the
+clear, with the checks of their bounds, as everywhere in simulations.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import values
+from tff_pfl.runtime.graph.values import Clients, Function, Shared, Stacked
+
+# The bits of a secure sum: one of 63 is left for the sum of two values.
+_MAX_SECURE_BITS = 62
+# Sequences of fewer elements are reduced without a loop, so that they can be vectorized.
+_FEW_ELEMENTS = 8
+
+HANDLERS: dict[str, Callable] = {}  # by URI: (lowering, type signature, argument) -> value
+
+
+def _lowers(*uris):
+    def register(handler):
+        HANDLERS.update(dict.fromkeys(uris, handler))
+        return handler
+
+    return register
+
+
+# Placing, mapping, packing.
+
+
+@_lowers("federated_value_at_server")
+def _value_at_server(lowering, type_signature, argument):
+    return argument
+
+
+@_lowers("federated_value_at_clients", "federated_broadcast")
+def _value_at_clients(lowering, type_signature, argument):
+    return lowering.shared(argument, type_signature.result.member)
+
+
+@_lowers("federated_eval_at_server")
+def _eval_at_server(lowering, type_signature, function):
+    return lowering.at_server(function, None)
+
+
+@_lowers("federated_eval_at_clients")
+def _eval_at_clients(lowering, type_signature, function):
+    return lowering.map_clients(function, lowering.no_values())
+
+
+@_lowers("federated_apply")
+def _apply(lowering, type_signature, argument):
+    function, value = argument
+    return lowering.at_server(function, value)
+
+
+@_lowers("federated_map", "federated_map_all_equal")
+def _map(lowering, type_signature, argument):
+    function, value = argument
+    if isinstance(value, Clients):
+        return lowering.map_clients(function, value)
+    return lowering.at_server(function, value)
+
+
+@_lowers("federated_zip_at_server")
+def _zip_at_server(lowering, type_signature, argument):
+    return argument
+
+
+@_lowers("federated_zip_at_clients")
+def _zip_at_clients(lowering, type_signature, argument):
+    return _zip(lowering, type_signature.result.member, argument)
+
+
+def _zip(lowering, member, argument) -> Clients:
+    columns = values.flatten(argument)
+    rows = zip(*(column.shards for column in columns), strict=True)
+    leaves = ([leaf for shard in row for leaf in shard.leaves] for row in rows)
+    return lowering.no_values().with_leaves(member, leaves)
+
+
+@_lowers("federated_select", "federated_secure_select")
+def _select(lowering, type_signature, argument):
+    keys, _, server_value, function = argument
+
+    def element(key):
+        return function.call((server_value, key))
+
+    element_type = type_signature.result.member.element
+    return keys.with_leaves(
+        type_signature.result.member,
+        ([values.Selected(shard.leaves[0], element, element_type)] for shard in keys.shards),
+    )
+
+
+# Reducing.
+
+
+@_lowers("federated_sum")
+def _sum(lowering, type_signature, argument):
+    return lowering.reduce_clients(argument, _sum_leaf, tf.add_n, _zeros)
+
+
+def _sum_leaf(leaf, size):
+    if isinstance(leaf, Shared):
+        return leaf.value * tf.cast(size, leaf.value.dtype)
+    return tf.reduce_sum(leaf.tensor, axis=0)
+
+
+def _zeros(leaf_type):
+    shape = [0 if dimension is None else dimension for dimension in leaf_type.shape]
+    return tf.zeros(shape, values.dtype(leaf_type))
+
+
+@_lowers("federated_mean")
+def _mean(lowering, type_signature, argument):
+    total = _sum(lowering, None, argument)
+    size = tf.add_n([shard.size for shard in argument.shards]) if argument.shards else 0
+    return _map_leaves(lambda leaf: leaf / tf.cast(size, leaf.dtype), total)
+
+
+@_lowers("federated_weighted_mean")
+def _weighted_mean(lowering, type_signature, argument):
+    value, weight = argument
+    zipped = _zip(lowering, tff.types.to_type((value.member, weight.member)), argument)
+
+    def leaves(shard):
+        *leaves, weights = shard.leaves
+        with tf.device(shard.device):
+            return [_product(leaf, weights, shard.size) for leaf in leaves] + [weights]
+
+    weighted = zipped.with_leaves(zipped.member, map(leaves, zipped.shards))
+    total, total_weight = _sum(lowering, None, weighted)
+    return _map_leaves(lambda leaf: leaf / tf.cast(total_weight, leaf.dtype), total)
+
+
+def _product(leaf, weights, size):
+    """Each client's leaf times its weight."""
+    if isinstance(leaf, values.Ragged):
+        leaf = leaf.to_stacked()
+    factors = weights.value if isinstance(weights, Shared) else weights.tensor
+    if isinstance(leaf, Shared) and isinstance(weights, Shared):
+        return Shared(leaf.value * tf.cast(factors, leaf.value.dtype))
+    tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
+    factors = tf.cast(factors, tensor.dtype)
+    if isinstance(leaf, Shared):
+        return Stacked(tf.tensordot(factors, tensor, axes=0))
+    if isinstance(weights, Stacked):
+        ones = tf.ones([tf.rank(tensor) - 1], tf.int32)
+        factors = tf.reshape(factors, tf.concat([[size], ones], axis=0))
+    return Stacked(tensor * factors)
+
+
+@_lowers("federated_min")
+def _min(lowering, type_signature, argument):
+    return _extreme(lowering, argument, tf.minimum, tf.reduce_min, lambda limits: limits.max)
+
+
+@_lowers("federated_max")
+def _max(lowering, type_signature, argument):
+    return _extreme(lowering, argument, tf.maximum, tf.reduce_max, lambda limits: limits.min)
+
+
+def _extreme(lowering, argument, combine, reduce, limit):
+    """The least or greatest value; no clients have, and no infinity exceeds, the type's limit."""
+
+    def start(tensor_type):
+        limits = np.iinfo if np.issubdtype(tensor_type.dtype, np.integer) else np.finfo
+        dtype = tensor_type.dtype.type
+        return tf.cast(tf.constant(limit(limits(dtype)), dtype), values.dtype(tensor_type))
+
+    def empty(leaf_type):
+        return tf.zeros_like(_zeros(leaf_type)) + start(leaf_type)
+
+    def leaf(leaf, size):
+        extreme = leaf.value if isinstance(leaf, Shared) else reduce(leaf.tensor, axis=0)
+        return combine(extreme, start(tff.types.TensorType(extreme.dtype.as_numpy_dtype)))
+
+    return lowering.reduce_clients(
+        argument, leaf, lambda partial: functools.reduce(combine, partial), empty
+    )
+
+
+@_lowers("federated_aggregate")
+def _aggregate(lowering, type_signature, argument):
+    clients, zero, accumulate, merge, report = argument
+    accumulator_type = accumulate.type_signature.parameter[0]
+    invariants = tuple(
+        tf.TensorShape(leaf_type.shape) for leaf_type in values.leaf_types(accumulator_type)
+    )
+
+    def fold(shard, start):
+        def body(index, leaves):
+            accumulator = values.pack(accumulator_type, iter(leaves))
+            accumulator = accumulate.call((accumulator, shard.at(index, clients.member)))
+            return index + 1, tuple(map(tf.convert_to_tensor, values.flatten(accumulator)))
+
+        _, leaves = tf.while_loop(
+            lambda index, _: index < shard.size,
+            body,
+            (tf.constant(0), tuple(map(tf.convert_to_tensor, values.flatten(start)))),
+            shape_invariants=(tf.TensorShape([]), invariants),
+        )
+        return values.pack(accumulator_type, iter(leaves))
+
+    partial = []
+    for shard in clients.shards:
+        with tf.device(shard.device):
+            partial.append(fold(shard, zero))
+    total = functools.reduce(
+        lambda left, right: lowering.at_server(merge, (left, right)), partial or [zero]
+    )
+    return lowering.at_server(report, total)
+
+
+@_lowers("federated_secure_sum")
+def _secure_sum(lowering, type_signature, argument):
+    clients, bound = argument
+    bounds = iter(_for_each_leaf(bound, clients.member))
+    checked = {}
+
+    def leaf(leaf, size):
+        bound = tf.cast(checked[id(leaf)], tf.int64)
+        tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
+        check = tf.debugging.assert_less_equal(
+            tf.cast(tensor, tf.int64),
+            bound,
+            "A client's value is larger than maximum of the secure sum.",
+        )
+        with tf.control_dependencies([check]):
+            return tf.identity(_sum_leaf(leaf, size))
+
+    bounds = list(bounds)
+    for shard in clients.shards:
+        checked.update((id(leaf), bound) for leaf, bound in zip(shard.leaves, bounds, strict=True))
+    return lowering.reduce_clients(clients, leaf, tf.add_n, _zeros)
+
+
+@_lowers("federated_secure_sum_bitwidth")
+def _secure_sum_bitwidth(lowering, type_signature, argument):
+    clients, bits = argument
+
+    def bound(bits):
+        check = tf.debugging.assert_less_equal(
+            tf.cast(bits, tf.int64),
+            tf.constant(_MAX_SECURE_BITS, tf.int64),
+            f"A secure sum has at most {_MAX_SECURE_BITS} bits.",
+        )
+        with tf.control_dependencies([check]):
+            return tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(bits, tf.int64)) - 1
+
+    return _secure_sum(lowering, None, (clients, _map_leaves(bound, bits)))
+
+
+@_lowers("federated_secure_modular_sum")
+def _secure_modular_sum(lowering, type_signature, argument):
+    clients, modulus = argument
+    total = _sum(lowering, None, clients)
+    moduli = iter(_for_each_leaf(modulus, clients.member))
+    return _map_leaves(
+        lambda leaf: tf.math.floormod(leaf, tf.cast(next(moduli), leaf.dtype)), total
+    )
+
+
+def _for_each_leaf(value, member) -> list:
+    """A number, or a structure of one for each leaf, as a list of one for each leaf."""
+    count = len(values.leaf_types(member))
+    return values.flatten(value) if isinstance(value, tuple) else [value] * count
+
+
+def _map_leaves(function, value):
+    if isinstance(value, tuple):
+        return tuple(_map_leaves(function, element) for element in value)
+    return function(value)
+
+
+# Sequences.
+
+
+@_lowers("sequence_map")
+def _sequence_map(lowering, type_signature, argument):
+    function, sequence = argument
+    element_type = type_signature.result.element
+    if isinstance(sequence, values.Elements):
+        return values.Elements(
+            sequence.keys, lambda key: function.call(sequence.element(key)), element_type
+        )
+
+    argument_type = type_signature.parameter[1].element
+
+    def call(*tensors):
+        element = function.call(values.from_components(argument_type, tensors))
+        return values.components(element_type, element)
+
+    return values.to_variant(values.to_dataset(sequence, argument_type).map(call))
+
+
+@_lowers("sequence_reduce")
+def _sequence_reduce(lowering, type_signature, argument):
+    sequence, zero, function = argument
+    return _reduce(sequence, type_signature.parameter[0].element, zero, function)
+
+
+@_lowers("sequence_sum")
+def _sequence_sum(lowering, type_signature, sequence):
+    element_type = type_signature.parameter.element
+    zero = values.pack(element_type, map(_zeros, values.leaf_types(element_type)))
+    plus = Function(
+        lambda argument: values.pack(
+            element_type, map(tf.add, values.flatten(argument[0]), values.flatten(argument[1]))
+        ),
+        tff.types.FunctionType((element_type, element_type), element_type),
+    )
+    return _reduce(sequence, element_type, zero, plus)
+
+
+def _reduce(sequence, element_type, zero, function):
+    state_type = function.type_signature.parameter[0]
+    if isinstance(sequence, values.Elements):
+        count = sequence.keys.shape[0]
+        if count is not None and count <= _FEW_ELEMENTS:
+            for index in range(count):
+                zero = function.call((zero, sequence.element(sequence.keys[index])))
+            return zero
+        sequence = sequence.to_variant()
+
+    def step(state, tensors):
+        state = values.pack(state_type, iter(state))
+        element = values.from_components(element_type, tensors)
+        return tuple(map(values.as_tensor, values.flatten(function.call((state, element)))))
+
+    start = tuple(map(values.as_tensor, values.flatten(zero)))
+    leaves = values.to_dataset(sequence, element_type).reduce(start, step)
+    return values.pack(state_type, iter(leaves))
+
+
+# What the operators of TFF's values are.
+
+
+@_lowers("generic_plus")
+def _plus(lowering, type_signature, argument):
+    return _elementwise(lowering, type_signature, tf.add, argument)
+
+
+@_lowers("generic_multiply")
+def _multiply(lowering, type_signature, argument):
+    return _elementwise(lowering, type_signature, tf.multiply, argument)
+
+
+@_lowers("generic_divide")
+def _divide(lowering, type_signature, argument):
+    return _elementwise(lowering, type_signature, tf.divide, argument)
+
+
+@_lowers("generic_zero")
+def _zero(lowering, type_signature, argument):
+    return values.pack(type_signature, map(_zeros, values.leaf_types(type_signature)))
+
+
+def _elementwise(lowering, type_signature, operation, argument):
+    left, right = argument
+
+    def call(argument):
+        left, right = argument
+        if not isinstance(right, tuple) and isinstance(left, tuple):
+            return _map_leaves(lambda leaf: operation(leaf, right), left)
+        leaves = map(operation, values.flatten(left), values.flatten(right))
+        return values.pack(result_type, leaves)
+
+    result_type = type_signature.result
+    if not isinstance(left, Clients):
+        if isinstance(result_type, tff.types.FederatedType):
+            result_type = result_type.member
+        return call(argument)
+    result_type = result_type.member
+    members = tff.types.to_type((left.member, right.member))
+    function = Function(call, tff.types.FunctionType(members, result_type))
+    return lowering.map_clients(function, _zip(lowering, members, argument))

@@ -1,0 +1,197 @@
+"""Lowers a TFF computation: evaluates its building blocks while a TensorFlow graph is built."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import imported, intrinsics, values
+from tff_pfl.runtime.graph.values import CannotLowerError, Clients, Function, Shared
+
+
+class Lowering:
+    """Evaluates building blocks, under `tf.device` of the server or of the clients."""
+
+    def __init__(self, functions, client_map, server_device: str, shards):
+        """Prepares.
+
+        Args:
+            functions: A dictionary that keeps imported TensorFlow between lowerings.
+            client_map: A `ClientMap`.
+            server_device: Where what is not placed at clients is computed.
+            shards: The shards of the cohort, without leaves.
+        """
+        self._functions = functions
+        self._client_map = client_map
+        self._server_device = server_device
+        self._shards = tuple(shards)
+
+    def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
+        """The value of a building block, with the values of the names it may refer to."""
+        match block:
+            case tff.framework.Reference():
+                return scope[block.name]
+            case tff.framework.Selection():
+                return self.evaluate(block.source, scope)[_index(block)]
+            case tff.framework.Struct():
+                return tuple(self.evaluate(element, scope) for element in block)
+            case tff.framework.Call():
+                function = self.evaluate(block.function, scope)
+                if block.argument is None:
+                    return function.call(None)
+                return function.call(self.evaluate(block.argument, scope))
+            case tff.framework.Block():
+                for name, value in block.locals:
+                    scope = {**scope, name: self.evaluate(value, scope)}
+                return self.evaluate(block.result, scope)
+            case tff.framework.Lambda():
+                return self._lambda(block, scope)
+            case tff.framework.CompiledComputation():
+                return self._compiled(block)
+            case tff.framework.Intrinsic():
+                return self._intrinsic(block)
+            case tff.framework.Literal():
+                return tf.constant(block.value, values.dtype(block.type_signature))
+        raise CannotLowerError(
+            f"The graph executor cannot lower {type(block).__name__}: "
+            f"{block.compact_representation()}. TFF's own runtime may: "
+            "tff_pfl.runtime.create_cpp_context(), --runtime=cpp."
+        )
+
+    def _lambda(self, block, scope):
+        name = block.parameter_name
+
+        def call(argument):
+            inner = scope if name is None else {**scope, name: argument}
+            return self.evaluate(block.result, inner)
+
+        parts = list(_descendants(block.result))
+        called = [
+            scope[part.name]
+            for part in parts
+            if isinstance(part, tff.framework.Reference)
+            and part.name != name
+            and part.name in scope
+        ]
+        functions = [value for value in called if isinstance(value, Function)]
+        return Function(
+            call,
+            block.type_signature,
+            is_deterministic=all(function.is_deterministic for function in functions)
+            and all(
+                self._compiled(part).is_deterministic
+                for part in parts
+                if isinstance(part, tff.framework.CompiledComputation)
+            ),
+            is_structural=all(isinstance(part, _STRUCTURAL) for part in parts)
+            and all(function.is_structural for function in functions),
+        )
+
+    def _compiled(self, block):
+        kind = block.proto.WhichOneof("computation")
+        if kind != "tensorflow":
+            raise CannotLowerError(
+                f"The graph executor runs TensorFlow (tff.tensorflow.computation), not {kind!r}."
+            )
+        message = block.proto.tensorflow
+        parameter = block.type_signature.parameter
+        key = hashlib.sha256(block.proto.SerializeToString()).digest()
+        if key not in self._functions:
+            specs = (
+                [] if parameter is None else map(values.tensor_spec, values.leaf_types(parameter))
+            )
+            self._functions[key] = imported.ImportedFunction(message, list(specs))
+        function = self._functions[key]
+        result_types = values.leaf_types(block.type_signature.result)
+
+        def call(argument):
+            arguments = () if parameter is None else values.flatten(argument)
+            results = function(*map(values.as_tensor, arguments))
+            for result, leaf_type in zip(results, result_types, strict=True):
+                if isinstance(leaf_type, tff.types.TensorType):
+                    result.set_shape(leaf_type.shape)
+            return values.pack(block.type_signature.result, iter(results))
+
+        return Function(call, block.type_signature, is_deterministic=not function.is_stateful)
+
+    def _intrinsic(self, block):
+        handler = intrinsics.HANDLERS.get(block.uri)
+        if handler is None:
+            raise CannotLowerError(f"The graph executor does not know the intrinsic {block.uri}.")
+        return Function(
+            functools.partial(handler, self, block.type_signature), block.type_signature
+        )
+
+    # What the intrinsics are made of.
+
+    def at_server(self, function: Function, argument):
+        with tf.device(self._server_device):
+            return function.call(argument)
+
+    def shared(self, value, member) -> Clients:
+        leaves = [Shared(leaf) for leaf in values.flatten(value)]
+        return self.no_values().with_leaves(member, [leaves] * len(self._shards))
+
+    def no_values(self) -> Clients:
+        """The clients of the cohort, each with an empty structure."""
+        return Clients(tff.types.StructType([]), self._shards)
+
+    def map_clients(self, function: Function, clients: Clients) -> Clients:
+        """Applies a function to each client's value."""
+        result = function.type_signature.result
+
+        def call(leaves):
+            return values.flatten(function.call(values.pack(clients.member, iter(leaves))))
+
+        def leaves(shard):
+            if function.is_structural:
+                return call(shard.leaves)
+            with tf.device(shard.device):
+                if function.is_deterministic and all(isinstance(x, Shared) for x in shard.leaves):
+                    return [Shared(leaf) for leaf in call(x.value for x in shard.leaves)]
+                return self._client_map(call, shard, result, str(function.type_signature))
+
+        return clients.with_leaves(result, map(leaves, clients.shards))
+
+    def reduce_clients(self, clients: Clients, reduce_leaf, combine, empty):
+        """Reduces leaves over clients: `reduce_leaf(leaf, size)`, then `combine(results)`."""
+        leaf_types = values.leaf_types(clients.member)
+        partial = []
+        for shard in clients.shards:
+            with tf.device(shard.device):
+                partial.append(
+                    [
+                        reduce_leaf(
+                            leaf.to_stacked() if isinstance(leaf, values.Ragged) else leaf,
+                            shard.size,
+                        )
+                        for leaf in shard.leaves
+                    ]
+                )
+        with tf.device(self._server_device):
+            if not partial:
+                return values.pack(clients.member, map(empty, leaf_types))
+            return values.pack(clients.member, map(combine, zip(*partial, strict=True)))
+
+
+_STRUCTURAL = (
+    tff.framework.Reference,
+    tff.framework.Selection,
+    tff.framework.Struct,
+    tff.framework.Block,
+)
+
+
+def _descendants(block):
+    yield block
+    for child in block.children():
+        yield from _descendants(child)
+
+
+def _index(selection) -> int:
+    if selection.index is not None:
+        return selection.index
+    return tff.structure.name_list_with_nones(selection.source.type_signature).index(selection.name)

@@ -1,0 +1,269 @@
+"""Values while a computation is lowered: nested tuples of tensors, and clients' values in stacks.
+
+A structure is a tuple, whatever names TFF gives its elements: types know them. A sequence is a
+variant tensor, as TensorFlow's data sets are, or `Elements`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+class CannotLowerError(NotImplementedError):
+    """A computation has a construct that the graph executor does not know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function in a computation.
+
+    Attributes:
+        call: From the argument (`None` without a parameter) to the result.
+        type_signature: Its type.
+        is_deterministic: Whether equal arguments give equal results.
+        is_structural: Whether it only selects and packs, so that it may be given anything.
+    """
+
+    call: Callable[[Any], Any]
+    type_signature: tff.types.FunctionType
+    is_deterministic: bool = True
+    is_structural: bool = False
+
+
+def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
+    """The tensor and sequence types of a type without placements, in order."""
+    if not isinstance(type_spec, tff.types.StructType):
+        return [type_spec]
+    return [leaf for element in type_spec for leaf in leaf_types(element)]
+
+
+def flatten(value: Any) -> list:
+    if not isinstance(value, tuple):
+        return [value]
+    return [leaf for element in value for leaf in flatten(element)]
+
+
+def pack(type_spec: tff.types.Type, leaves: Iterator) -> Any:
+    """The value of a type from an iterator over its leaves: the inverse of `flatten`."""
+    if not isinstance(type_spec, tff.types.StructType):
+        return next(leaves)
+    return tuple(pack(element, leaves) for element in type_spec)
+
+
+def tensor_spec(type_spec: tff.types.Type) -> tf.TensorSpec:
+    """What a leaf of a type is in a graph; a sequence is a variant."""
+    if isinstance(type_spec, tff.types.SequenceType):
+        return tf.TensorSpec([], tf.variant)
+    return tf.TensorSpec(type_spec.shape, dtype(type_spec))
+
+
+def dtype(type_spec: tff.types.TensorType) -> tf.DType:
+    return tf.dtypes.as_dtype(type_spec.dtype.type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+    """A sequence given by keys, `[num_elements]`, and the element that belongs to a key."""
+
+    keys: tf.Tensor
+    element: Callable[[tf.Tensor], Any]
+    element_type: tff.types.Type
+
+    def to_variant(self) -> tf.Tensor:
+        dataset = tf.data.Dataset.from_tensor_slices(self.keys)
+        return to_variant(dataset.map(self._components))
+
+    def _components(self, key):
+        return components(self.element_type, self.element(key))
+
+
+def components(element_type, element) -> tuple[tf.Tensor, ...]:
+    """The leaves of a sequence's element in the order that a data set has them."""
+    leaves = [as_tensor(leaf) for leaf in flatten(element)]
+    return tuple(leaves[index] for index in _component_order(element_type))
+
+
+def from_components(element_type, tensors) -> Any:
+    """The element of a sequence from what a data set yields: the inverse of `components`."""
+    leaves = dict(zip(_component_order(element_type), tensors, strict=True))
+    return pack(element_type, (leaves[index] for index in range(len(leaves))))
+
+
+def to_dataset(variant: tf.Tensor, element_type) -> tf.data.Dataset:
+    """A sequence as a data set of tuples of components."""
+    specs = [tensor_spec(leaf) for leaf in leaf_types(element_type)]
+    structure = tuple(specs[index] for index in _component_order(element_type))
+    return tf.data.experimental.from_variant(variant, structure)
+
+
+to_variant = tf.data.experimental.to_variant
+
+
+def _component_order(element_type) -> list[int]:
+    """The leaf that each component of a data set is: dictionaries have theirs in sorted order."""
+
+    def number(type_spec):
+        if not isinstance(type_spec, tff.types.StructType):
+            return next(numbers)
+        names = tff.structure.name_list_with_nones(type_spec)
+        return tff.structure.Struct(zip(names, map(number, type_spec), strict=True))
+
+    numbers = itertools.count()
+    return tf.nest.flatten(tff.types.type_to_py_container(number(element_type), element_type))
+
+
+def as_tensor(leaf) -> tf.Tensor:
+    """A leaf as a graph takes it."""
+    return leaf.to_variant() if isinstance(leaf, Elements) else tf.convert_to_tensor(leaf)
+
+
+# What the clients of a shard have of one leaf. `at(index)` is the value of one of them; `of(rows)`
+# is it too, if `rows` yields a client's rows of the tensors `stacks()`.
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """The same value for all clients: what was broadcast is not copied."""
+
+    value: Any
+
+    def at(self, index):
+        del index
+        return self.value
+
+    def stacks(self):
+        return []
+
+    def of(self, rows):
+        del rows
+        return self.value
+
+    def tensors(self):
+        return [as_tensor(self.value)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacked:
+    """Tensors of one shape, stacked on a leading axis."""
+
+    tensor: tf.Tensor
+
+    def at(self, index):
+        return tf.gather(self.tensor, index)
+
+    def stacks(self):
+        return [self.tensor]
+
+    def of(self, rows):
+        return next(rows)
+
+    def tensors(self):
+        return [self.tensor]
+
+    @staticmethod
+    def specs(leaf_type) -> list[tf.TensorSpec]:
+        spec = tensor_spec(leaf_type)
+        return [tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)]
+
+    @classmethod
+    def take(cls, tensors: Iterator[tf.Tensor]) -> "Stacked":
+        return cls(next(tensors))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Tensors of one rank whose shapes differ: their elements, concatenated, and their shapes."""
+
+    elements: tf.Tensor  # [sum of the sizes]
+    shapes: tf.Tensor  # int32[num_clients, rank]
+
+    def at(self, index):
+        ends = tf.cumsum(tf.reduce_prod(self.shapes, axis=1))
+        shape = self.shapes[index]
+        end = ends[index]
+        return tf.reshape(self.elements[end - tf.reduce_prod(shape) : end], shape)
+
+    def tensors(self):
+        return [self.elements, self.shapes]
+
+    @staticmethod
+    def specs(leaf_type) -> list[tf.TensorSpec]:
+        spec = tensor_spec(leaf_type)
+        return [tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None, spec.shape.rank], tf.int32)]
+
+    @classmethod
+    def take(cls, tensors: Iterator[tf.Tensor]) -> "Ragged":
+        return cls(next(tensors), next(tensors))
+
+    def to_stacked(self) -> Stacked:
+        """The same, if the shapes are equal after all."""
+        shape = self.shapes[0]
+        equal = tf.debugging.assert_equal(
+            self.shapes, shape, "Tensors whose shapes differ by client cannot be aggregated."
+        )
+        with tf.control_dependencies([equal]):
+            return Stacked(tf.reshape(self.elements, tf.concat([[-1], shape], axis=0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Selected:
+    """Sequences of what belongs to keys of the clients' own."""
+
+    keys: Shared | Stacked | Ragged
+    element: Callable[[tf.Tensor], Any]
+    element_type: tff.types.Type
+
+    def at(self, index):
+        return Elements(self.keys.at(index), self.element, self.element_type)
+
+    def stacks(self):
+        return self.keys.stacks()
+
+    def tensors(self):
+        return [
+            tf.map_fn(
+                lambda keys: Elements(keys, self.element, self.element_type).to_variant(),
+                self.keys.tensor,
+                fn_output_signature=tf.TensorSpec([], tf.variant),
+            )
+        ]
+
+    def of(self, rows):
+        return Elements(self.keys.of(rows), self.element, self.element_type)
+
+
+Leaf = Shared | Stacked | Ragged | Selected
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """The clients of one device: `size` of them (an integer tensor), and their leaves."""
+
+    device: str
+    size: tf.Tensor
+    leaves: tuple[Leaf, ...]
+
+    def at(self, index, type_spec):
+        return pack(type_spec, (leaf.at(index) for leaf in self.leaves))
+
+
+@dataclasses.dataclass(frozen=True)
+class Clients:
+    """A value placed at clients, of the type `{member}@CLIENTS`; without clients, no shards."""
+
+    member: tff.types.Type
+    shards: tuple[Shard, ...]
+
+    def with_leaves(self, member, leaves: Iterable[Iterable[Leaf]]) -> "Clients":
+        """The same clients with other values, given for each shard."""
+        return Clients(
+            member,
+            tuple(
+                dataclasses.replace(shard, leaves=tuple(shard_leaves))
+                for shard, shard_leaves in zip(self.shards, leaves, strict=True)
+            ),
+        )

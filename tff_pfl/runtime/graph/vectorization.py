@@ -1,0 +1,229 @@
+"""Vectorization of a function over clients, by the rules of TensorFlow's parallel-for and others.
+
+This module has the rules for calls of functions, for loops and for what broadcasting takes.
+TensorFlow's rule for loops also covers clients that leave the loop at different steps, for which it
+evaluates the condition with the body, branches at each step, and traces the body five times. Most
+loops of client work need none of this; the others are left to it.
+"""
+
+import contextlib
+import functools
+
+import tensorflow as tf
+
+from tff_pfl.runtime.graph import internals, pfor_random
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+
+# The lists that hold tensors of loops, and branches by number.
+_REFUSED = ("TensorList", "Case", "StatelessCase")
+
+
+def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
+    """Calls a function on each row of its inputs.
+
+    Args:
+        function: A concrete function; the tensors it captures are the same for all rows.
+        size: The number of rows.
+        stacks: Its inputs, stacked on a leading axis.
+
+    Returns:
+        Its outputs, stacked.
+    """
+    with _installed():
+        loop = internals.PFor(
+            loop_var=tf.compat.v1.placeholder_with_default(0, []),  # which nothing reads
+            loop_len=size,
+            pfor_ops=[],
+            fallback_to_while_loop=False,
+        )
+        inputs = [*stacks, *function.captured_inputs]
+        are_stacked = [True] * len(stacks) + [False] * len(function.captured_inputs)
+        vectorized, are_stacked = _vectorize(function, loop, [x.shape for x in inputs], are_stacked)
+        return [
+            output if is_stacked else _stack(output, loop.loop_len_vector)
+            for output, is_stacked in zip(vectorized(*inputs), are_stacked, strict=True)
+        ]
+
+
+@contextlib.contextmanager
+def _installed():
+    """Makes these rules TensorFlow's, for as long as the context lasts."""
+    before = dict(internals.pfor_rules)
+    expand = internals.PForInput.expanddim_inputs_for_broadcast
+    try:
+        own = {
+            "PartitionedCall": _convert_call,
+            "StatefulPartitionedCall": _convert_call,
+            "Select": _convert_select,
+            "Squeeze": _convert_squeeze,
+            "StatelessWhile": functools.partial(_convert_while, before["StatelessWhile"]),
+            **pfor_random.rules(before),
+            "While": functools.partial(_convert_while, before["While"]),
+        }
+        refused = {name: _refuse for name in before if name.startswith(_REFUSED)}
+        for name, rule in (before | own | refused).items():
+            internals.pfor_rules[name] = _escaping(rule)
+        own_expand = functools.partialmethod(_expand, expand)
+        internals.PForInput.expanddim_inputs_for_broadcast = own_expand
+        yield
+    except _Escape as escape:
+        raise NotVectorizableError(str(escape)) from escape.__cause__
+    finally:
+        internals.pfor_rules.update(before)
+        internals.PForInput.expanddim_inputs_for_broadcast = expand
+
+
+def _refuse(pfor_input):
+    """TensorFlow has rules for these that fail when they are run."""
+    raise NotImplementedError(f"{pfor_input.op_type} of tensors that differ by client")
+
+
+class _Escape(BaseException):
+    """Carries an exception past parallel-for, which would log it as an error."""
+
+
+def _escaping(rule):
+    def escaping(pfor_input):
+        try:
+            return rule(pfor_input)
+        except Exception as error:
+            raise _Escape(f"{pfor_input.op_type}: {error}") from error
+
+    return escaping
+
+
+def _expand(pfor_input, general_rule):
+    """Inserts axes for broadcasting, with no work left for the graph where ranks are known."""
+    inputs = pfor_input._inputs
+    ranks = [None if x.t.shape.rank is None else x.t.shape.rank - x.is_stacked for x in inputs]
+    if None in ranks:
+        return general_rule(pfor_input)
+    for index, (x, rank) in enumerate(zip(inputs, ranks, strict=True)):
+        if x.is_stacked and rank < max(ranks):
+            shape = tf.shape(x.t)
+            ones = [1] * (max(ranks) - rank)
+            inputs[index] = internals.pfor_wrap(
+                tf.reshape(x.t, tf.concat([shape[:1], ones, shape[1:]], axis=0)), True
+            )
+
+
+def _stack(tensor, size):
+    """`tensor`, `size` times; a gather copies whole rows, as `tf.tile` does not."""
+    if tensor.dtype == tf.variant:
+        return internals.pfor_stack(tensor, size).t
+    return tf.gather(tensor[tf.newaxis], tf.zeros(size, tf.int32))
+
+
+def _convert_select(pfor_input):
+    """A vector of conditions selects rows, as it does in the operation itself."""
+    condition, *branches = (
+        x.t if x.is_stacked else _stack(x.t, pfor_input.pfor.loop_len_vector)
+        for x in pfor_input.inputs
+    )
+    if condition.shape.rank != 1 and condition.shape.rank != branches[0].shape.rank:
+        raise NotImplementedError("Select with conditions of unknown rank")
+    selected = tf.raw_ops.Select(condition=condition, x=branches[0], y=branches[1])
+    return internals.pfor_wrap(selected, True)
+
+
+def _convert_squeeze(pfor_input):
+    """Names the axes: without names, TensorFlow's rule drops that of the clients if it has one."""
+    (tensor,) = pfor_input.inputs
+    shape = pfor_input.op.inputs[0].shape
+    axes = [axis % shape.rank for axis in pfor_input.get_attr("squeeze_dims")] if shape.rank else []
+    if not axes:
+        if not shape.is_fully_defined():
+            raise NotImplementedError("Squeeze of unnamed axes of a tensor of unknown shape")
+        axes = [axis for axis, length in enumerate(shape) if length == 1]
+    axes = [axis + tensor.is_stacked for axis in axes]
+    squeezed = tf.squeeze(tensor.t, axes) if axes else tensor.t
+    return internals.pfor_wrap(squeezed, tensor.is_stacked)
+
+
+def _function(pfor_input, attribute):
+    return pfor_input.op.graph._get_function(pfor_input.get_attr(attribute).name)
+
+
+def _vectorize(function, pfor, shapes, are_stacked):
+    """A function with the inputs that are said to be stacked, and which of its outputs are."""
+    outputs_are_stacked = []
+
+    def vectorized(*tensors):
+        converter = internals.PFor(
+            loop_var=pfor.loop_var,
+            loop_len=pfor.loop_len_vector[0],
+            pfor_ops=function.graph.get_operations(),
+            fallback_to_while_loop=pfor.fallback_to_while_loop,
+            all_indices=pfor.all_indices,
+            all_indices_partitioned=pfor.all_indices_partitioned,
+            pfor_config=pfor.pfor_config,
+        )
+        for inner, tensor, is_stacked in zip(
+            function.graph.inputs, tensors, are_stacked, strict=True
+        ):
+            converter._add_conversion(inner, internals.pfor_wrap(tensor, is_stacked))
+        for operation in function.graph.control_outputs:  # assertions, say
+            converter._convert_helper(operation)
+        outputs = [converter._convert_helper(output) for output in function.graph.outputs]
+        outputs_are_stacked[:] = [output.is_stacked for output in outputs]
+        return [output.t for output in outputs]
+
+    dtypes = [inner.dtype for inner in function.graph.inputs]
+    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    traced = tf.function(vectorized, autograph=False).get_concrete_function(*specs)
+    return traced, outputs_are_stacked
+
+
+def _wrap_all(tensors, are_stacked):
+    return [
+        internals.pfor_wrap(t, stacked) for t, stacked in zip(tensors, are_stacked, strict=True)
+    ]
+
+
+def _convert_call(pfor_input):
+    inputs = pfor_input.inputs
+    vectorized, are_stacked = _vectorize(
+        _function(pfor_input, "f"),
+        pfor_input.pfor,
+        [x.t.shape for x in inputs],
+        [x.is_stacked for x in inputs],
+    )
+    return _wrap_all(vectorized(*(x.t for x in inputs)), are_stacked)
+
+
+def _convert_while(general_rule, pfor_input):
+    pfor, inputs = pfor_input.pfor, pfor_input.inputs
+    body, condition = _function(pfor_input, "body"), _function(pfor_input, "cond")
+    stacked = [x.is_stacked for x in inputs]
+    if pfor.all_indices_partitioned:
+        return general_rule(pfor_input)
+    while True:  # what the body makes different by client is so from the start
+        if any(flag and x.t.dtype == tf.variant for x, flag in zip(inputs, stacked, strict=True)):
+            return general_rule(pfor_input)
+        shapes = [
+            tf.TensorShape([None]).concatenate(inner.shape) if is_stacked else inner.shape
+            for inner, is_stacked in zip(body.graph.inputs, stacked, strict=True)
+        ]
+        vectorized_body, after = _vectorize(body, pfor, shapes, stacked)
+        if all(was or not now for was, now in zip(stacked, after, strict=True)):
+            break
+        stacked = [was or now for was, now in zip(stacked, after, strict=True)]
+    vectorized_condition, (differs,) = _vectorize(condition, pfor, shapes, stacked)
+    if differs:
+        return general_rule(pfor_input)
+
+    def stack(tensors, are_stacked):
+        """The tensors, those stacked that are stacked in the loop."""
+        return [
+            _stack(tensor, pfor.loop_len_vector) if want and not have else tensor
+            for tensor, have, want in zip(tensors, are_stacked, stacked, strict=True)
+        ]
+
+    results = tf.while_loop(
+        lambda *tensors: vectorized_condition(*tensors)[0],
+        lambda *tensors: stack(vectorized_body(*tensors), after),
+        stack([x.t for x in inputs], [x.is_stacked for x in inputs]),
+        shape_invariants=shapes,
+        parallel_iterations=pfor_input.get_attr("parallel_iterations"),
+    )
+    return _wrap_all(results, stacked)
