@@ -5,7 +5,8 @@
 Every key of a config, with its meaning, is in `tff_pfl.training.default_config`; any can be set by
 a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
 (`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
-a checkpoint and a summary. A run that was stopped goes on with `--resume`.
+a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--runtime` and
+`--devices` choose where it is computed.
 """
 
 from absl import app, flags
@@ -17,6 +18,7 @@ prepare_process()
 from ml_collections import config_flags  # noqa: E402
 
 from tff_pfl import training  # noqa: E402
+from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config file, see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the run's results.")
@@ -30,7 +32,11 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     return training.run_program(
-        _CONFIG.value, _OUTPUT_DIR.value, resume=_RESUME.value, overwrite=_OVERWRITE.value
+        _CONFIG.value,
+        _OUTPUT_DIR.value,
+        resume=_RESUME.value,
+        overwrite=_OVERWRITE.value,
+        set_context=set_context_from_flags,
     )
 
 

@@ -67,6 +67,18 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
     return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
 
 
+def shared_capacity(sizes: Iterable[int]) -> int:
+    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
+
+    Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
+    serves others; a client is padded by half of the largest one's rows at most.
+    """
+    largest = max(sizes, default=0)
+    power = 1 << max(largest - 1, 0).bit_length()
+    capacities = (power * 3 // 4, power) if power > 2 else (power,)
+    return next(capacity for capacity in capacities if capacity >= largest) if largest else 0
+
+
 class CohortDataSource(tff.program.FederatedDataSource):
     """The clients of a federation, with their states and data, as a `tff.program` data source.
 
@@ -94,8 +106,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
             store: The states of the clients, of type `C`.
             client_type: `<client_id=int32,state=C,data=D>` with `D` an `Examples`.
             seed: Seed of the cohorts, not negative.
-            capacity: Rows of a client's examples. `None`: each client's own number. "cohort": that
-                of the largest client selected with it. An int: that many.
+            capacity: Rows of a client's examples. `None`: each client's own number, which saves
+                work where clients are computed one by one. "cohort": the `shared_capacity` of the
+                clients selected together, which lets the graph runtime compute them all at once.
+                An int: that many.
 
         Raises:
             TypeError: If `client_type` is not as above, or its `C` is not the store's.
@@ -170,22 +184,31 @@ class CohortDataSource(tff.program.FederatedDataSource):
             ValueError: If a client has more examples than the capacity.
         """
         client_ids = [int(client_id) for client_id in client_ids]
-        examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
-        largest = max((int(e.size) for e in examples), default=0)
-        clients = []
-        for client_id, state, data in zip(
-            client_ids, self._store.get(client_ids), examples, strict=True
-        ):
-            capacities = {None: int(data.size), "cohort": largest}
-            try:
-                data = pad_examples(data, capacities.get(self._capacity, self._capacity))
-            except ValueError as e:
+        states = self._store.get(client_ids)
+        examples = self.select_examples(client_ids, split)
+        return list(map(Client, map(np.int32, client_ids), states, examples))
+
+    def select_examples(self, client_ids: Iterable[int], split: str) -> list[Examples]:
+        """Returns the data of a split of these clients, with as many rows as the capacity says.
+
+        Raises:
+            ValueError: If a client has more examples than the capacity.
+        """
+        examples = {i: self._dataset.examples(i, split) for i in map(int, client_ids)}
+        sizes = {client_id: int(data.size) for client_id, data in examples.items()}
+        if self._capacity is None:
+            capacities = sizes
+        elif self._capacity == "cohort":
+            capacities = dict.fromkeys(sizes, shared_capacity(sizes.values()))
+        else:
+            capacities = dict.fromkeys(sizes, self._capacity)
+        for client_id, size in sizes.items():
+            if size > capacities[client_id]:
                 raise ValueError(
-                    f"Client {client_id} has {int(data.size)} {split} examples, more than the "
-                    f"capacity of {self._capacity}. Give a capacity of {largest} or more."
-                ) from e
-            clients.append(Client(np.int32(client_id), state, data))
-        return clients
+                    f"Client {client_id} has {size} {split} examples, more than the capacity of "
+                    f"{self._capacity}. Give a capacity of {max(sizes.values())} or more."
+                )
+        return [pad_examples(data, capacities[i]) for i, data in examples.items()]
 
 
 def _names(type_signature) -> tuple:

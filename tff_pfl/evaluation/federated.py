@@ -96,7 +96,7 @@ def evaluate_federation(
     for start in range(0, len(client_ids), clients_per_call):
         ids = client_ids[start : start + clients_per_call]
         clients = source.select_clients(ids)
-        tests = [dataset.examples(i, split) for i in ids]
+        tests = source.select_examples(ids, split)
         rows += evaluation(server_state, list(map(EvaluatedClient, clients, tests)))
     columns = {"client_id": client_ids, "num_examples": dataset.sizes(split)}
     for model_name, totals in rows[0].items():

@@ -13,12 +13,15 @@ with them, only when one is asked for.
 import importlib
 
 _MODULES = {
+    "DeviceError": "tff_pfl.runtime.errors",
     "ProgramContext": "tff_pfl.runtime.program",
-    "WorkerDiedError": "tff_pfl.runtime.cpp",
+    "WorkerDiedError": "tff_pfl.runtime.errors",
+    "connect_to_workers": "tff_pfl.runtime.graph.devices",
     "create_async_cpp_context": "tff_pfl.runtime.cpp",
     "create_async_graph_context": "tff_pfl.runtime.graph.contexts",
     "create_cpp_context": "tff_pfl.runtime.cpp",
     "create_graph_context": "tff_pfl.runtime.graph.contexts",
+    "current_devices": "tff_pfl.runtime.graph.contexts",
     "set_cpp_context": "tff_pfl.runtime.cpp",
     "set_graph_context": "tff_pfl.runtime.graph.contexts",
 }

@@ -30,6 +30,8 @@ import weakref
 import grpc
 import tensorflow_federated as tff
 
+from tff_pfl.runtime.errors import WorkerDiedError
+
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -53,10 +55,6 @@ if os.getppid() != int(parent):
     sys.exit("the program that started this worker is gone")
 os.execv(command[0], command)
 """
-
-
-class WorkerDiedError(RuntimeError):
-    """The worker process of the C++ runtime did not start, or ended before its program did."""
 
 
 def create_cpp_context(

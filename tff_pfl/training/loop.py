@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tqdm
@@ -67,6 +67,7 @@ def train(
     split: str = "test",
     clients_per_call: int = 25,
     checkpoint_every: int = 1,
+    capacity: int | Literal["cohort"] | None = None,
     title: str = "",
 ) -> Result:
     """Runs a process and evaluates it; goes on from the checkpoint in `directory`, if there is one.
@@ -87,6 +88,7 @@ def train(
         split: What is evaluated on.
         clients_per_call: Clients evaluated at a time.
         checkpoint_every: Rounds between commits.
+        capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
         title: Shown beside the progress bar.
 
     Raises:
@@ -100,7 +102,7 @@ def train(
         process.client_state_type,
         directory.file("checkpoint"),
     ) as store:
-        source = CohortDataSource(dataset, store, process.client_type, seed=seed)
+        source = CohortDataSource(dataset, store, process.client_type, seed=seed, capacity=capacity)
         checkpoint = _Checkpoint(store, process, dataset)
         state, iterator, progress = checkpoint.load(source)
         done = iterator.round_num

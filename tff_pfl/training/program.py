@@ -1,23 +1,28 @@
 """What `programs/train.py` does between its flags and its exit code."""
 
 import sys
+from collections.abc import Callable
 
 import ml_collections
 import tensorflow as tf
+import tensorflow_federated as tff
 from absl import flags
 
-from tff_pfl import clients, runtime
+from tff_pfl import clients, models, runtime
 from tff_pfl.training import config as configs
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.training.summary import read_summary, table, write_summary
 
+# From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
+_MANY_CLIENTS = 32
 # What a user can mend: shown as one message, without a traceback.
 _USER_ERRORS = (
     clients.CorruptStateError,
     clients.ForeignStateError,
     clients.StateStoreError,
     configs.ConfigError,
+    runtime.DeviceError,
     OSError,  # missing files, full disks; with their paths
     OutputDirectoryError,
     tf.errors.OpError,  # of files that TensorFlow writes
@@ -58,6 +63,7 @@ def run_program(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    set_context: Callable[[], None] = runtime.set_graph_context,
 ) -> int:
     """Trains and evaluates what a config describes; prints the result and where its files lie.
 
@@ -68,6 +74,7 @@ def run_program(
         output_dir: See `RunDirectory`.
         resume: Whether to go on with the run there.
         overwrite: Whether to delete the run there first.
+        set_context: Sets the context in which TFF computations are executed.
 
     Returns:
         The exit code of the program: 0, 1 after an error that the user can mend, 130 after Ctrl-C.
@@ -77,6 +84,7 @@ def run_program(
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
         summary = None if overwrite else read_summary(directory)
         if summary is None or summary["final"]["round_num"] != config.rounds:
+            set_context()
             summary = _run(config, directory)
     except _USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
@@ -91,7 +99,6 @@ def run_program(
 
 
 def _run(config, directory):
-    runtime.set_cpp_context()
     dataset = configs.build_dataset(config)
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
@@ -109,6 +116,23 @@ def _run(config, directory):
             split=config.evaluation.split,
             clients_per_call=config.evaluation.clients_per_call,
             checkpoint_every=config.checkpoint_every,
+            capacity=_capacity(model, config.clients_per_round),
             title=title,
         )
         return write_summary(directory, result, title)
+
+
+def _capacity(model: models.Model, clients_per_round: int):
+    """Pads clients where the graph runtime had better compute them all at once.
+
+    On CPUs it does not for convolutions, and it is worth the padding for many clients only.
+    """
+    devices = runtime.current_devices()
+    if devices is None:
+        return None
+    weights = tff.structure.flatten(model.weights_type)
+    convolves = any(len(weight.shape) > 2 for weight in weights)
+    on_cpu = "device:CPU" in devices[0]
+    if on_cpu and (convolves or clients_per_round < _MANY_CLIENTS):
+        return None
+    return "cohort"

@@ -45,7 +45,8 @@ def create_graph_context(
             array that is an argument again is not copied to the device again.
 
     Raises:
-        ValueError: A device is not there, or a number is not positive.
+        DeviceError: A device is not there.
+        ValueError: `max_concurrent_clients` is not positive.
         UnknownNameError: `vectorize` is none of the three.
     """
     check_names("vectorize", [vectorize], mapping.VECTORIZE)
@@ -69,3 +70,13 @@ def create_async_graph_context(**options) -> tff.framework.AsyncExecutionContext
 def set_graph_context(**options) -> None:
     """Makes `create_graph_context(...)` the context in which TFF computations are executed."""
     tff.framework.set_default_context(create_graph_context(**options))
+
+
+def current_devices() -> tuple[str, ...] | None:
+    """The devices of the context in which TFF computations are executed now; `None` if another's.
+
+    Other contexts than those of this module have none that are known.
+    """
+    context = tff.framework.get_context_stack().current
+    factory = getattr(context, "executor_factory", None)
+    return factory.devices if isinstance(factory, executor.GraphExecutorFactory) else None

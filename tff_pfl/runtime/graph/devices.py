@@ -7,13 +7,14 @@ import tensorflow as tf
 
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime import cuda
+from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 
 
 def choose(devices: Sequence[str] | None) -> list[str]:
     """The full names of the devices, checked; see `create_graph_context`.
 
     Raises:
-        ValueError: A device is not there, or is named twice, or none is named.
+        DeviceError: A device is not there, or is named twice, or none is named.
     """
     if devices is None:
         gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
@@ -21,11 +22,11 @@ def choose(devices: Sequence[str] | None) -> list[str]:
             _warn_of_unused_gpu()
         return gpus or [tf.config.list_logical_devices("CPU")[0].name]
     if isinstance(devices, str) or not devices:
-        raise ValueError(f"devices must be a list with names of devices or None, got {devices!r}.")
+        raise DeviceError(f"devices must be a list with names of devices or None, got {devices!r}.")
     present = [device.name for device in tf.config.list_logical_devices()]
     chosen = [_full_name(device, present) for device in devices]
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"A device is named twice in {list(devices)}.")
+        raise DeviceError(f"A device is named twice in {list(devices)}.")
     return chosen
 
 
@@ -34,21 +35,12 @@ def _full_name(device: str, present: Sequence[str]) -> str:
     try:
         wanted = tf.DeviceSpec.from_string("/" + device.lstrip("/"))
     except ValueError as error:
-        raise ValueError(f"{device!r} is no name of a device: {error}") from None
+        raise DeviceError(f"{device!r} is no name of a device: {error}") from None
     specs = [(name, tf.DeviceSpec.from_string(name)) for name in present]
     found = [name for name, spec in specs if spec.make_merged_spec(wanted) == spec]
-    if wanted.device_index is None:
-        found = found[:1]
-    local = [name for name in found if name in _local()]
     if not found:
-        raise ValueError(unknown_name("device", device, present))
-    return (local or found)[0]
-
-
-def _local() -> set[str]:
-    """The devices of this process; in a cluster, others may have the same short names."""
-    context = tf.config.list_logical_devices("CPU")[0].name.split("/device:")[0]
-    return {device.name for device in tf.config.list_logical_devices() if context in device.name}
+        raise DeviceError(unknown_name("device", device, present))
+    return found[0]  # in a cluster, of devices of that name the one of this process
 
 
 def _warn_of_unused_gpu() -> None:
@@ -57,3 +49,23 @@ def _warn_of_unused_gpu() -> None:
             "NVIDIA's driver is here, but TensorFlow cannot use a GPU without %s: run `make gpu`.",
             ", ".join(missing),
         )
+
+
+def connect_to_workers(workers: Sequence[str]) -> list[str]:
+    """Makes devices of other machines available, and returns their names.
+
+    Args:
+        workers: `HOST:PORT` of each; there runs `programs/worker.py`, or a `tf.distribute.Server`
+            of the cluster `{"worker": workers}`.
+
+    Raises:
+        WorkerDiedError: A worker does not answer.
+    """
+    cluster = tf.train.ClusterSpec({"worker": list(workers)})
+    try:
+        tf.config.experimental_connect_to_cluster(cluster, job_name="coordinator")
+    except tf.errors.OpError as error:
+        raise WorkerDiedError(f"Cannot connect to {', '.join(workers)}: {error.message}") from error
+    names = [device.name for device in tf.config.list_logical_devices()]
+    remote = [name for name in names if "/job:worker/" in name]
+    return [name for name in remote if "device:GPU" in name] or remote

@@ -1,5 +1,6 @@
 """An executor for TFF that runs a computation as one TensorFlow graph in this process."""
 
+import asyncio
 import collections
 import threading
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import internals, lowering, mapping, transfer, values
 
 # Graphs that are kept: of how many computations, and how many of each.
@@ -174,5 +176,15 @@ class _GraphExecutor(internals.Executor):
     async def create_call(self, comp, arg=None):
         program = self._factory.program(comp.value)
         argument = None if arg is None else arg.value
-        result = program.run(argument, comp.type_signature, self._num_clients)
+        try:
+            # In a thread, so that a program in the event loop goes on meanwhile.
+            result = await asyncio.to_thread(
+                program.run, argument, comp.type_signature, self._num_clients
+            )
+        except tf.errors.UnavailableError as error:
+            raise WorkerDiedError(
+                f"A machine with one of the devices {', '.join(self._factory.devices)} does not "
+                "answer: its server ended or cannot be reached. Start it, and this program, again. "
+                f"TensorFlow says: {error.message}"
+            ) from error
         return _Value(result, comp.type_signature.result)

@@ -16,6 +16,7 @@ from tff_pfl.runtime.graph.values import Clients, Function, Shared, Stacked
 
 # The bits of a secure sum: one of 63 is left for the sum of two values.
 _MAX_SECURE_BITS = 62
+_ABOVE_BOUND = "A client's value is larger than maximum of the secure sum."
 # Sequences of fewer elements are reduced without a loop, so that they can be vectorized.
 _FEW_ELEMENTS = 8
 
@@ -230,7 +231,7 @@ def _secure_sum(lowering, type_signature, argument):
         check = tf.debugging.assert_less_equal(
             tf.cast(tensor, tf.int64),
             bound,
-            "A client's value is larger than maximum of the secure sum.",
+            _ABOVE_BOUND,
         )
         with tf.control_dependencies([check]):
             return tf.identity(_sum_leaf(leaf, size))

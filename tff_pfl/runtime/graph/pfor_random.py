@@ -20,6 +20,11 @@ _DTYPES = (tf.int32, tf.uint32, tf.float32)
 _SEED_KEY = (0x3EC8F720, 0x02461E29)
 
 
+# As functions, these are traced once in a process, and are one operation where they are called.
+_traced_once = tf.function(autograph=False, reduce_retracing=True)
+
+
+@_traced_once
 def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`StatelessRandomGetKeyCounter`: `uint64[n, 1]` and `[n, 2]` from integer seeds `[n, 2]`."""
     seeds = tf.cast(seeds, tf.int64)
@@ -30,6 +35,7 @@ def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.bitcast(key, tf.uint64), tf.bitcast(counter, tf.uint64)
 
 
+@_traced_once
 def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
     """`count` numbers of 32 bits for each key, as `int64[n, count]`."""
     blocks = tf.range(tf.cast((count + 3) // 4, tf.int64))
@@ -95,7 +101,6 @@ def _join(words):
     )
 
 
-@tf.function(autograph=False, reduce_retracing=True)
 def _philox(key, counter):
     """Words of a block: `int64[..., 4]` from a key `[..., 2]` and a counter `[..., 4]` of words."""
     mask = tf.constant(_MASK, tf.int64)

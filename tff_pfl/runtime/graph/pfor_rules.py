@@ -108,9 +108,8 @@ def _new_rules():
 def _outputs(pfor_input, inputs):
     """The outputs of an op like the one that is converted, on other inputs."""
     dtypes = [output.dtype for output in pfor_input.outputs]
-    return internals.pfor_create_op(
-        pfor_input.op_type, inputs, dtypes, pfor_input.op.node_def.attr
-    ).outputs
+    attributes = pfor_input.op.node_def.attr
+    return internals.pfor_create_op(pfor_input.op_type, inputs, dtypes, attributes).outputs
 
 
 def _top_k(pfor_input):

@@ -1,0 +1,36 @@
+"""Lends this machine's devices to a program on another one that has the same --workers.
+
+    worker.py --workers=HOST:PORT,HOST:PORT --index=I
+
+Runs until it is ended. TensorFlow's server listens on all interfaces and asks nobody who they are:
+run it behind a firewall.
+"""
+
+from absl import app, flags
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+import tensorflow as tf  # noqa: E402
+
+_WORKERS = flags.DEFINE_list("workers", None, "The addresses of all workers, this one included.")
+_INDEX = flags.DEFINE_integer("index", None, "Which of them this is, from 0.", lower_bound=0)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    if _INDEX.value >= len(_WORKERS.value):
+        raise app.UsageError(
+            f"--index={_INDEX.value}, but there are {len(_WORKERS.value)} workers."
+        )
+    cluster = tf.train.ClusterSpec({"worker": _WORKERS.value})
+    server = tf.distribute.Server(cluster, job_name="worker", task_index=_INDEX.value)
+    print(f"worker {_INDEX.value} listens at {_WORKERS.value[_INDEX.value]}", flush=True)
+    server.join()
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["workers", "index"])
+    app.run(main)
