@@ -1,4 +1,4 @@
-"""What every process that runs tests begins with: quiet libraries, a worker that ends with it."""
+"""What every process that runs tests begins with: quiet libraries, one runtime."""
 
 import pytest
 
@@ -8,8 +8,8 @@ prepare_process()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cpp_context():
-    """Executes TFF's computations in the stock runtime, unless a test says otherwise."""
+def graph_context():
+    """Executes TFF's computations as programs do, unless a test says otherwise."""
     from tff_pfl import runtime  # not before the process is prepared
 
-    runtime.set_cpp_context()
+    runtime.set_graph_context()

@@ -8,19 +8,20 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tff_pfl import benchmarks
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def run(*arguments):
+def run(*arguments, **variables):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, ROOT / "programs" / "benchmark.py", *arguments],
         capture_output=True,
         text=True,
-        env=environment | {"PYTHONPATH": str(ROOT)},
+        env=environment | {"PYTHONPATH": str(ROOT)} | variables,
     )
 
 
@@ -29,10 +30,10 @@ def test_it_prints_json_lines_and_nothing_else():
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     machine, *records = map(json.loads, ended.stdout.splitlines())
-    assert list(machine["machine"]) == ["cpus", "memory_gib", "tensorflow", "tff"]
+    assert list(machine["machine"]) == ["cpus", "memory_gib", "gpus", "tensorflow", "tff"]
     for name, workload in benchmarks.WORKLOADS.items():
         *measured, ratios = [record for record in records if record["workload"] == name]
-        assert [record["contender"] for record in measured] == list(workload.contenders)
+        assert [record["contender"] for record in measured] == list(workload.default_contenders())
         for record in measured:
             seconds = record["seconds_per_round"]
             assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
@@ -45,26 +46,90 @@ def test_it_prints_json_lines_and_nothing_else():
         assert ratio == pytest.approx(second / first, rel=1e-2)
 
 
-def test_an_unknown_workload_is_answered_with_the_nearest():
-    ended = run("--workloads=linaer")
+def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
+    sizes = ("--cohort_sizes=3", "--populations=3")
+    ended = run("--scaling", *sizes, "--examples_per_client=6", "--rounds=2", TMPDIR=str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    machine, record = map(json.loads, ended.stdout.splitlines())
+    assert "machine" in machine
+    assert (record["scaling"], record["runtime"]) == ("ditto", "graph_vectorized")
+    assert (record["cohort_size"], record["population"], record["rounds"]) == (3, 3, 2)
+    median = record["seconds_per_round"]["median"]
+    assert record["rounds_per_second"] == pytest.approx(1 / median, rel=1e-2)
+    assert record["ms_per_client"] == pytest.approx(1000 * median / 3, rel=1e-2)
+    assert list(record["ms_of"]) == ["select", "next", "update", "commit"]
+    memory = record["memory_mib"]
+    assert 0 < memory["start"] < memory["peak"]
+    assert 0 < memory["files"] < memory["peak"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_states_of_all_clients_are_on_disk():
+    point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
+    record = benchmarks.measure_point(point)
+    bytes_of_model = 4 * (28 * 28 * 10 + 10)
+    assert record["states_on_disk_mib"] > 250 * bytes_of_model / 2**20
+
+
+def test_scaling_measures_two_series():
+    points = benchmarks.scaling_points(
+        ["graph_loop", "cpp_runtime"],
+        benchmarks.WORKLOADS["linear"],
+        cohort_sizes=[10, 100, 300],
+        populations=[20, 300, 5000],
+        rounds=4,
+        warmup=1,
+    )
+    sizes = [(10, 300), (100, 300), (300, 300), (20, 20), (100, 5000)]
+    assert [(p.cohort_size, p.population) for p in points] == sizes * 2
+    assert [p.runtime for p in points] == ["graph_loop"] * 5 + ["cpp_runtime"] * 5
+    assert {(p.rounds, p.warmup) for p in points} == {(4, 1)}
+
+
+@pytest.mark.parametrize(
+    "flag, answer",
+    [
+        ("--workloads=linaer", "Did you mean 'linear'?"),
+        ("--cohort_sizes=10,x", "Sizes are positive integers."),
+    ],
+)
+def test_a_wrong_flag_is_answered_with_what_is_right(flag, answer):
+    ended = run(flag)
     assert ended.returncode != 0
-    assert "Did you mean 'linear'?" in ended.stderr
+    assert answer in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def tiny(name):
+    return dataclasses.replace(
+        benchmarks.WORKLOADS[name], clients=3, examples_per_client=4, epochs=2, batch_size=4
+    )
 
 
 @pytest.mark.parametrize("name", benchmarks.WORKLOADS)
 def test_contenders_do_the_same_work(name):
     # With one batch an epoch its order does not matter: any other number of steps, other step or
     # other average would show in the losses of the next round.
-    workload = dataclasses.replace(
-        benchmarks.WORKLOADS[name], clients=3, examples_per_client=4, epochs=2, batch_size=4
-    )
+    workload = tiny(name)
+    contenders = dict(benchmarks.CONTENDERS)
+    if name == "cnn":  # vectorized on GPUs only
+        del contenders["tff_pfl_graph_vectorized"], contenders["tff_pfl_graph_xla"]
     data = workload.data()
-    runs = [build(workload, *data) for build in benchmarks.CONTENDERS.values()]
+    runs = [build(workload, *data) for build in contenders.values()]
     rounds = [[run() for run in runs] for _ in range(3)]
     for losses in rounds:
         assert losses == pytest.approx([losses[0]] * len(runs), rel=1e-4)
     assert rounds[2][0] < rounds[0][0]
+
+
+def test_the_vectorized_cnn_is_run_where_there_are_gpus(monkeypatch):
+    cnn = benchmarks.WORKLOADS["cnn"]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])
+    assert cnn.default_contenders() == cnn.contenders
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [f"{kind}:0"])
+    assert cnn.default_contenders() == (*cnn.contenders, "tff_pfl_graph_vectorized")
+    assert set(cnn.default_contenders()) <= set(benchmarks.CONTENDERS)
 
 
 def test_other_work_is_refused():

@@ -50,9 +50,10 @@ def test_the_result_and_nothing_else_is_printed(finished):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("round 2: personalized/local_test/loss ")
-    assert lines[1].startswith("round 4: personalized/local_test/loss ")
-    assert lines[3].startswith("ditto on digits, ")
+    assert lines[0].startswith("clients are computed on /device:")
+    assert lines[1].startswith("round 2: personalized/local_test/loss ")
+    assert lines[2].startswith("round 4: personalized/local_test/loss ")
+    assert lines[4].startswith("ditto on digits, ")
     assert f"results: {path}" in lines
     for name in ("personalized/local_test/accuracy", "global/local_test/accuracy"):
         assert any(line.strip().startswith(name) for line in lines)
@@ -70,7 +71,7 @@ def test_a_finished_run_is_only_printed_again(finished):
     before = (path / "metrics.csv").stat().st_mtime_ns
     again = train(path, *SMALL, "--resume")
     assert again.returncode == 0, again.stderr
-    assert again.stdout.strip().splitlines() == done.stdout.splitlines()[3:]
+    assert again.stdout.strip().splitlines() == done.stdout.splitlines()[4:]
     assert (path / "metrics.csv").stat().st_mtime_ns == before
 
 

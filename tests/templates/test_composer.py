@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, leaves
+from tff_pfl import runtime
 from tff_pfl.local import Examples, examples_type
 from tff_pfl.models import Mean
 from tff_pfl.templates import (
@@ -179,6 +180,12 @@ def test_exchanges_follow_one_another_with_the_states_that_the_former_left():
 
 
 class TestMessages:
+    @pytest.fixture(autouse=True, params=[runtime.create_graph_context, runtime.create_cpp_context])
+    def on_both_runtimes(self, request):
+        """TFF's runtime selects by a data set, whose order of names is not that of the type."""
+        with tff.framework.get_context_stack().install(request.param()):
+            yield
+
     def test_each_client_receives_its_own(self):
         def client_work(message, state, data, context):
             assert isinstance(message, Message)

@@ -85,6 +85,7 @@ def run_program(
         summary = None if overwrite else read_summary(directory)
         if summary is None or summary["final"]["round_num"] != config.rounds:
             set_context()
+            print(f"clients are computed on {', '.join(runtime.current_devices() or ['the CPU'])}")
             summary = _run(config, directory)
     except _USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)

@@ -34,13 +34,19 @@ def _full_name(device: str, present: Sequence[str]) -> str:
     """`CPU:0`, `/GPU:1` or a longer name of a device, as TensorFlow has it."""
     try:
         wanted = tf.DeviceSpec.from_string("/" + device.lstrip("/"))
-    except ValueError as error:
-        raise DeviceError(f"{device!r} is no name of a device: {error}") from None
-    specs = [(name, tf.DeviceSpec.from_string(name)) for name in present]
-    found = [name for name, spec in specs if spec.make_merged_spec(wanted) == spec]
-    if not found:
-        raise DeviceError(unknown_name("device", device, present))
-    return found[0]  # in a cluster, of devices of that name the one of this process
+    except ValueError:
+        wanted = tf.DeviceSpec()
+    if wanted.device_type is not None:
+        for name in present:  # in a cluster, the devices of this process come first
+            if _complete(name).make_merged_spec(wanted) == _complete(name):
+                return name
+    raise DeviceError(unknown_name("device", device, present))
+
+
+def _complete(name: str) -> tf.DeviceSpec:
+    """Outside a cluster, TensorFlow leaves out that a device is of this process."""
+    spec = tf.DeviceSpec.from_string(name)
+    return spec if spec.job else spec.replace(job="localhost", replica=0, task=0)
 
 
 def _warn_of_unused_gpu() -> None:

@@ -98,13 +98,13 @@ class ClientMap:
             shape = [None] if is_ragged else spec.shape
             arrays.append(_array(spec.dtype, size, shape, same=not is_ragged))
             if is_ragged:
-                arrays.append(_array(tf.int32, size, [spec.shape.rank]))
+                arrays.append(_array(tf.int64, size, [_rank(spec)]))
 
         def body(index, arrays):
             written = []
             leaves = call(leaf.at(index) for leaf in shard.leaves)
-            for leaf, is_ragged in zip(leaves, ragged, strict=True):
-                written += [tf.reshape(leaf, [-1]), tf.shape(leaf)] if is_ragged else [leaf]
+            for leaf, is_ragged, spec in zip(leaves, ragged, specs, strict=True):
+                written += _flattened(leaf, spec) if is_ragged else [leaf]
             return index + 1, [
                 array.write(index, value) for array, value in zip(arrays, written, strict=True)
             ]
@@ -117,7 +117,7 @@ class ClientMap:
         )
         arrays = iter(arrays)
         return tuple(
-            values.Ragged(next(arrays).concat(), next(arrays).stack())
+            values.Ragged.make(next(arrays).concat(), next(arrays).stack())
             if is_ragged
             else values.Stacked(next(arrays).stack())
             for is_ragged in ragged
@@ -149,6 +149,17 @@ def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
         lambda chunk, _: chunk < num_chunks, body, (0, arrays), parallel_iterations=1
     )
     return [array.concat() for array in arrays]
+
+
+def _rank(spec) -> int:
+    return values.MAX_RANK if spec.shape.rank is None else spec.shape.rank
+
+
+def _flattened(leaf, spec) -> list[tf.Tensor]:
+    """The elements and the shape, as `Ragged` takes them."""
+    shape = tf.shape(leaf, out_type=tf.int64)
+    filled = tf.pad(shape, [[0, _rank(spec) - tf.size(shape)]], constant_values=-1)
+    return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [_rank(spec)])]
 
 
 def _is_variant(leaf) -> bool:

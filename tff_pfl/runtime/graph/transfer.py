@@ -120,9 +120,11 @@ def _ingest_clients(clients, member, shards) -> tuple[Layout, list[tf.Tensor]]:
     tensors = []
     for device, part in shards:
         with tf.device(device):
-            for column, kind in zip(columns, kinds, strict=True):
-                make = _ragged if kind is values.Ragged else _stacked
-                tensors += make(column[part])
+            for column, kind, leaf_type in zip(columns, kinds, leaf_types, strict=True):
+                if kind is values.Ragged:
+                    tensors += _ragged(column[part], leaf_type)
+                else:
+                    tensors += _stacked(column[part])
     return Layout("clients", tuple(kinds)), tensors
 
 
@@ -130,20 +132,18 @@ def _leaf_kind(column) -> type[values.Leaf]:
     return values.Ragged if len({tuple(cell.shape) for cell in column}) > 1 else values.Stacked
 
 
-def _ragged(column) -> list[tf.Tensor]:
-    if len({len(cell.shape) for cell in column}) > 1:
-        raise values.CannotLowerError(
-            "The graph executor cannot take clients' tensors of different ranks; TFF's own runtime "
-            "can: tff_pfl.runtime.create_cpp_context(), --runtime=cpp."
-        )
+def _ragged(column, leaf_type) -> list[tf.Tensor]:
     elements = np.concatenate([np.ravel(cell) for cell in column])
-    return [tf.constant(elements), tf.constant([cell.shape for cell in column], tf.int32)]
+    shapes = [list(cell.shape) for cell in column]
+    if leaf_type.shape is None:
+        shapes = [shape + [-1] * (values.MAX_RANK - len(shape)) for shape in shapes]
+    return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 
 
 def _stacked(column) -> list[tf.Tensor]:
-    if isinstance(column[0], tf.Tensor):
-        return [tf.stack(column)]
-    return [tf.convert_to_tensor(np.stack(column))]
+    if isinstance(column[0], np.ndarray):
+        return [tf.convert_to_tensor(np.stack(column))]
+    return [tf.stack([_to_tensor(cell) for cell in column])]
 
 
 def _leaves(value, type_spec) -> Iterator[Any]:
@@ -182,7 +182,7 @@ def _elements(value, type_spec) -> Sequence:
 
 
 def _checked(value, leaf_type):
-    """A leaf as an array or tensor of its type; a sequence as its variant."""
+    """A leaf as an array or tensor of its type, or a `_Sequence`."""
     if isinstance(leaf_type, tff.types.SequenceType):
         return _sequence(value, leaf_type)
     expected = leaf_type.dtype.type
@@ -221,7 +221,18 @@ def _fits(shape, expected) -> bool:
     )
 
 
-def _sequence(value, type_spec) -> tf.Tensor:
+@dataclasses.dataclass(frozen=True)
+class _Sequence:
+    """A data set as a graph, of which a device makes a data set of its own."""
+
+    graph: bytes
+    shape: tuple = ()
+
+    def to_variant(self) -> tf.Tensor:
+        return tf.raw_ops.DatasetFromGraph(graph_def=self.graph)
+
+
+def _sequence(value, type_spec) -> _Sequence:
     if isinstance(value, list):
         value = internals.dataset_of_elements(None, value, type_spec.element)
     if not isinstance(value, tf.data.Dataset):
@@ -229,22 +240,25 @@ def _sequence(value, type_spec) -> tf.Tensor:
     given = tff.types.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
     if not type_spec.is_assignable_from(given):
         raise TypeError(f"Expected a sequence of type {type_spec}, found one of type {given}.")
-    return _fresh_copy(values.to_variant(value))
+    variant = values.to_variant(value)
+    return _Sequence(_without_state(tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()))
 
 
-def _fresh_copy(variant) -> tf.Tensor:
-    """A copy of a data set, as the stock runtime makes it: random orders begin anew in each."""
-    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant)
-    if b"ShuffleDataset" in graph.numpy():
-        graph_def = tf.compat.v1.GraphDef.FromString(graph.numpy())
-        for node in graph_def.node:
-            for handle in node.attr["value"].tensor.resource_handle_val:
-                handle.name += f"_copy_{next(_copies)}"  # a generator of orders that is not there
-        graph = graph_def.SerializeToString()
-    return tf.raw_ops.DatasetFromGraph(graph_def=graph)
+def _without_state(graph: bytes) -> bytes:
+    """Of data sets, in which random orders begin anew, as they do in the stock runtime."""
+    if b"ShuffleDataset" not in graph:
+        return graph
+    graph_def = tf.compat.v1.GraphDef.FromString(graph)
+    for node in graph_def.node:
+        for handle in node.attr["value"].tensor.resource_handle_val:
+            handle.name += f"_copy_{next(_copies)}"  # a generator of orders that is not there yet
+    return graph_def.SerializeToString()
 
 
 def _to_tensor(leaf) -> tf.Tensor:
+    """A leaf on the device of the context; a tensor that is there already is not copied."""
+    if isinstance(leaf, _Sequence):
+        return leaf.to_variant()
     return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)
 
 
@@ -326,7 +340,8 @@ def _column(kind, leaf_type, tensors, size) -> Sequence:
         return [_leaf_result(next(tensors), leaf_type)] * size
     if kind is values.Ragged:
         elements, shapes = next(tensors).numpy(), next(tensors).numpy()
-        ends = np.cumsum(np.prod(shapes, axis=1, dtype=np.int64))
+        shapes = [shape[shape >= 0] for shape in shapes]
+        ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in shapes])
         parts = np.split(elements, ends[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
     stack = next(tensors)

@@ -34,6 +34,9 @@ class Function:
     is_structural: bool = False
 
 
+MAX_RANK = 8  # of what most of TensorFlow's operations take
+
+
 def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
     """The tensor and sequence types of a type without placements, in order."""
     if not isinstance(type_spec, tff.types.StructType):
@@ -176,15 +179,24 @@ class Stacked:
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Tensors of one rank whose shapes differ: their elements, concatenated, and their shapes."""
+    """Tensors whose shapes differ: their elements, concatenated, and their shapes.
+
+    The shapes of a type of unknown rank are filled up with -1, to `MAX_RANK`.
+    """
 
     elements: tf.Tensor  # [sum of the sizes]
-    shapes: tf.Tensor  # int32[num_clients, rank]
+    shapes: tf.Tensor  # int64[num_clients, rank]
+    ends: tf.Tensor  # int64[num_clients], of each client's elements
+
+    @classmethod
+    def make(cls, elements: tf.Tensor, shapes: tf.Tensor) -> "Ragged":
+        sizes = tf.reduce_prod(tf.where(shapes < 0, tf.ones_like(shapes), shapes), axis=1)
+        return cls(elements, shapes, tf.cumsum(sizes))
 
     def at(self, index):
-        ends = tf.cumsum(tf.reduce_prod(self.shapes, axis=1))
-        shape = self.shapes[index]
-        end = ends[index]
+        shape, end = self.shapes[index], self.ends[index]
+        if shape.shape[0] == MAX_RANK:
+            shape = tf.boolean_mask(shape, shape >= 0)
         return tf.reshape(self.elements[end - tf.reduce_prod(shape) : end], shape)
 
     def tensors(self):
@@ -193,11 +205,12 @@ class Ragged:
     @staticmethod
     def specs(leaf_type) -> list[tf.TensorSpec]:
         spec = tensor_spec(leaf_type)
-        return [tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None, spec.shape.rank], tf.int32)]
+        rank = MAX_RANK if spec.shape.rank is None else spec.shape.rank
+        return [tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None, rank], tf.int64)]
 
     @classmethod
     def take(cls, tensors: Iterator[tf.Tensor]) -> "Ragged":
-        return cls(next(tensors), next(tensors))
+        return cls.make(next(tensors), next(tensors))
 
     def to_stacked(self) -> Stacked:
         """The same, if the shapes are equal after all."""

@@ -1,0 +1,233 @@
+"""Sums, means, minima, maxima and `federated_aggregate`."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients
+
+case = Catalogue()
+
+FLOATS = [np.float16, np.float32, np.float64]
+INTEGERS = [np.int8, np.uint8, np.int32, np.int64]
+VECTOR = tff.types.TensorType(np.float32, (2,))
+MODEL = collections.OrderedDict(weights=VECTOR, more=(np.float32, [np.float64]))
+
+
+def model(value: float):
+    vector = np.array([value, -value], np.float32)
+    return collections.OrderedDict(
+        weights=vector, more=(np.float32(value), [np.float64(2 * value)])
+    )
+
+
+def aggregated(name: str, member) -> tff.Computation:
+    intrinsic = getattr(tff, name)
+
+    @tff.federated_computation(at_clients(member))
+    def aggregate(values):
+        return intrinsic(values)
+
+    return aggregate
+
+
+def weighted_mean(member, weight) -> tff.Computation:
+    @tff.federated_computation(at_clients(member), at_clients(weight))
+    def mean(values, weights):
+        return tff.federated_mean(values, weights)
+
+    return mean
+
+
+@case(dtype=[*FLOATS, *INTEGERS, np.complex64, tf.bfloat16.as_numpy_dtype])
+def sum_of_scalars(dtype):
+    return Run(aggregated("federated_sum", dtype), [dtype(n) for n in (1, 2, 4)], gives=dtype(7))
+
+
+@case()
+def sum_of_structs():
+    return Run(aggregated("federated_sum", MODEL), [model(1), model(2), model(4)], gives=model(7))
+
+
+@case()
+def sum_of_structs_without_elements():
+    return Run(aggregated("federated_sum", ()), [(), ()], gives=())
+
+
+@case()
+def sum_of_arrays_without_elements():
+    array = np.zeros((0, 3), np.float32)
+    member = tff.types.TensorType(np.float32, (0, 3))
+    return Run(aggregated("federated_sum", member), [array, array], gives=array)
+
+
+@case()
+def sum_that_wraps():
+    return Run(aggregated("federated_sum", np.int8), [100, 100], gives=np.int8(-56))
+
+
+@case(dtype=[*FLOATS, np.complex64])
+def mean_of_scalars(dtype):
+    return Run(aggregated("federated_mean", dtype), [dtype(n) for n in (1, 2, 6)], gives=dtype(3))
+
+
+@case()
+def mean_of_structs():
+    return Run(aggregated("federated_mean", MODEL), [model(1), model(2), model(6)], gives=model(3))
+
+
+@case(dtype=[np.float32, np.float64], weight=[np.float32, np.float64, np.uint8, np.int32, np.int64])
+def weighted_mean_of_scalars(dtype, weight):
+    values, weights = [dtype(1), dtype(4)], [weight(1), weight(2)]
+    return Run(weighted_mean(dtype, weight), values, weights, gives=dtype(3))
+
+
+@case(weight=[np.float32, np.int64])
+def weighted_mean_of_structs(weight):
+    values, weights = [model(1), model(4), model(9)], [weight(1), weight(2), weight(0)]
+    return Run(weighted_mean(MODEL, weight), values, weights, gives=model(3))
+
+
+@case()
+def weighted_mean_of_nothing():
+    mean = weighted_mean(np.float32, np.float32)
+    return Run(mean, [1.0, 2.0], [0.0, 0.0], gives=np.float32(np.nan))
+
+
+@case(name=["min", "max"], dtype=[*FLOATS, *INTEGERS])
+def extreme_of_scalars(name, dtype):
+    function = aggregated(f"federated_{name}", dtype)
+    return Run(function, [dtype(n) for n in (3, 1, 4)], gives=dtype({"min": 1, "max": 4}[name]))
+
+
+@case(name=["min", "max"])
+def extreme_of_structs(name):
+    member = (np.int32, collections.OrderedDict(b=VECTOR))
+    values = [(n, collections.OrderedDict(b=np.array([n, -n], np.float32))) for n in (3, 1, 4)]
+    low, high = {"min": (1, -4), "max": (4, -1)}[name]
+    gives = (np.int32(low), collections.OrderedDict(b=np.array([low, high], np.float32)))
+    return Run(aggregated(f"federated_{name}", member), values, gives=gives)
+
+
+@case(name=["min", "max"])
+def extreme_with_nan(name):
+    function = aggregated(f"federated_{name}", np.float32)
+    return Run(function, [1.0, np.nan, 2.0], gives=np.float32(np.nan))
+
+
+def concatenation() -> tff.Computation:
+    """A computation whose accumulator grows with the clients: all values, in their order."""
+    unknown = tff.types.TensorType(np.float32, (None,))
+
+    @tff.tensorflow.computation
+    def zero():
+        return tf.zeros([0], tf.float32)
+
+    @tff.tensorflow.computation(unknown, np.float32)
+    def append(values, value):
+        return tf.ensure_shape(tf.concat([values, [value]], axis=0), [None])
+
+    @tff.tensorflow.computation(unknown, unknown)
+    def concatenate(a, b):
+        return tf.concat([a, b], axis=0)
+
+    @tff.tensorflow.computation(unknown)
+    def report(values):
+        return collections.OrderedDict(values=values, count=tf.size(values))
+
+    @tff.federated_computation(at_clients(np.float32))
+    def collect(values):
+        return tff.federated_aggregate(values, zero(), append, concatenate, report)
+
+    return collect
+
+
+def largest_two() -> tff.Computation:
+    """A computation whose clients' values, accumulator and result have different types."""
+    accumulator = collections.OrderedDict(first=np.int32, second=np.int32)
+
+    @tff.tensorflow.computation(accumulator, np.float32)
+    def accumulate(best, value):
+        both = tf.stack([best["first"], best["second"], tf.cast(value, tf.int32)])
+        values, _ = tf.math.top_k(both, 2)
+        return collections.OrderedDict(first=values[0], second=values[1])
+
+    @tff.tensorflow.computation(accumulator, accumulator)
+    def merge(a, b):
+        values, _ = tf.math.top_k(tf.stack([a["first"], a["second"], b["first"], b["second"]]), 2)
+        return collections.OrderedDict(first=values[0], second=values[1])
+
+    @tff.tensorflow.computation(accumulator)
+    def report(best):
+        return tf.strings.as_string(best["first"]), tf.cast(best["second"], tf.float64)
+
+    @tff.federated_computation(at_clients(np.float32))
+    def aggregate(values):
+        zero = collections.OrderedDict(first=-1, second=-1)
+        return tff.federated_aggregate(values, zero, accumulate, merge, report)
+
+    return aggregate
+
+
+@case()
+def aggregate_that_grows():
+    gives = collections.OrderedDict(values=np.array([3, 1, 2], np.float32), count=np.int32(3))
+    return Run(concatenation(), [3.0, 1.0, 2.0], gives=gives)
+
+
+@case()
+def aggregate_of_three_types():
+    return Run(largest_two(), [3.2, 9.9, 5.1, 1.0], gives=(b"9", np.float64(5)))
+
+
+@case()
+def aggregate_counts_zero_once():
+    @tff.tensorflow.computation(np.float32, np.float32)
+    def add(a, b):
+        return a + b
+
+    @tff.tensorflow.computation(np.float32)
+    def report(total):
+        return 10 * total
+
+    @tff.federated_computation(at_clients(np.float32))
+    def aggregate(values):
+        return tff.federated_aggregate(values, np.float32(5), add, add, report)
+
+    return Run(aggregate, [float(n) for n in range(7)], gives=np.float32(260))
+
+
+@case()
+def aggregate_by_federated_lambdas():
+    """Functions that are no TensorFlow graphs, but structs and calls of such."""
+
+    @tff.tensorflow.computation(np.float32, np.float32)
+    def add(a, b):
+        return a + b
+
+    @tff.tensorflow.computation(np.int32)
+    def increment(n):
+        return n + 1
+
+    pair = (np.float32, np.int32)
+
+    @tff.federated_computation(pair, np.float32)
+    def accumulate(accumulator, value):
+        return add(accumulator[0], value), increment(accumulator[1])
+
+    @tff.federated_computation(pair, pair)
+    def merge(a, b):
+        return add(a[0], b[0]), increment(a[1])  # not used where clients are taken one by one
+
+    @tff.federated_computation(pair)
+    def report(accumulator):
+        return collections.OrderedDict(count=accumulator[1], total=accumulator[0])
+
+    @tff.federated_computation(at_clients(np.float32))
+    def aggregate(values):
+        return tff.federated_aggregate(values, (0.0, 0), accumulate, merge, report)
+
+    gives = collections.OrderedDict(count=np.int32(3), total=np.float32(7))
+    return Run(aggregate, [1.0, 2.0, 4.0], gives=gives)

@@ -1,0 +1,203 @@
+"""What must raise, and what kind of exception."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime.conformance.catalogue import (
+    RUN_ERRORS,
+    Catalogue,
+    Run,
+    at_clients,
+    at_server,
+    mapped,
+)
+
+case = Catalogue()
+
+VECTOR = tff.types.TensorType(np.float32, (2,))
+UNKNOWN = tff.types.TensorType(np.float32, (None,))
+
+
+def check_positive(x):
+    with tf.control_dependencies([tf.debugging.assert_positive(x, "must be positive")]):
+        return tf.identity(x)
+
+
+@case(raises=RUN_ERRORS, match="must be positive")
+def assertion_at_a_client():
+    return Run(mapped(check_positive, np.float32), [1.0, -1.0])
+
+
+@case(raises=RUN_ERRORS, match="must be positive")
+def assertion_at_a_client_before_a_sum():
+    check = mapped(check_positive, np.float32)
+
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        return tff.federated_sum(check(x))
+
+    return Run(function, [1.0, -1.0])
+
+
+@case(raises=RUN_ERRORS, match="must be positive")
+def assertion_at_server():
+    check = tff.tensorflow.computation(check_positive, np.float32)
+
+    @tff.federated_computation(at_server(np.float32))
+    def function(x):
+        return tff.federated_map(check, x)
+
+    return Run(function, -1.0)
+
+
+@case(raises=RUN_ERRORS, match="must be positive")
+def assertion_unplaced():
+    return Run(tff.tensorflow.computation(check_positive, np.float32), -1.0)
+
+
+@case(raises=RUN_ERRORS, match="must be positive")
+def assertion_in_a_function():
+    """A `tf.function` runs what nothing depends on, too."""
+
+    @tf.function
+    def function(x):
+        tf.debugging.assert_positive(x, "must be positive")
+        return 2 * x
+
+    return Run(mapped(function, np.float32), [1.0, -1.0])
+
+
+@case()
+def failure_is_forgotten():
+    """After a call that fails, the next is as if nothing had been."""
+    function = mapped(check_positive, np.float32)
+
+    def call():
+        try:
+            function([1.0, -1.0])
+        except RUN_ERRORS:
+            return function([1.0, 2.0])
+
+    return Run(call, gives=[np.float32(1), np.float32(2)])
+
+
+@case(raises=RUN_ERRORS, match="Inf")
+def numerics():
+    return Run(mapped(lambda x: tf.debugging.check_numerics(x, "bad"), np.float32), [1.0, np.inf])
+
+
+@case(raises=RUN_ERRORS, match="ivision by zero")
+def integer_division_by_zero():
+    return Run(mapped(lambda x: 1 // x, np.int32), [1, 0])
+
+
+@case(raises=RUN_ERRORS)
+def shape_that_a_client_does_not_have():
+    values = [np.ones(n, np.float32) for n in (2, 3)]
+    return Run(mapped(lambda x: tf.ensure_shape(x, [2]), UNKNOWN), values)
+
+
+@case(raises=RUN_ERRORS)
+def index_out_of_range():
+    return Run(mapped(lambda i: tf.gather(tf.range(3), i), np.int32), [0, 3])
+
+
+# Values that are not of the type: float32 and what is no float32, and so on.
+BAD_VALUES = {
+    "int_for_float": (np.float32, 1),
+    "float_for_int": (np.int32, 1.5),
+    "bool_for_int": (np.int32, True),
+    "int_for_bool": (np.bool_, 1),
+    "int_too_large": (np.uint8, 300),
+    "int_negative": (np.uint8, -1),
+    "wide_scalar": (np.float32, np.float64(1)),
+    "wide_int": (np.int32, np.int64(1)),
+    "numpy_int_for_float": (np.float32, np.int32(1)),
+    "int_for_string": (np.str_, 1),
+    "string_for_int": (np.int32, "1"),
+    "array_for_scalar": (np.float32, np.ones(1, np.float32)),
+    "scalar_for_array": (VECTOR, np.float32(1)),
+    "scalar_for_unknown": (UNKNOWN, np.float32(1)),
+    "other_length": (VECTOR, np.ones(3, np.float32)),
+    "other_rank": (UNKNOWN, np.ones((2, 2), np.float32)),
+    "wide_array": (VECTOR, np.ones(2)),
+    "int_list": (VECTOR, [1, 2]),
+    "short_list": (VECTOR, [1.0]),
+    "array_for_struct": ((np.float32, np.float32), np.ones(2, np.float32)),
+    "long_struct": ((np.float32, np.float32), (1.0, 2.0, 3.0)),
+    "scalar_for_sequence": (tff.types.SequenceType(np.float32), 1.0),
+    "tuple_for_sequence": (tff.types.SequenceType(np.float32), (1.0,)),
+    "array_for_sequence": (tff.types.SequenceType(np.float32), np.ones(2, np.float32)),
+    "other_dataset": (tff.types.SequenceType(np.float32), tf.data.Dataset.range(2)),
+}
+
+
+def identity(type_signature) -> tff.Computation:
+    @tff.federated_computation(type_signature)
+    def function(x):
+        return x
+
+    return function
+
+
+@case(name=list(BAD_VALUES), raises=TypeError)
+def bad_value_at_clients(name):
+    type_signature, value = BAD_VALUES[name]
+    return Run(identity(at_clients(type_signature)), [value])
+
+
+@case(name=list(BAD_VALUES), raises=TypeError)
+def bad_value_at_server(name):
+    type_signature, value = BAD_VALUES[name]
+    return Run(identity(at_server(type_signature)), value)
+
+
+@case(name=["int_for_float", "other_length", "long_struct"], raises=TypeError)
+def bad_value_that_is_not_used(name):
+    type_signature, value = BAD_VALUES[name]
+
+    @tff.federated_computation(at_clients(type_signature))
+    def function(_):
+        return tff.federated_value(1, tff.SERVER)
+
+    return Run(function, [value])
+
+
+@case(raises=ValueError)
+def string_that_is_not_ascii():
+    """To the stock runtime, though the same as bytes is fine."""
+    return Run(identity(np.str_), "h\u00e9", gives=b"h\xc3\xa9")
+
+
+@case(name=["tuple", "array", "scalar"], raises=TypeError)
+def clients_that_are_no_list(name):
+    value = {"tuple": (1.0, 2.0), "array": np.ones(2, np.float32), "scalar": 1.0}[name]
+    return Run(identity(at_clients(np.float32)), value)
+
+
+@case(raises=ValueError, match="Conflicting cardinalities")
+def numbers_of_clients_that_differ():
+    @tff.federated_computation(at_clients(np.float32), at_clients(np.float32))
+    def function(x, y):
+        return tff.federated_sum(x), tff.federated_sum(y)
+
+    return Run(function, [1.0], [1.0, 2.0])
+
+
+@case(raises=TypeError)
+def argument_that_is_missing():
+    return Run(identity(at_server(np.float32)))
+
+
+@case(raises=ValueError, match="non-sorted")
+def dataset_of_unsorted_dicts():
+    """To the stock runtime, their order is ambiguous, unless they are ordered dictionaries."""
+    rows = tf.data.Dataset.from_tensor_slices({"b": [1.0], "a": [2]})
+    struct = tff.types.StructWithPythonType([("b", np.float32), ("a", np.int32)], dict)
+
+    def function(elements):
+        return elements.reduce((0.0, 0), lambda s, e: (s[0] + e["b"], s[1] + e["a"]))
+
+    function = tff.tensorflow.computation(function, tff.types.SequenceType(struct))
+    return Run(function, rows, gives=(np.float32(1), np.int32(2)))

@@ -1,0 +1,283 @@
+"""Computations made of others: lambdas, calls, functions as arguments, what is not used."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server
+
+case = Catalogue()
+
+FUNCTION = tff.types.FunctionType(np.float32, np.float32)
+
+
+@tff.tensorflow.computation(np.float32)
+def double(x):
+    return 2 * x
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+    return a - b
+
+
+@tff.federated_computation(np.float32)
+def quadruple(x):
+    return double(double(x))
+
+
+@tff.federated_computation(np.float32)
+def both(x):
+    return collections.OrderedDict(x=x, b=(double(x), [quadruple(x), 7]))
+
+
+@tff.federated_computation(at_clients(np.float32))
+def total_of_doubles(x):
+    return tff.federated_sum(tff.federated_map(double, x))
+
+
+def both_of(x):
+    b = (np.float32(2 * x), [np.float32(4 * x), np.int32(7)])
+    return collections.OrderedDict(x=np.float32(x), b=b)
+
+
+@case()
+def tensorflow_called_directly():
+    @tff.tensorflow.computation(np.float32, np.int32)
+    def function(a, b):
+        return collections.OrderedDict(b=tf.cast(b, tf.float32) - a, a=(a, [b]))
+
+    def call():
+        return function(1.5, 2), function(b=2, a=1.5)
+
+    gives = collections.OrderedDict(b=np.float32(0.5), a=(np.float32(1.5), [np.int32(2)]))
+    return Run(call, gives=(gives, gives))
+
+
+@case()
+def tensorflow_without_arguments():
+    function = tff.tensorflow.computation(lambda: (tf.constant(1.5), tf.range(3)))
+    return Run(function, gives=(np.float32(1.5), np.arange(3, dtype=np.int32)))
+
+
+@case()
+def tensorflow_that_ignores_an_argument():
+    function = tff.tensorflow.computation(lambda a, b: b, (np.float32, np.int32))
+    return Run(function, 1.5, 2, gives=np.int32(2))
+
+
+@case()
+def tensorflow_that_ignores_all_arguments():
+    function = tff.tensorflow.computation(lambda a, b: 7, (np.float32, np.int32))
+    return Run(function, 1.5, 2, gives=np.int32(7))
+
+
+@case()
+def tensorflow_that_returns_its_argument_twice():
+    function = tff.tensorflow.computation(lambda a: (a, [a], 2 * a), np.float32)
+    return Run(function, 1.5, gives=(np.float32(1.5), [np.float32(1.5)], np.float32(3)))
+
+
+@case()
+def lambda_over_plain_values():
+    return Run(both, 1.5, gives=both_of(1.5))
+
+
+@case()
+def lambda_mapped_at_clients():
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        return tff.federated_map(both, x)
+
+    return Run(function, [1.5, 2.0], gives=[both_of(1.5), both_of(2.0)])
+
+
+@case()
+def lambda_mapped_at_server():
+    @tff.federated_computation(at_server(np.float32))
+    def function(x):
+        return tff.federated_map(both, x)
+
+    return Run(function, 1.5, gives=both_of(1.5))
+
+
+@case(name=["identity", "constant", "selection"])
+def lambda_without_tensorflow(name):
+    struct = collections.OrderedDict(b=np.float32, a=(np.int32, np.str_))
+    body = {
+        "identity": lambda x: x,
+        "constant": lambda x: (7, True),
+        "selection": lambda x: [x.a[1], x.b],
+    }[name]
+    function = tff.federated_computation(body, struct)
+
+    @tff.federated_computation(at_clients(struct), at_server(struct))
+    def function_of_all(clients, server):
+        return tff.federated_map(function, clients), tff.federated_map(function, server)
+
+    value = collections.OrderedDict(b=1.5, a=(2, "x"))
+    gives = {
+        "identity": collections.OrderedDict(b=np.float32(1.5), a=(np.int32(2), b"x")),
+        "constant": (np.int32(7), np.bool_(True)),
+        "selection": [b"x", np.float32(1.5)],
+    }[name]
+    return Run(function_of_all, [value, value], value, gives=([gives, gives], gives))
+
+
+@case()
+def federated_computation_that_calls_others():
+    @tff.federated_computation(at_clients(np.float32), at_server(np.float32))
+    def inner(x, y):
+        return tff.federated_map(subtract, (x, tff.federated_broadcast(y)))
+
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        mean = tff.federated_mean(x)
+        centred = inner(x, mean)
+        return collections.OrderedDict(
+            mean=mean, centred=centred, twice=inner(centred, mean), sum=total_of_doubles(centred)
+        )
+
+    gives = collections.OrderedDict(
+        mean=np.float32(2),
+        centred=[np.float32(-1), np.float32(1)],
+        twice=[np.float32(-3), np.float32(-1)],
+        sum=np.float32(0),
+    )
+    return Run(function, [1.0, 3.0], gives=gives)
+
+
+@case()
+def federated_computation_that_is_called_twice():
+    @tff.federated_computation(at_clients(np.float32), at_clients(np.float32))
+    def function(x, y):
+        return total_of_doubles(x), total_of_doubles(y), total_of_doubles(x)
+
+    gives = (np.float32(6), np.float32(14), np.float32(6))
+    return Run(function, [1.0, 2.0], [3.0, 4.0], gives=gives)
+
+
+@case()
+def value_that_is_used_often():
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        total = tff.federated_sum(x)
+        return total, [total, x], collections.OrderedDict(total=total, x=x)
+
+    values = [np.float32(1), np.float32(2)]
+    gives = (
+        np.float32(3),
+        [np.float32(3), values],
+        collections.OrderedDict(total=np.float32(3), x=values),
+    )
+    return Run(function, values, gives=gives)
+
+
+@case()
+def function_as_argument():
+    @tff.federated_computation(FUNCTION, np.float32)
+    def twice(function, x):
+        return function(function(x))
+
+    return Run(twice, double, 1.5, gives=np.float32(6))
+
+
+@case()
+def functions_as_inner_arguments():
+    @tff.federated_computation(FUNCTION, np.float32)
+    def twice(function, x):
+        return function(function(x))
+
+    @tff.federated_computation(FUNCTION, at_clients(np.float32))
+    def map_clients(function, x):
+        return tff.federated_map(function, x)
+
+    @tff.federated_computation(np.float32)
+    def double_twice(x):
+        return twice(double, x)
+
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        return map_clients(double_twice, map_clients(quadruple, x))
+
+    return Run(function, [1.0, 2.0], gives=[np.float32(16), np.float32(32)])
+
+
+@case()
+def argument_that_is_ignored():
+    @tff.federated_computation(at_clients(np.float32), at_server(np.int32), at_clients(np.str_))
+    def function(x, y, z):
+        return tff.federated_sum(x)
+
+    return Run(function, [1.0, 2.0], 3, ["a", "b"], gives=np.float32(3))
+
+
+@case()
+def arguments_that_are_all_ignored():
+    @tff.federated_computation(at_clients(np.float32), np.int32)
+    def function(x, y):
+        return tff.federated_value(1.5, tff.SERVER), 7
+
+    return Run(function, [1.0, 2.0], 3, gives=(np.float32(1.5), np.int32(7)))
+
+
+@case()
+def no_arguments():
+    three = tff.tensorflow.computation(lambda: tf.constant(3.0))
+
+    @tff.federated_computation
+    def function():
+        x = three()
+        return (
+            x,
+            double(x),
+            tff.federated_map(double, tff.federated_value(x, tff.SERVER)),
+            double(7.5),
+        )
+
+    gives = (np.float32(3), np.float32(6), np.float32(6), np.float32(15))
+    return Run(function, gives=gives)
+
+
+CONSTANTS = {
+    "int": (7, np.int32(7)),
+    "float": (1.5, np.float32(1.5)),
+    "bool": (True, np.bool_(True)),
+    "str": ("x", b"x"),
+    "array": (np.arange(3), np.arange(3)),
+    "struct": (
+        collections.OrderedDict(b=1, a=(2.5, [False])),
+        collections.OrderedDict(b=np.int32(1), a=(np.float32(2.5), [np.bool_(False)])),
+    ),
+    "empty": ((), ()),
+}
+
+
+@case(name=list(CONSTANTS))
+def constant_of(name):
+    value, gives = CONSTANTS[name]
+    return Run(tff.federated_computation(lambda: value), gives=gives)
+
+
+@case(name=list(CONSTANTS))
+def constant_at_placements_of(name):
+    value, gives = CONSTANTS[name]
+
+    @tff.federated_computation(at_clients(np.float32))
+    def function(_):
+        placed = [tff.federated_value(value, place) for place in (tff.SERVER, tff.CLIENTS)]
+        return placed[0], placed[1]
+
+    return Run(function, [1.0, 2.0], gives=(gives, gives))
+
+
+@case()
+def constants_as_map_arguments():
+    @tff.federated_computation(at_clients(np.float32))
+    def function(x):
+        constant = tff.federated_value(0.5, tff.CLIENTS)
+        return tff.federated_map(subtract, (x, constant))
+
+    return Run(function, [1.0, 2.0], gives=[np.float32(0.5), np.float32(1.5)])

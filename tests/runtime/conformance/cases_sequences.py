@@ -1,0 +1,357 @@
+"""Sequences, given as lists and as data sets, reduced, mapped, and in results.
+
+The stock runtime has no `sequence_sum`, does not return what `sequence_map` makes, and dies of a
+`sequence_reduce` at clients. The reference is then a computation that does the same in TensorFlow.
+"""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server, mapped
+
+case = Catalogue()
+
+Dataset = tf.data.Dataset
+FLOATS = tff.types.SequenceType(np.float32)
+STRUCT = collections.OrderedDict(b=np.float32, a=np.int32)
+STRUCTS = tff.types.SequenceType(STRUCT)
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+def floats(*numbers) -> Dataset:
+    return Dataset.from_tensor_slices(np.array(numbers, np.float32))
+
+
+def total(numbers):
+    return numbers.reduce(np.float32(0), lambda a, b: a + b)
+
+
+def all_of(elements):
+    return elements.batch(20).get_single_element()
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def add(a, b):
+    return a + b
+
+
+def describe(x):
+    return collections.OrderedDict(double=2 * x, integer=tf.cast(x, tf.int32))
+
+
+DESCRIBE = tff.tensorflow.computation(describe, np.float32)
+
+
+@case(name=["list", "dataset", "empty_list", "empty_dataset"])
+def sequence_given_as(name):
+    """In TensorFlow, at all placements."""
+    value = {
+        "list": [1.0, 2.0],
+        "dataset": floats(1, 2),
+        "empty_list": [],
+        "empty_dataset": floats(),
+    }[name]
+    reduce_sequence = tff.tensorflow.computation(total, FLOATS)
+
+    @tff.federated_computation(FLOATS, at_server(FLOATS), at_clients(FLOATS))
+    def function(unplaced, server, clients):
+        placed = [tff.federated_map(reduce_sequence, x) for x in (server, clients)]
+        return reduce_sequence(unplaced), *placed
+
+    gives = np.float32(0 if "empty" in name else 3)
+    clients = [value, [5.0], value]
+    return Run(function, value, value, clients, gives=(gives, gives, [gives, np.float32(5), gives]))
+
+
+@case()
+def sequence_lists_are_cast():
+    return Run(tff.tensorflow.computation(total, FLOATS), [1, np.float64(2)], gives=np.float32(3))
+
+
+@case(name=["datasets", "lists"])
+def sequence_of_structs(name):
+    value = [collections.OrderedDict(b=float(n), a=n) for n in range(3)]
+    if name == "datasets":
+        columns = collections.OrderedDict(b=np.arange(3.0, dtype=np.float32), a=np.arange(3))
+        value = Dataset.from_tensor_slices(columns)
+        value = value.map(lambda e: collections.OrderedDict(b=e["b"], a=tf.cast(e["a"], tf.int32)))
+    gives = collections.OrderedDict(
+        b=np.arange(3, dtype=np.float32), a=np.arange(3, dtype=np.int32)
+    )
+    return Run(mapped(all_of, STRUCTS), [value, value], gives=[gives, gives])
+
+
+@case(name=["datasets", "lists"])
+def sequence_of_tuples(name):
+    value = [(np.arange(n, n + 2, dtype=np.float32), n) for n in range(3)]
+    if name == "datasets":
+        rows, numbers = zip(*value, strict=True)
+        value = Dataset.from_tensor_slices((np.stack(rows), np.array(numbers, np.int32)))
+    pair = (tff.types.TensorType(np.float32, (2,)), np.int32)
+
+    def function(elements):
+        start = (tf.zeros([2]), 0)
+        return elements.reduce(start, lambda s, e: (s[0] + e[0], s[1] + e[1]))
+
+    gives = (np.array([3, 6], np.float32), np.int32(3))
+    return Run(mapped(function, tff.types.SequenceType(pair)), [value, value], gives=[gives] * 2)
+
+
+@case()
+def sequence_of_batches():
+    """With a partial one at the end."""
+    batches = tff.types.SequenceType(tff.types.TensorType(np.float32, (None,)))
+
+    def function(elements):
+        return elements.reduce((0.0, 0), lambda s, b: (s[0] + tf.reduce_max(b), s[1] + tf.size(b)))
+
+    value = floats(1, 2, 3, 4, 5).batch(2)
+    gives = (np.float32(11), np.int32(5))
+    return Run(mapped(function, batches), [value, list(value)], gives=[gives, gives])
+
+
+@case()
+def sequence_of_strings():
+    function = mapped(lambda x: x.reduce("", lambda a, b: a + b), tff.types.SequenceType(np.str_))
+    return Run(function, [["a", b"b"], Dataset.from_tensor_slices(["c"])], gives=[b"ab", b"c"])
+
+
+@case()
+def sequence_in_a_struct():
+    """As examples come to a learning algorithm: data with something beside it."""
+    struct = Pair(FLOATS, np.float32)
+    function = mapped(lambda p: p.x.reduce(p.y, lambda a, b: a + p.y * b), struct)
+    gives = [np.float32(8), np.float32(50)]
+    return Run(function, [Pair(floats(1, 2), 2.0), Pair([4.0], 10.0)], gives=gives)
+
+
+@case()
+def sequences_of_different_static_shapes():
+    """Batches whose size is known, and batches whose size is not."""
+    batches = tff.types.SequenceType(tff.types.TensorType(np.float32, (None,)))
+
+    def function(elements):
+        return elements.reduce(0.0, lambda s, b: s + tf.reduce_sum(b))
+
+    numbers = floats(1, 2, 3, 4)
+    values = [numbers.batch(2, drop_remainder=True), numbers.batch(3), numbers.batch(4)]
+    return Run(mapped(function, batches), values, gives=[np.float32(10)] * 3)
+
+
+@case()
+def sequence_of_infinite_length():
+    function = mapped(lambda x: total(x.take(5)), FLOATS)
+    return Run(function, [floats(1, 2).repeat()], gives=[np.float32(7)])
+
+
+@case()
+def sequence_that_is_iterated_twice():
+    function = mapped(lambda x: (all_of(x), total(x)), FLOATS)
+    gives = (np.array([1, 2], np.float32), np.float32(3))
+    return Run(function, [floats(1, 2)], gives=[gives])
+
+
+@case(reshuffle=[False, True])
+def sequence_that_is_shuffled(reshuffle):
+    """The order is that of the seed: for each client, and again in the next call."""
+    numbers = floats(*range(10)).shuffle(10, seed=1, reshuffle_each_iteration=reshuffle)
+    function = mapped(all_of, FLOATS)
+
+    def twice(values):
+        return function(values), function(values)
+
+    return Run(twice, [numbers, numbers])
+
+
+@case()
+def sequence_that_is_reshuffled_for_each_epoch():
+    numbers = floats(*range(10)).shuffle(10, seed=1)
+    return Run(mapped(lambda x: all_of(x.repeat(2)), FLOATS), [numbers, numbers])
+
+
+@case()
+def sequences_of_no_clients():
+    function = mapped(total, FLOATS)
+
+    @tff.federated_computation(at_clients(FLOATS))
+    def sum_of_totals(values):
+        return tff.federated_sum(function(values))
+
+    return Run(sum_of_totals, [], gives=np.float32(0))
+
+
+@case(name=["list", "dataset"])
+def sequence_identity(name):
+    value = [1.0, 2.0] if name == "list" else floats(1, 2)
+
+    @tff.federated_computation(FLOATS, at_server(FLOATS), at_clients(FLOATS))
+    def function(unplaced, server, clients):
+        return unplaced, server, clients
+
+    gives = (floats(1, 2), floats(1, 2), [floats(1, 2), floats(5)])
+    return Run(function, value, value, [value, [5.0]], gives=gives)
+
+
+@case()
+def sequence_of_structs_identity():
+    @tff.federated_computation(at_clients(STRUCTS))
+    def function(x):
+        return x
+
+    return Run(function, [[collections.OrderedDict(b=1.5, a=2)], []])
+
+
+@case()
+def sequence_of_batches_identity():
+    @tff.federated_computation(tff.types.SequenceType(tff.types.TensorType(np.float32, (None,))))
+    def function(x):
+        return x
+
+    return Run(function, floats(1, 2, 3).batch(2), gives=floats(1, 2, 3).batch(2))
+
+
+@case()
+def sequence_that_a_map_makes():
+    def function(n):
+        numbers = Dataset.range(n)
+        return collections.OrderedDict(
+            n=n, numbers=numbers, pairs=numbers.map(lambda k: (k, 2 * k))
+        )
+
+    return Run(mapped(function, np.int64), [3, 0])
+
+
+@case()
+def sequence_between_two_maps():
+    make = tff.tensorflow.computation(lambda n: Dataset.range(n), np.int64)
+    gather = tff.tensorflow.computation(all_of, tff.types.SequenceType(np.int64))
+
+    @tff.federated_computation(at_clients(np.int64))
+    def function(n):
+        return tff.federated_map(gather, tff.federated_map(make, n))
+
+    return Run(function, [3, 1], gives=[np.arange(3), np.arange(1)])
+
+
+@case()
+def sequence_reduce_at_server():
+    @tff.federated_computation(at_server(FLOATS))
+    def function(x):
+        return tff.sequence_reduce(x, tff.federated_value(np.float32(10), tff.SERVER), add)
+
+    return Run(function, floats(1, 2), gives=np.float32(13))
+
+
+@case()
+def sequence_reduce_unplaced():
+    @tff.federated_computation(FLOATS)
+    def function(x):
+        return tff.sequence_reduce(x, np.float32(10), add)
+
+    return Run(function, [1.0, 2.0], gives=np.float32(13))
+
+
+@case()
+def sequence_reduce_in_a_lambda():
+    @tff.federated_computation(FLOATS)
+    def reduce_sequence(x):
+        return tff.sequence_reduce(x, np.float32(10), add)
+
+    @tff.federated_computation(at_clients(FLOATS))
+    def function(x):
+        return tff.federated_map(reduce_sequence, x)
+
+    return Run(function, [floats(1, 2), []], gives=[np.float32(13), np.float32(10)])
+
+
+# What the stock runtime does not do.
+
+
+def sum_in_tensorflow(elements):
+    zero = tf.nest.map_structure(lambda spec: tf.zeros([], spec.dtype), elements.element_spec)
+    return elements.reduce(zero, lambda a, b: tf.nest.map_structure(tf.add, a, b))
+
+
+@case(element=[np.float32, np.int64])
+def sequence_sum_of_scalars(element):
+    function = tff.federated_computation(tff.sequence_sum, tff.types.SequenceType(element))
+    instead = tff.tensorflow.computation(sum_in_tensorflow, tff.types.SequenceType(element))
+    return Run(function, [element(1), element(2)], instead=instead, gives=element(3))
+
+
+@case()
+def sequence_sum_of_nothing():
+    function = tff.federated_computation(tff.sequence_sum, FLOATS)
+    instead = tff.tensorflow.computation(total, FLOATS)
+    return Run(function, floats(), instead=instead, gives=np.float32(0))
+
+
+@case()
+def sequence_sum_at_server():
+    function = tff.federated_computation(tff.sequence_sum, at_server(STRUCTS))
+    reduce_sequence = tff.tensorflow.computation(sum_in_tensorflow, STRUCTS)
+    instead = tff.federated_computation(
+        lambda x: tff.federated_map(reduce_sequence, x), at_server(STRUCTS)
+    )
+    value = [collections.OrderedDict(b=1.5, a=2), collections.OrderedDict(b=3.0, a=4)]
+    gives = collections.OrderedDict(b=np.float32(4.5), a=np.int32(6))
+    return Run(function, value, instead=instead, gives=gives)
+
+
+@case()
+def sequence_sum_at_clients():
+    function = tff.federated_computation(tff.sequence_sum, at_clients(FLOATS))
+    values = [[1.0, 2.0], floats(5), []]
+    gives = [np.float32(n) for n in (3, 5, 0)]
+    return Run(function, values, instead=mapped(total, FLOATS), gives=gives)
+
+
+@case()
+def sequence_reduce_at_clients():
+    @tff.federated_computation(at_clients(FLOATS))
+    def function(x):
+        return tff.sequence_reduce(x, tff.federated_value(np.float32(10), tff.CLIENTS), add)
+
+    instead = mapped(lambda x: 10 + total(x), FLOATS)
+    return Run(
+        function, [floats(1, 2), []], instead=instead, gives=[np.float32(13), np.float32(10)]
+    )
+
+
+@case()
+def sequence_map_unplaced():
+    function = tff.federated_computation(lambda x: tff.sequence_map(DESCRIBE, x), FLOATS)
+    instead = tff.tensorflow.computation(lambda x: x.map(describe), FLOATS)
+    return Run(function, [1.5, 2.5], instead=instead)
+
+
+@case()
+def sequence_map_at_clients():
+    function = tff.federated_computation(
+        lambda x: tff.sequence_map(DESCRIBE, x), at_clients(FLOATS)
+    )
+    return Run(function, [[1.5], floats()], instead=mapped(lambda x: x.map(describe), FLOATS))
+
+
+@case()
+def sequence_reduce_of_a_sequence_map():
+    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
+
+    @tff.federated_computation(at_server(FLOATS))
+    def function(x):
+        zero = tff.federated_value(np.float32(0), tff.SERVER)
+        return tff.sequence_reduce(tff.sequence_map(double, x), zero, add)
+
+    reduce_sequence = tff.tensorflow.computation(lambda x: 2 * total(x), FLOATS)
+    instead = tff.federated_computation(
+        lambda x: tff.federated_map(reduce_sequence, x), at_server(FLOATS)
+    )
+    return Run(function, [1.5, 2.0], instead=instead, gives=np.float32(7))

@@ -1,0 +1,105 @@
+"""Every federated computation gives the same result on the graph runtime and on the stock one.
+
+A case is built, and run on the stock runtime, once. The stock runtime executes no secure
+intrinsics: the reference has TFF's plain bodies in their place.
+"""
+
+import functools
+
+import pytest
+import tensorflow_federated as tff
+
+from tests.runtime.conformance.cases import CASES
+from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
+from tests.runtime.conformance.compare import assert_same
+from tff_pfl import runtime
+
+PARAMETERS = [
+    pytest.param(case, marks=[pytest.mark.slow] if case.slow else [], id=case.name)
+    for case in CASES
+]
+
+
+def _compile_for_stock_runtime(computation):
+    plain = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
+    return tff.backends.native.desugar_and_transform_to_native(plain)
+
+
+@functools.cache
+def stock_context():
+    return tff.framework.SyncExecutionContext(
+        executor_fn=runtime.create_cpp_context().executor_factory,
+        compiler_fn=_compile_for_stock_runtime,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
+    )
+
+
+@functools.cache
+def graph_context(vectorize):
+    return runtime.create_graph_context(vectorize=vectorize)
+
+
+@functools.cache
+def built(case):
+    return case.build()
+
+
+def outcome(context, function, args):
+    """The result, or the exception."""
+    with tff.framework.get_context_stack().install(context):
+        try:
+            return function(*args)
+        except (TypeError, ValueError, *RUN_ERRORS) as error:
+            return error
+
+
+@functools.cache
+def on_stock_runtime(case):
+    run = built(case)
+    return outcome(stock_context(), run.instead, run.args)
+
+
+def on_graph_runtime(case, vectorize):
+    run = built(case)
+    return outcome(graph_context(vectorize), run.function, run.args)
+
+
+def check_raised(case, result):
+    with pytest.raises(case.raises, match=case.match):
+        raise_if_exception(result)
+
+
+def check_same(actual, expected):
+    raise_if_exception(actual)
+    raise_if_exception(expected)
+    if expected is not UNSTATED:
+        assert_same(actual, expected)
+
+
+def raise_if_exception(value):
+    if isinstance(value, Exception):
+        raise value
+
+
+# One function, so that the tests of a case follow one another, in one process if there are more.
+@pytest.mark.parametrize("kind", ["stock", "auto", "never"])
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_result(case, kind):
+    """The stock runtime gives what a case states, a graph runtime what the stock runtime gives."""
+    stated = built(case).gives
+    if kind == "stock":
+        actual, expected = on_stock_runtime(case), stated
+    else:
+        actual, expected = on_graph_runtime(case, vectorize=kind), on_stock_runtime(case)
+    if case.raises is None:
+        check_same(actual, expected)
+    elif kind == "stock" or stated is UNSTATED or isinstance(actual, Exception):
+        check_raised(case, actual)
+    else:
+        check_same(actual, stated)
+
+
+def test_names_are_unique():
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
