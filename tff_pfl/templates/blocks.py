@@ -189,34 +189,17 @@ def _flat(value) -> tuple:
 
 
 def _single_element(element_type):
-    """`(<tensors of T>* -> T)`: the element of a sequence of one.
-
-    It is reduced by TFF rather than in TensorFlow, which would need a data set of it.
-    """
+    """`(<tensors of T>* -> T)`: the element of a sequence of one."""
     leaves_type = tff.types.to_type(tuple(_leaf_types(element_type)))
-    leaf_specs = tff.types.type_to_tf_tensor_specs(leaves_type)
 
-    @tff.tensorflow.computation
-    def nothing():
-        return tuple(tf.zeros(spec.shape, spec.dtype) for spec in leaf_specs)
-
-    @tff.tensorflow.computation(leaves_type, leaves_type)
-    def latter(former, element):
-        del former
-        return element
-
-    @tff.tensorflow.computation(leaves_type)
-    def pack(leaves):
+    def only(sequence):
+        leaves = sequence.get_single_element()
         if isinstance(element_type, tff.types.TensorType):
             return leaves[0]
         packed = tff.structure.pack_sequence_as(element_type, leaves)
         return tff.types.type_to_py_container(packed, element_type)
 
-    @tff.federated_computation(tff.types.SequenceType(leaves_type))
-    def only(sequence):
-        return pack(tff.sequence_reduce(sequence, nothing(), latter))
-
-    return only
+    return tff.tensorflow.computation(only, tff.types.SequenceType(leaves_type))
 
 
 def _leaf_types(type_signature):

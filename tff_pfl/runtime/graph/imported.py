@@ -18,6 +18,10 @@ _ANONYMOUS_OPS = {
 _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
 
+class NotSingleElementError(ValueError):
+    """A sequence is used otherwise than by taking its single element."""
+
+
 class ImportedFunction:
     """`(flat tensors) -> flat tensors`, from the `TensorFlow` message of a TFF computation.
 
@@ -26,17 +30,26 @@ class ImportedFunction:
     same time share none.
     """
 
-    def __init__(self, message, input_specs: Sequence[tf.TensorSpec]):
+    def __init__(self, message, input_specs: Sequence[tf.TensorSpec | tuple[tf.TensorSpec, ...]]):
         """Imports.
 
         Args:
             message: `tensorflow` of a TFF `Computation` message.
-            input_specs: The inputs in the order of the flattened parameter.
+            input_specs: The inputs in the order of the flattened parameter. A tuple is a sequence
+                of one element, given by the components of that element.
+
+        Raises:
+            NotSingleElementError: The computation does more with such a sequence than to take its
+                single element.
         """
         graph_def = tf.compat.v1.GraphDef()
         if not message.graph_def.Unpack(graph_def):
             raise ValueError("A TensorFlow computation without a graph.")
         inputs = _tensor_names(message.parameter) if message.HasField("parameter") else []
+        for position, spec in reversed(list(enumerate(input_specs))):
+            if isinstance(spec, tuple):
+                sequence = inputs[position]
+                inputs[position : position + 1] = _take_single_element(graph_def, sequence, spec)
         outputs = _tensor_names(message.result)
         _replace_session_token(graph_def, message.session_token_tensor_name)
         # What neither the results nor the initialization need, the stock runtime does not run.
@@ -77,7 +90,7 @@ class ImportedFunction:
                         tf.raw_ops.DestroyResourceOp(resource=handle)
             return [tf.identity(result) for result in results]
 
-        self._function = tf.compat.v1.wrap_function(run, list(input_specs))
+        self._function = tf.compat.v1.wrap_function(run, tf.nest.flatten(list(input_specs)))
 
     @property
     def is_stateful(self) -> bool:
@@ -96,6 +109,24 @@ def _tensor_names(binding) -> list[str]:
     if kind == "sequence":
         return [binding.sequence.variant_tensor_name]
     return [name for element in binding.struct.element for name in _tensor_names(element)]
+
+
+def _take_single_element(graph_def, sequence: str, specs) -> list[str]:
+    """Replaces the single element of a sequence by placeholders; returns their names."""
+    users = [node for node in graph_def.node if _node_of(sequence) in map(_node_of, node.input)]
+    if [node.op for node in users] != ["DatasetToSingleElement"]:
+        raise NotSingleElementError(f"{sequence} is used by {[node.op for node in users]}.")
+    element = users[0].name
+    placeholders = [f"{element}/component_{index}" for index in range(len(specs))]
+    for node in graph_def.node:
+        for position, source in enumerate(node.input):
+            if _node_of(source) == element and not source.startswith("^"):
+                _, _, index = source.partition(":")
+                node.input[position] = placeholders[int(index or 0)]
+    for name, spec in zip(placeholders, specs, strict=True):
+        node = graph_def.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = spec.dtype.as_datatype_enum
+    return [f"{name}:0" for name in placeholders]
 
 
 def _node_of(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,26 +97,36 @@ class Lowering:
             raise CannotLowerError(
                 f"The graph executor runs TensorFlow (tff.tensorflow.computation), not {kind!r}."
             )
-        message = block.proto.tensorflow
-        parameter = block.type_signature.parameter
-        key = hashlib.sha256(block.proto.SerializeToString()).digest()
-        if key not in self._functions:
-            specs = (
-                [] if parameter is None else map(values.tensor_spec, values.leaf_types(parameter))
-            )
-            self._functions[key] = imported.ImportedFunction(message, list(specs))
-        function = self._functions[key]
-        result_types = values.leaf_types(block.type_signature.result)
+        parameter, result = block.type_signature.parameter, block.type_signature.result
+        parameter_types = [] if parameter is None else values.leaf_types(parameter)
+        result_types = values.leaf_types(result)
+        general = self._import(block.proto, map(values.tensor_spec, parameter_types))
 
         def call(argument):
             arguments = () if parameter is None else values.flatten(argument)
+            function = general
+            if any(map(values.is_single, arguments)):
+                # What was selected for a client is a tensor again, without a data set between.
+                specs = map(values.spec_of_single, arguments, parameter_types)
+                try:
+                    function = self._import(block.proto, specs)
+                    arguments = itertools.chain.from_iterable(map(values.single, arguments))
+                except imported.NotSingleElementError:
+                    function = general
             results = function(*map(values.as_tensor, arguments))
-            for result, leaf_type in zip(results, result_types, strict=True):
+            for tensor, leaf_type in zip(results, result_types, strict=True):
                 if isinstance(leaf_type, tff.types.TensorType):
-                    result.set_shape(leaf_type.shape)
-            return values.pack(block.type_signature.result, iter(results))
+                    tensor.set_shape(leaf_type.shape)
+            return values.pack(result, iter(results))
 
-        return Function(call, block.type_signature, is_deterministic=not function.is_stateful)
+        return Function(call, block.type_signature, is_deterministic=not general.is_stateful)
+
+    def _import(self, proto, specs) -> imported.ImportedFunction:
+        specs = tuple(specs)
+        key = hashlib.sha256(proto.SerializeToString()).digest(), specs
+        if key not in self._functions:
+            self._functions[key] = imported.ImportedFunction(proto.tensorflow, specs)
+        return self._functions[key]
 
     def _intrinsic(self, block):
         handler = intrinsics.HANDLERS.get(block.uri)

@@ -6,7 +6,7 @@ variant tensor, as TensorFlow's data sets are, or `Elements`.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -84,6 +84,25 @@ class Elements:
         return components(self.element_type, self.element(key))
 
 
+def is_single(leaf) -> bool:
+    """Whether a leaf is a sequence of exactly one element."""
+    return isinstance(leaf, Elements) and leaf.keys.shape[0] == 1
+
+
+def single(leaf) -> Sequence[tf.Tensor]:
+    """The components of the one element of a sequence; of another leaf, itself."""
+    if not is_single(leaf):
+        return [leaf]
+    return components(leaf.element_type, leaf.element(leaf.keys[0]))
+
+
+def spec_of_single(leaf, leaf_type) -> tf.TensorSpec | tuple[tf.TensorSpec, ...]:
+    """What `single` gives, as `ImportedFunction` takes it."""
+    if not is_single(leaf):
+        return tensor_spec(leaf_type)
+    return _component_specs(leaf.element_type)
+
+
 def components(element_type, element) -> tuple[tf.Tensor, ...]:
     """The leaves of a sequence's element in the order that a data set has them."""
     leaves = [as_tensor(leaf) for leaf in flatten(element)]
@@ -98,12 +117,15 @@ def from_components(element_type, tensors) -> Any:
 
 def to_dataset(variant: tf.Tensor, element_type) -> tf.data.Dataset:
     """A sequence as a data set of tuples of components."""
-    specs = [tensor_spec(leaf) for leaf in leaf_types(element_type)]
-    structure = tuple(specs[index] for index in _component_order(element_type))
-    return tf.data.experimental.from_variant(variant, structure)
+    return tf.data.experimental.from_variant(variant, _component_specs(element_type))
 
 
 to_variant = tf.data.experimental.to_variant
+
+
+def _component_specs(element_type) -> tuple[tf.TensorSpec, ...]:
+    specs = [tensor_spec(leaf) for leaf in leaf_types(element_type)]
+    return tuple(specs[index] for index in _component_order(element_type))
 
 
 def _component_order(element_type) -> list[int]:

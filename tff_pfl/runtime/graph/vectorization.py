@@ -163,7 +163,7 @@ def _vectorize(function, pfor, shapes, are_stacked):
         ):
             converter._add_conversion(inner, internals.pfor_wrap(tensor, is_stacked))
         for operation in function.graph.control_outputs:  # assertions, say
-            converter._convert_helper(operation)
+            converter._convert_helper(operation.outputs[0] if operation.outputs else operation)
         outputs = [converter._convert_helper(output) for output in function.graph.outputs]
         outputs_are_stacked[:] = [output.is_stacked for output in outputs]
         return [output.t for output in outputs]
