@@ -1,21 +1,36 @@
-"""Measures what a round of federated averaging costs, and what of it is training.
+"""Measures what a round of federated learning costs, and what of it is training.
 
-    benchmark.py [--workloads=linear,cnn] [--rounds=5] [--clients=N] [--examples_per_client=N]
+    benchmark.py [--workloads=linear,cnn] [--contenders=A,B] [--clients=N] [--examples_per_client=N]
+    benchmark.py --scaling [--runtimes=graph_vectorized] [--cohort_sizes=10,100]
+        [--populations=100,1000]
 
-Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds a round
-takes and a line with the ratios of their medians. Contenders take turns, a round each. Workloads:
+Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
+round of federated averaging takes, and a line with the ratios of their medians. Contenders take
+turns, a round each. Workloads:
 
     linear  logistic regression, 784 -> 10, on synthetic images: 100 clients with 20 examples,
             one step each
     cnn     PGFed's CNN on synthetic 32x32x3 images: 10 clients with 500 examples, 5 epochs,
             batches of 50
 
-Contenders:
+Contenders; without --contenders, each workload has its own choice of them:
 
     bare_tensorflow           a plain TensorFlow loop over clients, without TFF or this library
-    tff_pfl_cpp_runtime       this library's FedAvg on TFF's stock C++ runtime
-    tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on the same runtime; in
-                              `cnn` only if it is asked for
+    tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
+    tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
+    tff_learning_graph_loop   the same, on the graph executor
+
+Runtimes:
+
+    cpp_runtime       TFF's stock C++ runtime
+    graph_loop        the graph executor, with a loop over clients
+    graph_vectorized  the graph executor, with all clients at once; for `cnn` on GPUs only
+    graph_xla         the same, compiled by XLA
+
+With --scaling, prints instead a line for each size of cohorts and of the federation, of Ditto on
+the model and data of `linear`: the time of a round and of its parts, and the memory at its peak.
+All clients have states on disk, in a directory that is removed afterwards (see TMPDIR): 3.1 GiB
+for 100,000 clients.
 """
 
 import dataclasses
@@ -27,7 +42,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import benchmarks, runtime  # noqa: E402
+from tff_pfl import benchmarks  # noqa: E402
 from tff_pfl.names import unknown_name  # noqa: E402
 
 _WORKLOADS = flags.DEFINE_list("workloads", list(benchmarks.WORKLOADS), "What is run, see above.")
@@ -42,23 +57,46 @@ _CLIENTS = flags.DEFINE_integer(
 _EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
     "examples_per_client", None, "Instead of the workload's own number.", lower_bound=1
 )
+_SCALING = flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
+_RUNTIMES = flags.DEFINE_list("runtimes", ["graph_vectorized"], "Of --scaling, see above.")
+_COHORT_SIZES = flags.DEFINE_list(
+    "cohort_sizes",
+    ["10", "30", "100", "300", "1000"],
+    "Of --scaling: cohorts of a federation as large as the largest of them.",
+)
+_POPULATIONS = flags.DEFINE_list(
+    "populations",
+    ["100", "1000", "10000", "100000"],
+    "Of --scaling: federations with a cohort of 100, or of all clients if they are fewer.",
+)
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = {
-        "clients": _CLIENTS.value,
-        "examples_per_client": _EXAMPLES_PER_CLIENT.value,
-        "contenders": _CONTENDERS.value,
-    }
+    chosen = {"clients": _CLIENTS.value, "examples_per_client": _EXAMPLES_PER_CLIENT.value}
     chosen = {key: value for key, value in chosen.items() if value is not None}
-    runtime.set_cpp_context()
+    workloads = {
+        name: dataclasses.replace(workload, **chosen)
+        for name, workload in benchmarks.WORKLOADS.items()
+    }
     _print(benchmarks.machine())
+    if _SCALING.value:
+        points = benchmarks.scaling_points(
+            _RUNTIMES.value,
+            workloads["linear"],
+            cohort_sizes=list(map(int, _COHORT_SIZES.value)),
+            populations=list(map(int, _POPULATIONS.value)),
+            rounds=_ROUNDS.value,
+            warmup=_WARMUP.value,
+        )
+        for record in benchmarks.measure_scaling(points):
+            _print(record)
+        return
     for name in _WORKLOADS.value:
-        workload = dataclasses.replace(benchmarks.WORKLOADS[name], **chosen)
+        contenders = _CONTENDERS.value or workloads[name].default_contenders()
         for record in benchmarks.measure(
-            name, workload, rounds=_ROUNDS.value, warmup=_WARMUP.value
+            name, workloads[name], contenders, rounds=_ROUNDS.value, warmup=_WARMUP.value
         ):
             _print(record)
 
@@ -77,8 +115,15 @@ def _names_are_in(kind, valid):
     return check
 
 
+def _are_sizes(sizes):
+    return all(size.isdecimal() and int(size) > 0 for size in sizes)
+
+
 flags.register_validator("workloads", _names_are_in("workload", benchmarks.WORKLOADS))
 flags.register_validator("contenders", _names_are_in("contender", benchmarks.CONTENDERS))
+flags.register_validator("runtimes", _names_are_in("runtime", benchmarks.RUNTIMES))
+for name in ("cohort_sizes", "populations"):
+    flags.register_validator(name, _are_sizes, "Sizes are positive integers.")
 
 if __name__ == "__main__":
     app.run(main)

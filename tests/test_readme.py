@@ -18,7 +18,7 @@ def examples():
 
 def test_own_algorithm_model_and_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "set_cpp_context", lambda: None, raising=False)
+    monkeypatch.setattr(runtime, "set_graph_context", lambda: None, raising=False)
     names = {}
     for code in examples():
         exec(compile(code, str(README), "exec"), names)

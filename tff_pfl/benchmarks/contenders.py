@@ -1,10 +1,11 @@
-"""Who is benchmarked: implementations of one round.
+"""Who is benchmarked: implementations of one round, in the runtimes that execute them.
 
 A contender is built from a workload and its data, and is then a function that does one more round
 of FedAvg at each call, from the same initial weights, and returns the round's mean training loss.
-Adding one adds a function and a row of `CONTENDERS`.
+Adding one adds a function and a row of `CONTENDERS`; adding a runtime adds a row of `RUNTIMES`.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -12,12 +13,22 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl import runtime
 from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.templates import Client
 
 Round = Callable[[], float]
+
+RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
+    "cpp_runtime": runtime.create_cpp_context,
+    "graph_loop": functools.partial(runtime.create_graph_context, vectorize="never"),
+    "graph_vectorized": functools.partial(runtime.create_graph_context, vectorize="always"),
+    "graph_xla": functools.partial(
+        runtime.create_graph_context, vectorize="always", jit_compile=True
+    ),
+}
 
 
 def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
@@ -75,7 +86,7 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def tff_pfl_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """This library's FedAvg, in the execution context that is TFF's default when it runs."""
+    """This library's FedAvg, in the execution context that is TFF's when it runs."""
     optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
     process = build_fedavg(
         workload.model(),
@@ -100,7 +111,7 @@ def tff_pfl_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """TFF's own FedAvg on `tf.data` clients, in the execution context that is TFF's default."""
+    """TFF's own FedAvg on `tf.data` clients, in the execution context that is TFF's."""
 
     def scale(x, y):
         return tf.cast(x, tf.float32) / 255.0, y
@@ -133,8 +144,30 @@ def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Rou
     return run
 
 
-CONTENDERS: dict[str, Callable[[Workload, np.ndarray, np.ndarray], Round]] = {
+Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
+
+
+def _within(
+    create_context: Callable[[], tff.framework.SyncExecutionContext], build: Build
+) -> Build:
+    """The contender that builds and runs in an execution context of its own."""
+
+    def build_within(workload, x, y):
+        context = create_context()
+
+        def within(function, *arguments):
+            with tff.framework.get_context_stack().install(context):
+                return function(*arguments)
+
+        return functools.partial(within, within(build, workload, x, y))
+
+    return build_within
+
+
+CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
-    "tff_pfl_cpp_runtime": tff_pfl_fedavg,
-    "tff_learning_cpp_runtime": tff_learning_fedavg,
+    **{f"tff_pfl_{name}": _within(create, tff_pfl_fedavg) for name, create in RUNTIMES.items()},
+    "tff_learning_cpp_runtime": _within(RUNTIMES["cpp_runtime"], tff_learning_fedavg),
+    # Data sets of clients cannot be vectorized.
+    "tff_learning_graph_loop": _within(RUNTIMES["graph_loop"], tff_learning_fedavg),
 }

@@ -4,7 +4,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,22 +25,27 @@ class DifferentWorkError(RuntimeError):
 def machine() -> dict[str, Any]:
     """What the seconds were measured on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpus = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return {
         "machine": {
             "cpus": len(os.sched_getaffinity(0)),
             "memory_gib": round(memory / 2**30, 1),
+            "gpus": [gpu.get("device_name") for gpu in gpus],
             "tensorflow": tf.__version__,
             "tff": tff.__version__,
         }
     }
 
 
-def measure(name: str, workload: Workload, *, rounds: int, warmup: int) -> Iterator[dict[str, Any]]:
-    """Runs the contenders of a workload, in turns.
+def measure(
+    name: str, workload: Workload, contenders: Sequence[str], *, rounds: int, warmup: int
+) -> Iterator[dict[str, Any]]:
+    """Runs contenders of a workload, in turns.
 
     Args:
         name: Of the workload.
         workload: What is run.
+        contenders: Keys of `CONTENDERS`.
         rounds: Rounds of each contender that count.
         warmup: Rounds of each before that, in which graphs are traced and memory is allocated.
 
@@ -52,7 +57,7 @@ def measure(name: str, workload: Workload, *, rounds: int, warmup: int) -> Itera
         DifferentWorkError: These losses differ.
     """
     data = workload.data()
-    seconds = {contender: [] for contender in workload.contenders}
+    seconds = {contender: [] for contender in contenders}
     losses = {}
     bar = tqdm.tqdm(total=(warmup + rounds) * len(seconds), desc=name, unit="round", disable=None)
     with bar:
@@ -71,11 +76,10 @@ def measure(name: str, workload: Workload, *, rounds: int, warmup: int) -> Itera
     for contender, measured in seconds.items():
         measured = measured[warmup:]
         medians[contender] = statistics.median(measured)
-        spread = {"median": medians[contender], "min": min(measured), "max": max(measured)}
         yield {
             "workload": name,
             "contender": contender,
-            "seconds_per_round": {key: round(value, 6) for key, value in spread.items()},
+            "seconds_per_round": spread(measured),
             "ms_per_client": round(1000 * medians[contender] / workload.clients, 4),
             "rounds": rounds,
             "clients": workload.clients,
@@ -91,6 +95,12 @@ def measure(name: str, workload: Workload, *, rounds: int, warmup: int) -> Itera
             for a, b in itertools.combinations(medians, 2)
         },
     }
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """The median and the ends of a measurement."""
+    ends = {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
+    return {key: round(value, 6) for key, value in ends.items()}
 
 
 def check_same_work(losses: dict[str, float]) -> None:

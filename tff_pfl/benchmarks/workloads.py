@@ -26,6 +26,7 @@ class Workload:
         batch_size: Examples a step.
         learning_rate: Small enough that the order of the batches hardly changes the loss.
         contenders: Keys of `CONTENDERS`; who runs it unless asked otherwise.
+        gpu_contenders: Who else does on a machine with GPUs.
     """
 
     network: str
@@ -36,7 +37,13 @@ class Workload:
     epochs: int
     batch_size: int
     learning_rate: float
-    contenders: tuple[str, ...] = ("bare_tensorflow", "tff_pfl_cpp_runtime")
+    contenders: tuple[str, ...]
+    gpu_contenders: tuple[str, ...] = ()
+
+    def default_contenders(self) -> tuple[str, ...]:
+        """Who runs it on this machine unless asked otherwise."""
+        has_gpus = tf.config.list_logical_devices("GPU")
+        return self.contenders + (self.gpu_contenders if has_gpus else ())
 
     def keras_model(self) -> tf.keras.Model:
         """The network, which takes images scaled to [0, 1]."""
@@ -74,7 +81,14 @@ WORKLOADS: dict[str, Workload] = {
         epochs=1,
         batch_size=20,
         learning_rate=0.005,
-        contenders=("bare_tensorflow", "tff_pfl_cpp_runtime", "tff_learning_cpp_runtime"),
+        contenders=(
+            "bare_tensorflow",
+            "tff_pfl_cpp_runtime",
+            "tff_pfl_graph_loop",
+            "tff_pfl_graph_vectorized",
+            "tff_pfl_graph_xla",
+            "tff_learning_cpp_runtime",
+        ),
     ),
     # PGFed's network, 50 steps a client: what training costs.
     "cnn": Workload(
@@ -86,5 +100,8 @@ WORKLOADS: dict[str, Workload] = {
         epochs=5,
         batch_size=50,
         learning_rate=0.05,
+        contenders=("bare_tensorflow", "tff_pfl_cpp_runtime", "tff_pfl_graph_loop"),
+        # On CPUs, convolutions whose filters differ by client cannot be vectorized.
+        gpu_contenders=("tff_pfl_graph_vectorized",),
     ),
 }

@@ -1,0 +1,217 @@
+"""What a round costs as cohorts and federations grow: time and memory.
+
+The algorithm is Ditto, whose clients keep a model; the states of all clients of the federation lie
+on disk before the first round. A round is what it is in training: the cohort is selected with its
+states and data, trained, and its new states are committed.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tff_pfl.algorithms.ditto import build_ditto
+from tff_pfl.benchmarks.contenders import RUNTIMES
+from tff_pfl.benchmarks.measurement import spread
+from tff_pfl.benchmarks.workloads import SEED, Workload
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.templates import PersonalizedProcess
+
+# Clients with examples of their own; others have the same. So data do not grow with a federation.
+_DISTINCT_CLIENTS = 100
+_COHORT_OF_POPULATIONS = 100
+# Few, so that writing the first states takes less memory than a round.
+_STATES_PER_COMMIT = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """What is measured in one process.
+
+    Attributes:
+        runtime: A key of `RUNTIMES`.
+        workload: Model, data and training of a client. Its numbers of clients and its contenders
+            are not used.
+        cohort_size: Clients a round.
+        population: Clients of the federation.
+        rounds: Rounds that count.
+        warmup: Rounds before that.
+    """
+
+    runtime: str
+    workload: Workload
+    cohort_size: int
+    population: int
+    rounds: int
+    warmup: int
+
+
+def scaling_points(
+    runtimes: Iterable[str],
+    workload: Workload,
+    *,
+    cohort_sizes: Sequence[int],
+    populations: Sequence[int],
+    rounds: int,
+    warmup: int,
+) -> list[Point]:
+    """Two series for each runtime; a point of both is there once.
+
+    Args:
+        runtimes: Keys of `RUNTIMES`.
+        workload: See `Point`.
+        cohort_sizes: The first series: cohorts of a federation as large as the largest of them.
+        populations: The second: federations with a cohort of 100, or of all clients if these are
+            fewer.
+        rounds: See `Point`.
+        warmup: See `Point`.
+    """
+    sizes = [(cohort_size, max(cohort_sizes)) for cohort_size in cohort_sizes]
+    sizes += [(min(_COHORT_OF_POPULATIONS, population), population) for population in populations]
+    return [
+        Point(runtime, workload, *size, rounds, warmup)
+        for runtime in runtimes
+        for size in dict.fromkeys(sizes)
+    ]
+
+
+def measure_scaling(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
+    """Yields a record a point, each measured in a new process: the peak of its memory is its own.
+
+    See `measure_point`.
+    """
+    for point in tqdm.tqdm(points, desc="scaling", unit="point", disable=None):
+        with concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
+        ) as process:
+            yield process.submit(measure_point, point).result()
+
+
+def measure_point(point: Point) -> dict[str, Any]:
+    """Measures rounds in this process.
+
+    Returns:
+        A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
+        the medians of its parts. `memory_mib` is what the process and its children (the stock
+        runtime has a worker) have resident, without GPUs' memory: `start` before there are clients
+        and data, `peak` the highest of all times. Of the latter, about `files` are pages of
+        files, libraries and the store, which the kernel drops when others need the memory.
+    """
+    seconds = {"select": [], "next": [], "update": [], "commit": []}
+    with contextlib.ExitStack() as resources:
+        context = RUNTIMES[point.runtime]()
+        resources.enter_context(tff.framework.get_context_stack().install(context))
+        process = _ditto(point.workload)
+        server_state = process.initialize()
+        first_state = process.initialize_client(np.int32(0))
+        memory = {"start": _memory_mib("VmRSS")}
+        path = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
+        store = resources.enter_context(
+            ClientStateStore(lambda client_id: first_state, process.client_state_type, path)
+        )
+        _store_states(store, point.population, first_state)
+        dataset = _Federation(point.workload, point.population)
+        iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
+        for _ in range(point.warmup + point.rounds):
+            times = [time.perf_counter()]
+            cohort = iterator.select(point.cohort_size)
+            times.append(time.perf_counter())
+            output = process.next(server_state, cohort)
+            times.append(time.perf_counter())
+            iterator.update(output.clients)
+            times.append(time.perf_counter())
+            store.commit({"iterator": iterator.to_bytes()})
+            times.append(time.perf_counter())
+            server_state = output.state
+            for part, (start, end) in zip(seconds, itertools.pairwise(times), strict=True):
+                seconds[part].append(end - start)
+        memory |= {"peak": _memory_mib("VmHWM"), "files": _memory_mib("RssFile")}
+        states_on_disk = _size_mib(path)
+    seconds = {part: measured[point.warmup :] for part, measured in seconds.items()}
+    rounds = spread([sum(parts) for parts in zip(*seconds.values(), strict=True)])
+    return {
+        "scaling": "ditto",
+        "runtime": point.runtime,
+        "cohort_size": point.cohort_size,
+        "population": point.population,
+        "seconds_per_round": rounds,
+        "rounds_per_second": round(1 / rounds["median"], 3),
+        "ms_per_client": round(1000 * rounds["median"] / point.cohort_size, 4),
+        "ms_of": {part: round(1000 * statistics.median(s), 3) for part, s in seconds.items()},
+        "memory_mib": memory,
+        "states_on_disk_mib": states_on_disk,
+        "rounds": point.rounds,
+        "examples_per_client": point.workload.examples_per_client,
+        "epochs": point.workload.epochs,
+        "batch_size": point.workload.batch_size,
+    }
+
+
+def _ditto(workload: Workload) -> PersonalizedProcess:
+    optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
+    return build_ditto(
+        workload.model(),
+        examples_type(workload.image_shape),
+        LocalSGD(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
+        seed=SEED,
+    )
+
+
+def _store_states(store: ClientStateStore, num_clients: int, state: Any) -> None:
+    for start in range(0, num_clients, _STATES_PER_COMMIT):
+        client_ids = range(start, min(start + _STATES_PER_COMMIT, num_clients))
+        store.put(client_ids, [state] * len(client_ids))
+        store.commit()
+
+
+class _Federation:
+    """A data set for `CohortDataSource` whose clients share a few arrays."""
+
+    def __init__(self, workload: Workload, num_clients: int):
+        self.num_clients = num_clients
+        self.fingerprint = f"benchmark {num_clients}"
+        self._data = dataclasses.replace(workload, clients=_DISTINCT_CLIENTS).data()
+
+    def examples(self, client_id: int, split: str) -> Examples:
+        """A view of the arrays; all splits are the same."""
+        del split
+        x, y = (array[client_id % _DISTINCT_CLIENTS] for array in self._data)
+        return Examples(x, y, np.int32(len(y)))
+
+
+def _memory_mib(field: str) -> float:
+    """A field of `/proc/PID/status`, summed over this process and its children.
+
+    `VmRSS` is the resident memory, `VmHWM` the highest since the process began: unlike
+    `resource.getrusage`'s, not that of the process which started this one, where it was higher.
+    """
+    total = 0
+    for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue  # it has ended
+        status = dict(line.split(":", 1) for line in lines)
+        if os.getpid() in (int(status["Pid"]), int(status["PPid"])):
+            total += int(status.get(field, "0 kB").split()[0])
+    return round(total / 1024, 1)
+
+
+def _size_mib(directory: str) -> float:
+    """What files occupy; those of a store have holes."""
+    blocks = sum(path.stat().st_blocks for path in pathlib.Path(directory).iterdir())
+    return round(blocks * 512 / 2**20, 1)
