@@ -188,16 +188,16 @@ def _load_library(graph_def) -> list:
     computations are often the same.
     """
     library = {definition.signature.name: definition for definition in graph_def.library.function}
-    loaded = {}
+    loaded, loops = {}, []
     scratch = tf.Graph()
 
     def load(name):
         if name in loaded or name not in library:
             return
         definition = library[name]
+        _rename_outputs_of_reductions(definition)
         link(definition.node_def)
-        definition.attr.pop("_input_shapes", None)
-        loaded[name] = internals.concrete_function(definition, scratch, list(loaded.values()))
+        loaded[name] = internals.concrete_function(definition, scratch, [*loaded.values(), *loops])
 
     def link(nodes):
         """Loads what nodes call, and renames the calls."""
@@ -210,7 +210,79 @@ def _load_library(graph_def) -> list:
                     load(function.name)
                     if function.name in loaded:
                         function.name = loaded[function.name].name.decode()
+            if node.op == "ReduceDataset":
+                step = next(
+                    f for f in loaded.values() if f.name.decode() == node.attr["f"].func.name
+                )
+                loop = _reduction(node, step)
+                loop.add_to_graph(scratch)
+                loops.append(loop)
+                _call(node, loop)
 
     link(graph_def.node)
     graph_def.ClearField("library")
-    return list(loaded.values())
+    return [*loaded.values(), *loops]
+
+
+def _reduction(node, step):
+    """What `ReduceDataset` does, as a loop: it would prepare its function anew at each run."""
+    num_states = len(node.attr["Tstate"].list.type)
+    num_arguments = len(node.attr["Targuments"].list.type)
+    inputs = step.graph.inputs
+    elements = inputs[num_states : len(inputs) - num_arguments]
+    element = {
+        "output_types": [tensor.dtype for tensor in elements],
+        "output_shapes": [tensor.shape for tensor in elements],
+    }
+    state_shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
+
+    def reduce(dataset, *args):
+        iterator = tf.raw_ops.AnonymousIteratorV3(**element)
+        made = tf.raw_ops.MakeIterator(dataset=dataset, iterator=iterator)
+
+        def take():
+            return tf.raw_ops.IteratorGetNextAsOptional(iterator=iterator, **element)
+
+        def body(optional, *state):
+            values = tf.raw_ops.OptionalGetValue(optional=optional, **element)
+            return take(), *step(*state, *values, *args[num_states:])
+
+        with tf.control_dependencies([made]):
+            first = take()
+        _, *state = tf.while_loop(
+            lambda optional, *_: tf.raw_ops.OptionalHasValue(optional=optional),
+            body,
+            (first, *args[:num_states]),
+            shape_invariants=(tf.TensorShape([]), *state_shapes),
+        )
+        return state
+
+    specs = [tf.TensorSpec([], tf.variant)]
+    dtypes = [tensor.dtype for tensor in inputs]
+    specs += [tf.TensorSpec(*spec) for spec in zip(state_shapes, dtypes, strict=False)]
+    specs += [tf.TensorSpec(t.shape, t.dtype) for t in inputs[len(inputs) - num_arguments :]]
+    return tf.function(reduce, autograph=False).get_concrete_function(*specs)
+
+
+def _call(node, function) -> None:
+    """Makes a node the call of a function with the same inputs and outputs."""
+    node.op = "StatefulPartitionedCall"
+    node.attr.clear()
+    node.attr["f"].func.name = function.name.decode()
+    for name, tensors in (("Tin", function.graph.inputs), ("Tout", function.graph.outputs)):
+        node.attr[name].list.type.extend(tensor.dtype.as_datatype_enum for tensor in tensors)
+
+
+def _rename_outputs_of_reductions(definition) -> None:
+    """Names the outputs of `ReduceDataset`s as those of the calls are that they will be."""
+    reductions = {node.name for node in definition.node_def if node.op == "ReduceDataset"}
+
+    def renamed(tensor):
+        if tensor.split(":")[0] in reductions:
+            return tensor.replace(":components:", ":output:")
+        return tensor
+
+    for node in definition.node_def:
+        node.input[:] = [renamed(source) for source in node.input]
+    for name, tensor in definition.ret.items():
+        definition.ret[name] = renamed(tensor)

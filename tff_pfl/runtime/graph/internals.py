@@ -89,8 +89,9 @@ def concrete_function(definition, graph: tf.Graph, callees):
     function_type = _function_type.from_structured_signature(
         (specs(function_graph.inputs), {}), specs(function_graph.outputs), {}
     )
+    attributes = {name: value for name, value in definition.attr.items() if name != "_input_shapes"}
     function = _concrete_function.ConcreteFunction.from_func_graph(
-        function_graph, function_type, attrs=definition.attr
+        function_graph, function_type, attrs=attributes
     )
     function.add_to_graph(graph)
     return function
