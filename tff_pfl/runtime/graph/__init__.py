@@ -5,7 +5,8 @@ From the outside to the inside:
     contexts       the executor behind TFF's execution contexts; its options
     devices        names of devices, of this machine and of others
     executor       TFF's executor interface; programs, and their graphs for arguments of a layout
-    transfer       Python's values into tensors, and back
+    arguments, results, layout
+                   Python's values into tensors, and back
     lowering       evaluates TFF's building blocks while a graph is built
     intrinsics     what each intrinsic is in a graph
     values         structures, sequences, and what clients have: shared, stacked or ragged

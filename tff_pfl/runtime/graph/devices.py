@@ -1,5 +1,7 @@
 """Which devices computations run on."""
 
+import socket
+import time
 from collections.abc import Sequence
 
 import absl.logging
@@ -8,6 +10,9 @@ import tensorflow as tf
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime import cuda
 from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
+
+# How long a worker may take to start; TensorFlow would wait for ever.
+_SECONDS_FOR_WORKERS = 10.0
 
 
 def choose(devices: Sequence[str] | None) -> list[str]:
@@ -65,8 +70,11 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
             of the cluster `{"worker": workers}`.
 
     Raises:
+        DeviceError: A worker is not written as `HOST:PORT`.
         WorkerDiedError: A worker does not answer.
     """
+    for worker in workers:
+        _wait_for(worker)
     cluster = tf.train.ClusterSpec({"worker": list(workers)})
     try:
         tf.config.experimental_connect_to_cluster(cluster, job_name="coordinator")
@@ -75,3 +83,19 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
     names = [device.name for device in tf.config.list_logical_devices()]
     remote = [name for name in names if "/job:worker/" in name]
     return [name for name in remote if "device:GPU" in name] or remote
+
+
+def _wait_for(worker: str) -> None:
+    host, _, port = worker.rpartition(":")
+    if not host or not port.isdecimal():
+        raise DeviceError(f"A worker is given as HOST:PORT, found {worker!r}.")
+    deadline = time.monotonic() + _SECONDS_FOR_WORKERS
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise WorkerDiedError(
+                    f"No worker answers at {worker} ({error}). Start programs/worker.py there."
+                ) from error
+        time.sleep(0.2)

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.errors import WorkerDiedError
-from tff_pfl.runtime.graph import internals, lowering, mapping, transfer, values
+from tff_pfl.runtime.graph import arguments, internals, lowering, mapping, results, values
 
 # Graphs that are kept: of how many computations, and how many of each.
 _MAX_PROGRAMS = 64
@@ -62,7 +62,7 @@ class Program:
         sizes = _sizes(num_clients, len(self._factory.devices))
         layout, tensors = None, []
         if type_signature.parameter is not None:
-            layout, tensors = transfer.ingest(
+            layout, tensors = arguments.ingest(
                 argument,
                 type_signature.parameter,
                 self._factory.devices[0],
@@ -70,7 +70,7 @@ class Program:
             )
         graph, result_layout = self._graph(layout, type_signature, len(sizes))
         outputs = graph(*map(tf.constant, sizes), *tensors)
-        return transfer.results(
+        return results.to_python(
             type_signature.result, result_layout, iter(outputs), sizes, self._factory.keep_tensors
         )
 
@@ -103,7 +103,7 @@ class Program:
                 result = context.evaluate(self._block, {})
                 if isinstance(result, values.Function):
                     result = result.call(argument)
-                result_layout, outputs = transfer.emit(result, type_signature.result)
+                result_layout, outputs = results.emit(result, type_signature.result)
             emitted.append(result_layout)
             return outputs
 

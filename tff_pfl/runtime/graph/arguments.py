@@ -1,0 +1,228 @@
+"""Python's values into a graph's tensors."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import internals, values
+from tff_pfl.runtime.graph.layout import Layout, ResidentArray
+
+_copies = itertools.count()
+_STRING = tff.types.TensorType(np.str_).dtype.type
+
+
+def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
+    """An argument's layout and tensors, on the devices where they are needed.
+
+    Args:
+        value: As TFF's stock runtime takes it.
+        type_spec: Its type.
+        server: The device of what is not placed at clients.
+        shards: `(device, slice of the clients)` of each.
+
+    Raises:
+        TypeError: `value` is not of the type.
+    """
+    if isinstance(type_spec, tff.types.FunctionType):
+        return Layout("function", (value.to_building_block(),)), []
+    if isinstance(type_spec, tff.types.FederatedType):
+        if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
+            return _ingest_clients(value, type_spec.member, shards)
+        return ingest(value, type_spec.member, server, shards)
+    if isinstance(type_spec, tff.types.StructType):
+        elements = zip(_elements(value, type_spec), type_spec, strict=True)
+        parts = [ingest(element, kind, server, shards) for element, kind in elements]
+        tensors = [tensor for _, part in parts for tensor in part]
+        return Layout("struct", tuple(layout for layout, _ in parts)), tensors
+    with tf.device(server):
+        return Layout("leaf"), [_to_tensor(_checked(value, type_spec))]
+
+
+def _ingest_clients(clients, member, shards) -> tuple[Layout, list[tf.Tensor]]:
+    if not isinstance(clients, list):
+        raise TypeError(
+            f"Values placed at clients are a list with a value a client, not {type(clients)}."
+        )
+    leaf_types = values.leaf_types(member)
+    flatten = _flattener(member)
+    rows = [flatten(client) for client in clients]
+    columns = zip(*rows, strict=True) if rows else [()] * len(leaf_types)
+    columns = list(map(_checked_column, columns, leaf_types))
+    kinds = [_leaf_kind(column) for column in columns]
+    tensors = []
+    for device, part in shards:
+        with tf.device(device):
+            for column, kind, leaf_type in zip(columns, kinds, leaf_types, strict=True):
+                if kind is values.Ragged:
+                    tensors += _ragged(column[part], leaf_type)
+                else:
+                    tensors += _stacked(column[part])
+    return Layout("clients", tuple(kinds)), tensors
+
+
+def _checked_column(column, leaf_type) -> Sequence:
+    """What clients have of a leaf, each checked; many that are alike are checked at once."""
+    if isinstance(leaf_type, tff.types.TensorType):
+        dtype = leaf_type.dtype.type
+        kinds = set(map(type, column))
+        if kinds == {dtype} and leaf_type.shape == () and dtype is not _STRING:
+            return np.array(column)
+        if kinds == {np.ndarray}:
+            forms = {(cell.dtype, cell.shape) for cell in column}
+            if all(form.type is dtype and _fits(shape, leaf_type.shape) for form, shape in forms):
+                return column
+    return [_checked(cell, leaf_type) for cell in column]
+
+
+def _leaf_kind(column) -> type[values.Leaf]:
+    if isinstance(column, np.ndarray):
+        return values.Stacked
+    return values.Ragged if len({tuple(cell.shape) for cell in column}) > 1 else values.Stacked
+
+
+def _ragged(column, leaf_type) -> list[tf.Tensor]:
+    elements = np.concatenate([np.ravel(cell) for cell in column])
+    shapes = [list(cell.shape) for cell in column]
+    if leaf_type.shape is None:
+        shapes = [shape + [-1] * (values.MAX_RANK - len(shape)) for shape in shapes]
+    return [tf.constant(elements), tf.constant(shapes, tf.int64)]
+
+
+def _stacked(column) -> list[tf.Tensor]:
+    if isinstance(column, np.ndarray):
+        return [tf.convert_to_tensor(column)]
+    if isinstance(column[0], np.ndarray):
+        return [tf.convert_to_tensor(np.stack(column))]
+    return [tf.stack([_to_tensor(cell) for cell in column])]
+
+
+def _flattener(type_spec) -> Callable[[Any], list]:
+    """A function from a value of a type to its leaves."""
+    if not isinstance(type_spec, tff.types.StructType):
+        return lambda value: [value]
+    container = getattr(type_spec, "python_container", None)
+    names = tuple(tff.structure.name_list_with_nones(type_spec))
+    is_known = getattr(container, "_fields", None) == names
+    flatteners = [_flattener(element) for element in type_spec]
+
+    def flatten(value):
+        elements = value if is_known and type(value) is container else _elements(value, type_spec)
+        leaves = []
+        for element, flattener in zip(elements, flatteners, strict=True):
+            leaves += flattener(element)
+        return leaves
+
+    return flatten
+
+
+def _elements(value, type_spec) -> Sequence:
+    """The elements of a structure, in the order of its type: by name, or else by position."""
+    given = None
+    if isinstance(value, (tuple, list)):
+        elements = value
+        given = getattr(value, "_fields", None)
+    elif isinstance(value, Mapping):
+        elements, given = tuple(value.values()), tuple(value)
+    elif isinstance(value, (np.ndarray, np.generic, str, bytes, tf.Tensor)):
+        raise TypeError(f"Expected a structure of type {type_spec}, found {type(value)}.")
+    else:
+        struct = tff.structure.from_container(value)
+        elements = tuple(struct)
+        given = tuple(tff.structure.name_list_with_nones(struct))
+    if len(elements) != len(type_spec):
+        raise TypeError(
+            f"Expected a structure of {len(type_spec)} elements, of type {type_spec}, found "
+            f"{len(elements)} elements."
+        )
+    if given is None:
+        return elements
+    names = tuple(tff.structure.name_list_with_nones(type_spec))
+    if given != names and None not in names and set(given) == set(names):
+        return [elements[given.index(name)] for name in names]
+    return elements
+
+
+def _checked(value, leaf_type):
+    """A leaf as an array or tensor of its type, or a `_Sequence`."""
+    if isinstance(leaf_type, tff.types.SequenceType):
+        return _sequence(value, leaf_type)
+    expected = leaf_type.dtype.type
+    if (
+        type(value) is np.ndarray
+        and value.dtype.type is expected
+        and _fits(value.shape, leaf_type.shape)
+    ):
+        return value
+    if isinstance(value, ResidentArray) and value.tensor is not None:
+        value = value.tensor
+    elif isinstance(value, tf.Variable):
+        value = value.value()
+    if isinstance(value, tf.Tensor):
+        if value.dtype == values.dtype(leaf_type) and _fits(value.shape, leaf_type.shape):
+            return value
+        value = value.numpy()
+    if isinstance(value, (list, tuple)):
+        cells = tf.nest.flatten(value)
+        compatible = all(internals.is_compatible_dtype(cell, expected) for cell in cells)
+    else:
+        compatible = internals.is_compatible_dtype(value, expected)
+    if not compatible:
+        found = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"Expected a value of type {leaf_type}, found one of dtype {found}.")
+    array = np.asarray(value, object if expected is _STRING else expected)
+    if not _fits(array.shape, leaf_type.shape):
+        raise TypeError(f"Expected a value of type {leaf_type}, found one of shape {array.shape}.")
+    return array
+
+
+def _fits(shape, expected) -> bool:
+    return expected is None or (
+        len(shape) == len(expected)
+        and all(want in (None, have) for have, want in zip(shape, expected, strict=True))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sequence:
+    """A data set as a graph, of which a device makes a data set of its own."""
+
+    graph: bytes
+    shape: tuple = ()
+
+    def to_variant(self) -> tf.Tensor:
+        return tf.raw_ops.DatasetFromGraph(graph_def=self.graph)
+
+
+def _sequence(value, type_spec) -> _Sequence:
+    if isinstance(value, list):
+        value = internals.dataset_of_elements(None, value, type_spec.element)
+    if not isinstance(value, tf.data.Dataset):
+        raise TypeError(f"Expected a list or tf.data.Dataset for {type_spec}, found {type(value)}.")
+    given = tff.types.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
+    if not type_spec.is_assignable_from(given):
+        raise TypeError(f"Expected a sequence of type {type_spec}, found one of type {given}.")
+    variant = values.to_variant(value)
+    return _Sequence(_without_state(tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()))
+
+
+def _without_state(graph: bytes) -> bytes:
+    """Of data sets, in which random orders begin anew, as they do in the stock runtime."""
+    if b"ShuffleDataset" not in graph:
+        return graph
+    graph_def = tf.compat.v1.GraphDef.FromString(graph)
+    for node in graph_def.node:
+        for handle in node.attr["value"].tensor.resource_handle_val:
+            handle.name += f"_copy_{next(_copies)}"  # a generator of orders that is not there yet
+    return graph_def.SerializeToString()
+
+
+def _to_tensor(leaf) -> tf.Tensor:
+    """A leaf on the device of the context; a tensor that is there already is not copied."""
+    if isinstance(leaf, _Sequence):
+        return leaf.to_variant()
+    return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)
