@@ -1,0 +1,160 @@
+"""The TensorFlow of a TFF computation as a function: resources, initialization, names, pruning."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import imported, values
+
+
+def import_function(computation) -> imported.ImportedFunction:
+    parameter = computation.type_signature.parameter
+    leaves = [] if parameter is None else values.leaf_types(parameter)
+    proto = tff.framework.ConcreteComputation.get_proto(computation)
+    return imported.ImportedFunction(proto.tensorflow, list(map(values.tensor_spec, leaves)))
+
+
+def resident_mib() -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+
+def test_each_run_has_variables_of_its_own():
+    @tff.tensorflow.computation(np.float32)
+    def accumulate(x):
+        variable = tf.Variable(1.0)
+        with tf.control_dependencies([variable.assign_add(x)]):
+            return variable.read_value()
+
+    function = import_function(accumulate)
+    assert function.is_stateful
+    assert [function(tf.constant(x))[0].numpy() for x in (2.0, 3.0)] == [3.0, 4.0]
+    # All in flight at once, of one graph.
+    many = tf.function(lambda xs: tf.map_fn(lambda x: function(x)[0], xs, parallel_iterations=50))
+    np.testing.assert_array_equal(many(tf.range(50.0)), np.arange(50.0) + 1)
+
+
+def test_variables_are_freed():
+    @tff.tensorflow.computation(np.float32)
+    def large(x):
+        return tf.reduce_sum(tf.Variable(tf.fill([250_000], 1.0)).assign_add(tf.fill([250_000], x)))
+
+    function = tf.function(import_function(large))
+    one = tf.constant(1.0)
+    for _ in range(20):
+        function(one)
+    before = resident_mib()
+    for _ in range(300):  # of 1 MiB each
+        function(one)
+    assert resident_mib() - before < 30
+
+
+def test_tables_are_initialized_and_not_shared():
+    @tff.tensorflow.computation(np.str_, np.int64)
+    def look_up(key, value):
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.stack([value, value + 1])), -1
+        )
+        return table.lookup(key)
+
+    function = import_function(look_up)
+    for key, value, expected in [("a", 5, 5), ("b", 7, 8), ("c", 9, -1)]:
+        found = function(tf.constant(key), tf.constant(value, tf.int64))
+        assert found[0].numpy() == expected
+
+
+def test_functions_of_the_same_name_do_not_clash():
+    def build(factor):
+        @tff.tensorflow.computation(np.float32)
+        def scaled(x):
+            @tf.function
+            def inner(x):
+                return x * factor
+
+            return inner(x)
+
+        return import_function(scaled)
+
+    twice, thrice = build(2.0), build(3.0)
+
+    @tf.function
+    def both(x):
+        return twice(x)[0], thrice(x)[0]
+
+    assert [x.numpy() for x in both(tf.constant(5.0))] == [10.0, 15.0]
+
+
+def test_what_no_result_needs_is_not_run():
+    @tff.tensorflow.computation(np.float32)
+    def with_idle_failure(x):
+        tf.debugging.Assert(x > 100.0, ["too small"])
+        return x
+
+    assert import_function(with_idle_failure)(tf.constant(1.0))[0].numpy() == 1.0
+
+    @tff.tensorflow.computation(np.float32)
+    def with_failure(x):
+        with tf.control_dependencies([tf.debugging.Assert(x > 100.0, ["too small"])]):
+            return tf.identity(x)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too small"):
+        import_function(with_failure)(tf.constant(1.0))
+
+
+def test_an_argument_that_is_not_used_and_one_that_is_returned():
+    @tff.tensorflow.computation(np.float32, np.int32, np.int32)
+    def second(x, y, z):
+        del x, z
+        return y, y
+
+    function = import_function(second)
+    results = function(tf.constant(1.0), tf.constant(2), tf.constant(3))
+    assert [result.numpy() for result in results] == [2, 2]
+
+
+class TestReductionsOfDataSets:
+    """`ReduceDataset` becomes a loop of the graph."""
+
+    @staticmethod
+    def reduce(rows):
+        @tff.tensorflow.computation(tff.types.SequenceType(np.int64), np.int64)
+        def reduced(rows, factor):
+            @tf.function
+            def train(rows):
+                return rows.reduce(
+                    (np.int64(0), np.int64(1)),
+                    lambda state, row: (state[0] + row * factor, state[1] * 2),
+                )
+
+            return train(rows)
+
+        function = import_function(reduced)
+        variant = tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(rows))
+        return [x.numpy() for x in function(variant, tf.constant(3, tf.int64))]
+
+    def test_of_rows(self):
+        assert self.reduce(np.arange(5)) == [30, 32]
+
+    def test_of_no_rows(self):
+        assert self.reduce(np.zeros([0], np.int64)) == [0, 1]
+
+    def test_of_a_state_that_grows(self):
+        @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
+        def collected(rows):
+            return rows.reduce(
+                tf.zeros([0], tf.int64), lambda state, row: tf.concat([state, [row]], axis=0)
+            )
+
+        variant = tf.data.experimental.to_variant(tf.data.Dataset.range(4))
+        np.testing.assert_array_equal(import_function(collected)(variant)[0], np.arange(4))
+
+    def test_leaves_no_operation_of_that_kind(self):
+        @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
+        def total(rows):
+            return rows.reduce(np.int64(0), lambda state, row: state + row)
+
+        graph = import_function(total)._function.graph.as_graph_def()
+        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+        assert "ReduceDataset" not in {node.op for node in nodes}
+        assert "OptionalHasValue" in {node.op for node in nodes}

@@ -1,0 +1,139 @@
+"""The options of `create_graph_context`, and what the executor refuses."""
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.names import UnknownNameError
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.values import CannotLowerError
+
+VECTOR = tff.types.TensorType(np.float32, [3])
+CLIENTS = [np.float32([i, 2 * i, -i]) for i in range(7)]
+
+
+def build(step, condition):
+    """Sums, over clients, what a loop makes of their vectors."""
+
+    @tff.tensorflow.computation(VECTOR)
+    def work(x):
+        _, x = tf.while_loop(condition, step, (0, x))
+        return x, tf.reduce_sum(x)
+
+    @tff.federated_computation(tff.types.FederatedType(VECTOR, tff.CLIENTS))
+    def train(x):
+        y = tff.federated_map(work, x)
+        return y, tff.federated_sum(y)
+
+    return train
+
+
+STEP = lambda i, x: (i + 1, 2 * tf.abs(x) + 1)  # noqa: E731
+train = build(STEP, lambda i, x: tf.reduce_sum(x) < 100.0)  # of more steps for some clients
+train_alike = build(STEP, lambda i, x: i < 4)
+
+
+def run(computation, *args, **options):
+    with tff.framework.get_context_stack().install(runtime.create_graph_context(**options)):
+        return computation(*args)
+
+
+def assert_same(actual, expected):
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), actual, expected
+    )
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return run(train, CLIENTS, vectorize="never", max_concurrent_clients=1)
+
+
+@pytest.mark.parametrize("vectorize", ["always", "never"])
+@pytest.mark.parametrize("max_concurrent_clients", [1, 2, 3, 7, 20, None])
+def test_clients_at_a_time_do_not_change_results(expected, vectorize, max_concurrent_clients):
+    options = {"vectorize": vectorize, "max_concurrent_clients": max_concurrent_clients}
+    assert_same(run(train, CLIENTS, **options), expected)
+
+
+def test_xla_does_not_change_results():
+    options = {"vectorize": "always", "jit_compile": True}
+    assert_same(run(train_alike, CLIENTS, **options), run(train_alike, CLIENTS))
+
+
+def test_arrays_may_stay_tensors():
+    @tff.federated_computation(tff.types.FederatedType(VECTOR, tff.SERVER))
+    def identity(x):
+        return x
+
+    kept = run(identity, CLIENTS[2], keep_tensors=True)
+    assert isinstance(kept, tf.Tensor)
+    assert isinstance(run(identity, kept), np.ndarray)
+    np.testing.assert_array_equal(kept, CLIENTS[2])
+
+
+def test_what_always_refuses():
+    @tff.tensorflow.computation(VECTOR)
+    def with_variable(x):
+        return tf.Variable(x).assign_add(x)
+
+    @tff.federated_computation(tff.types.FederatedType(VECTOR, tff.CLIENTS))
+    def compute(x):
+        return tff.federated_map(with_variable, x)
+
+    with pytest.raises(NotVectorizableError, match="VarHandleOp|Variable"):
+        run(compute, CLIENTS, vectorize="always")
+    assert_same(run(compute, CLIENTS), [2 * x for x in CLIENTS])
+    with pytest.raises(NotVectorizableError, match="shapes differ by client"):
+        ragged = tff.types.TensorType(np.float32, [None])
+
+        @tff.federated_computation(tff.types.FederatedType(ragged, tff.CLIENTS))
+        def total(x):
+            summed = tff.tensorflow.computation(lambda x: tf.reduce_sum(x), ragged)
+            return tff.federated_map(summed, x)
+
+        run(total, [np.float32([1]), np.float32([1, 2])], vectorize="always")
+
+
+def test_unknown_choices():
+    with pytest.raises(UnknownNameError, match="Did you mean 'always'"):
+        runtime.create_graph_context(vectorize="allways")
+    with pytest.raises(ValueError, match="positive"):
+        runtime.create_graph_context(max_concurrent_clients=0)
+
+
+def test_the_log_says_once_where_and_how_clients_are_computed(caplog):
+    with caplog.at_level(logging.INFO, logger="absl"):
+        context = runtime.create_graph_context()
+        with tff.framework.get_context_stack().install(context):
+            train(CLIENTS)
+            train(CLIENTS[:3])
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(m.startswith("Clients are computed on") and "CPU" in m for m in messages)
+    [work_line] = [m for m in messages if m.startswith("Client work")]
+    assert "float32[3]" in work_line
+    assert work_line.endswith("vectorized over clients.")
+
+
+def test_a_construct_that_cannot_be_lowered_is_named():
+    jax = pytest.importorskip("jax")
+    add = tff.jax.computation(lambda x: jax.numpy.add(x, x), np.float32)
+    with pytest.raises(CannotLowerError, match="xla"):
+        run(add, 1.0)
+
+
+def test_a_federated_program():
+    async def program():
+        first, second = train(CLIENTS), train(CLIENTS[:2])
+        return await tff.program.materialize_value((first[1], second[1]))
+
+    context = runtime.ProgramContext(runtime.create_async_graph_context())
+    with tff.framework.get_context_stack().install(context):
+        both, fewer = asyncio.run(program())
+    assert_same(both, run(train, CLIENTS)[1])
+    assert_same(fewer, run(train, CLIENTS[:2])[1])

@@ -1,0 +1,118 @@
+"""One function on stacks of inputs: what TensorFlow's parallel-for lacks or gets wrong."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.runtime.graph import internals, vectorization
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+
+
+def vectorize(function, *stacks):
+    """`function` of each row, in a graph that knows nothing of their number."""
+    stacks = [tf.constant(stack) for stack in stacks]
+    specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
+
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs],
+    )
+    def run(*stacks):
+        one = tf.function(lambda *rows: [function(*rows)]).get_concrete_function(*specs)
+        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks)
+
+    return run(*stacks)[0].numpy()
+
+
+def check(function, *stacks):
+    expected = [function(*map(tf.constant, row)).numpy() for row in zip(*stacks, strict=True)]
+    np.testing.assert_allclose(vectorize(function, *stacks), expected, rtol=1e-6)
+
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+class TestSqueeze:
+    def test_of_all_axes(self, clients):
+        """TensorFlow's own rule drops the axis of the clients if there is one client."""
+        check(lambda x: tf.squeeze(x[tf.newaxis, :, tf.newaxis]), X[:clients])
+
+    def test_of_one_axis(self, clients):
+        check(lambda x: tf.squeeze(x[tf.newaxis], [0]), X[:clients])
+        check(lambda x: tf.squeeze(x[:, tf.newaxis], [-1]), X[:clients])
+
+    def test_to_a_scalar(self, clients):
+        check(lambda x: tf.squeeze(tf.reduce_sum(x, keepdims=True)), X[:clients])
+
+
+class TestLoops:
+    def test_of_as_many_steps_for_all(self):
+        check(
+            lambda x: tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 0.5 + 1), (0, x))[1],
+            X,
+        )
+
+    def test_of_more_steps_for_some(self):
+        def until_large(x):
+            return tf.while_loop(lambda y: tf.reduce_sum(y) < 50.0, lambda y: [y + 1], [x])[0]
+
+        check(until_large, X)
+
+    def test_nested(self):
+        def inner(y):
+            return tf.while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z * 0.5 + 1), (0, y))[1]
+
+        check(
+            lambda x: tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, inner(y) + x), (0, x))[
+                1
+            ],
+            X,
+        )
+
+    def test_in_which_a_shared_value_becomes_a_clients_own(self):
+        def sums(x):
+            total = tf.zeros([3])
+            loop = lambda i, total, last: (i + 1, total + x, total)  # noqa: E731
+            _, total, last = tf.while_loop(lambda i, *_: i < 3, loop, (0, total, total))
+            return tf.stack([total, last])
+
+        check(sums, X)
+
+
+def test_conditions_of_each_client():
+    check(lambda x: tf.raw_ops.Select(condition=x[0] > 4, x=x, y=tf.zeros([3])), X)
+    check(lambda x: tf.raw_ops.Select(condition=x > 4, x=x, y=-x), X)
+    check(lambda x: tf.cond(x[0] > 4, lambda: x * 2, lambda: x - 1), X)
+
+
+def test_broadcasting_of_different_ranks():
+    matrix = tf.reshape(tf.range(6.0), [2, 3])
+    check(lambda x: matrix + x, X)
+    check(lambda x: x[0] * matrix - x, X)
+
+
+def test_assertions_of_clients_hold():
+    @tf.function
+    def checked(x):
+        tf.debugging.assert_less(x[0], 8.0, "too large")
+        return x * 2
+
+    np.testing.assert_array_equal(vectorize(checked, X[:3]), 2 * X[:3])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        vectorize(checked, X)
+
+
+def test_what_has_no_rule_is_named():
+    with pytest.raises(NotVectorizableError, match="TensorListSetItem|TensorList"):
+        vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
+
+
+def test_tensorflows_rules_are_back_afterwards():
+    before = dict(internals.pfor_rules)
+    expand = internals.PForInput.expanddim_inputs_for_broadcast
+    check(lambda x: x + 1, X)
+    with pytest.raises(NotVectorizableError):
+        vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
+    assert {name: internals.pfor_rules[name] for name in before} == before
+    assert internals.PForInput.expanddim_inputs_for_broadcast is expand
