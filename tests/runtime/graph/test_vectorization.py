@@ -48,10 +48,10 @@ class TestSqueeze:
 
 class TestLoops:
     def test_of_as_many_steps_for_all(self):
-        check(
-            lambda x: tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 0.5 + 1), (0, x))[1],
-            X,
-        )
+        def steps(x):
+            return tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 0.5 + 1), (0, x))[1]
+
+        check(steps, X)
 
     def test_of_more_steps_for_some(self):
         def until_large(x):

@@ -15,6 +15,8 @@ from tff_pfl.runtime.graph import arguments, internals, lowering, mapping, resul
 # Graphs that are kept: of how many computations, and how many of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
+# Tracing changes TensorFlow's rules of vectorization for a moment, for all threads.
+_TRACING = threading.Lock()
 
 
 class GraphExecutorFactory(tff.framework.ExecutorFactory):
@@ -78,7 +80,8 @@ class Program:
         key = layout, num_shards
         with self._lock:
             if key not in self._graphs:
-                self._graphs[key] = self._trace(layout, type_signature, num_shards)
+                with _TRACING:
+                    self._graphs[key] = self._trace(layout, type_signature, num_shards)
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)

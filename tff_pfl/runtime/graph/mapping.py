@@ -79,7 +79,6 @@ class ClientMap:
         def vectorized(size, *stacks):
             return vectorization.vectorize(function, size, stacks)
 
-        pfor_rules.register()
         specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
         with pfor_rules.grouped_convolutions("GPU" in shard.device.upper()):
             # In functions of their own: what fails half-way leaves nothing in the graph.

@@ -11,7 +11,7 @@ import functools
 
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import internals, pfor_random
+from tff_pfl.runtime.graph import internals, pfor_random, pfor_rules
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
 # The lists that hold tensors of loops, and branches by number.
@@ -48,6 +48,7 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
 @contextlib.contextmanager
 def _installed():
     """Makes these rules TensorFlow's, for as long as the context lasts."""
+    pfor_rules.register()
     before = dict(internals.pfor_rules)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
