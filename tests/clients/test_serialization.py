@@ -3,6 +3,7 @@
 import collections
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 import pytest
 import safetensors
@@ -115,6 +116,70 @@ def test_the_bytes_are_safetensors_by_path():
     assert str(value_type).encode() in buffer
 
 
+def test_the_bytes_are_those_of_earlier_versions():
+    value_type = tff.types.to_type(
+        collections.OrderedDict([("w/b", (BFLOAT16, [2])), ("n", [np.int32, (np.uint8, [None])])])
+    )
+    value = collections.OrderedDict(
+        [("w/b", np.array([1.5, -0.0], BFLOAT16)), ("n", [np.int32(7), np.array([1, 2, 3], "u1")])]
+    )
+    buffer = (
+        b"\xf8\0\0\0\0\0\0\0"
+        b'{"__metadata__":{"tff_pfl":"008ac7cd <w/b=bfloat16[2],n=<int32,uint8[?]>>"},'
+        b'"n/0":{"dtype":"I32","shape":[],"data_offsets":[0,4]},'
+        b'"w%2Fb":{"dtype":"U16","shape":[2],"data_offsets":[4,8]},'
+        b'"n/1":{"dtype":"U8","shape":[3],"data_offsets":[8,11]}}      '
+        b"\x07\0\0\0\xc0?\0\x80\1\2\3"
+    )
+    assert serialize(value, value_type) == buffer
+    assert_same_bits(deserialize(buffer, value_type), value)
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Reversed(NamedTuple):
+    b: Any
+    a: Any
+
+
+@attrs.define
+class Attrs:
+    a: Any
+    b: Any
+
+
+CONTAINERS = [Pair, Reversed, Attrs, dict, collections.OrderedDict, lambda a, b: (a, b)]
+
+
+@pytest.mark.parametrize("make", CONTAINERS)
+@pytest.mark.parametrize("container", [*CONTAINERS[:-1], None])
+def test_every_container_is_taken_and_that_of_the_type_is_returned(make, container):
+    elements = [("a", np.int32), ("b", tff.types.StructType([np.float32]))]
+    if container is None:
+        value_type, container = tff.types.StructType(elements), collections.OrderedDict
+    else:
+        value_type = tff.types.StructWithPythonType(elements, container)
+    result = deserialize(serialize(make(a=1, b=[2.0]), value_type), value_type)
+    assert type(result) is container
+    assert result == container(a=np.int32(1), b=(np.float32(2),))
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+def test_subclasses_and_arrays_that_are_read_only_come_back_as_arrays_that_can_be_written():
+    value_type = tff.types.TensorType(np.float32, [2])
+    array = np.ones([2], np.float32).view(Subclass)
+    array.flags.writeable = False
+    result = deserialize(serialize(array, value_type), value_type)
+    assert type(result) is np.ndarray
+    result[:] = 0
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -155,6 +220,7 @@ def test_empty_structs(container):
     [
         (np.zeros(2), (np.float32, [2]), r"float32\[2\] at 'a/b', found float64\[2\]"),
         (np.zeros(3, np.float32), (np.float32, [2]), r"found float32\[3\]"),
+        (np.zeros(2, ">f4"), (np.float32, [None]), r"found >f4\[2\]"),
         (1.5, np.int32, "found float64"),
         (3_000_000_000, np.int32, "found int64"),
         (np.float64(1), np.float32, "found float64"),

@@ -3,7 +3,7 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 
@@ -126,9 +126,11 @@ class DiskGeneration:
         except _DAMAGE as e:
             raise self._damaged(e) from e
 
-    def state(self, client_id: int) -> bytes | None:
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Callable[[int], bytes | None]]:
+        """A function from a client's id to its state; all that it reads is one transaction."""
         with self._reading(self._states) as txn:
-            return txn.get(_state_key(client_id))
+            yield lambda client_id: txn.get(_state_key(client_id))
 
     def attachment(self, name: str) -> bytes | None:
         with self._reading(self._attachments) as txn:

@@ -4,9 +4,11 @@ The bytes are a safetensors file: every leaf under its path (`model/dense/kernel
 a name by index), the type signature and a checksum of the leaves in the metadata.
 """
 
+import collections
+import functools
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -40,8 +42,10 @@ def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
     Raises:
         TypeError: If `value` is not of `type_signature`, or `type_signature` is not as above.
     """
-    arrays = dict(_leaves(value, type_signature, ()))
-    metadata = {_METADATA_KEY: f"{_checksum(str(type_signature), arrays)} {type_signature}"}
+    type_string, plan = _plan(type_signature)
+    arrays = {}
+    plan.flatten(value, arrays)
+    metadata = {_METADATA_KEY: f"{_checksum(type_string, arrays)} {type_string}"}
     return safetensors.numpy.save(arrays, metadata)
 
 
@@ -59,7 +63,9 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
     Raises:
         ForeignStateError: If the bytes are a value of another type.
         CorruptStateError: If the bytes are damaged.
+        TypeError: If `type_signature` is none that `serialize` takes.
     """
+    expected_type, plan = _plan(type_signature)
     buffer = bytes(buffer)
     try:
         header = json.loads(buffer[8 : 8 + int.from_bytes(buffer[:8], "little")])
@@ -74,59 +80,122 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
         raise CorruptStateError(
             f"The {len(buffer)} bytes of a serialized {stored_type} are damaged: wrong checksum."
         )
-    if stored_type != str(type_signature):
+    if stored_type != expected_type:
         raise ForeignStateError(
             "The serialized value has another type.\n"
             f"Stored:   {stored_type}\n"
-            f"Expected: {type_signature}"
+            f"Expected: {expected_type}"
         )
-    struct = _assemble(arrays, type_signature, ())
-    return tff.types.type_to_py_container(struct, type_signature)
+    return plan.assemble(arrays)
 
 
-def _leaves(value, type_signature, path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the key and the array, as it is stored, of every leaf of `value`."""
-    if not isinstance(type_signature, tff.types.StructType):
-        yield _key(path), _to_stored(value, type_signature, path)
-        return
-    if not isinstance(value, tff.structure.Struct):
+# To look into a type takes longer than to write a small state, so that it is done once.
+@functools.lru_cache
+def _plan(type_signature) -> tuple[str, "_Leaf | _Structure"]:
+    return str(type_signature), _part(type_signature, ())
+
+
+def _part(type_signature, path) -> "_Leaf | _Structure":
+    is_structure = isinstance(type_signature, tff.types.StructType)
+    return (_Structure if is_structure else _Leaf)(type_signature, path)
+
+
+class _Structure:
+    """A structure in a type."""
+
+    def __init__(self, struct_type: tff.types.StructType, path: tuple[str, ...]):
+        names = tuple(tff.structure.name_list_with_nones(struct_type))
+        if None in names and set(names) != {None}:
+            raise TypeError(
+                f"Expected the elements of '{_key(path)}' to be all named or all unnamed, as no "
+                f"Python container holds both; found {struct_type}."
+            )
+        self._type, self._key, self._names = struct_type, _key(path), names
+        # The part of a key is unique in the structure and without '/'.
+        self._parts = [
+            _part(element, (*path, str(index) if name is None else quote(name, safe="")))
+            for index, (name, element) in enumerate(tff.structure.iter_elements(struct_type))
+        ]
+        self._container = _container(struct_type, names)
+
+    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
+        """Adds the leaves of `value` to `arrays`, by key, as they are stored."""
+        for part, element in zip(self._parts, self._elements(value), strict=True):
+            part.flatten(element, arrays)
+
+    def assemble(self, arrays: dict[str, np.ndarray]) -> Any:
+        """The value with these leaves, in its Python containers."""
+        return self._container([part.assemble(arrays) for part in self._parts])
+
+    def _elements(self, value) -> Iterable:
+        """The elements of `value` in the order of the type."""
+        kind = type(value)
+        if kind in (tuple, list) and len(value) == len(self._names):
+            return value
+        if getattr(kind, "_fields", None) == self._names:
+            return value
+        if kind in (dict, collections.OrderedDict) and tuple(value) == self._names:
+            return value.values()
         try:
-            value = tff.structure.from_container(value)
+            struct = tff.structure.from_container(value)
         except TypeError as e:
-            raise TypeError(_mismatch(path, type_signature, f"a {type(value).__name__}")) from e
-    names = tff.structure.name_list_with_nones(value)
-    expected_names = tff.structure.name_list_with_nones(type_signature)
+            raise TypeError(_mismatch(self._key, self._type, f"a {kind.__name__}")) from e
+        names = tff.structure.name_list_with_nones(struct)
+        named = any(name is not None for name in names)
+        if len(names) != len(self._names) or (named and set(names) != set(self._names)):
+            raise TypeError(_mismatch(self._key, self._type, f"elements {names}"))
+        # By name where there are names: the order of a mapping is not part of its value.
+        return [struct[name] for name in self._names] if named else struct
+
+
+def _container(struct_type, names) -> Callable[[list], Any]:
+    """A function from the elements of a structure to TFF's container for it."""
     named = any(name is not None for name in names)
-    if len(names) != len(expected_names) or (named and set(names) != set(expected_names)):
-        raise TypeError(_mismatch(path, type_signature, f"elements {names}"))
-    # By name where there are names: the order of a mapping is not part of its value.
-    elements = dict(tff.structure.iter_elements(value)) if named else value
-    for index, (name, part) in enumerate(_parts(type_signature, path)):
-        yield from _leaves(elements[name if named else index], type_signature[index], (*path, part))
+    container = struct_type.python_container or (collections.OrderedDict if named else tuple)
+    if container in (tuple, list) and not named:
+        return container
+    if container in (dict, collections.OrderedDict) and named:
+        return lambda elements: container(zip(names, elements, strict=True))
+    if getattr(container, "_fields", None) == names:
+        return lambda elements: container(*elements)
+    return lambda elements: tff.types.type_to_py_container(
+        tff.structure.Struct(zip(names, elements, strict=True)), struct_type
+    )
 
 
-def _assemble(arrays, type_signature, path) -> Any:
-    """Builds the `Struct`, or the tensor, of the `arrays` under `path`."""
-    if isinstance(type_signature, tff.types.StructType):
-        return tff.structure.Struct(
-            (name, _assemble(arrays, type_signature[index], (*path, part)))
-            for index, (name, part) in enumerate(_parts(type_signature, path))
-        )
-    return arrays[_key(path)].view(type_signature.dtype)
+class _Leaf:
+    """A tensor in a type."""
 
+    def __init__(self, tensor_type: tff.types.TensorType, path: tuple[str, ...]):
+        self._type, self._key = tensor_type, _key(path)
+        if not isinstance(tensor_type, tff.types.TensorType) or (
+            tensor_type.dtype.kind not in "biufV"
+        ):
+            raise TypeError(
+                "Expected tensors of booleans, integers or floats, "
+                f"found {tensor_type} at '{self._key}'."
+            )
+        self._dtype, self._shape = tensor_type.dtype, tensor_type.shape
+        # NumPy knows bfloat16 as an opaque type, safetensors' NumPy half not at all.
+        is_opaque = self._dtype.kind == "V"
+        self._stored_dtype = np.dtype(f"u{self._dtype.itemsize}") if is_opaque else self._dtype
 
-def _parts(struct_type, path) -> list[tuple[Any, str]]:
-    """The name of each element and its part of a key, unique in the struct and without '/'."""
-    names = tff.structure.name_list_with_nones(struct_type)
-    if None in names and set(names) != {None}:
-        raise TypeError(
-            f"Expected the elements of '{_key(path)}' to be all named or all unnamed, as no Python "
-            f"container holds both; found {struct_type}."
-        )
-    return [
-        (name, str(index) if name is None else quote(name, safe=""))
-        for index, name in enumerate(names)
-    ]
+    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
+        """Adds `value`, contiguous and of a data type that safetensors has."""
+        if type(value) in (bool, int, float):
+            number = float(value) if self._dtype.kind in "fV" else value
+            value = np.asarray(value, self._dtype if np.can_cast(number, self._dtype) else None)
+        array = np.asarray(value, order="C")
+        if array.dtype != self._dtype or not (
+            array.shape == self._shape
+            or self._type.is_assignable_from(tff.types.TensorType(self._dtype, array.shape))
+        ):
+            found = f"{array.dtype}{list(array.shape)}"
+            raise TypeError(_mismatch(self._key, self._type, found))
+        arrays[self._key] = array.view(self._stored_dtype)
+
+    def assemble(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        return arrays[self._key].view(self._dtype)
 
 
 def _key(path) -> str:
@@ -135,33 +204,17 @@ def _key(path) -> str:
     return "%5F_metadata__" if key == "__metadata__" else key
 
 
-def _to_stored(value, leaf_type, path) -> np.ndarray:
-    """Checks a leaf against its type; returns a contiguous array of a type safetensors has."""
-    if not isinstance(leaf_type, tff.types.TensorType) or leaf_type.dtype.kind not in "biufV":
-        raise TypeError(
-            "Expected tensors of booleans, integers or floats, "
-            f"found {leaf_type} at '{_key(path)}'."
-        )
-    dtype = leaf_type.dtype
-    if type(value) in (bool, int, float):
-        fits = np.can_cast(float(value) if dtype.kind in "fV" else value, dtype)
-        value = np.asarray(value, dtype if fits else None)
-    array = np.asarray(value, order="C")
-    if array.dtype.kind not in "biufV" or not leaf_type.is_assignable_from(
-        tff.types.TensorType(array.dtype, array.shape)
-    ):
-        raise TypeError(_mismatch(path, leaf_type, f"{array.dtype}{list(array.shape)}"))
-    # NumPy knows bfloat16 as an opaque type, safetensors' NumPy half not at all.
-    return array.view(f"u{dtype.itemsize}") if dtype.kind == "V" else array
-
-
-def _mismatch(path, expected, found) -> str:
-    return f"Expected {expected} at '{_key(path)}', found {found}."
+def _mismatch(key, expected, found) -> str:
+    return f"Expected {expected} at '{key}', found {found}."
 
 
 def _checksum(type_string: str, arrays: dict[str, np.ndarray]) -> str:
     checksum = zlib.crc32(type_string.encode())
     for key, array in sorted(arrays.items()):
-        checksum = zlib.crc32(f"{key} {array.dtype} {array.shape}".encode(), checksum)
+        described = f"{key} {_dtype_name(array.dtype)} {array.shape}"
+        checksum = zlib.crc32(described.encode(), checksum)
         checksum = zlib.crc32(array, checksum)
     return f"{checksum:08x}"
+
+
+_dtype_name = functools.lru_cache(str)  # NumPy takes longer for it than `crc32` for a small array.

@@ -1,5 +1,7 @@
 """What the clients of a federation keep between rounds."""
 
+import contextlib
+import copy
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -71,7 +73,12 @@ class ClientStateStore:
         Raises:
             CorruptStateError: If a stored state is damaged.
         """
-        return [self._get(client_id) for client_id in _checked_ids(client_ids)]
+        client_ids = _checked_ids(client_ids)
+        if self._stateless:
+            empty = empty_value(self._state_type)
+            return [copy.deepcopy(empty) for _ in client_ids]
+        with self._generation.reading() as read:
+            return [self._get(client_id, read) for client_id in client_ids]
 
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
@@ -120,7 +127,8 @@ class ClientStateStore:
 
     def snapshot(self) -> dict[int, bytes]:
         """Returns every state, stored or pending, serialized, by client id in order."""
-        return {i: self._read(i) for i in self.known_clients()}
+        with self._generation.reading() as read:
+            return {i: self._pending.get(i) or read(i) for i in self.known_clients()}
 
     def restore(self, snapshot: Mapping[int, bytes]) -> None:
         """Replaces all states of a store in memory by those of a `snapshot`, and commits.
@@ -147,13 +155,8 @@ class ClientStateStore:
     def __exit__(self, *exc_info) -> None:
         self.close()
 
-    def _read(self, client_id: int) -> bytes | None:
-        return self._pending.get(client_id) or self._generation.state(client_id)
-
-    def _get(self, client_id: int) -> Any:
-        if self._stateless:
-            return empty_value(self._state_type)
-        buffer = self._read(client_id)
+    def _get(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
+        buffer = self._pending.get(client_id) or read(client_id)
         if buffer is None:
             # Through bytes as well: a first state then has the containers and data types of later
             # ones, and shares no memory with what `initialize_client` keeps.
@@ -174,8 +177,8 @@ class _Memory:
         self.states: dict[int, bytes] = {}
         self._attachments: dict[str, bytes] = {}
 
-    def state(self, client_id: int) -> bytes | None:
-        return self.states.get(client_id)
+    def reading(self):
+        return contextlib.nullcontext(self.states.get)
 
     def attachment(self, name: str) -> bytes | None:
         return self._attachments.get(name)
