@@ -8,7 +8,7 @@ import collections
 import functools
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +16,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import tensorflow_federated as tff
+
+from tff_pfl.structures import container_of
 
 # One entry: safetensors writes several in no fixed order, and equal values shall have equal bytes.
 _METADATA_KEY = "tff_pfl"
@@ -116,7 +118,7 @@ class _Structure:
             _part(element, (*path, str(index) if name is None else quote(name, safe="")))
             for index, (name, element) in enumerate(tff.structure.iter_elements(struct_type))
         ]
-        self._container = _container(struct_type, names)
+        self._container = container_of(struct_type)
 
     def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
         """Adds the leaves of `value` to `arrays`, by key, as they are stored."""
@@ -146,21 +148,6 @@ class _Structure:
             raise TypeError(_mismatch(self._key, self._type, f"elements {names}"))
         # By name where there are names: the order of a mapping is not part of its value.
         return [struct[name] for name in self._names] if named else struct
-
-
-def _container(struct_type, names) -> Callable[[list], Any]:
-    """A function from the elements of a structure to TFF's container for it."""
-    named = any(name is not None for name in names)
-    container = struct_type.python_container or (collections.OrderedDict if named else tuple)
-    if container in (tuple, list) and not named:
-        return container
-    if container in (dict, collections.OrderedDict) and named:
-        return lambda elements: container(zip(names, elements, strict=True))
-    if getattr(container, "_fields", None) == names:
-        return lambda elements: container(*elements)
-    return lambda elements: tff.types.type_to_py_container(
-        tff.structure.Struct(zip(names, elements, strict=True)), struct_type
-    )
 
 
 class _Leaf:

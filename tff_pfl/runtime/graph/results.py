@@ -1,6 +1,5 @@
 """A graph's tensors into Python's values."""
 
-import collections
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import values
 from tff_pfl.runtime.graph.layout import Layout, ResidentArray
+from tff_pfl.structures import container_of
 
 
 def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
@@ -49,7 +49,7 @@ def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], sizes, ke
         return _client_results(type_spec, layout.parts, tensors, sizes)
     if layout.kind == "struct":
         elements = zip(type_spec, layout.parts, strict=True)
-        return _container(type_spec)(
+        return container_of(type_spec)(
             [to_python(kind, part, tensors, sizes, keep_tensors) for kind, part in elements]
         )
     return _leaf_result(next(tensors), type_spec, keep_tensors)
@@ -106,24 +106,6 @@ def _maker(type_spec) -> Callable[[Iterator], Any]:
     """A function from an iterator over leaves to a value of the type."""
     if not isinstance(type_spec, tff.types.StructType):
         return next
-    container = _container(type_spec)
+    container = container_of(type_spec)
     makers = [_maker(element) for element in type_spec]
     return lambda leaves: container([make(leaves) for make in makers])
-
-
-def _container(type_spec) -> Callable[[list], Any]:
-    """A function from the elements of a structure to TFF's container for it."""
-    names = tff.structure.name_list_with_nones(type_spec)
-    container = getattr(type_spec, "python_container", None)
-    if container is tuple or container is list:
-        return container
-    if container is collections.OrderedDict:
-        return lambda elements: collections.OrderedDict(zip(names, elements, strict=True))
-    if hasattr(container, "_make"):
-        return container._make
-    scalars = tff.types.StructType([(name, np.int32) if name else np.int32 for name in names])
-    if container is not None:
-        scalars = tff.types.StructWithPythonType(list(zip(names, scalars, strict=True)), container)
-    return lambda elements: tff.types.type_to_py_container(
-        tff.structure.Struct(zip(names, elements, strict=True)), scalars
-    )
