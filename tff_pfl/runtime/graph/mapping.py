@@ -122,7 +122,8 @@ class ClientMap:
             for is_ragged in ragged
         )
 
-    def _announce(self, *what):
+    def _announce(self, name, *what):
+        what = name[:_REASON_LENGTH], *what
         if what not in self._announced:
             self._announced.add(what)
             absl.logging.info("Client work %s on %s: %s.", *what)

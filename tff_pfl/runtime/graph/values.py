@@ -77,8 +77,12 @@ class Elements:
     element_type: tff.types.Type
 
     def to_variant(self) -> tf.Tensor:
-        dataset = tf.data.Dataset.from_tensor_slices(self.keys)
-        return to_variant(dataset.map(self._components))
+        specs = _component_specs(self.element_type)
+        if all(spec.shape.is_fully_defined() for spec in specs):
+            # On other machines TensorFlow cannot call functions in functions of data sets.
+            rows = tf.map_fn(self._components, self.keys, fn_output_signature=specs)
+            return to_variant(tf.data.Dataset.from_tensor_slices(rows))
+        return to_variant(tf.data.Dataset.from_tensor_slices(self.keys).map(self._components))
 
     def _components(self, key):
         return components(self.element_type, self.element(key))

@@ -1,0 +1,71 @@
+"""Clients on other machines, of which there are two on this one: the result of one device."""
+
+import pickle
+import subprocess
+
+import pytest
+
+from tests.runtime.conformance.compare import assert_same
+from tests.runtime.graph.subprocesses import run_script
+
+# A network of its own, as TensorFlow's servers are open to anybody who reaches them, and a process
+# namespace of its own, with whose first process all others end.
+_UNSHARED = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+WORKERS = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What the script saves, which starts the workers and ends them."""
+    try:
+        subprocess.run([*_UNSHARED, "true"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", "").strip() or error
+        pytest.skip(f"A network namespace for the cluster is not permitted here: {reason}")
+    path = tmp_path_factory.mktemp("cluster") / "results.pickle"
+    run_script("cluster", path, wrapper=_UNSHARED)
+    return pickle.loads(path.read_bytes())
+
+
+def test_workers_lend_their_devices(saved):
+    assert saved["workers"] == WORKERS
+
+
+@pytest.mark.parametrize("size", [0, 5])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "sums",
+        "means",
+        "extremes",
+        "aggregate",
+        "map",
+        "select",
+        "ragged",
+        "sequences",
+        "resources",
+        "ditto",
+    ],
+)
+def test_two_workers_give_what_one_device_gives(saved, case, size):
+    two, one = saved["two"][case, size], saved["one"][case, size]
+    assert two["raised"] is None, two["raised"]
+    assert_same(two["result"], one["result"])
+
+
+def test_operations_are_executed_where_they_were_asked_for(saved):
+    local = "/job:coordinator/replica:0/task:0/device:CPU:0"
+    assert saved["executed_on"] == {
+        tuple(WORKERS): {"Lgamma": WORKERS, "Digamma": WORKERS[:1]},
+        tuple(WORKERS[1:]): {"Lgamma": WORKERS[1:], "Digamma": WORKERS[1:]},
+        ("CPU:0", WORKERS[1]): {"Lgamma": [local, WORKERS[1]], "Digamma": [local]},
+    }
+
+
+@pytest.mark.parametrize("moment", ["dies in a call", "died before a call"])
+def test_a_worker_that_died_raises_within_seconds(saved, moment):
+    assert saved["count"] == 3
+    kind, message = saved[moment]["raised"]
+    assert kind == "WorkerDiedError"
+    assert all(worker in message for worker in WORKERS)
+    assert saved[moment]["seconds"] < 10

@@ -1,0 +1,210 @@
+"""What a long run takes, and that values which stay are not copied."""
+
+import contextlib
+import copy
+import pickle
+import statistics
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime.graph.subprocesses import run_script
+from tff_pfl.runtime import create_graph_context
+from tff_pfl.runtime.graph import executor
+
+SLACK = 10.0  # megabytes
+# Left out is what others keep on purpose: oneDNN a kernel for each shape that it has seen, malloc
+# an arena for each thread.
+_ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_ARENA_MAX": "1"}
+
+
+def growth(what, number, *, settled):
+    """Megabytes and functions that are there at the end and were not after `settled` steps."""
+    lines = run_script("memory", what, number, env=_ENVIRONMENT, timeout=280).splitlines()
+    samples = [tuple(map(float, line.split())) for line in lines]
+    assert samples[-1][0] == number
+    samples = [sample for sample in samples if sample[0] >= settled]
+    part = max(1, len(samples) // 3)
+    return tuple(
+        statistics.median(sample[index] for sample in samples[-part:])
+        - statistics.median(sample[index] for sample in samples[:part])
+        for index in (1, 2)
+    )
+
+
+@pytest.mark.parametrize("rounds", [200, pytest.param(500, marks=pytest.mark.slow)])
+def test_rounds_of_cohorts_of_all_sizes(rounds):
+    megabytes, functions = growth("rounds", rounds, settled=50)
+    assert megabytes < SLACK
+    assert functions == 0
+
+
+@pytest.mark.parametrize("number", [120, pytest.param(300, marks=pytest.mark.slow)])
+def test_computations_that_are_run_once(number):
+    megabytes, functions = growth("computations", number, settled=executor._MAX_PROGRAMS + 6)
+    assert megabytes < SLACK
+    assert functions == 0
+
+
+VECTOR = tff.types.TensorType(np.float32, (1000,))
+UNKNOWN = tff.types.TensorType(np.float32, (None,))
+
+
+@tff.federated_computation(tff.types.FederatedType(VECTOR, tff.SERVER))
+def identity(x):
+    return x
+
+
+@tff.tensorflow.computation(VECTOR, np.float32)
+def add(x, y):
+    return x + y
+
+
+@tff.federated_computation(
+    tff.types.FederatedType(VECTOR, tff.SERVER), tff.types.FederatedType(np.float32, tff.CLIENTS)
+)
+def next_state(state, values):
+    """The state after a round, and the one before it."""
+    return tff.federated_map(add, (state, tff.federated_sum(values))), state
+
+
+@tff.tensorflow.computation(UNKNOWN)
+def total(x):
+    return tf.reduce_sum(x)
+
+
+@tff.federated_computation(tff.types.FederatedType(UNKNOWN, tff.CLIENTS))
+def total_of_all(x):
+    return tff.federated_sum(tff.federated_map(total, x))
+
+
+@pytest.fixture
+def installed():
+    """Installs contexts on the CPU, whose memory can be looked at."""
+    with contextlib.ExitStack() as stack:
+
+        def install(**options):
+            context = create_graph_context(devices=["CPU:0"], **options)
+            stack.enter_context(tff.framework.get_context_stack().install(context))
+
+        yield install
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """The graphs that were traced, as a list with an element for each."""
+    made, trace = [], executor.Program._trace
+
+    def counting(*args):
+        made.append(args)
+        return trace(*args)
+
+    monkeypatch.setattr(executor.Program, "_trace", counting)
+    return made
+
+
+def address(array_or_tensor):
+    return np.asarray(array_or_tensor).__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+def test_cohorts_and_clients_of_all_sizes_share_a_graph(installed, traces, vectorize):
+    installed(vectorize=vectorize)
+    for size, rows in [(3, 4), (1, 4), (7, 4), (2, 9), (40, 0)]:
+        assert total_of_all([np.ones(rows, np.float32)] * size) == size * rows
+    assert len(traces) == 1
+    for sizes in [(1, 2), (0, 3, 5)]:  # without a shape in common
+        assert total_of_all([np.ones(rows, np.float32) for rows in sizes]) == sum(sizes)
+    assert len(traces) == 2
+    assert total_of_all([]) == 0
+    assert len(traces) == 3
+
+
+def test_a_state_shares_its_graph_whatever_holds_it(installed, traces):
+    installed()
+    ones = np.ones(1000, np.float32)
+    state, _ = next_state(ones, [np.float32(1)])
+    for value in (state, state.tensor, state + 1, list(ones), tf.Variable(ones)):
+        next_state(value, [np.float32(1), np.float32(2)])
+    assert len(traces) == 1
+
+
+def test_a_state_is_not_copied(installed):
+    installed()
+    state = identity(np.arange(1000, dtype=np.float32))
+    for _ in range(3):
+        before = state
+        state, given = next_state(before, [np.float32(1)])
+        assert address(given) == address(before) == address(before.tensor)
+        np.testing.assert_array_equal(state, before + 1)
+
+
+def test_tensors_that_are_kept_are_taken(installed):
+    installed(keep_tensors=True)
+    state = identity(np.zeros(1000, np.float32))
+    after, given = next_state(state, [np.float32(1)])
+    assert isinstance(after, tf.Tensor)
+    assert address(given) == address(state)
+    np.testing.assert_array_equal(after, np.ones(1000))
+    count, text, clients = others_than_arrays([np.float32(1.5)])
+    assert (type(count), text, type(clients[0])) == (np.int32, b"x", np.float32)
+
+
+@tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
+def others_than_arrays(x):
+    return tff.federated_value(3, tff.SERVER), tff.federated_value("x", tff.SERVER), x
+
+
+COMPUTED = {
+    "sum": lambda x: x + 1,
+    "function": np.negative,
+    "copy": lambda x: x.copy(),
+    "deep copy": copy.deepcopy,
+    "pickled": lambda x: pickle.loads(pickle.dumps(x)),
+    "view": lambda x: x[::-1],
+    "whole view": lambda x: x[:],
+    "reshaped": lambda x: x.reshape(10, 100).T.reshape(-1),
+    "plain array": np.asarray,
+    "converted": lambda x: x.astype(np.int32).astype(np.float32),
+    "joined": lambda x: np.concatenate([x[500:], x[:500]]),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_is_computed_from_a_result_is_not_taken_for_it(installed, name):
+    installed()
+    result = identity(np.random.default_rng(0).normal(size=1000).astype(np.float32))
+    computed = COMPUTED[name](result)
+    assert getattr(computed, "tensor", None) is None
+    np.testing.assert_array_equal(identity(computed), np.array(computed))
+
+
+@pytest.mark.parametrize("name", ["copy", "deep copy", "pickled"])
+def test_a_copy_of_a_result_can_be_changed(installed, name):
+    installed()
+    result = identity(np.ones(1000, np.float32))
+    changed = COMPUTED[name](result)
+    changed += 1
+    np.testing.assert_array_equal(identity(changed), np.full(1000, 2.0))
+    np.testing.assert_array_equal(identity(result), np.ones(1000))
+
+
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x[3:], np.asarray])
+def test_a_result_cannot_be_changed(installed, of):
+    installed()
+    result = identity(np.ones(1000, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        of(result)[5] = 2
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        of(result).flags.writeable = True
+
+
+def test_an_argument_can_be_changed_afterwards(installed):
+    installed()
+    argument = np.ones(1000, np.float32)
+    result = identity(argument)
+    argument[:] = 2
+    np.testing.assert_array_equal(result, np.ones(1000))
+    np.testing.assert_array_equal(identity(result), np.ones(1000))
