@@ -13,6 +13,7 @@ from tff_pfl.clients.cohort import (
     UnknownCohortSourceError,
     pad_examples,
     sample_cohort,
+    shared_capacity,
 )
 from tff_pfl.clients.serialization import CorruptStateError
 from tff_pfl.clients.state_store import ClientStateStore
@@ -149,6 +150,11 @@ class TestSource:
         assert [c.data.size for c in clients] == [1, 3, 2]
         assert [c.client_id for c in clients] == [4, 2, 9]
         assert clients[1].data.y[:3].tolist() == [20, 21, 22]
+
+    def test_a_client_may_be_selected_twice(self):
+        clients = make_source(capacity="cohort").select_clients([4, 2, 4])
+        assert [int(client.client_id) for client in clients] == [4, 2, 4]
+        assert [len(client.data.y) for client in clients] == [3, 3, 3]
 
     def test_a_client_over_the_capacity_is_named(self):
         with pytest.raises(ValueError, match="Client 7 has 4 train examples.*capacity of 3"):
@@ -320,3 +326,27 @@ class TestIterator:
         assert a != b
         assert a != make_source(seed=2).iterator()
         assert a != "iterator"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity"),
+    [
+        ([], 0),
+        ([0], 0),
+        ([1, 1], 1),
+        ([2], 2),
+        ([3, 1], 3),
+        ([4], 4),
+        ([5], 6),
+        ([7], 8),
+        ([9], 12),
+    ],
+)
+def test_shared_capacity(sizes, capacity):
+    assert shared_capacity(sizes) == capacity
+
+
+def test_shared_capacities_are_few_and_near():
+    capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
+    assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
+    assert len(set(capacities.values())) < 25

@@ -6,6 +6,7 @@ from tff_pfl.clients.cohort import (
     UnknownCohortSourceError,
     pad_examples,
     sample_cohort,
+    shared_capacity,
 )
 from tff_pfl.clients.disk import StateStoreError
 from tff_pfl.clients.serialization import (
@@ -27,5 +28,6 @@ __all__ = [
     "deserialize",
     "pad_examples",
     "sample_cohort",
+    "shared_capacity",
     "serialize",
 ]

@@ -194,21 +194,22 @@ class CohortDataSource(tff.program.FederatedDataSource):
         Raises:
             ValueError: If a client has more examples than the capacity.
         """
-        examples = {i: self._dataset.examples(i, split) for i in map(int, client_ids)}
-        sizes = {client_id: int(data.size) for client_id, data in examples.items()}
+        client_ids = [int(client_id) for client_id in client_ids]
+        examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
+        sizes = [int(data.size) for data in examples]
         if self._capacity is None:
             capacities = sizes
         elif self._capacity == "cohort":
-            capacities = dict.fromkeys(sizes, shared_capacity(sizes.values()))
+            capacities = [shared_capacity(sizes)] * len(sizes)
         else:
-            capacities = dict.fromkeys(sizes, self._capacity)
-        for client_id, size in sizes.items():
-            if size > capacities[client_id]:
+            capacities = [self._capacity] * len(sizes)
+        for client_id, size, capacity in zip(client_ids, sizes, capacities, strict=True):
+            if size > capacity:
                 raise ValueError(
                     f"Client {client_id} has {size} {split} examples, more than the capacity of "
-                    f"{self._capacity}. Give a capacity of {max(sizes.values())} or more."
+                    f"{capacity}. Give a capacity of {max(sizes)} or more."
                 )
-        return [pad_examples(data, capacities[i]) for i, data in examples.items()]
+        return list(map(pad_examples, examples, capacities))
 
 
 def _names(type_signature) -> tuple:
