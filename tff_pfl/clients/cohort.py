@@ -71,7 +71,7 @@ def shared_capacity(sizes: Iterable[int]) -> int:
     """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
 
     Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
-    serves others; a client is padded by half of the largest one's rows at most.
+    serves others; the largest client is padded by less than half of its rows.
     """
     largest = max(sizes, default=0)
     power = 1 << max(largest - 1, 0).bit_length()

@@ -25,7 +25,11 @@ _USER_ERRORS = (
     runtime.DeviceError,
     OSError,  # missing files, full disks; with their paths
     OutputDirectoryError,
-    tf.errors.OpError,  # of files that TensorFlow writes
+    # Of files that TensorFlow writes, and of memory.
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
     runtime.WorkerDiedError,
 )
 
@@ -133,7 +137,7 @@ def _capacity(model: models.Model, clients_per_round: int):
         return None
     weights = tff.structure.flatten(model.weights_type)
     convolves = any(len(weight.shape) > 2 for weight in weights)
-    on_cpu = "device:CPU" in devices[0]
+    on_cpu = not any(tf.DeviceSpec.from_string(device).device_type == "GPU" for device in devices)
     if on_cpu and (convolves or clients_per_round < _MANY_CLIENTS):
         return None
     return "cohort"

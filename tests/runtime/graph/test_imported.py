@@ -64,6 +64,68 @@ def test_tables_are_initialized_and_not_shared():
         assert found[0].numpy() == expected
 
 
+def test_initialization_comes_before_everything_else():
+    """Without an order between them, an uninitialized variable or table fails now and then."""
+
+    @tff.tensorflow.computation(np.float32)
+    def initialized(x):
+        variables = [tf.Variable(tf.fill([1000], x + i)) for i in range(5)]
+        rows = tf.lookup.KeyValueTensorInitializer(["a"], tf.stack([x]))
+        found = tf.lookup.StaticHashTable(rows, 0.0).lookup(tf.constant("a"))
+        return found, [tf.reduce_mean(variable) for variable in variables]
+
+    function = import_function(initialized)
+    for x in range(50):
+        results = function(tf.constant(float(x)))
+        assert [result.numpy() for result in results] == [x, x, x + 1, x + 2, x + 3, x + 4]
+
+
+_KEYS, _VALUES = np.arange(5000), np.arange(5000.0)
+
+
+def _static_table(x):
+    rows = tf.lookup.KeyValueTensorInitializer(tf.constant(_KEYS), tf.constant(_VALUES) + x)
+    return tf.lookup.StaticHashTable(rows, 0.0).lookup(tf.constant([7], tf.int64))
+
+
+def _growing_table(kind, **options):
+    def run(x):
+        table = kind(tf.int64, tf.float64, 0.0, **options)
+        with tf.control_dependencies([table.insert(_KEYS, _VALUES + x)]):
+            return table.lookup(tf.constant([7], tf.int64))
+
+    return run
+
+
+def _data_set(x):
+    rows = tf.data.Dataset.from_tensor_slices(_VALUES + x).batch(1000).take(1)
+    return rows.reduce(tf.constant(0.0, tf.float64), lambda s, row: s + row[7])
+
+
+@pytest.mark.parametrize(
+    ("function", "runs"),
+    [
+        (_static_table, 1000),
+        (_growing_table(tf.lookup.experimental.MutableHashTable), 1000),
+        (_growing_table(tf.lookup.experimental.DenseHashTable, empty_key=-1, deleted_key=-2), 1000),
+        (_data_set, 300),  # which are slow
+    ],
+    ids=["static table", "table", "dense table", "data set"],
+)
+def test_nothing_is_left_of_many_runs(function, runs):
+    """Of which each takes 40 kB or more."""
+    imported_function = tf.function(
+        import_function(tff.tensorflow.computation(function, np.float64))
+    )
+    x = tf.constant(5.0, tf.float64)
+    for _ in range(50):
+        assert imported_function(x)[0].numpy() == 12.0
+    before = resident_mib()
+    for _ in range(runs):
+        imported_function(x)
+    assert resident_mib() - before < 10
+
+
 def test_functions_of_the_same_name_do_not_clash():
     def build(factor):
         @tff.tensorflow.computation(np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from google.protobuf import any_pb2
 
 from tff_pfl import runtime
 from tff_pfl.names import UnknownNameError
@@ -36,6 +37,16 @@ def build(step, condition):
 STEP = lambda i, x: (i + 1, 2 * tf.abs(x) + 1)  # noqa: E731
 train = build(STEP, lambda i, x: tf.reduce_sum(x) < 100.0)  # of more steps for some clients
 train_alike = build(STEP, lambda i, x: i < 4)
+
+
+def mapped(function, member):
+    function = tff.tensorflow.computation(function, member)
+
+    @tff.federated_computation(tff.types.FederatedType(member, tff.CLIENTS))
+    def at_clients(x):
+        return tff.federated_map(function, x)
+
+    return at_clients
 
 
 def run(computation, *args, **options):
@@ -100,11 +111,28 @@ def test_what_always_refuses():
         run(total, [np.float32([1]), np.float32([1, 2])], vectorize="always")
 
 
+def test_always_refuses_data_sets():
+    sequence = tff.types.SequenceType(np.float32)
+    compute = mapped(lambda rows: rows.reduce(0.0, tf.add), sequence)
+    with pytest.raises(NotVectorizableError, match=r"cannot be vectorized, .*: sequences$"):
+        run(compute, [[1.0, 2.0], [3.0]], vectorize="always")
+    assert run(compute, [[1.0, 2.0], [3.0]]) == [3.0, 3.0]
+    of_its_own = mapped(
+        lambda x: tf.data.Dataset.range(3).reduce(x, lambda s, _: s + x), np.float32
+    )
+    with pytest.raises(NotVectorizableError, match="Dataset"):
+        run(of_its_own, [np.float32(1)] * 2, vectorize="always")
+    assert run(of_its_own, [np.float32(1)] * 2) == [4.0, 4.0]
+
+
 def test_unknown_choices():
     with pytest.raises(UnknownNameError, match="Did you mean 'always'"):
         runtime.create_graph_context(vectorize="allways")
-    with pytest.raises(ValueError, match="positive"):
-        runtime.create_graph_context(max_concurrent_clients=0)
+    with pytest.raises(UnknownNameError, match="Unknown vectorize None"):
+        runtime.create_graph_context(vectorize=None)
+    for number in (0, -3):
+        with pytest.raises(ValueError, match=f"must be positive, got {number}"):
+            runtime.create_graph_context(max_concurrent_clients=number)
 
 
 def test_the_log_says_once_where_and_how_clients_are_computed(caplog):
@@ -118,6 +146,34 @@ def test_the_log_says_once_where_and_how_clients_are_computed(caplog):
     [work_line] = [m for m in messages if m.startswith("Client work")]
     assert "float32[3]" in work_line
     assert work_line.endswith("vectorized over clients.")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: tf.Variable(x).assign_add(x), "Var"),
+        (lambda x: tf.strings.length(tf.strings.as_string(x)), "AsString"),
+    ],
+)
+def test_the_log_says_why_clients_are_computed_in_a_loop(caplog, function, reason):
+    with caplog.at_level(logging.INFO, logger="absl"):
+        run(mapped(function, VECTOR), CLIENTS)
+        run(mapped(lambda x: x + 1, VECTOR), CLIENTS, vectorize="never")
+    why, never = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("Client work")
+    ]
+    assert "a loop over clients (" in why
+    assert reason in why
+    assert never.endswith("a loop over clients (vectorize='never').")
+
+
+def test_data_that_are_elsewhere_are_refused():
+    data = tff.framework.Data(any_pb2.Any(), tff.types.TensorType(np.int32))
+    block = tff.framework.Lambda(None, None, data)
+    with pytest.raises(CannotLowerError, match=r"cannot lower Data.*--runtime=cpp"):
+        run(tff.framework.ConcreteComputation.from_building_block(block))
 
 
 def test_a_construct_that_cannot_be_lowered_is_named():
@@ -137,3 +193,47 @@ def test_a_federated_program():
         both, fewer = asyncio.run(program())
     assert_same(both, run(train, CLIENTS)[1])
     assert_same(fewer, run(train, CLIENTS[:2])[1])
+
+
+def test_a_federated_program_whose_clients_keep_states():
+    """As `tests/runtime/test_program.py` runs it in the stock runtime."""
+
+    @tff.tensorflow.computation(VECTOR, VECTOR)
+    def work(model, state):
+        return state + model, tf.reduce_sum(state)
+
+    @tff.tensorflow.computation(VECTOR, np.float32)
+    def update(model, total):
+        return model + total
+
+    @tff.federated_computation(
+        tff.types.FederatedType(VECTOR, tff.SERVER), tff.types.FederatedType(VECTOR, tff.CLIENTS)
+    )
+    def next_round(model, states):
+        states, totals = tff.federated_map(work, (tff.federated_broadcast(model), states))
+        total = tff.federated_sum(totals)
+        return tff.federated_map(update, (model, total)), states, total
+
+    def rounds(materialize, cohorts=(CLIENTS, CLIENTS[:2], [])):
+        async def program():
+            model, kept, totals = np.zeros(3, np.float32), [], []
+            for cohort in cohorts:
+                model, states, total = next_round(model, cohort)
+                assert isinstance(total, tff.program.MaterializableValueReference) == materialize
+                if materialize:
+                    states = await tff.program.materialize_value(states)
+                kept.append(states)
+                totals.append(total)
+            if materialize:
+                return await tff.program.materialize_value((model, kept, totals))
+            return model, kept, totals
+
+        return program
+
+    with tff.framework.get_context_stack().install(
+        runtime.ProgramContext(runtime.create_async_graph_context())
+    ):
+        in_program = asyncio.run(rounds(True)())
+    with tff.framework.get_context_stack().install(runtime.create_graph_context()):
+        plain = asyncio.run(rounds(False)())
+    assert_same(in_program, plain)

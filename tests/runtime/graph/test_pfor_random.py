@@ -40,10 +40,10 @@ def draw(name, seed, shape):
 
 def vectorized(function, seeds):
     """`function` of each seed, in a graph that knows nothing of their number."""
-    spec = tf.TensorSpec([2], tf.int32)
+    spec = tf.TensorSpec([2], seeds.dtype)
     one = tf.function(lambda seed: [function(seed)]).get_concrete_function(spec)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int32)])
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], seeds.dtype)])
     def all_of_them(seeds):
         return vectorization.vectorize(one, tf.shape(seeds)[0], [seeds])
 
@@ -51,7 +51,7 @@ def vectorized(function, seeds):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (3, 4)], ids=str)
 def test_numbers_are_tensorflows_own(name, shape):
     expected = np.stack([draw(name, seed, shape).numpy() for seed in SEEDS])
     actual = vectorized(lambda seed: draw(name, seed, shape), SEEDS)
@@ -64,3 +64,30 @@ def test_one_client():
     np.testing.assert_array_equal(
         vectorized(lambda seed: draw("int32", seed, (6,)), SEEDS[7:8]), expected
     )
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_no_clients(name):
+    drawn = vectorized(lambda seed: draw(name, seed, (6,)), SEEDS[:0])
+    one = draw(name, SEEDS[0], (6,))
+    assert (drawn.shape, drawn.dtype) == ((0, *one.shape), one.dtype)
+
+
+@pytest.mark.parametrize("name", ["int32", "uint32", "float32"])
+def test_seeds_of_64_bits(name):
+    extremes = [*_EXTREMES, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**63)]
+    seeds = np.array([[a, b] for a in extremes for b in extremes], np.int64)
+    expected = np.stack([draw(name, seed, (5,)).numpy() for seed in seeds])
+    np.testing.assert_array_equal(vectorized(lambda seed: draw(name, seed, (5,)), seeds), expected)
+
+
+def test_as_many_numbers_as_are_known_at_run_time():
+    """The words of a block of four that are too many are left out."""
+    for count in range(6):
+        count = tf.Variable(count)  # no constant
+
+        def some(seed, count=count):
+            return tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+
+        expected = np.stack([some(seed).numpy() for seed in SEEDS])
+        np.testing.assert_array_equal(vectorized(some, SEEDS), expected)

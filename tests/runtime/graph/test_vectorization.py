@@ -86,6 +86,14 @@ def test_conditions_of_each_client():
     check(lambda x: tf.cond(x[0] > 4, lambda: x * 2, lambda: x - 1), X)
 
 
+def test_clipping():
+    check(lambda x: tf.clip_by_value(x, 2.0, 7.0), X)
+    with pytest.raises(NotVectorizableError, match="ClipByValue"):
+        vectorize(
+            lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=0 * X[0], clip_value_max=X[1]), X
+        )
+
+
 def test_broadcasting_of_different_ranks():
     matrix = tf.reshape(tf.range(6.0), [2, 3])
     check(lambda x: matrix + x, X)
@@ -116,3 +124,43 @@ def test_tensorflows_rules_are_back_afterwards():
         vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
     assert {name: internals.pfor_rules[name] for name in before} == before
     assert internals.PForInput.expanddim_inputs_for_broadcast is expand
+
+
+def test_tensorflows_own_vectorization_is_as_before():
+    def collected(x):  # which this module refuses, and TensorFlow does not
+        return tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).write(1, 2 * x).stack()
+
+    def own():
+        return tf.function(lambda xs: tf.vectorized_map(collected, xs))(tf.constant(X)).numpy()
+
+    before = own()
+    with pytest.raises(NotVectorizableError):
+        vectorize(collected, X)
+    np.testing.assert_array_equal(own(), before)
+    np.testing.assert_array_equal(before, np.stack([X, 2 * X], axis=1))
+
+
+SEGMENT_REDUCTIONS = [
+    tf.math.unsorted_segment_sum,
+    tf.math.unsorted_segment_max,
+    tf.math.unsorted_segment_min,
+    tf.math.unsorted_segment_prod,
+]
+
+
+@pytest.mark.parametrize("reduce", SEGMENT_REDUCTIONS, ids=lambda reduce: reduce.__name__)
+def test_rows_of_no_segment_are_those_of_no_client(reduce):
+    """TensorFlow drops rows of negative segments; its own rule gives them to the client before."""
+    segments = np.array([[0, -1, 2], [-1, -1, 1], [2, 0, -1], [1, 1, 1]], np.int32)
+    check(lambda x, s: reduce(x, s, 3), X, segments)
+    check(lambda x: reduce(x, [1, -1, 1], 3), X)
+    check(lambda s: reduce([1.0, 2.0, 3.0], s, 3), segments)
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_clients_without_rows(clients):
+    rows = np.zeros([clients, 0, 3], np.float32)
+    check(lambda x: tf.matmul(x, tf.ones([3, 2])), rows)
+    check(lambda x: tf.reduce_sum(tf.matmul(x, tf.ones([3, 2])), axis=0), rows)
+    check(lambda x: tf.matmul(x, tf.ones([2, 3]), transpose_b=True), rows)
+    check(lambda x: tf.matmul(x, x, transpose_a=True), rows)

@@ -20,14 +20,16 @@ def create_graph_context(
 ) -> tff.framework.SyncExecutionContext:
     """A context that runs each TFF computation as one TensorFlow graph, in this process.
 
-    It executes what TFF's stock runtime executes, and secure sums as well (in the clear). Graphs
-    are built at the first call of a computation, and used again for cohorts of any size.
+    It executes what TFF's stock runtime executes, except computations of JAX, `Data` blocks and
+    functions as results, and secure sums as well (in the clear). Graphs are built at the first call
+    of a computation, and used again for cohorts of any size. While one is built, TensorFlow's own
+    `tf.vectorized_map` must not be used in another thread.
 
     Args:
         devices: Names of devices (`["GPU:0", "GPU:1"]`, `["/job:worker/task:1/device:CPU:0"]`),
             among which the clients of a cohort are divided in order; what is placed at the server
-            runs on the first. `None`: all GPUs, or the CPU. Devices of other machines are there
-            after `tf.config.experimental_connect_to_cluster`.
+            runs on the first. `None`: all GPUs that TensorFlow lists, or the CPU. Devices of other
+            machines are there after `tff_pfl.runtime.connect_to_workers`.
         vectorize: How a function is applied to the clients of a device. `"always"`: to all at
             once, each operation on a stack of their values; an error where that is impossible.
             `"never"`: in a loop over clients, whose graph does not grow with their number.
@@ -39,7 +41,9 @@ def create_graph_context(
             the memory. By default, in a stack: all of them; in a loop: as many as there are CPU
             cores.
         jit_compile: Whether XLA compiles what is vectorized. It takes seconds for each size of a
-            cohort, and stateless random integers may be others than without.
+            cohort; assertions of client work are dropped; stateless random numbers may be others
+            than without; and what XLA cannot compile, such as loops of more steps for some
+            clients, fails when it is run.
         keep_tensors: Whether arrays of results that are not placed at clients stay tensors on
             their device, instead of becoming NumPy arrays. By default on GPUs. Either way, an
             array that is an argument again is not copied to the device again.
@@ -54,7 +58,7 @@ def create_graph_context(
         raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
     devices = device_names.choose(devices)
     if keep_tensors is None:
-        keep_tensors = "device:CPU" not in devices[0]
+        keep_tensors = device_names.is_gpu(devices[0])
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
     return tff.framework.SyncExecutionContext(

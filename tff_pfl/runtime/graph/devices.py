@@ -35,6 +35,11 @@ def choose(devices: Sequence[str] | None) -> list[str]:
     return chosen
 
 
+def is_gpu(device: str) -> bool:
+    """Whether this is the name of a GPU."""
+    return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
 def _full_name(device: str, present: Sequence[str]) -> str:
     """`CPU:0`, `/GPU:1` or a longer name of a device, as TensorFlow has it."""
     try:

@@ -36,7 +36,7 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         """Does nothing: an executor holds no resources, and a graph that failed still works."""
 
     def program(self, computation: tff.framework.ConcreteComputation) -> "Program":
-        """The program of a computation, kept as long as the computation is in use."""
+        """The program of a computation; those used last are kept."""
         proto = tff.framework.ConcreteComputation.get_proto(computation)
         with self._lock:
             program = self._programs.pop(id(proto), None)

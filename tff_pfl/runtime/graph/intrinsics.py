@@ -93,10 +93,15 @@ def _select(lowering, type_signature, argument):
         return function.call((server_value, key))
 
     element_type = type_signature.result.member.element
-    return keys.with_leaves(
-        type_signature.result.member,
-        ([values.Selected(shard.leaves[0], element, element_type)] for shard in keys.shards),
-    )
+
+    def selected(shard):
+        (leaf,) = shard.leaves
+        if isinstance(leaf, Shared):
+            with tf.device(shard.device):
+                leaf = Stacked(tf.repeat(leaf.value[tf.newaxis], shard.size, axis=0))
+        return [values.Selected(leaf, element, element_type)]
+
+    return keys.with_leaves(type_signature.result.member, map(selected, keys.shards))
 
 
 # Reducing.
@@ -109,7 +114,10 @@ def _sum(lowering, type_signature, argument):
 
 def _sum_leaf(leaf, size):
     if isinstance(leaf, Shared):
-        return leaf.value * tf.cast(size, leaf.value.dtype)
+        dtype = leaf.value.dtype
+        if dtype.size == 2 and dtype.is_floating:  # has no number for many sizes
+            return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
+        return leaf.value * tf.cast(size, dtype)
     return tf.reduce_sum(leaf.tensor, axis=0)
 
 
@@ -222,24 +230,25 @@ def _aggregate(lowering, type_signature, argument):
 @_lowers("federated_secure_sum")
 def _secure_sum(lowering, type_signature, argument):
     clients, bound = argument
-    bounds = iter(_for_each_leaf(bound, clients.member))
-    checked = {}
+    bounds = _for_each_leaf(bound, clients.member)
 
-    def leaf(leaf, size):
-        bound = tf.cast(checked[id(leaf)], tf.int64)
-        tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
-        check = tf.debugging.assert_less_equal(
-            tf.cast(tensor, tf.int64),
-            bound,
-            _ABOVE_BOUND,
-        )
-        with tf.control_dependencies([check]):
-            return tf.identity(_sum_leaf(leaf, size))
+    def checked(shard):
+        with tf.device(shard.device):
+            return list(map(_bounded, shard.leaves, bounds))
 
-    bounds = list(bounds)
-    for shard in clients.shards:
-        checked.update((id(leaf), bound) for leaf, bound in zip(shard.leaves, bounds, strict=True))
-    return lowering.reduce_clients(clients, leaf, tf.add_n, _zeros)
+    return _sum(lowering, None, clients.with_leaves(clients.member, map(checked, clients.shards)))
+
+
+def _bounded(leaf, bound):
+    """A leaf that is an error if a client's value is above the bound."""
+    if isinstance(leaf, values.Ragged):
+        leaf = leaf.to_stacked()
+    tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
+    check = tf.debugging.assert_less_equal(
+        tf.cast(tensor, tf.int64), tf.cast(bound, tf.int64), _ABOVE_BOUND
+    )
+    with tf.control_dependencies([check]):
+        return type(leaf)(tf.identity(tensor))
 
 
 @_lowers("federated_secure_sum_bitwidth")

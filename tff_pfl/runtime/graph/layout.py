@@ -14,8 +14,8 @@ from tff_pfl.runtime.graph import values
 class ResidentArray(np.ndarray):
     """A read-only array that knows the tensor whose memory it shows.
 
-    Given to a computation, the tensor is taken, and nothing is copied. What is computed from it
-    is an ordinary array.
+    Given to a computation, the tensor is taken, and nothing is copied. Arrays that are made of it
+    know no tensor.
     """
 
     tensor: tf.Tensor | None = None

@@ -70,24 +70,21 @@ class Lowering:
             return self.evaluate(block.result, inner)
 
         parts = list(_descendants(block.result))
-        called = [
-            scope[part.name]
+        outer = [
+            leaf
             for part in parts
-            if isinstance(part, tff.framework.Reference)
-            and part.name != name
-            and part.name in scope
+            if isinstance(part, tff.framework.Reference) and part.name != name
+            for leaf in values.flatten(scope.get(part.name, ()))
         ]
-        functions = [value for value in called if isinstance(value, Function)]
+        functions = [leaf for leaf in outer if isinstance(leaf, Function)]
+        compiled = [part for part in parts if isinstance(part, tff.framework.CompiledComputation)]
         return Function(
             call,
             block.type_signature,
             is_deterministic=all(function.is_deterministic for function in functions)
-            and all(
-                self._compiled(part).is_deterministic
-                for part in parts
-                if isinstance(part, tff.framework.CompiledComputation)
-            ),
+            and all(self._compiled(part).is_deterministic for part in compiled),
             is_structural=all(isinstance(part, _STRUCTURAL) for part in parts)
+            and len(functions) == len(outer)
             and all(function.is_structural for function in functions),
         )
 
@@ -153,6 +150,10 @@ class Lowering:
     def map_clients(self, function: Function, clients: Clients) -> Clients:
         """Applies a function to each client's value."""
         result = function.type_signature.result
+        # Which may be in another order for each client.
+        has_sequences = any(
+            isinstance(leaf, tff.types.SequenceType) for leaf in values.leaf_types(clients.member)
+        )
 
         def call(leaves):
             return values.flatten(function.call(values.pack(clients.member, iter(leaves))))
@@ -161,7 +162,8 @@ class Lowering:
             if function.is_structural:
                 return call(shard.leaves)
             with tf.device(shard.device):
-                if function.is_deterministic and all(isinstance(x, Shared) for x in shard.leaves):
+                shared = all(isinstance(leaf, Shared) for leaf in shard.leaves)
+                if shared and function.is_deterministic and not has_sequences:
                     return [Shared(leaf) for leaf in call(x.value for x in shard.leaves)]
                 return self._client_map(call, shard, result, str(function.type_signature))
 

@@ -7,7 +7,7 @@ import absl.logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import pfor_rules, values, vectorization
+from tff_pfl.runtime.graph import devices, pfor_rules, values, vectorization
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
@@ -80,7 +80,7 @@ class ClientMap:
             return vectorization.vectorize(function, size, stacks)
 
         specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
-        with pfor_rules.grouped_convolutions("GPU" in shard.device.upper()):
+        with pfor_rules.grouped_convolutions(devices.is_gpu(shard.device)):
             # In functions of their own: what fails half-way leaves nothing in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
             vectorized = tf.function(vectorized, autograph=False, jit_compile=self._jit_compile)

@@ -15,6 +15,7 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+_THREEFRY = 2  # the number of the other algorithm that TensorFlow has
 _DTYPES = (tf.int32, tf.uint32, tf.float32)
 # What TensorFlow mixes a seed with to get a key and a counter.
 _SEED_KEY = (0x3EC8F720, 0x02461E29)
@@ -78,8 +79,10 @@ def _convert_key_and_counter(pfor_input):
 
 
 def _convert_draw(general_rule, convert, pfor_input):
-    shape, key, counter, _ = pfor_input.inputs
+    shape, key, counter, algorithm = pfor_input.inputs
     dtype = pfor_input.get_attr("dtype")
+    if tf.get_static_value(algorithm.t) == _THREEFRY:
+        return general_rule(pfor_input)
     if not (key.is_stacked and counter.is_stacked and dtype in _DTYPES) or shape.is_stacked:
         return general_rule(pfor_input)
     drawn = convert(bits(key.t, counter.t, tf.reduce_prod(shape.t)), dtype)

@@ -15,6 +15,10 @@ that is a loop or wants an input to be shared, and a few of its rules are wrong.
     pad                     with the constant that was asked for. TensorFlow's rule pads with 0.
     roll                    of negative axes as well. TensorFlow's rule takes the axis after: for -1
                             that of the clients, which mixes them.
+    matmul                  of clients without rows as well, whose shapes TensorFlow's rule gets
+                            wrong.
+    unsorted segments       with negative ids as well, which drop a row. TensorFlow's rule gives
+                            such rows to the client before.
     sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
                             of other clients where segments at the end are empty.
 
@@ -82,6 +86,14 @@ _ONE_BY_ONE = (
 )
 
 
+_SEGMENTS = {
+    "UnsortedSegmentMax": tf.math.unsorted_segment_max,
+    "UnsortedSegmentMin": tf.math.unsorted_segment_min,
+    "UnsortedSegmentProd": tf.math.unsorted_segment_prod,
+    "UnsortedSegmentSum": tf.math.unsorted_segment_sum,
+}
+
+
 def _new_rules():
     """From op type to rule; a rule maps parallel-for's input to a wrapped output or several."""
     extensions = {
@@ -91,11 +103,16 @@ def _new_rules():
         "DepthwiseConv2dNative": _depthwise,
         "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
         "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
+        "MatMul": _matmul,
         "Roll": _roll,
     }
     return {
         "L2Loss": _l2_loss,
         "PadV2": _pad,
+        **{
+            name: functools.partial(_unsorted_segments, reduce)
+            for name, reduce in _SEGMENTS.items()
+        },
         "TopKV2": _top_k,
         **dict.fromkeys(_ONE_BY_ONE, _one_by_one),
         **{
@@ -110,6 +127,40 @@ def _outputs(pfor_input, inputs):
     dtypes = [output.dtype for output in pfor_input.outputs]
     attributes = pfor_input.op.node_def.attr
     return internals.pfor_create_op(pfor_input.op_type, inputs, dtypes, attributes).outputs
+
+
+def _matmul(pfor_input, otherwise):
+    """Inputs: matrices, of which one is shared."""
+    left, right = pfor_input.inputs
+    if left.is_stacked and right.is_stacked:
+        return otherwise(pfor_input)
+    transposed = [pfor_input.get_attr(name) for name in ("transpose_a", "transpose_b")]
+    if right.is_stacked:
+        return wrap(tf.matmul(left.t[tf.newaxis], right.t, *transposed))
+    matrices = tf.linalg.matrix_transpose(left.t) if transposed[0] else left.t
+    clients, rows, columns = tf.unstack(tf.shape(matrices))
+    product = tf.matmul(
+        tf.reshape(matrices, [clients * rows, columns]), right.t, transpose_b=transposed[1]
+    )
+    return wrap(tf.reshape(product, [clients, rows, tf.shape(product)[1]]))
+
+
+def _unsorted_segments(reduce, pfor_input):
+    """Inputs: rows, the segment of each, the number of segments."""
+    pfor_input.stack_inputs([0, 1])
+    rows, ids = pfor_input.stacked_input(0), tf.cast(pfor_input.stacked_input(1), tf.int64)
+    num_segments = tf.cast(pfor_input.unstacked_input(2), tf.int64)
+    clients = tf.shape(ids, tf.int64)[0]
+    total = clients * num_segments
+    offsets = tf.reshape(
+        num_segments * tf.range(clients),
+        tf.concat([[clients], tf.ones([tf.rank(ids) - 1], tf.int64)], 0),
+    )
+    # What is out of range stays so.
+    own = tf.where(ids < num_segments, ids + offsets, tf.broadcast_to(total, tf.shape(ids)))
+    reduced = reduce(rows, tf.where(ids < 0, tf.constant(-1, tf.int64), own), total)
+    shape = tf.concat([[clients, num_segments], tf.shape(reduced, tf.int64)[1:]], axis=0)
+    return wrap(tf.reshape(reduced, shape))
 
 
 def _top_k(pfor_input):

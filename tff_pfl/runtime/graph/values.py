@@ -244,15 +244,18 @@ class Ragged:
         equal = tf.debugging.assert_equal(
             self.shapes, shape, "Tensors whose shapes differ by client cannot be aggregated."
         )
+        if shape.shape[0] == MAX_RANK:
+            shape = tf.boolean_mask(shape, shape >= 0)
         with tf.control_dependencies([equal]):
-            return Stacked(tf.reshape(self.elements, tf.concat([[-1], shape], axis=0)))
+            size = tf.shape(self.shapes, tf.int64)[:1]
+            return Stacked(tf.reshape(self.elements, tf.concat([size, shape], axis=0)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
     """Sequences of what belongs to keys of the clients' own."""
 
-    keys: Shared | Stacked | Ragged
+    keys: Stacked | Ragged
     element: Callable[[tf.Tensor], Any]
     element_type: tff.types.Type
 

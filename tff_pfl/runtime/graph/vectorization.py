@@ -55,6 +55,7 @@ def _installed():
         own = {
             "PartitionedCall": _convert_call,
             "StatefulPartitionedCall": _convert_call,
+            "ClipByValue": functools.partial(_convert_clip, before["ClipByValue"]),
             "Select": _convert_select,
             "Squeeze": _convert_squeeze,
             "StatelessWhile": functools.partial(_convert_while, before["StatelessWhile"]),
@@ -125,6 +126,13 @@ def _convert_select(pfor_input):
         raise NotImplementedError("Select with conditions of unknown rank")
     selected = tf.raw_ops.Select(condition=condition, x=branches[0], y=branches[1])
     return internals.pfor_wrap(selected, True)
+
+
+def _convert_clip(general_rule, pfor_input):
+    """TensorFlow's rule is for bounds that are numbers; with others it fails when it is run."""
+    if any(bound.is_stacked or bound.t.shape.rank != 0 for bound in pfor_input.inputs[1:]):
+        return _refuse(pfor_input)
+    return general_rule(pfor_input)
 
 
 def _convert_squeeze(pfor_input):

@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, make_clients, tiny_model
-from tff_pfl.algorithms import build_ditto
+from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.runtime import create_graph_context
 
 VECTOR = tff.types.TensorType(np.float32, (3,))
@@ -134,6 +134,7 @@ def resources(n):
 
 
 DITTO = build_ditto(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+FEDAVG = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
 def ditto(clients):
@@ -146,9 +147,15 @@ def ditto(clients):
     return first, second, DITTO.personalize(second.state, clients)
 
 
-def padded_clients(sizes):
+def fedavg(clients):
+    """Two rounds of an algorithm whose clients keep nothing."""
+    first = FEDAVG.next(FEDAVG.initialize(), clients)
+    return first, FEDAVG.next(first.state, clients)
+
+
+def padded_clients(process, sizes):
     """Clients whose examples have a shape in common."""
-    clients = make_clients(DITTO, [8] * len(sizes))
+    clients = make_clients(process, [8] * len(sizes))
     return [
         client._replace(data=client.data._replace(size=np.int32(size)))
         for client, size in zip(clients, sizes, strict=True)
@@ -171,7 +178,8 @@ def arguments(size):
         "ragged": (ragged, [np.arange(i, dtype=np.int32) for i in range(size)]),
         "sequences": (sequences, [[i] * i for i in range(size)]),
         "resources": (resources, numbers),
-        "ditto": (ditto, padded_clients([6, 1, 5, 8, 3][:size])),
+        "ditto": (ditto, padded_clients(DITTO, [6, 1, 5, 8, 3][:size])),
+        "fedavg": (fedavg, padded_clients(FEDAVG, [6, 1, 5, 8, 3][:size])),
     }
 
 
