@@ -8,11 +8,11 @@ import tensorflow_federated as tff
 from tests.federation import (
     EXAMPLES_TYPE,
     IMAGE_SHAPE,
-    assert_equal,
     local_sgd,
     make_clients,
     tiny_model,
 )
+from tests.runtime.conformance.compare import assert_same
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.templates import compose_with_sequence_data
 from tff_pfl.templates.errors import ProcessSignatureError
@@ -44,8 +44,8 @@ def test_sequences_train_as_tensors_do(adapted):
     state = PROCESS.initialize()
     expected = PROCESS.next(state, clients)
     output = adapted.next(adapted.initialize(), with_datasets(clients))
-    assert_equal(output, expected)
-    assert_equal(
+    assert_same(output, expected)
+    assert_same(
         adapted.personalize(output.state, with_datasets(clients)),
         PROCESS.personalize(expected.state, clients),
     )

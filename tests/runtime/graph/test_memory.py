@@ -45,7 +45,7 @@ def test_rounds_of_cohorts_of_all_sizes(rounds):
     assert functions == 0
 
 
-@pytest.mark.parametrize("number", [100, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [90, pytest.param(300, marks=pytest.mark.slow)])
 def test_computations_that_are_run_once(number):
     megabytes, functions = growth("computations", number, settled=executor._MAX_PROGRAMS + 6)
     assert megabytes < SLACK
