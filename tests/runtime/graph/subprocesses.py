@@ -1,11 +1,14 @@
 """Scripts of tests that need a process of their own, and nothing of which outlives the test."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
+from typing import Any
 
 _ROOT = pathlib.Path(__file__).parents[3]
 
@@ -40,3 +43,25 @@ def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 200.0) -> 
         process.wait()
     assert process.returncode == 0, errors[-4000:]
     return output
+
+
+def saved_by_script(name: str, *args, tmp_path_factory, **options) -> Any:
+    """What a script saves as a pickle in the file that is the last of its arguments.
+
+    It runs once for all processes among which pytest divides the tests (`pytest -n`).
+
+    Args:
+        name: Of the module.
+        *args: Its command line but for the file.
+        tmp_path_factory: The fixture.
+        **options: Of `run_script`.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / f"{'_'.join([name, *args])}.pickle"
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            run_script(name, *args, path, **options)
+    return pickle.loads(path.read_bytes())

@@ -1,12 +1,11 @@
 """Clients on other machines, of which there are two on this one: the result of one device."""
 
-import pickle
 import subprocess
 
 import pytest
 
 from tests.runtime.conformance.compare import assert_same
-from tests.runtime.graph.subprocesses import run_script
+from tests.runtime.graph.subprocesses import saved_by_script
 
 # A network of its own, as TensorFlow's servers are open to anybody who reaches them, and a process
 # namespace of its own, with whose first process all others end.
@@ -26,9 +25,8 @@ def saved(tmp_path_factory):
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", "").strip() or error
         pytest.skip(f"A network namespace for the cluster is not permitted here: {reason}")
-    path = tmp_path_factory.mktemp("cluster") / "results.pickle"
-    run_script("cluster", path, wrapper=_UNSHARED, env={"CUDA_VISIBLE_DEVICES": ""})
-    return pickle.loads(path.read_bytes())
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    return saved_by_script("cluster", tmp_path_factory=tmp_path_factory, wrapper=_UNSHARED, env=env)
 
 
 def test_workers_lend_their_devices(saved):

@@ -1,12 +1,10 @@
 """Clients divided among devices: the result of one device, computed where it was asked for."""
 
-import pickle
-
 import pytest
 import tensorflow as tf
 
 from tests.runtime.conformance.compare import assert_same
-from tests.runtime.graph.subprocesses import run_script
+from tests.runtime.graph.subprocesses import saved_by_script
 from tff_pfl.runtime import DeviceError, create_graph_context
 
 CASES = (
@@ -26,10 +24,8 @@ def kind(request):
 @pytest.fixture(scope="module")
 def saved(kind, tmp_path_factory):
     """What the script saves, which runs all there is to run on two devices of the kind."""
-    path = tmp_path_factory.mktemp("devices") / "results.pickle"
-    visible = {"CPU": "", "GPU": "0"}[kind]
-    run_script("devices", kind, path, env={"CUDA_VISIBLE_DEVICES": visible})
-    return pickle.loads(path.read_bytes())
+    env = {"CUDA_VISIBLE_DEVICES": {"CPU": "", "GPU": "0"}[kind]}
+    return saved_by_script("devices", kind, tmp_path_factory=tmp_path_factory, env=env)
 
 
 def test_the_script_ran_these_cases(saved):

@@ -94,6 +94,13 @@ def test_clipping():
         )
 
 
+def test_biases_of_each_client():
+    images = np.ones([4, 1, 2, 2, 3], np.float32)
+    check(tf.nn.bias_add, images, X)
+    with pytest.raises(NotVectorizableError, match="BiasAdd"):
+        vectorize(lambda x, b: tf.nn.bias_add(x, b, "NCHW"), images.swapaxes(2, 4), X)
+
+
 def test_broadcasting_of_different_ranks():
     matrix = tf.reshape(tf.range(6.0), [2, 3])
     check(lambda x: matrix + x, X)

@@ -55,6 +55,7 @@ def _installed():
         own = {
             "PartitionedCall": _convert_call,
             "StatefulPartitionedCall": _convert_call,
+            "BiasAdd": functools.partial(_convert_bias_add, before["BiasAdd"]),
             "ClipByValue": functools.partial(_convert_clip, before["ClipByValue"]),
             "Select": _convert_select,
             "Squeeze": _convert_squeeze,
@@ -126,6 +127,13 @@ def _convert_select(pfor_input):
         raise NotImplementedError("Select with conditions of unknown rank")
     selected = tf.raw_ops.Select(condition=condition, x=branches[0], y=branches[1])
     return internals.pfor_wrap(selected, True)
+
+
+def _convert_bias_add(general_rule, pfor_input):
+    """TensorFlow's rule for biases that differ by client has the channels last."""
+    if pfor_input.inputs[1].is_stacked and pfor_input.get_attr("data_format") == b"NCHW":
+        return _refuse(pfor_input)
+    return general_rule(pfor_input)
 
 
 def _convert_clip(general_rule, pfor_input):
