@@ -22,6 +22,7 @@ _MODULES = {
     "create_cpp_context": "tff_pfl.runtime.cpp",
     "create_graph_context": "tff_pfl.runtime.graph.contexts",
     "current_devices": "tff_pfl.runtime.graph.contexts",
+    "is_gpu": "tff_pfl.runtime.graph.devices",
     "set_cpp_context": "tff_pfl.runtime.cpp",
     "set_graph_context": "tff_pfl.runtime.graph.contexts",
 }

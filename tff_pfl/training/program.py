@@ -137,7 +137,7 @@ def _capacity(model: models.Model, clients_per_round: int):
         return None
     weights = tff.structure.flatten(model.weights_type)
     convolves = any(len(weight.shape) > 2 for weight in weights)
-    on_cpu = not any(tf.DeviceSpec.from_string(device).device_type == "GPU" for device in devices)
+    on_cpu = not any(map(runtime.is_gpu, devices))
     if on_cpu and (convolves or clients_per_round < _MANY_CLIENTS):
         return None
     return "cohort"

@@ -87,9 +87,8 @@ def _leaf_kind(column) -> type[values.Leaf]:
 
 def _ragged(column, leaf_type) -> list[tf.Tensor]:
     elements = np.concatenate([np.ravel(cell) for cell in column])
-    shapes = [list(cell.shape) for cell in column]
-    if leaf_type.shape is None:
-        shapes = [shape + [-1] * (values.MAX_RANK - len(shape)) for shape in shapes]
+    rank = values.rank(leaf_type)
+    shapes = [[*cell.shape, *[-1] * (rank - len(cell.shape))] for cell in column]
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 
 

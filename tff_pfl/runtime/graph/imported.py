@@ -52,14 +52,7 @@ class ImportedFunction:
                 inputs[position : position + 1] = _take_single_element(graph_def, sequence, spec)
         outputs = _tensor_names(message.result)
         _replace_session_token(graph_def, message.session_token_tensor_name)
-        # What neither the results nor the initialization need, the stock runtime does not run.
-        roots = [*outputs, message.initialize_op] if message.initialize_op else outputs
-        needed = _ancestors(graph_def, roots)
-        for index in reversed(range(len(graph_def.node))):
-            if graph_def.node[index].name not in needed:
-                del graph_def.node[index]
-        for node in graph_def.node:
-            node.attr.pop("_class", None)  # a wish to be near a node that may be gone
+        _prune(graph_def, [*outputs, message.initialize_op] if message.initialize_op else outputs)
         variables = _separate_resources(graph_def)
         if message.initialize_op:
             _initialize_first(graph_def, message.initialize_op)
@@ -156,6 +149,16 @@ def _ancestors(graph_def, names) -> set[str]:
     return found
 
 
+def _prune(graph_def, names) -> None:
+    """Leaves what the named tensors and operations need; the stock runtime runs nothing else."""
+    needed = _ancestors(graph_def, names)
+    for index in reversed(range(len(graph_def.node))):
+        if graph_def.node[index].name not in needed:
+            del graph_def.node[index]
+    for node in graph_def.node:
+        node.attr.pop("_class", None)  # a wish to be near a node that may be gone
+
+
 def _separate_resources(graph_def) -> list[str]:
     """Gives each run its own variables and tables; returns the variables' nodes."""
     variables = []
@@ -202,6 +205,14 @@ def _load_library(graph_def) -> list:
     def link(nodes):
         """Loads what nodes call, and renames the calls."""
         for node in nodes:
+            if node.op == "ReduceDataset":
+                step = node.attr["f"].func.name
+                load(step)
+                loop = _reduction(node, loaded[step])
+                loop.add_to_graph(scratch)
+                loops.append(loop)
+                _call(node, loop)
+                continue
             load(node.op)
             if node.op in loaded:
                 node.op = loaded[node.op].name.decode()
@@ -210,14 +221,6 @@ def _load_library(graph_def) -> list:
                     load(function.name)
                     if function.name in loaded:
                         function.name = loaded[function.name].name.decode()
-            if node.op == "ReduceDataset":
-                step = next(
-                    f for f in loaded.values() if f.name.decode() == node.attr["f"].func.name
-                )
-                loop = _reduction(node, step)
-                loop.add_to_graph(scratch)
-                loops.append(loop)
-                _call(node, loop)
 
     link(graph_def.node)
     graph_def.ClearField("library")

@@ -112,6 +112,11 @@ def _sum(lowering, type_signature, argument):
     return lowering.reduce_clients(argument, _sum_leaf, tf.add_n, _zeros)
 
 
+def _tensor(leaf) -> tf.Tensor:
+    """The tensor of a leaf: that of all clients, or the stack of theirs."""
+    return leaf.value if isinstance(leaf, Shared) else leaf.tensor
+
+
 def _sum_leaf(leaf, size):
     if isinstance(leaf, Shared):
         dtype = leaf.value.dtype
@@ -130,7 +135,7 @@ def _zeros(leaf_type):
 def _mean(lowering, type_signature, argument):
     total = _sum(lowering, None, argument)
     size = tf.add_n([shard.size for shard in argument.shards]) if argument.shards else 0
-    return _map_leaves(lambda leaf: leaf / tf.cast(size, leaf.dtype), total)
+    return tf.nest.map_structure(lambda leaf: leaf / tf.cast(size, leaf.dtype), total)
 
 
 @_lowers("federated_weighted_mean")
@@ -145,18 +150,16 @@ def _weighted_mean(lowering, type_signature, argument):
 
     weighted = zipped.with_leaves(zipped.member, map(leaves, zipped.shards))
     total, total_weight = _sum(lowering, None, weighted)
-    return _map_leaves(lambda leaf: leaf / tf.cast(total_weight, leaf.dtype), total)
+    return tf.nest.map_structure(lambda leaf: leaf / tf.cast(total_weight, leaf.dtype), total)
 
 
 def _product(leaf, weights, size):
     """Each client's leaf times its weight."""
-    if isinstance(leaf, values.Ragged):
-        leaf = leaf.to_stacked()
-    factors = weights.value if isinstance(weights, Shared) else weights.tensor
+    leaf = values.aligned(leaf)
+    tensor = _tensor(leaf)
+    factors = tf.cast(_tensor(weights), tensor.dtype)
     if isinstance(leaf, Shared) and isinstance(weights, Shared):
-        return Shared(leaf.value * tf.cast(factors, leaf.value.dtype))
-    tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
-    factors = tf.cast(factors, tensor.dtype)
+        return Shared(tensor * factors)
     if isinstance(leaf, Shared):
         return Stacked(tf.tensordot(factors, tensor, axes=0))
     if isinstance(weights, Stacked):
@@ -241,9 +244,8 @@ def _secure_sum(lowering, type_signature, argument):
 
 def _bounded(leaf, bound):
     """A leaf that is an error if a client's value is above the bound."""
-    if isinstance(leaf, values.Ragged):
-        leaf = leaf.to_stacked()
-    tensor = leaf.value if isinstance(leaf, Shared) else leaf.tensor
+    leaf = values.aligned(leaf)
+    tensor = _tensor(leaf)
     check = tf.debugging.assert_less_equal(
         tf.cast(tensor, tf.int64), tf.cast(bound, tf.int64), _ABOVE_BOUND
     )
@@ -264,7 +266,7 @@ def _secure_sum_bitwidth(lowering, type_signature, argument):
         with tf.control_dependencies([check]):
             return tf.bitwise.left_shift(tf.constant(1, tf.int64), tf.cast(bits, tf.int64)) - 1
 
-    return _secure_sum(lowering, None, (clients, _map_leaves(bound, bits)))
+    return _secure_sum(lowering, None, (clients, tf.nest.map_structure(bound, bits)))
 
 
 @_lowers("federated_secure_modular_sum")
@@ -272,7 +274,7 @@ def _secure_modular_sum(lowering, type_signature, argument):
     clients, modulus = argument
     total = _sum(lowering, None, clients)
     moduli = iter(_for_each_leaf(modulus, clients.member))
-    return _map_leaves(
+    return tf.nest.map_structure(
         lambda leaf: tf.math.floormod(leaf, tf.cast(next(moduli), leaf.dtype)), total
     )
 
@@ -281,12 +283,6 @@ def _for_each_leaf(value, member) -> list:
     """A number, or a structure of one for each leaf, as a list of one for each leaf."""
     count = len(values.leaf_types(member))
     return values.flatten(value) if isinstance(value, tuple) else [value] * count
-
-
-def _map_leaves(function, value):
-    if isinstance(value, tuple):
-        return tuple(_map_leaves(function, element) for element in value)
-    return function(value)
 
 
 # Sequences.
@@ -378,7 +374,7 @@ def _elementwise(lowering, type_signature, operation, argument):
     def call(argument):
         left, right = argument
         if not isinstance(right, tuple) and isinstance(left, tuple):
-            return _map_leaves(lambda leaf: operation(leaf, right), left)
+            return tf.nest.map_structure(lambda leaf: operation(leaf, right), left)
         leaves = map(operation, values.flatten(left), values.flatten(right))
         return values.pack(result_type, leaves)
 

@@ -176,13 +176,7 @@ class Lowering:
         for shard in clients.shards:
             with tf.device(shard.device):
                 partial.append(
-                    [
-                        reduce_leaf(
-                            leaf.to_stacked() if isinstance(leaf, values.Ragged) else leaf,
-                            shard.size,
-                        )
-                        for leaf in shard.leaves
-                    ]
+                    [reduce_leaf(values.aligned(leaf), shard.size) for leaf in shard.leaves]
                 )
         with tf.device(self._server_device):
             if not partial:

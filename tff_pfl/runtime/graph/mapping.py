@@ -91,19 +91,19 @@ class ClientMap:
     def _looped(self, call, shard, result_types) -> tuple[values.Leaf, ...]:
         size = shard.size
         ragged = [_is_ragged(leaf_type) for leaf_type in result_types]
-        specs = [values.tensor_spec(leaf_type) for leaf_type in result_types]
         arrays = []
-        for spec, is_ragged in zip(specs, ragged, strict=True):
+        for leaf_type, is_ragged in zip(result_types, ragged, strict=True):
+            spec = values.tensor_spec(leaf_type)
             shape = [None] if is_ragged else spec.shape
             arrays.append(_array(spec.dtype, size, shape, same=not is_ragged))
             if is_ragged:
-                arrays.append(_array(tf.int64, size, [_rank(spec)]))
+                arrays.append(_array(tf.int64, size, [values.rank(leaf_type)]))
 
         def body(index, arrays):
             written = []
             leaves = call(leaf.at(index) for leaf in shard.leaves)
-            for leaf, is_ragged, spec in zip(leaves, ragged, specs, strict=True):
-                written += _flattened(leaf, spec) if is_ragged else [leaf]
+            for leaf, is_ragged, leaf_type in zip(leaves, ragged, result_types, strict=True):
+                written += _flattened(leaf, values.rank(leaf_type)) if is_ragged else [leaf]
             return index + 1, [
                 array.write(index, value) for array, value in zip(arrays, written, strict=True)
             ]
@@ -151,15 +151,11 @@ def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
     return [array.concat() for array in arrays]
 
 
-def _rank(spec) -> int:
-    return values.MAX_RANK if spec.shape.rank is None else spec.shape.rank
-
-
-def _flattened(leaf, spec) -> list[tf.Tensor]:
+def _flattened(leaf, rank) -> list[tf.Tensor]:
     """The elements and the shape, as `Ragged` takes them."""
     shape = tf.shape(leaf, out_type=tf.int64)
-    filled = tf.pad(shape, [[0, _rank(spec) - tf.size(shape)]], constant_values=-1)
-    return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [_rank(spec)])]
+    filled = tf.pad(shape, [[0, rank - tf.size(shape)]], constant_values=-1)
+    return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [rank])]
 
 
 def _is_variant(leaf) -> bool:

@@ -1,4 +1,4 @@
-"""Rules by which TensorFlow's parallel-for vectorises over clients what it cannot by itself.
+"""Rules by which TensorFlow's parallel-for vectorizes over clients what it cannot by itself.
 
 Parallel-for (`tf.vectorized_map`) rewrites a client's graph op by op: a tensor that differs between
 clients is "stacked", with the clients as its leading axis, and the rule of an op says what computes
@@ -36,7 +36,7 @@ from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 
 
 class NotVectorizableError(ValueError):
-    """A client's graph that is not to be vectorised; the message names the op."""
+    """A client's graph that is not to be vectorized; the message names the op."""
 
     ag_pass_through = True  # or AutoGraph replaces it by an exception of its own
 

@@ -34,7 +34,12 @@ class Function:
     is_structural: bool = False
 
 
-MAX_RANK = 8  # of what most of TensorFlow's operations take
+_MAX_RANK = 8  # of what most of TensorFlow's operations take
+
+
+def rank(leaf_type: tff.types.TensorType) -> int:
+    """How many numbers a row of `Ragged.shapes` has."""
+    return _MAX_RANK if leaf_type.shape is None else len(leaf_type.shape)
 
 
 def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
@@ -44,10 +49,7 @@ def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
     return [leaf for element in type_spec for leaf in leaf_types(element)]
 
 
-def flatten(value: Any) -> list:
-    if not isinstance(value, tuple):
-        return [value]
-    return [leaf for element in value for leaf in flatten(element)]
+flatten = tf.nest.flatten
 
 
 def pack(type_spec: tff.types.Type, leaves: Iterator) -> Any:
@@ -207,7 +209,7 @@ class Stacked:
 class Ragged:
     """Tensors whose shapes differ: their elements, concatenated, and their shapes.
 
-    The shapes of a type of unknown rank are filled up with -1, to `MAX_RANK`.
+    The shapes of a type of unknown rank are filled up with -1, to as many as `rank` says.
     """
 
     elements: tf.Tensor  # [sum of the sizes]
@@ -220,19 +222,22 @@ class Ragged:
         return cls(elements, shapes, tf.cumsum(sizes))
 
     def at(self, index):
-        shape, end = self.shapes[index], self.ends[index]
-        if shape.shape[0] == MAX_RANK:
-            shape = tf.boolean_mask(shape, shape >= 0)
+        shape, end = self._shape(index), self.ends[index]
         return tf.reshape(self.elements[end - tf.reduce_prod(shape) : end], shape)
+
+    def _shape(self, index):
+        row = self.shapes[index]
+        return tf.boolean_mask(row, row >= 0) if row.shape[0] == _MAX_RANK else row
 
     def tensors(self):
         return [self.elements, self.shapes]
 
     @staticmethod
     def specs(leaf_type) -> list[tf.TensorSpec]:
-        spec = tensor_spec(leaf_type)
-        rank = MAX_RANK if spec.shape.rank is None else spec.shape.rank
-        return [tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None, rank], tf.int64)]
+        return [
+            tf.TensorSpec([None], dtype(leaf_type)),
+            tf.TensorSpec([None, rank(leaf_type)], tf.int64),
+        ]
 
     @classmethod
     def take(cls, tensors: Iterator[tf.Tensor]) -> "Ragged":
@@ -240,22 +245,26 @@ class Ragged:
 
     def to_stacked(self) -> Stacked:
         """The same, if the shapes are equal after all."""
-        shape = self.shapes[0]
         equal = tf.debugging.assert_equal(
-            self.shapes, shape, "Tensors whose shapes differ by client cannot be aggregated."
+            self.shapes,
+            self.shapes[0],
+            "Tensors whose shapes differ by client cannot be aggregated.",
         )
-        if shape.shape[0] == MAX_RANK:
-            shape = tf.boolean_mask(shape, shape >= 0)
         with tf.control_dependencies([equal]):
             size = tf.shape(self.shapes, tf.int64)[:1]
-            return Stacked(tf.reshape(self.elements, tf.concat([size, shape], axis=0)))
+            return Stacked(tf.reshape(self.elements, tf.concat([size, self._shape(0)], axis=0)))
+
+
+def aligned(leaf: Shared | Stacked | Ragged) -> Shared | Stacked:
+    """A leaf that can be aggregated."""
+    return leaf.to_stacked() if isinstance(leaf, Ragged) else leaf
 
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
     """Sequences of what belongs to keys of the clients' own."""
 
-    keys: Stacked | Ragged
+    keys: Stacked
     element: Callable[[tf.Tensor], Any]
     element_type: tff.types.Type
 
