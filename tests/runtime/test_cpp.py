@@ -27,23 +27,10 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
-
+from tests.runtime.counting import count
 from tff_pfl.runtime import WorkerDiedError, set_cpp_context
 
 set_cpp_context()
-
-
-@tff.tensorflow.computation(np.int64)
-def count_to(n):
-    return tf.while_loop(lambda i: i < n, lambda i: [i + 1], [tf.constant(0, tf.int64)])[0]
-
-
-@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
-def count(n):
-    return tff.federated_sum(tff.federated_map(count_to, n))
 
 
 print("ready", count([1, 2, 3]), flush=True)

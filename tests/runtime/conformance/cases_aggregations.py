@@ -10,6 +10,12 @@ from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients
 
 case = Catalogue()
 
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def add(a, b):
+    return a + b
+
+
 FLOATS = [np.float16, np.float32, np.float64]
 INTEGERS = [np.int8, np.uint8, np.int32, np.int64]
 VECTOR = tff.types.TensorType(np.float32, (2,))
@@ -184,10 +190,6 @@ def aggregate_of_three_types():
 
 @case()
 def aggregate_counts_zero_once():
-    @tff.tensorflow.computation(np.float32, np.float32)
-    def add(a, b):
-        return a + b
-
     @tff.tensorflow.computation(np.float32)
     def report(total):
         return 10 * total
@@ -202,10 +204,6 @@ def aggregate_counts_zero_once():
 @case()
 def aggregate_by_federated_lambdas():
     """Functions that are no TensorFlow graphs, but structs and calls of such."""
-
-    @tff.tensorflow.computation(np.float32, np.float32)
-    def add(a, b):
-        return a + b
 
     @tff.tensorflow.computation(np.int32)
     def increment(n):

@@ -6,21 +6,18 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server
+from tests.runtime.conformance.catalogue import (
+    Catalogue,
+    Run,
+    at_clients,
+    at_server,
+    double,
+    subtract,
+)
 
 case = Catalogue()
 
 FUNCTION = tff.types.FunctionType(np.float32, np.float32)
-
-
-@tff.tensorflow.computation(np.float32)
-def double(x):
-    return 2 * x
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def subtract(a, b):
-    return a - b
 
 
 @tff.federated_computation(np.float32)

@@ -6,22 +6,20 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import RUN_ERRORS, Catalogue, Run, at_clients, at_server
+from tests.runtime.conformance.catalogue import (
+    RUN_ERRORS,
+    Catalogue,
+    Run,
+    at_clients,
+    at_server,
+    double,
+    subtract,
+)
 
 case = Catalogue()
 
 KEYS = tff.types.TensorType(np.int32, (2,))
 TABLE = tff.types.TensorType(np.float32, (3, 2))
-
-
-@tff.tensorflow.computation(np.float32)
-def double(x):
-    return 2 * x
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def subtract(a, b):
-    return a - b
 
 
 @tff.tensorflow.computation

@@ -20,6 +20,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import grpc
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -110,3 +111,16 @@ def mapped(function: Callable, member) -> tff.Computation:
         return tff.federated_map(function, values)
 
     return map_clients
+
+
+# Computations that cases of several modules are made of.
+
+
+@tff.tensorflow.computation(np.float32)
+def double(x):
+    return 2 * x
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+    return a - b

@@ -23,10 +23,9 @@ from tff_pfl.runtime.startup import prepare_process
 prepare_process()
 
 # ruff: noqa: E402
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.runtime.counting import count
 from tff_pfl import runtime
 
 _ROOT = pathlib.Path(__file__).parents[4]
@@ -64,16 +63,6 @@ def noted(call):
     except Exception as error:
         raised = type(error).__name__, str(error)
     return {"result": result, "raised": raised, "seconds": time.monotonic() - started}
-
-
-@tff.tensorflow.computation(np.int64)
-def count_to(n):
-    return tf.while_loop(lambda i: i < n, lambda i: [i + 1], [tf.constant(0, tf.int64)])[0]
-
-
-@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
-def count(n):
-    return tff.federated_sum(tff.federated_map(count_to, n))
 
 
 def main(path):

@@ -1,0 +1,112 @@
+"""Blocks that do not fit are named, with their types."""
+
+import pytest
+import tensorflow as tf
+
+from tests.templates.mean_process import (
+    Visits,
+    compose,
+    mean_exchange,
+)
+from tff_pfl.models import Mean
+from tff_pfl.templates import (
+    ClientOutput,
+    Personalization,
+    errors,
+)
+
+
+class TestErrors:
+    def test_client_state_of_another_type(self):
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: ClientOutput(
+                Visits(tf.cast(state.count, tf.float32)), server
+            )
+        )
+        with pytest.raises(
+            errors.ClientStateTypeError,
+            match=r"(?s)Exchange 'train'.*expected: <count=int32>.*found: +<count=float32>.*Tip",
+        ):
+            compose(exchange)
+
+    def test_server_state_of_another_shape(self):
+        exchange = mean_exchange(finalize=lambda server, change, round_num: (change[:1], {}))
+        with pytest.raises(
+            errors.ServerStateTypeError,
+            match=r"(?s)finalize.*expected: float32\[2\].*found: +float32\[1\]",
+        ):
+            compose(exchange)
+
+    def test_client_work_that_returns_something_else(self):
+        with pytest.raises(errors.ClientOutputError, match="returned tuple, not ClientOutput"):
+            compose(mean_exchange(client_work=lambda server, state, data, context: (state, server)))
+
+    def test_a_weight_that_is_no_scalar(self):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match=r"weight must be a scalar.*\(2,\)"):
+            compose(
+                mean_exchange(client_work=lambda *args: work(*args)._replace(weight=[1.0, 2.0]))
+            )
+
+    def test_a_metric_that_is_no_mean(self):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match="metric 'loss' must be a .*Mean"):
+            compose(
+                mean_exchange(client_work=lambda *args: work(*args)._replace(metrics={"loss": 1.0}))
+            )
+
+    def test_a_metric_of_a_reserved_name(self):
+        work = mean_exchange().client_work
+        metrics = {"num_examples": Mean(1.0, 1.0)}
+        with pytest.raises(errors.ClientOutputError, match="'num_examples' has a name that"):
+            compose(mean_exchange(client_work=lambda *args: work(*args)._replace(metrics=metrics)))
+
+    def test_a_block_that_fails_is_named_with_its_types(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state, server.weights)
+
+        with pytest.raises(
+            errors.BlockTracingError,
+            match=r"(?s)Exchange 'train': client_work failed.*AttributeError.*shared=float32\[2\]",
+        ):
+            compose(mean_exchange(client_work=client_work))
+
+    @pytest.mark.parametrize(
+        ("block", "options"),
+        [
+            ("server_init", {"server_init": lambda x: x}),
+            ("client_init", {"client_init": lambda: ()}),
+            ("personalize", {"personalize": Personalization(client_work=lambda: ())}),
+            ("global_weights", {"global_weights": lambda server: server.missing}),
+        ],
+    )
+    def test_every_block_is_named(self, block, options):
+        with pytest.raises(errors.BlockTracingError, match=f"^{block}"):
+            compose(mean_exchange(), **options)
+
+    def test_an_aggregator_that_refuses_the_upload(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state, tf.constant("text"))
+
+        with pytest.raises(errors.AggregatorError, match="(?s)Exchange 'train'.*of type.*str"):
+            compose(mean_exchange(client_work=client_work))
+
+    def test_something_that_is_no_aggregator(self):
+        with pytest.raises(errors.AggregatorError, match="tff.aggregators"):
+            compose(mean_exchange(aggregator="mean"))
+
+    def test_a_message_of_unknown_size(self):
+        work = mean_exchange().client_work
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: work(
+                server, state, data, context
+            )._replace(upload=data.x)
+        )
+        with pytest.raises(errors.MessageShapeError, match=r"the upload.*float32\(None,\)"):
+            compose(exchange)
+
+    def test_exchanges_of_one_name_and_none(self):
+        with pytest.raises(ValueError, match=r"distinct names; got \['train', 'train'\]"):
+            compose(mean_exchange(), mean_exchange())
+        with pytest.raises(ValueError, match="Need one exchange or more"):
+            compose()
