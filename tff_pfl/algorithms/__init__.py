@@ -12,6 +12,7 @@ from typing import Any
 from tff_pfl.algorithms.ditto import build_ditto
 from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.algorithms.fedper import build_fedper
+from tff_pfl.algorithms.fedpg import build_fedpg, build_s_fedpg
 from tff_pfl.algorithms.local_training import build_local
 from tff_pfl.names import check_names
 from tff_pfl.templates import PersonalizedProcess
@@ -20,7 +21,9 @@ ALGORITHMS: dict[str, Callable[..., PersonalizedProcess]] = {
     "ditto": build_ditto,
     "fedavg": build_fedavg,
     "fedper": build_fedper,
+    "fedpg": build_fedpg,
     "local": build_local,
+    "s_fedpg": build_s_fedpg,
 }
 
 
@@ -45,7 +48,9 @@ __all__ = [
     "build_ditto",
     "build_fedavg",
     "build_fedper",
+    "build_fedpg",
     "build_local",
+    "build_s_fedpg",
     "builder",
     "hyperparameters",
 ]

@@ -11,14 +11,24 @@ from tff_pfl.models.model import Model, Totals
 
 
 class ExactGradient(NamedTuple):
-    """Gradient and loss of `f_i(w) = (1/n_i) sum_x loss(w; x)`, both at the same `w`."""
+    """Gradient and loss of `f_i(w) = (1/n_i) sum_x loss(w; x)`, both at the same `w`.
+
+    Attributes:
+        gradient: `W`.
+        totals: Sums of the loss and the model's metrics over all examples.
+    """
 
     gradient: Any
-    loss: Any
+    totals: Totals
+
+    @property
+    def loss(self) -> tf.Tensor:
+        """The mean loss, 0 of no examples."""
+        return self.totals["loss"].mean
 
 
 def exact_gradient(
-    model: Model, weights: Any, examples: Examples, *, batch_size: int = 50
+    model: Model, weights: Any, examples: Examples, *, batch_size: int = 200
 ) -> ExactGradient:
     """The gradient and the loss of a client's mean training loss, independent of `batch_size`.
 
@@ -28,21 +38,21 @@ def exact_gradient(
     size = tf.maximum(tf.cast(examples.size, tf.float32), 1.0)
 
     def step(carry, batch):
-        gradient, loss = carry
-        batch_gradient, totals = model.gradient(weights, batch, training=False)
+        gradient, totals = carry
+        batch_gradient, batch_totals = model.gradient(weights, batch, training=False)
         share = tf.reduce_sum(batch.weight) / size
         gradient = trees.add(gradient, trees.scale(batch_gradient, share))
-        return gradient, loss + totals["loss"].total / size
+        return gradient, trees.add(totals, batch_totals)
 
-    gradient, loss = scan_batches(
+    gradient, totals = scan_batches(
         step,
-        (trees.zeros_like(weights), 0.0),
+        (trees.zeros_like(weights), model.zero_totals()),
         examples,
         epochs=1,
         batch_size=batch_size,
         seed=None,
     )
-    return ExactGradient(gradient, loss)
+    return ExactGradient(gradient, totals)
 
 
 def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int = 100) -> Totals:

@@ -69,10 +69,7 @@ class LocalSGD:
             reg: The gradient of a regularizer, from the current weights, in their structure.
             epochs: Overrides `self.epochs`.
         """
-        rate_factor = tf.cast(self.learning_rate_decay, tf.float32) ** tf.cast(
-            context.round_num, tf.float32
-        )
-        optimizer_state = self._initial_state(weights, rate_factor)
+        optimizer_state = self._initial_state(weights, context.round_num)
 
         def step(carry, batch):
             weights, optimizer_state, totals = carry
@@ -95,8 +92,14 @@ class LocalSGD:
         )
         return TrainResult(weights, totals)
 
-    def _initial_state(self, weights, rate_factor):
+    def learning_rate(self, round_num) -> tf.Tensor:
+        """The learning rate of a round, a float32 scalar."""
+        state = self._initial_state(tf.constant(0.0), round_num)
+        return tf.cast(self.optimizer.get_hparams(state)["learning_rate"], tf.float32)
+
+    def _initial_state(self, weights, round_num):
         specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights)
         state = self.optimizer.initialize(specs)
         rate = self.optimizer.get_hparams(state)["learning_rate"]
-        return self.optimizer.set_hparams(state, {"learning_rate": rate * rate_factor})
+        factor = tf.cast(self.learning_rate_decay, tf.float32) ** tf.cast(round_num, tf.float32)
+        return self.optimizer.set_hparams(state, {"learning_rate": rate * factor})

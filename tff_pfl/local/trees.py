@@ -23,6 +23,33 @@ def zeros_like(a):
     return tf.nest.map_structure(tf.zeros_like, a)
 
 
+def to_vector(a) -> tf.Tensor:
+    """All of `a` in one vector."""
+    return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(a)], axis=0)
+
+
+def from_vector(vector: tf.Tensor, like):
+    """The inverse of `to_vector`.
+
+    Args:
+        vector: As many numbers as `like` has.
+        like: A structure of tensors of known shapes; gives structure, shapes and data types.
+    """
+    leaves = tf.nest.flatten(like)
+    parts = tf.split(vector, [leaf.shape.num_elements() for leaf in leaves])
+    parts = [
+        tf.reshape(tf.cast(part, leaf.dtype), leaf.shape)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(like, parts)
+
+
+def no_rows(shape, dtype) -> tf.Tensor:
+    """An empty tensor of rows of a shape, of a TFF type that leaves their number open."""
+    empty = tf.zeros([0, *shape], dtype)
+    return tf.raw_ops.PlaceholderWithDefault(input=empty, shape=[None, *shape])
+
+
 def select(condition, a, b):
     """`a` if the scalar bool `condition` holds, else `b`.
 

@@ -21,6 +21,11 @@ class Mean(NamedTuple):
     total: Any
     count: Any
 
+    @property
+    def mean(self) -> tf.Tensor:
+        """The mean of a sum in TensorFlow; 0 over no examples."""
+        return self.total / tf.maximum(self.count, 1.0)
+
 
 Totals = Mapping[str, Mean]
 

@@ -91,6 +91,7 @@ class ClientBlock:
         select: Callable[[Any, Any], Any] | None,
         server_type: tff.types.Type,
         client_type: tff.types.StructType,
+        carry_type: tff.types.Type | None = None,
         seed: tuple[int, int],
     ):
         """Traces the block.
@@ -102,6 +103,7 @@ class ClientBlock:
             select: `(<S, int32> -> P)` or `None`.
             server_type: `S`.
             client_type: `<client_id=int32, state=C, data=D>`.
+            carry_type: Of `ClientContext.carry`; `None` if there is nothing.
             seed: Of the run and of this block.
         """
         self._server_type = server_type
@@ -132,6 +134,8 @@ class ClientBlock:
             self.down_bytes += payload_bytes(f"{what}: the selected message", own_type)
             inputs["own"] = own_type
             self._only = _single_element(own_type)
+        if carry_type is not None:
+            inputs["carry"] = carry_type
 
         def work(inputs):
             message = inputs.get("shared", nothing)
@@ -142,12 +146,13 @@ class ClientBlock:
                 round_num=inputs["round_num"],
                 client_id=client.client_id,
                 seed=client_seed(seed, inputs["round_num"], client.client_id),
+                carry=inputs.get("carry", ()),
             )
             return fn(message, client, context)
 
         self.work = trace(what, work, tff.types.to_type(inputs))
 
-    def map(self, server_state, round_num, clients, client_states):
+    def map(self, server_state, round_num, clients, client_states, carry=None):
         """Sends the messages and maps the work; called while a federated computation is written."""
         inputs = collections.OrderedDict(
             client_id=clients.client_id,
@@ -164,6 +169,8 @@ class ClientBlock:
             upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
             selected = tff.federated_select(keys, upper_bound, server_state, self._select)
             inputs["own"] = tff.federated_map(self._only, selected)
+        if carry is not None:
+            inputs["carry"] = carry
         return tff.federated_map(self.work, tff.federated_zip(inputs))
 
 

@@ -22,6 +22,18 @@ _COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
 _RESERVED = (*_COUNTS, "server_kept", "aggregator", "server")
 
 
+class _Carry(NamedTuple):
+    """What an exchange hands to the next one of the same round, at a client.
+
+    Attributes:
+        accepted: Whether the client was accepted so far; else it is left out from now on.
+        value: `ClientOutput.carry`.
+    """
+
+    accepted: Any
+    value: Any
+
+
 class _Report(NamedTuple):
     """What is summed over the clients of an exchange."""
 
@@ -45,9 +57,10 @@ def compose_personalized_process(
     """Composes a federated algorithm from pure functions.
 
     A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
-    the exchange if it has no examples, or if its upload, new state, weight or metrics are not
-    finite; `metrics` count such clients. If no client of an exchange is accepted, or the server's
-    new state would not be finite, the server keeps its state and that of its aggregator.
+    the exchange if it has no examples, or if its upload, new state, weight, metrics or carry are
+    not finite, and so in all later exchanges of the round; `metrics` count such clients where they
+    fail. If no client of an exchange is accepted, or the server's new state would not be finite,
+    the server keeps its state and that of its aggregator.
 
     The metrics of a round are, for each exchange under its name: the means of what client work
     measured, `num_clients` (accepted), `num_examples` (theirs), `num_nonfinite`, `num_empty`,
@@ -82,10 +95,12 @@ def compose_personalized_process(
         ],
         Client,
     )
-    traced = [
-        _TracedExchange(exchange, server_type, client_type, (seed, index))
-        for index, exchange in enumerate(exchanges)
-    ]
+    traced = []
+    for index, exchange in enumerate(exchanges):
+        carry_type = traced[-1].carry_type if traced else None
+        traced.append(
+            _TracedExchange(exchange, server_type, client_type, carry_type, (seed, index))
+        )
     personalization = blocks.ClientBlock(
         "personalize",
         lambda message, client, context: personalize.client_work(
@@ -117,10 +132,12 @@ def compose_personalized_process(
 
     @tff.federated_computation(state_type, clients_type)
     def next_round(state, clients):
-        algorithm, client_states = state.algorithm, clients.state
+        algorithm, client_states, carry = state.algorithm, clients.state, None
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
         for exchange in traced:
-            finalized, client_states = exchange.run(algorithm, state, clients, client_states)
+            finalized, client_states, carry = exchange.run(
+                algorithm, state, clients, client_states, carry
+            )
             algorithm = finalized.state
             metrics[exchange.name] = finalized.metrics
             if exchange.aggregation is not None:
@@ -163,7 +180,7 @@ def _increment(round_num):
 class _TracedExchange:
     """An exchange with its computations, whose types were found by tracing them in order."""
 
-    def __init__(self, exchange: Exchange, server_type, client_type, seed):
+    def __init__(self, exchange: Exchange, server_type, client_type, carry_type, seed):
         self.name = exchange.name
         self._what = f"Exchange {exchange.name!r}"
         self._client_work = exchange.client_work
@@ -175,9 +192,11 @@ class _TracedExchange:
             select=exchange.select,
             server_type=server_type,
             client_type=client_type,
+            carry_type=carry_type,
             seed=seed,
         )
         output_type = self._block.work.type_signature.result
+        self.carry_type = output_type.carry
         self._weighted = isinstance(exchange.aggregator, tff.aggregators.WeightedAggregationFactory)
         self.down_bytes = self._block.down_bytes
         self.up_bytes = blocks.payload_bytes(f"{self._what}: the upload", output_type.upload)
@@ -207,14 +226,14 @@ class _TracedExchange:
             tff.types.to_type(inputs),
         )
 
-    def run(self, algorithm, state, clients, client_states):
+    def run(self, algorithm, state, clients, client_states, carry):
         """The exchange, while a federated computation is written.
 
         Returns:
-            `(<state, metrics, aggregator> at the server, client states)`; `aggregator` is the
-            aggregator's state, where there is one.
+            `(<state, metrics, aggregator> at the server, client states, carry)`; `aggregator` is
+            the aggregator's state, where there is one.
         """
-        outputs = self._block.map(algorithm, state.round_num, clients, client_states)
+        outputs = self._block.map(algorithm, state.round_num, clients, client_states, carry)
         inputs = collections.OrderedDict(
             server=algorithm,
             round_num=state.round_num,
@@ -227,10 +246,12 @@ class _TracedExchange:
             inputs["measurements"] = aggregated.measurements
             inputs["aggregators"] = [state.aggregators[self.name], aggregated.state]
         finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
-        return finalized, outputs.state
+        return finalized, outputs.state, outputs.carry
 
     def _checked_client_work(self, message, client: Client, context):
         """Client work, with the results of a client that cannot be used replaced."""
+        carry = context.carry or _Carry(accepted=tf.constant(True), value=())
+        context = context._replace(carry=carry.value)
         output = self._client_work(message, client.state, client.data, context)
         if not isinstance(output, ClientOutput):
             raise errors.ClientOutputError(
@@ -261,8 +282,9 @@ class _TracedExchange:
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
         )
         empty = tf.equal(client.data.size, 0)
-        finite = trees.all_finite(output.state, output.upload, weight, output.metrics)
-        accepted = tf.logical_and(finite, tf.logical_not(empty))
+        finite = trees.all_finite(output.state, output.upload, weight, output.metrics, output.carry)
+        accepted = tf.reduce_all([carry.accepted, finite, tf.logical_not(empty)])
+        fails = tf.reduce_all([carry.accepted, tf.logical_not(finite), tf.logical_not(empty)])
 
         def accept(value):
             return trees.select(accepted, value, trees.zeros_like(value))
@@ -277,10 +299,11 @@ class _TracedExchange:
             report=_Report(
                 num_clients=count(accepted),
                 num_examples=accept(client.data.size),
-                num_nonfinite=count(tf.logical_not(tf.logical_or(finite, empty))),
+                num_nonfinite=count(fails),
                 num_empty=count(empty),
                 totals=accept(collections.OrderedDict(output.metrics)),
             ),
+            carry=_Carry(accepted, accept(output.carry)),
         )
 
     def _create_aggregation(self, factory, output_type):
@@ -307,7 +330,7 @@ class _TracedExchange:
             blocks.type_of(new),
             "keep the structure, data types and shapes of the server state.",
         )
-        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(new))
+        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(*_changed(new, old)))
         metrics = collections.OrderedDict(
             (name, mean.total / mean.count)  # NaN if nothing was measured
             for name, mean in report.totals.items()
@@ -321,8 +344,21 @@ class _TracedExchange:
         ):
             if tf.nest.flatten(measured):
                 metrics[name] = measured
-        result = collections.OrderedDict(state=trees.select(sound, new, old), metrics=metrics)
+        result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
         if self.aggregation is not None:
             old_aggregator, new_aggregator = inputs["aggregators"]
-            result["aggregator"] = trees.select(sound, new_aggregator, old_aggregator)
+            result["aggregator"] = _choose(sound, new_aggregator, old_aggregator)
         return result
+
+
+def _changed(new, old) -> list[tf.Tensor]:
+    """The tensors of `new` that are not those of `old`."""
+    pairs = zip(tf.nest.flatten(new), tf.nest.flatten(old), strict=True)
+    return [leaf for leaf, before in pairs if leaf is not before]
+
+
+def _choose(condition, a, b):
+    """`a` or `b`, which may differ in shape, without a copy."""
+    if not tf.nest.flatten(a):
+        return a
+    return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)

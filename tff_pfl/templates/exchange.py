@@ -20,11 +20,14 @@ class ClientContext(NamedTuple):
         client_id: int32 scalar.
         seed: `int32[2]`, a function of (run seed, round, client id, exchange): client work draws
             its randomness from it by stateless ops, so that a round is a pure function.
+        carry: `ClientOutput.carry` of the client's previous exchange in this round; `()` in the
+            first one.
     """
 
     round_num: Any
     client_id: Any
     seed: Any
+    carry: Any = ()
 
 
 class Message(NamedTuple):
@@ -47,12 +50,15 @@ class ClientOutput(NamedTuple):
         upload: What is sent to the aggregator; any structure of float tensors, or empty.
         weight: Scalar float32, the client's weight in a weighted aggregation.
         metrics: Mapping from name to `Mean`; summed over clients and divided once, at the server.
+        carry: What the client keeps for its next exchange in this round, and no longer; any
+            structure of tensors. It gets it as `ClientContext.carry`.
     """
 
     state: Any
     upload: Any = ()
     weight: Any = 1.0
     metrics: Mapping[str, Mean] = collections.OrderedDict()
+    carry: Any = ()
 
 
 def no_message(server_state) -> tuple:

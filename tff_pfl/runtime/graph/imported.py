@@ -90,8 +90,40 @@ class ImportedFunction:
         """Whether two calls with the same arguments may give different results."""
         return any(op.op_def.is_stateful for op in self._function.graph.get_operations())
 
+    @property
+    def is_concatenation(self) -> bool:
+        """Whether each tensor of the first half of the inputs is joined, along its first axis, by
+        the one of the second half, and nothing else is done.
+        """
+        inputs, outputs = self._function.inputs, self._function.outputs
+        half = len(outputs)
+        if not half or len(inputs) != 2 * half:
+            return False
+        return all(
+            _joined(output) == [inputs[index].op, inputs[half + index].op]
+            for index, output in enumerate(outputs)
+        )
+
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
         return self._function(*args)
+
+
+def _joined(tensor) -> list | None:
+    """The operations whose results are concatenated along axis 0, if `tensor` is just that."""
+    operation = _source(tensor)
+    if operation.type != "ConcatV2":
+        return None
+    *parts, axis = operation.inputs
+    if tf.get_static_value(axis) != 0:
+        return None
+    return list(map(_source, parts))
+
+
+def _source(tensor) -> tf.Operation:
+    """The operation a tensor comes from, through identities."""
+    while tensor.op.type == "Identity":
+        (tensor,) = tensor.op.inputs
+    return tensor.op
 
 
 def _tensor_names(binding) -> list[str]:

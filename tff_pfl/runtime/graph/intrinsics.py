@@ -98,7 +98,7 @@ def _select(lowering, type_signature, argument):
         (leaf,) = shard.leaves
         if isinstance(leaf, Shared):
             with tf.device(shard.device):
-                leaf = Stacked(tf.repeat(leaf.value[tf.newaxis], shard.size, axis=0))
+                leaf = leaf.stacked(shard.size)
         return [values.Selected(leaf, element, element_type)]
 
     return keys.with_leaves(type_signature.result.member, map(selected, keys.shards))
@@ -202,6 +202,9 @@ def _extreme(lowering, argument, combine, reduce, limit):
 def _aggregate(lowering, type_signature, argument):
     clients, zero, accumulate, merge, report = argument
     accumulator_type = accumulate.type_signature.parameter[0]
+    if merge.is_concatenation and clients.shards:
+        rows = _concatenated(lowering, accumulator_type, clients, zero, accumulate)
+        return lowering.at_server(report, rows)
     invariants = tuple(
         tf.TensorShape(leaf_type.shape) for leaf_type in values.leaf_types(accumulator_type)
     )
@@ -228,6 +231,23 @@ def _aggregate(lowering, type_signature, argument):
         lambda left, right: lowering.at_server(merge, (left, right)), partial or [zero]
     )
     return lowering.at_server(report, total)
+
+
+def _concatenated(lowering, accumulator_type, clients, zero, accumulate):
+    """What clients add to `zero`, side by side: in turn, the first would be copied in each step."""
+    contribution = Function(
+        lambda value: accumulate.call((zero, value)),
+        tff.types.FunctionType(clients.member, accumulator_type),
+        accumulate.is_deterministic,
+    )
+    contributions = lowering.map_clients(contribution, clients)
+    shards = []
+    for shard in contributions.shards:
+        with tf.device(shard.device):
+            shards.append([values.rows(leaf, shard.size) for leaf in shard.leaves])
+    with tf.device(lowering.server_device):
+        leaves = [tf.concat(parts, axis=0) for parts in zip(*shards, strict=True)]
+    return values.pack(accumulator_type, iter(leaves))
 
 
 @_lowers("federated_secure_sum")

@@ -27,7 +27,7 @@ class Lowering:
         """
         self._functions = functions
         self._client_map = client_map
-        self._server_device = server_device
+        self.server_device = server_device
         self._shards = tuple(shards)
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
@@ -116,7 +116,12 @@ class Lowering:
                     tensor.set_shape(leaf_type.shape)
             return values.pack(result, iter(results))
 
-        return Function(call, block.type_signature, is_deterministic=not general.is_stateful)
+        return Function(
+            call,
+            block.type_signature,
+            is_deterministic=not general.is_stateful,
+            is_concatenation=general.is_concatenation,
+        )
 
     def _import(self, proto, specs) -> imported.ImportedFunction:
         specs = tuple(specs)
@@ -136,7 +141,7 @@ class Lowering:
     # What the intrinsics are made of.
 
     def at_server(self, function: Function, argument):
-        with tf.device(self._server_device):
+        with tf.device(self.server_device):
             return function.call(argument)
 
     def shared(self, value, member) -> Clients:
@@ -178,7 +183,7 @@ class Lowering:
                 partial.append(
                     [reduce_leaf(values.aligned(leaf), shard.size) for leaf in shard.leaves]
                 )
-        with tf.device(self._server_device):
+        with tf.device(self.server_device):
             if not partial:
                 return values.pack(clients.member, map(empty, leaf_types))
             return values.pack(clients.member, map(combine, zip(*partial, strict=True)))

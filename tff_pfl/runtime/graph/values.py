@@ -26,12 +26,14 @@ class Function:
         type_signature: Its type.
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs, so that it may be given anything.
+        is_concatenation: Whether it joins the tensors of two structures along their first axes.
     """
 
     call: Callable[[Any], Any]
     type_signature: tff.types.FunctionType
     is_deterministic: bool = True
     is_structural: bool = False
+    is_concatenation: bool = False
 
 
 _MAX_RANK = 8  # of what most of TensorFlow's operations take
@@ -176,6 +178,9 @@ class Shared:
     def tensors(self):
         return [as_tensor(self.value)]
 
+    def stacked(self, size) -> "Stacked":
+        return Stacked(tf.repeat(self.value[tf.newaxis], size, axis=0))
+
 
 @dataclasses.dataclass(frozen=True)
 class Stacked:
@@ -258,6 +263,20 @@ class Ragged:
 def aligned(leaf: Shared | Stacked | Ragged) -> Shared | Stacked:
     """A leaf that can be aggregated."""
     return leaf.to_stacked() if isinstance(leaf, Ragged) else leaf
+
+
+def rows(leaf: Shared | Stacked | Ragged, size: tf.Tensor) -> tf.Tensor:
+    """The tensors of `size` clients, which may differ in their first dimension, one after another.
+
+    They have a first dimension, and are equal in the others.
+    """
+    if isinstance(leaf, Ragged):
+        first = tf.reduce_sum(leaf.shapes[:, :1], axis=0)
+        return tf.reshape(leaf.elements, tf.concat([first, leaf.shapes[0, 1:]], axis=0))
+    if isinstance(leaf, Shared):
+        leaf = leaf.stacked(size)
+    shape = tf.shape(leaf.tensor)
+    return tf.reshape(leaf.tensor, tf.concat([[shape[0] * shape[1]], shape[2:]], axis=0))
 
 
 @dataclasses.dataclass(frozen=True)
