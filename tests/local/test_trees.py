@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_pfl.local import trees
 
@@ -63,3 +64,55 @@ def test_all_finite_looks_at_every_floating_leaf(bad):
     assert trees.all_finite((), {"n": tf.constant(3)})
     assert not trees.all_finite(A, {"v": tf.constant([0.0, bad])})
     assert not trees.all_finite(A, tf.constant(bad, tf.bfloat16))
+
+
+NESTED = {
+    "matrix": tf.reshape(tf.range(6.0), [2, 3]),
+    "and": [(tf.constant(7.0),), {"z": tf.zeros([0, 4]), "a": tf.constant([[8.0]])}],
+}
+
+
+def test_a_vector_has_the_leaves_one_after_another():
+    """In the order of `tf.nest`, which sorts names."""
+    np.testing.assert_array_equal(trees.to_vector(NESTED), [7, 8, 0, 1, 2, 3, 4, 5])
+
+
+@pytest.mark.parametrize("tree", [NESTED, tf.constant(3.0), [tf.ones([2, 1, 2])]])
+def test_from_vector_is_the_inverse_of_to_vector(tree):
+    vector = trees.to_vector(tree)
+    assert vector.shape == [sum(tf.size(leaf).numpy() for leaf in tf.nest.flatten(tree))]
+    back = trees.from_vector(vector, like=tf.nest.map_structure(tf.zeros_like, tree))
+    tf.nest.assert_same_structure(back, tree)
+    for actual, expected in zip(tf.nest.flatten(back), tf.nest.flatten(tree), strict=True):
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_from_vector_gives_the_data_types_it_is_asked_for():
+    assert_tree(trees.from_vector(tf.constant([3.0, 2.5, 1.5, 0.5]), like=A), [1.5, 0.5], [3, 2.5])
+
+
+def test_from_vector_takes_as_many_numbers_as_there_are():
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        trees.from_vector(tf.zeros([5]), like=A)
+
+
+@pytest.mark.parametrize("shape", [[], [3], [3, 2]])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, np.str_])
+def test_the_number_of_no_rows_is_open(shape, dtype):
+    computation = tff.tensorflow.computation(lambda: trees.no_rows(shape, dtype))
+    expected = tff.types.TensorType(dtype, [None, *shape])
+    tff.test.assert_types_identical(computation.type_signature.result, expected)
+    assert np.shape(computation()) == (0, *shape)
+
+
+def test_rows_can_be_added_to_no_rows():
+    @tff.tensorflow.computation(tff.types.TensorType(np.float32, [None, 3]))
+    def add_ones(rows):
+        return tf.concat([rows, tf.ones([1, 3])], axis=0)
+
+    @tff.tensorflow.computation
+    def nothing():
+        return trees.no_rows([3], tf.float32)
+
+    np.testing.assert_array_equal(add_ones(add_ones(nothing())), np.ones([2, 3]))

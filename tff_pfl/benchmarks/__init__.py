@@ -1,12 +1,14 @@
 """What a round costs: of the same federated averaging by contenders; and as federations grow."""
 
 from tff_pfl.benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
+from tff_pfl.benchmarks.descent import measure_descent
 from tff_pfl.benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
 from tff_pfl.benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
-from tff_pfl.benchmarks.workloads import WORKLOADS, Workload
+from tff_pfl.benchmarks.workloads import DESCENT_WORKLOADS, WORKLOADS, Workload
 
 __all__ = [
     "CONTENDERS",
+    "DESCENT_WORKLOADS",
     "RUNTIMES",
     "WORKLOADS",
     "DifferentWorkError",
@@ -16,6 +18,7 @@ __all__ = [
     "check_same_work",
     "machine",
     "measure",
+    "measure_descent",
     "measure_point",
     "measure_scaling",
     "scaling_points",

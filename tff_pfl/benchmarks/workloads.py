@@ -70,6 +70,32 @@ class Workload:
         return prototypes[y] + noise, y.astype(np.int32)
 
 
+# FedPG's own, of clients with as many examples as in its paper on average.
+DESCENT_WORKLOADS: dict[str, Workload] = {
+    "mlp": Workload(
+        network="mlp",
+        options={},
+        image_shape=(28, 28, 1),
+        clients=10,
+        examples_per_client=600,
+        epochs=1,
+        batch_size=50,
+        learning_rate=0.05,
+        contenders=(),
+    ),
+    "cnn": Workload(
+        network="cnn_fedpg",
+        options={},
+        image_shape=(32, 32, 3),
+        clients=10,
+        examples_per_client=500,
+        epochs=1,
+        batch_size=50,
+        learning_rate=0.05,
+        contenders=(),
+    ),
+}
+
 WORKLOADS: dict[str, Workload] = {
     # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
     "linear": Workload(

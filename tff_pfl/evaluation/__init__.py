@@ -1,11 +1,18 @@
 """Federated evaluation: which model, on which data, is in the name of every metric."""
 
+from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Evaluator
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
+from tff_pfl.evaluation.pooled import PooledEvaluation, drawn_clients
 from tff_pfl.evaluation.statistics import over_clients, summarize
 
 __all__ = [
+    "GENERALIZATION",
     "EvaluatedClient",
+    "EvaluationOptions",
+    "Evaluator",
+    "PooledEvaluation",
     "build_evaluation",
+    "drawn_clients",
     "evaluate_federation",
     "over_clients",
     "summarize",

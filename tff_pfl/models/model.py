@@ -96,18 +96,22 @@ class Model:
             (name, Mean(tf.constant(0.0), tf.constant(0.0))) for name in names
         )
 
-    def _loss_and_totals(self, weights, batch, training):
+    def example_values(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
+        """The loss and the metrics of each example, float32 `[batch]`; anything for padding."""
         outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)
-        count = tf.reduce_sum(batch.weight)
-
-        def mean(values):
-            # Padding rows may hold anything, so that they are left out rather than multiplied.
-            values = tf.where(batch.weight > 0.0, tf.cast(values, tf.float32), 0.0)
-            return Mean(tf.reduce_sum(values), count)
-
-        totals = collections.OrderedDict(loss=mean(self.example_loss(batch.y, outputs)))
+        values = collections.OrderedDict(loss=self.example_loss(batch.y, outputs))
         for name, metric in self.example_metrics.items():
-            totals[name] = mean(metric(batch.y, outputs))
+            values[name] = metric(batch.y, outputs)
+        return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
+
+    def _loss_and_totals(self, weights, batch, training):
+        count = tf.reduce_sum(batch.weight)
+        values = self.example_values(weights, batch, training=training)
+        totals = collections.OrderedDict(
+            # Padding rows may hold anything, so that they are left out rather than multiplied.
+            (name, Mean(tf.reduce_sum(tf.where(batch.weight > 0.0, value, 0.0)), count))
+            for name, value in values.items()
+        )
         return totals["loss"].total / tf.maximum(count, 1.0), totals
 
 

@@ -63,7 +63,7 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
         float64 `[k]`, not negative, with the sum 1; 0 if no column is valid.
     """
     gram = tf.cast(gram, tf.float64)
-    num_columns = tf.shape(gram)[0]
+    num_columns = tf.shape(gram)[0] if gram.shape[0] is None else gram.shape[0]
     valid = tf.ones([num_columns], tf.bool) if valid is None else valid
     gram = tf.where(_both(valid), 0.5 * (gram + tf.transpose(gram)), 0.0)
     squared_norms = tf.maximum(tf.linalg.diag_part(gram), 0.0)
@@ -73,7 +73,8 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
     gram, norms = gram / unit, tf.sqrt(squared_norms / unit)
     shifted = gram + 1.0
 
-    first = _one_hot(tf.argmin(tf.where(valid, norms, np.inf)), num_columns)
+    shortest = tf.argmin(tf.where(valid, norms, np.inf), output_type=tf.int32)
+    first = _one_hot(shortest, num_columns)
     start = _Search(
         step=tf.constant(0),
         done=tf.logical_not(tf.reduce_any(valid)),
@@ -95,9 +96,10 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
 
         # Towards the target, until the first weight is 0.
         lengths = tf.where(outside, search.weights / _nonzero(search.weights - target), np.inf)
-        length = tf.clip_by_value(tf.reduce_min(lengths), 0.0, 1.0)
-        on_face = search.weights + length * (target - search.weights)
-        leaving = _one_hot(tf.argmin(lengths), num_columns)
+        leaving = tf.argmin(lengths, output_type=tf.int32)
+        length = tf.clip_by_value(tf.gather(lengths, leaving), 0.0, 1.0)
+        on_face = tf.maximum(search.weights + length * (target - search.weights), zero)
+        leaves = is_outside & _one_hot(leaving, num_columns)
 
         # At the target: which column can improve it most?
         products = tf.linalg.matvec(gram, target)
@@ -108,25 +110,39 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
             (squared_norm - products) / tf.maximum(norms, 1e-300),
             -np.inf,
         )
-        entering = _one_hot(tf.argmax(violation), num_columns)
+        entering = tf.argmax(violation, output_type=tf.int32)
         improves = squared_norm < search.squared_norm  # always, without rounding
-        done = ~is_outside & ~(improves & tf.reduce_any(violation > 0.0))
-        grown, is_independent = _grow(search.inverse, shifted, search.chosen, entering)
-        enters = ~is_outside & ~done & is_independent
+        done = ~is_outside & ~(improves & (tf.gather(violation, entering) > 0.0))
 
-        weights = tf.where(is_outside, tf.where(leaving, zero, tf.maximum(on_face, zero)), target)
-        inverse = tf.where(is_outside, _shrink(search.inverse, leaving), search.inverse)
+        # The inverse without the one column or with the other: a change of rank one.
+        without = tf.gather(search.inverse, leaving)
+        column = tf.gather(shifted, entering)
+        diagonal = tf.gather(column, entering)
+        column = tf.where(search.chosen, column, zero)
+        combination = tf.linalg.matvec(search.inverse, column)
+        rest = diagonal - tf.reduce_sum(column * combination)
+        is_independent = rest > _DEPENDENT * diagonal
+        enters = ~is_outside & ~done & is_independent
+        enter = _one_hot(entering, num_columns)
+        with_it = combination - tf.cast(enter, tf.float64)
+        change = tf.where(is_outside, without, with_it)
+        factor = tf.where(
+            is_outside, -1.0 / _nonzero(tf.gather(without, leaving)), 1.0 / _nonzero(rest)
+        )
+        factor = tf.where(is_outside | enters, factor, zero)
+        # On the diagonal: 1 outside of the set.
+        outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
+        inverse = search.inverse + factor * change[:, tf.newaxis] * change
+        inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
         return (
             _Search(
                 step=search.step + 1,
                 done=done,
-                weights=weights,
-                chosen=(search.chosen & ~(is_outside & leaving)) | (enters & entering),
-                inverse=tf.where(enters, grown, inverse),
-                blocked=tf.where(
-                    is_outside | enters, tf.zeros_like(first), search.blocked | (~done & entering)
-                ),
-                squared_norm=tf.where(is_outside | ~enters, search.squared_norm, squared_norm),
+                weights=tf.where(is_outside, tf.where(leaves, zero, on_face), target),
+                chosen=(search.chosen & ~leaves) | (enters & enter),
+                inverse=inverse,
+                blocked=~(is_outside | enters) & (search.blocked | (~done & enter)),
+                squared_norm=tf.where(enters, squared_norm, search.squared_norm),
             ),
         )
 
@@ -143,61 +159,27 @@ def min_norm_computation(num_columns: int | None = None) -> tff.Computation:
         num_columns: `k`, or `None` where it is open.
     """
     return tff.tensorflow.computation(
-        min_norm_weights, tff.types.TensorType(np.float64, [num_columns, num_columns])
+        lambda gram: min_norm_weights(gram),
+        tff.types.TensorType(np.float64, [num_columns, num_columns]),
     )
 
 
 def _affine_minimiser(shifted, search):
     """The weights of the point of the set's affine hull that is nearest to the origin."""
     ones = tf.cast(search.chosen, tf.float64)
-    solution = tf.linalg.matvec(search.inverse, ones)
+    solution = ones * tf.linalg.matvec(search.inverse, ones)
     # Once more for what rounding left, as the inverse has gone through many changes.
     residual = ones * (1.0 - tf.linalg.matvec(shifted, solution))
-    solution += tf.linalg.matvec(search.inverse, residual)
-    return solution / tf.reduce_sum(solution)
-
-
-def _grow(inverse, matrix, chosen, entering):
-    """The inverse on the set and one column more; and whether that column is independent of it."""
-    column = _column(matrix, entering)
-    among_chosen = tf.where(chosen, column, 0.0)
-    combination = tf.linalg.matvec(inverse, among_chosen)
-    diagonal = tf.reduce_sum(tf.where(entering, column, 0.0))
-    rest = diagonal - tf.reduce_sum(among_chosen * combination)
-    is_independent = rest > _DEPENDENT * diagonal
-    change = combination - tf.cast(entering, tf.float64)
-    grown = inverse + _outer(change) / tf.where(is_independent, rest, 1.0)
-    return grown - tf.linalg.diag(tf.cast(entering, tf.float64)), is_independent
-
-
-def _shrink(inverse, leaving):
-    """The inverse on the set without one of its columns."""
-    column = _column(inverse, leaving)
-    pivot = tf.reduce_sum(tf.where(leaving, column, 0.0))
-    shrunk = inverse - _outer(column) / _nonzero(pivot)
-    return tf.where(_either(leaving), tf.zeros_like(shrunk), shrunk) + tf.linalg.diag(
-        tf.cast(leaving, tf.float64)
-    )
-
-
-def _column(matrix, one_hot):
-    return tf.linalg.matvec(matrix, tf.cast(one_hot, tf.float64))
-
-
-def _outer(vector):
-    return vector[:, tf.newaxis] * vector
+    solution += ones * tf.linalg.matvec(search.inverse, residual)
+    return solution / _nonzero(tf.reduce_sum(solution))
 
 
 def _both(mask):
     return mask[:, tf.newaxis] & mask
 
 
-def _either(mask):
-    return mask[:, tf.newaxis] | mask
-
-
 def _one_hot(index, depth):
-    return tf.equal(tf.range(depth, dtype=index.dtype), index)
+    return tf.equal(tf.range(depth), index)
 
 
 def _nonzero(x):

@@ -8,6 +8,7 @@ from tff_pfl.templates.exchange import (
     Message,
     Personalization,
     aggregation_weight,
+    exchanges_changed_by,
 )
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.sequence_data import compose_with_sequence_data
@@ -25,4 +26,5 @@ __all__ = [
     "aggregation_weight",
     "compose_personalized_process",
     "compose_with_sequence_data",
+    "exchanges_changed_by",
 ]

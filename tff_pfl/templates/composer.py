@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from tff_pfl.local import trees
 from tff_pfl.models.model import Mean
 from tff_pfl.templates import blocks, errors
-from tff_pfl.templates.exchange import ClientOutput, Exchange, Personalization
+from tff_pfl.templates.exchange import ClientOutput, Exchange, Personalization, changed
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 
 _COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
@@ -81,6 +81,7 @@ def compose_personalized_process(
         TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
         ValueError: If there is no exchange, or two of the same name.
     """
+    exchanges = list(map(changed, exchanges))
     names = [exchange.name for exchange in exchanges]
     if not exchanges or len(set(names)) != len(names):
         raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")

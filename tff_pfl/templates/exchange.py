@@ -1,8 +1,10 @@
 """The blocks an algorithm is written in."""
 
 import collections
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -117,6 +119,30 @@ class Personalization:
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
+
+
+_CHANGES = contextvars.ContextVar("changes of exchanges", default=())
+
+
+@contextlib.contextmanager
+def exchanges_changed_by(change: Callable[[Exchange], Exchange]) -> Iterator[None]:
+    """Changes the exchanges of all algorithms that are composed within, such as for an attack.
+
+    Args:
+        change: From an exchange as its algorithm has it to the one that is composed.
+    """
+    token = _CHANGES.set((*_CHANGES.get(), change))
+    try:
+        yield
+    finally:
+        _CHANGES.reset(token)
+
+
+def changed(exchange: Exchange) -> Exchange:
+    """An exchange as it is composed."""
+    for change in _CHANGES.get():
+        exchange = change(exchange)
+    return exchange
 
 
 WEIGHTINGS = ("num_examples", "uniform")

@@ -7,9 +7,12 @@ from tff_pfl.training.config import (
     build_model,
     build_process,
     check_config,
+    config_of_run,
     default_config,
     with_algorithm,
 )
+from tff_pfl.training.curves import plot_curves, read_curve
+from tff_pfl.training.evaluate import evaluate_program, evaluate_run
 from tff_pfl.training.loop import Evaluation, Result, train
 from tff_pfl.training.program import parse_flags, run_program
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -26,8 +29,13 @@ __all__ = [
     "build_model",
     "build_process",
     "check_config",
+    "config_of_run",
     "default_config",
+    "evaluate_program",
+    "evaluate_run",
     "parse_flags",
+    "plot_curves",
+    "read_curve",
     "read_summary",
     "resolved",
     "run_program",

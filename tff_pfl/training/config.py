@@ -8,16 +8,18 @@ import contextlib
 import inspect
 import types
 import typing
+from collections.abc import Mapping
 
 import ml_collections
 import numpy as np
 import tensorflow_federated as tff
 from ml_collections import config_dict
 
-from tff_pfl import algorithms, data, models
+from tff_pfl import algorithms, data, evaluation, models
+from tff_pfl.attacks import scaled_uploads
 from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import PersonalizedProcess, exchanges_changed_by
 from tff_pfl.templates.errors import TemplateError
 from tff_pfl.training.run_directory import flatten
 
@@ -86,6 +88,13 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
     config.evaluation.split = "test"  # or "validation", for tuning
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
+    config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
+    config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
+    config.evaluation.subsample = False  # of other clients', as many examples as the client has
+
+    config.attack = ml_collections.ConfigDict()
+    config.attack.client_ids = ()  # clients that scale what they upload; none: there is no attack
+    config.attack.factor = -1.0  # by this number, which may be nan
 
     config.checkpoint_every = 1  # rounds
 
@@ -101,6 +110,22 @@ def with_algorithm(config: ml_collections.ConfigDict, name: str) -> ml_collectio
         if default is None:
             default = config_dict.placeholder(_optional_type(parameters[key].annotation))
         config.algorithm[key] = default
+    return config
+
+
+def config_of_run(settings: Mapping[str, typing.Any]) -> ml_collections.ConfigDict:
+    """The config of a run from its `config.json`.
+
+    Raises:
+        ConfigError: If it is not a config of this version.
+    """
+    try:
+        config = default_config(settings["algorithm"]["name"])
+        with config.unlocked():
+            config.update(settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"config.json describes no run of this version: {error}") from error
+    check_config(config)
     return config
 
 
@@ -120,7 +145,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ConfigError: It names the first key that is wrong, and what would be right.
     """
     valid = default_config()
-    for section in (None, "data", "local", "model", "evaluation"):
+    for section in (None, "data", "local", "model", "evaluation", "attack"):
         found, known = (config, valid) if section is None else (config[section], valid[section])
         check_names("config key", found, known, error=ConfigError)
     name = config.algorithm.name
@@ -136,6 +161,8 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     check_names("model", [config.model.name], models.ZOO, error=ConfigError)
     check_names("optimizer", [config.local.optimizer], OPTIMIZERS, error=ConfigError)
     check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
+    with _values_of("evaluation"):
+        evaluation_options(config)
     values = flatten(config.to_dict(), ".")
     for key, least in (
         ("seed", 0),
@@ -183,6 +210,12 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
             f"config.evaluation.split={split!r}, but no client has {split} examples. Give them "
             "some by config.data.fractions, or without merge by config.data.num_validation."
         )
+    strangers = [i for i in config.attack.client_ids if not 0 <= i < dataset.num_clients]
+    if strangers:
+        raise ConfigError(
+            f"config.attack.client_ids has {strangers}, but clients are 0 to "
+            f"{dataset.num_clients - 1}."
+        )
     if config.clients_per_round > dataset.num_clients:
         raise ConfigError(
             f"config.clients_per_round={config.clients_per_round}, but the federation has only "
@@ -226,6 +259,19 @@ def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
         )
 
 
+def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
+    """What a config evaluates."""
+    options = config.evaluation
+    return evaluation.EvaluationOptions(
+        split=options.split,
+        clients_per_call=options.clients_per_call,
+        generalization=options.generalization,
+        synthetic=tuple(options.synthetic),
+        subsample=options.subsample,
+        seed=config.seed,
+    )
+
+
 def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
@@ -233,7 +279,8 @@ def build_process(
     hyperparameters = config.algorithm.to_dict()
     build = algorithms.builder(hyperparameters.pop("name"))
     local = build_local(config)
-    with _values_of("algorithm"):
+    attack = scaled_uploads(tuple(config.attack.client_ids), config.attack.factor)
+    with _values_of("algorithm"), exchanges_changed_by(attack):
         return build(
             model,
             examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),

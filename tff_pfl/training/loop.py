@@ -1,7 +1,5 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
-import json
-import os
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -13,14 +11,12 @@ from tff_pfl import evaluation
 from tff_pfl.clients import (
     ClientStateStore,
     CohortDataSource,
-    CohortIterator,
-    deserialize,
     sample_cohort,
-    serialize,
 )
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.training.checkpoint import Checkpoint
 from tff_pfl.training.metrics_log import MetricsLog
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, flatten
 
@@ -64,8 +60,7 @@ def train(
     clients_per_round: int,
     seed: int = 0,
     evaluate_every: int = 1,
-    split: str = "test",
-    clients_per_call: int = 25,
+    evaluate: evaluation.EvaluationOptions | None = None,
     checkpoint_every: int = 1,
     capacity: int | Literal["cohort"] | None = None,
     title: str = "",
@@ -85,8 +80,7 @@ def train(
         clients_per_round: Size of a cohort.
         seed: Of the cohorts.
         evaluate_every: Rounds between evaluations; 0: only after the last one.
-        split: What is evaluated on.
-        clients_per_call: Clients evaluated at a time.
+        evaluate: What is evaluated; by default each client's models on its own test examples.
         checkpoint_every: Rounds between commits.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
         title: Shown beside the progress bar.
@@ -96,14 +90,16 @@ def train(
         ForeignStateError: If it is one of another process.
     """
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
-    evaluate = evaluation.build_evaluation(process, model)
+    evaluator = evaluation.Evaluator(
+        process, model, dataset, evaluate or evaluation.EvaluationOptions()
+    )
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
         process.client_state_type,
         directory.file("checkpoint"),
     ) as store:
         source = CohortDataSource(dataset, store, process.client_type, seed=seed, capacity=capacity)
-        checkpoint = _Checkpoint(store, process, dataset)
+        checkpoint = Checkpoint(store, process, dataset)
         state, iterator, progress = checkpoint.load(source)
         done = iterator.round_num
         if done > rounds:
@@ -124,9 +120,7 @@ def train(
             due = evaluate_every and round_num % evaluate_every == 0
             if due or round_num == rounds:
                 start = time.perf_counter()
-                columns = evaluation.evaluate_federation(
-                    evaluate, state, source, dataset, split=split, clients_per_call=clients_per_call
-                )
+                columns = evaluator(state, source, is_last=round_num == rounds)
                 columns["was_selected"] = selected.astype(np.int32)
                 log.release_clients(round_num, columns)
                 evaluated = evaluation.summarize(columns)
@@ -160,50 +154,6 @@ def train(
                 bar.update()
     evaluations = [Evaluation(*pair) for pair in progress["evaluations"]]
     return Result(state, evaluations[-1], max(evaluations, key=_quality), progress["seconds"])
-
-
-class _Checkpoint:
-    """A consistent generation of a run: what is committed beside the states of the clients."""
-
-    def __init__(
-        self, store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
-    ):
-        self._store = store
-        self._process = process
-        self._data = dataset.fingerprint
-        self._state_type = process.initialize.type_signature.result.member
-
-    def load(self, source: CohortDataSource) -> tuple[Any, CohortIterator, dict]:
-        """`(server state, iterator, progress)`: those committed last, or those of a new run.
-
-        Raises:
-            OutputDirectoryError: If the run has other data, or another partition of them.
-        """
-        committed = self._store.attachment("progress")
-        if committed is None:
-            new = {"data": self._data, "evaluations": [], "seconds": 0.0}
-            return self._process.initialize(), source.iterator(), new
-        progress = json.loads(committed)
-        if progress["data"] != self._data:
-            raise OutputDirectoryError(
-                f"The run in {os.path.dirname(self._store.path)} has other data or another "
-                f"partition of them (fingerprint {progress['data']}, here {self._data}). Resume it "
-                "with its own; its partition.npz has the partition."
-            )
-        return (
-            deserialize(self._store.attachment("server_state"), self._state_type),
-            CohortIterator.from_bytes(self._store.attachment("iterator")),
-            progress,
-        )
-
-    def save(self, state, iterator: CohortIterator, progress) -> None:
-        self._store.commit(
-            {
-                "server_state": serialize(state, self._state_type),
-                "iterator": iterator.to_bytes(),
-                "progress": json.dumps(progress).encode(),
-            }
-        )
 
 
 def _clients_selected(num_clients, cohort_size, seed, rounds) -> np.ndarray:

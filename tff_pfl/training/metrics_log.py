@@ -49,9 +49,7 @@ class MetricsLog:
 
     def release_clients(self, round_num: int, columns: Mapping[str, np.ndarray]) -> None:
         """Writes the table of an evaluation, a row a client."""
-        path = self._directory.file("clients", f"round_{round_num:06d}.csv")
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        _write(path, list(columns), rows)
+        write_table(self._directory.file("clients", f"round_{round_num:06d}.csv"), columns)
 
 
 class _Table:
@@ -82,6 +80,12 @@ class _Table:
         with open(self._path, newline="") as file:
             columns, *rows = csv.reader(file)
         return columns, rows
+
+
+def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes columns of equal length to a CSV file."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    _write(path, list(columns), rows)
 
 
 def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:

@@ -17,7 +17,7 @@ from tff_pfl.training.summary import read_summary, table, write_summary
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
 # What a user can mend: shown as one message, without a traceback.
-_USER_ERRORS = (
+USER_ERRORS = (
     clients.CorruptStateError,
     clients.ForeignStateError,
     clients.StateStoreError,
@@ -91,7 +91,7 @@ def run_program(
             set_context()
             print(f"clients are computed on {', '.join(runtime.current_devices() or ['the CPU'])}")
             summary = _run(config, directory)
-    except _USER_ERRORS as error:
+    except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -118,17 +118,16 @@ def _run(config, directory):
             clients_per_round=config.clients_per_round,
             seed=config.seed,
             evaluate_every=config.evaluation.every,
-            split=config.evaluation.split,
-            clients_per_call=config.evaluation.clients_per_call,
+            evaluate=configs.evaluation_options(config),
             checkpoint_every=config.checkpoint_every,
-            capacity=_capacity(model, config.clients_per_round),
+            capacity=suitable_capacity(model, config.clients_per_round),
             title=title,
         )
         return write_summary(directory, result, title)
 
 
-def _capacity(model: models.Model, clients_per_round: int):
-    """Pads clients where the graph runtime had better compute them all at once.
+def suitable_capacity(model: models.Model, clients_at_a_time: int) -> str | None:
+    """The `CohortDataSource.capacity` for the devices: padded where computing all at once pays.
 
     On CPUs it does not for convolutions, and it is worth the padding for many clients only.
     """
@@ -138,6 +137,6 @@ def _capacity(model: models.Model, clients_per_round: int):
     weights = tff.structure.flatten(model.weights_type)
     convolves = any(len(weight.shape) > 2 for weight in weights)
     on_cpu = not any(map(runtime.is_gpu, devices))
-    if on_cpu and (convolves or clients_per_round < _MANY_CLIENTS):
+    if on_cpu and (convolves or clients_at_a_time < _MANY_CLIENTS):
         return None
     return "cohort"

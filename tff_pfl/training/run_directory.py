@@ -15,6 +15,9 @@ RESUMABLE = (
     "checkpoint_every",
     "data.data_dir",
     "evaluation.clients_per_call",
+    "evaluation.generalization",
+    "evaluation.subsample",
+    "evaluation.synthetic",
     "paper",
 )
 
@@ -166,7 +169,7 @@ class RunDirectory:
         changed = [
             f"  {key}: {old.get(key)!r} then, {new.get(key)!r} now"
             for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key)
+            if repr(old.get(key)) != repr(new.get(key))  # as NaN is not equal to itself
             and not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE)
         ]
         if changed:

@@ -38,7 +38,7 @@ def table(summary: Mapping[str, Any]) -> str:
     for what in ("final", "best"):
         evaluated = summary[what]
         note = f", selected on {summary['best_was_selected_on']}" if what == "best" else ""
-        lines += ["", f"{what}: round {evaluated['round_num']}{note}", *_rows(evaluated["metrics"])]
+        lines += ["", f"{what}: round {evaluated['round_num']}{note}", *rows(evaluated["metrics"])]
     notes = []
     for name, value in summary["final"]["metrics"].items():
         if name.endswith("/num_nonfinite") and value:
@@ -51,14 +51,15 @@ def table(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _rows(metrics: Mapping[str, float]) -> list[str]:
+def rows(metrics: Mapping[str, float]) -> list[str]:
+    """Lines of a table of accuracies and other means, of an evaluation's metrics."""
     names = [name.removesuffix("_std") for name in metrics if name.endswith("_std")]
     width = max(map(len, names), default=0)
     header = "".join(f"{column.replace('_5_percent', ' 5 %'):>12}" for column in _COLUMNS)
-    rows = [f"  {'':{width}}{header}{'loss':>12}"]
+    lines = [f"  {'':{width}}{header}{'loss':>12}"]
     for name in names:
         values = [metrics[f"{name}_{column}"] for column in _COLUMNS]
         loss = metrics[f"{name.rpartition('/')[0]}/loss_mean"]
         cells = "".join(f"{value:>12.4f}" for value in [*values, loss])
-        rows.append(f"  {name:{width}}{cells}")
-    return rows
+        lines.append(f"  {name:{width}}{cells}")
+    return lines

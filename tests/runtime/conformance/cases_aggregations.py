@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients
+from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server
 
 case = Catalogue()
 
@@ -229,3 +229,167 @@ def aggregate_by_federated_lambdas():
 
     gives = collections.OrderedDict(count=np.int32(3), total=np.float32(7))
     return Run(aggregate, [1.0, 2.0, 4.0], gives=gives)
+
+
+# Where `merge` concatenates, clients need not be taken one by one. TensorFlow takes the two
+# arguments by names, so that TFF calls it by a lambda, or as a pair.
+
+ARGUMENTS = ["named", "pair"]
+ROWS = tff.types.TensorType(np.float32, (None,))
+ROWS_OF_TWO = tff.types.TensorType(np.float32, (None, 2))
+
+
+def join(a, b):
+    return tf.concat([a, b], axis=0)
+
+
+def empty(spec):
+    zeros = tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+    return tf.raw_ops.PlaceholderWithDefault(input=zeros, shape=spec.shape)
+
+
+def collection(
+    arguments, member, rows, accumulate, merge=join, report=lambda rows: rows, zero=None
+) -> tff.Computation:
+    """Adds the clients' values to `zero()`, of the type `rows`; by default, there are none."""
+    specs = tff.types.type_to_tf_tensor_specs(tff.types.to_type(rows))
+
+    def of_two(function, second):
+        if arguments == "named":
+            return tff.tensorflow.computation(lambda a, b: function(a, b), rows, second)
+        return tff.tensorflow.computation(lambda pair: function(*pair), (rows, second))
+
+    zero = tff.tensorflow.computation(zero or (lambda: tf.nest.map_structure(empty, specs)))
+    accumulate, merge = of_two(accumulate, member), of_two(merge, rows)
+    report = tff.tensorflow.computation(report, rows)
+
+    @tff.federated_computation(at_clients(member))
+    def collect(values):
+        return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+
+    return collect
+
+
+def ranges(*sizes):
+    """Vectors of these sizes; their numbers are 0, 1, 2, ..."""
+    return [v.astype(np.float32) for v in np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])]
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_of_rows_of_each_client(arguments):
+    function = collection(
+        arguments, VECTOR, ROWS_OF_TWO, lambda rows, pair: join(rows, [pair, -pair])
+    )
+    gives = np.array([[0, 1], [0, -1], [2, 3], [-2, -3]], np.float32)
+    return Run(function, ranges(2, 2), gives=gives)
+
+
+@case(arguments=ARGUMENTS, sizes=[(2, 0, 3), (0, 1), (0, 0), (4,)])
+def concatenation_of_different_numbers_of_rows(arguments, sizes):
+    function = collection(arguments, ROWS, ROWS, join)
+    return Run(function, ranges(*sizes), gives=np.arange(sum(sizes), dtype=np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_without_clients(arguments):
+    return Run(collection(arguments, ROWS, ROWS, join), [], gives=np.zeros([0], np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_of_rows_that_data_decide_on(arguments):
+    function = collection(
+        arguments, VECTOR, ROWS, lambda rows, pair: join(rows, tf.boolean_mask(pair, pair > 0.0))
+    )
+    return Run(function, ranges(2, 2), gives=np.array([1, 2, 3], np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_of_structs(arguments):
+    rows = collections.OrderedDict(z=ROWS, a=[ROWS_OF_TWO, ROWS])
+
+    def accumulate(rows, value):
+        pairs, sizes = rows["a"]
+        pairs, sizes = join(pairs, [value[:2]]), join(sizes, [tf.cast(tf.size(value), tf.float32)])
+        return collections.OrderedDict(z=join(rows["z"], value), a=[pairs, sizes])
+
+    def merge(first, second):
+        return tf.nest.map_structure(join, first, second)
+
+    function = collection(arguments, ROWS, rows, accumulate, merge)
+    pairs, sizes = np.array([[0, 1], [2, 3]], np.float32), np.array([2, 3], np.float32)
+    gives = collections.OrderedDict(z=np.arange(5, dtype=np.float32), a=[pairs, sizes])
+    return Run(function, ranges(2, 3), gives=gives)
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_with_a_report(arguments):
+    def report(rows):
+        return collections.OrderedDict(last=rows[-1], total=tf.reduce_sum(rows))
+
+    function = collection(arguments, ROWS, ROWS, join, report=report)
+    gives = collections.OrderedDict(last=np.float32(4), total=np.float32(10))
+    return Run(function, ranges(2, 3), gives=gives)
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_of_what_was_broadcast(arguments):
+    collect = collection(arguments, np.float32, ROWS, lambda rows, x: join(rows, [x, 2 * x]))
+
+    @tff.federated_computation(at_server(np.float32), at_clients(np.float32))
+    def broadcast(x, values):
+        return collect(tff.federated_broadcast(x)), tff.federated_sum(values)
+
+    gives = (np.array([3, 6, 3, 6], np.float32), np.float32(3))
+    return Run(broadcast, 3.0, [1.0, 2.0], gives=gives)
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_of_tensors_of_unknown_rank(arguments):
+    unknown = tff.types.TensorType(np.float32, None)
+
+    def zero():
+        return tf.raw_ops.PlaceholderWithDefault(input=tf.zeros([0, 2]), shape=None)
+
+    values = [np.ones((2, 2), np.float32), np.zeros((1, 2), np.float32)]
+    function = collection(arguments, unknown, unknown, join, zero=zero)
+    return Run(function, values, gives=np.concatenate(values))
+
+
+# What only looks like it.
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_to_rows_there_are(arguments):
+    function = collection(
+        arguments, ROWS, ROWS, join, zero=lambda: join(empty(tf.TensorSpec([None])), [9.0])
+    )
+    return Run(function, ranges(1, 2), gives=np.array([9, 0, 1, 2], np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_that_looks_at_the_rows(arguments):
+    def accumulate(rows, value):
+        return join(rows, [value + 10 * tf.cast(tf.size(rows), tf.float32)])
+
+    function = collection(arguments, np.float32, ROWS, accumulate)
+    return Run(function, [1.0, 2.0, 3.0], gives=np.array([1, 12, 23], np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_merged_in_the_wrong_order(arguments):
+    """Where clients are taken one by one, `merge` is not used."""
+    function = collection(arguments, ROWS, ROWS, join, lambda first, second: join(second, first))
+    return Run(function, ranges(1, 2, 1), gives=np.arange(4, dtype=np.float32))
+
+
+@case(arguments=ARGUMENTS)
+def concatenation_along_another_axis(arguments):
+    columns = tff.types.TensorType(np.float32, (2, None))
+    function = collection(
+        arguments,
+        VECTOR,
+        columns,
+        lambda columns, pair: tf.concat([columns, pair[:, tf.newaxis]], axis=1),
+        lambda first, second: tf.concat([first, second], axis=1),
+    )
+    return Run(function, ranges(2, 2), gives=np.array([[0, 2], [1, 3]], np.float32))

@@ -1,0 +1,55 @@
+"""Evaluates the last checkpoint of a run, also on the examples of other clients.
+
+    evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
+
+Every client's own model and the global one are evaluated on the client's examples (`local_test`),
+on those of all clients (`generalization_test`), and on the client's own together with those of a
+fraction of the other clients, drawn once (`synthetic50_test`). PREFIX.json gets the result,
+PREFIX.csv a row for each client; nothing in DIR is changed.
+"""
+
+from absl import app, flags
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+from tff_pfl import training  # noqa: E402
+from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
+
+_RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
+_OUTPUT = flags.DEFINE_string("output", None, "Prefix of the results.")
+_SYNTHETIC = flags.DEFINE_list(
+    "synthetic", ["0.5"], "Fractions of the other clients whose examples are added, in [0, 1]."
+)
+_SUBSAMPLE = flags.DEFINE_bool(
+    "subsample", False, "Draw as many examples of each pool as the client itself has."
+)
+_SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "What is evaluated on.")
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    return training.evaluate_program(
+        _RUN_DIR.value,
+        _OUTPUT.value,
+        set_context=set_context_from_flags,
+        generalization="last",
+        synthetic=tuple(map(float, _SYNTHETIC.value)),
+        subsample=_SUBSAMPLE.value,
+        split=_SPLIT.value,
+    )
+
+
+@flags.validator("synthetic", "Fractions are numbers in [0, 1].")
+def _are_fractions(values):
+    try:
+        return all(0 <= float(value) <= 1 for value in values)
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["run_dir", "output"])
+    app.run(main, flags_parser=training.parse_flags)

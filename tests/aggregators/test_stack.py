@@ -1,0 +1,237 @@
+"""Tests of `tff_pfl.aggregators.stack`."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.aggregators import Stack, StackFactory
+
+VECTOR = tff.types.TensorType(np.float32, [2])
+WEIGHT = tff.types.to_type(np.float32)
+
+
+class Upload(NamedTuple):
+    """Names that are not in their alphabetical order, and several data types."""
+
+    client_id: Any
+    big: Any
+    a: Any
+
+
+UPLOAD = tff.types.StructWithPythonType(
+    [
+        ("client_id", np.int32),
+        ("big", tff.types.TensorType(np.float64, [2, 3])),
+        ("a", collections.OrderedDict(z=np.bool_, b=[tff.types.TensorType(np.int64, [1])])),
+    ],
+    Upload,
+)
+
+
+def upload(client_id):
+    return Upload(
+        np.int32(client_id),
+        client_id + np.arange(6.0).reshape(2, 3),
+        collections.OrderedDict(
+            z=np.bool_(client_id % 2), b=[np.array([10**10 * client_id], np.int64)]
+        ),
+    )
+
+
+CONTEXTS = {
+    "auto": lambda: runtime.create_graph_context(vectorize="auto"),
+    "never": lambda: runtime.create_graph_context(vectorize="never"),
+    "stock": runtime.create_cpp_context,
+}
+
+
+@pytest.fixture(scope="module", params=CONTEXTS)
+def context(request):
+    return CONTEXTS[request.param]()
+
+
+@pytest.fixture
+def on_each_runtime(context):
+    with tff.framework.get_context_stack().install(context):
+        yield
+
+
+def create(value_type):
+    return StackFactory().create(value_type, WEIGHT)
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return create(VECTOR)
+
+
+@pytest.fixture(scope="module")
+def uploads():
+    return create(UPLOAD)
+
+
+def run(process, values, weights):
+    output = process.next(process.initialize(), values, list(map(np.float32, weights)))
+    assert len(output.state) == len(output.measurements) == 0
+    assert isinstance(output.result, Stack)
+    return output.result
+
+
+def test_types(vectors, uploads):
+    assert vectors.is_weighted
+    assert str(vectors.next.type_signature) == (
+        "(<state=<>@SERVER,value={float32[2]}@CLIENTS,weight={float32}@CLIENTS> -> "
+        "<state=<>@SERVER,result=<value=float32[?,2],weight=float32[?]>@SERVER,"
+        "measurements=<>@SERVER>)"
+    )
+    result = uploads.next.type_signature.result.result
+    tff.test.assert_types_identical(
+        result.member,
+        tff.types.StructWithPythonType(
+            [
+                (
+                    "value",
+                    tff.types.StructWithPythonType(
+                        [
+                            ("client_id", tff.types.TensorType(np.int32, [None])),
+                            ("big", tff.types.TensorType(np.float64, [None, 2, 3])),
+                            (
+                                "a",
+                                collections.OrderedDict(
+                                    z=tff.types.TensorType(np.bool_, [None]),
+                                    b=[tff.types.TensorType(np.int64, [None, 1])],
+                                ),
+                            ),
+                        ],
+                        Upload,
+                    ),
+                ),
+                ("weight", tff.types.TensorType(np.float32, [None])),
+            ],
+            Stack,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "value_type",
+    [
+        tff.types.TensorType(np.float32, [None]),
+        tff.types.TensorType(np.float32, [3, None]),
+        tff.types.TensorType(np.float32, None),
+        tff.types.to_type([VECTOR, (np.int32, tff.types.TensorType(np.int32, [None]))]),
+        tff.types.SequenceType(np.float32),
+        tff.types.to_type([VECTOR, tff.types.SequenceType(np.float32)]),
+    ],
+    ids=str,
+)
+def test_only_tensors_of_known_shapes_can_be_stacked(value_type):
+    with pytest.raises(TypeError, match="^Only tensors of known shapes can be stacked, found "):
+        create(value_type)
+
+
+@pytest.mark.usefixtures("on_each_runtime")
+class TestOnEachRuntime:
+    @pytest.mark.parametrize("num_clients", [1, 2, 7])
+    def test_rows_are_in_the_order_of_the_cohort(self, vectors, num_clients):
+        rng = np.random.default_rng(num_clients)
+        values = rng.normal(size=(num_clients, 2)).astype(np.float32)
+        weights = rng.uniform(size=num_clients).astype(np.float32)
+        stack = run(vectors, list(values), weights)
+        np.testing.assert_array_equal(stack.value, values)
+        np.testing.assert_array_equal(stack.weight, weights)
+
+    def test_a_scalar(self):
+        stack = run(create(tff.types.to_type(np.int32)), [3, 1, 2], [0.5, 0.0, 4.0])
+        np.testing.assert_array_equal(stack.value, [3, 1, 2])
+        np.testing.assert_array_equal(stack.weight, [0.5, 0.0, 4.0])
+
+    def test_strings(self):
+        stack = run(create(tff.types.to_type([np.str_])), [["b"], ["a"]], [1.0, 2.0])
+        np.testing.assert_array_equal(stack.value[0], [b"b", b"a"])
+
+    def test_a_structure_stays_one(self, uploads):
+        cohort = [5, 0, 8]
+        value = run(uploads, list(map(upload, cohort)), [1.0, 2.0, 3.0]).value
+        assert isinstance(value, Upload)
+        assert list(value.a) == ["z", "b"]
+        clients = list(map(upload, cohort))
+        expected = tf.nest.map_structure(lambda *rows: np.stack(rows), *clients)
+        for actual, leaf in zip(tf.nest.flatten(value), tf.nest.flatten(expected), strict=True):
+            assert actual.dtype == leaf.dtype
+            np.testing.assert_array_equal(actual, leaf)
+
+    def test_without_clients_there_are_no_rows(self, uploads):
+        stack = run(uploads, [], [])
+        shapes = [np.shape(leaf) for leaf in (stack.value.client_id, stack.value.big, stack.weight)]
+        assert shapes == [(0,), (0, 2, 3), (0,)]
+        assert np.shape(stack.value.a["z"]) == (0,)
+        assert np.shape(stack.value.a["b"][0]) == (0, 1)
+
+    def test_many_clients(self, vectors):
+        values = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+        stack = run(vectors, list(values), np.arange(300))
+        np.testing.assert_array_equal(stack.value, values)
+        np.testing.assert_array_equal(stack.weight, np.arange(300))
+
+    def test_it_can_be_used_again_for_another_cohort(self, vectors):
+        for num_clients in (2, 0, 3):
+            values = np.full((num_clients, 2), num_clients, np.float32)
+            np.testing.assert_array_equal(
+                run(vectors, list(values), np.ones(num_clients)).value, values
+            )
+
+    def test_the_server_takes_what_was_accepted(self, uploads):
+        @tff.tensorflow.computation(uploads.next.type_signature.result.result.member)
+        def accept(stack):
+            return stack.accepted(stack.value.client_id)
+
+        stack = run(uploads, list(map(upload, [5, 0, 8])), [1.0, 0.0, 3.0])
+        accepted = accept(stack)
+        np.testing.assert_array_equal(accepted.client_id, [5, 8])
+        np.testing.assert_array_equal(accepted.big, [upload(5).big, upload(8).big])
+
+
+def test_a_graph_adds_clients_without_a_loop(uploads, monkeypatch):
+    """A loop would copy all rows so far for each client."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("A loop.")
+
+    monkeypatch.setattr(tf, "while_loop", refuse)
+    context = runtime.create_graph_context(vectorize="always")
+    with tff.framework.get_context_stack().install(context):
+        stack = run(uploads, list(map(upload, range(3))), np.ones(3))
+    np.testing.assert_array_equal(stack.value.client_id, [0, 1, 2])
+
+
+class TestAccepted:
+    def accept(self, ids, weights):
+        ids = tf.constant(ids, tf.int32)
+        value = {"id": ids, "rows": [tf.stack([ids, 10 * ids], axis=1)]}
+        return Stack(value, tf.constant(weights, tf.float32)).accepted(ids)
+
+    @pytest.mark.parametrize(
+        ("ids", "weights", "expected"),
+        [
+            ([1, 2, 3], [1.0, 2.0, 3.0], [1, 2, 3]),
+            ([30, 2, 1], [1.0, 1.0, 1.0], [1, 2, 30]),
+            ([5, 0, 7, 3], [1.0, 0.0, 0.5, 1e-30], [3, 5, 7]),
+            ([4, 3], [0.0, 0.0], []),
+            ([], [], []),
+        ],
+    )
+    def test_clients_of_weight_zero_are_dropped_the_others_sorted(self, ids, weights, expected):
+        accepted = self.accept(ids, weights)
+        np.testing.assert_array_equal(accepted["id"], expected)
+        expected = np.array(expected, np.int32)
+        np.testing.assert_array_equal(accepted["rows"][0], np.outer(expected, [1, 10]))
+
+    def test_ids_may_be_other_than_those_in_the_value(self):
+        stack = Stack(tf.constant([10.0, 20.0, 30.0]), tf.ones([3]))
+        np.testing.assert_array_equal(stack.accepted(tf.constant([2, 0, 1])), [20.0, 30.0, 10.0])

@@ -1,0 +1,501 @@
+"""FedPG and S-FedPG: golden values, the paper's invariants, and equality with plain NumPy."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests import fedpg_reference as reference
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    local_sgd,
+    make_clients,
+    random_examples,
+    tiny_model,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+)
+from tff_pfl.algorithms import build_fedavg, build_fedpg, build_s_fedpg
+from tff_pfl.local import LocalSGD
+from tff_pfl.names import UnknownNameError
+from tff_pfl.templates import Client
+
+DIM = 12
+RATE = 0.3
+
+
+def assert_vector(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+@functools.cache
+def quadratic_process(build, dim, decay, options):
+    local = LocalSGD(tff.learning.optimizers.build_sgdm(RATE), learning_rate_decay=decay)
+    return build(quadratic_model(dim), quadratic_type(dim), local, seed=2, **dict(options))
+
+
+class Federation:
+    """FedPG on quadratic clients, beside the same in NumPy."""
+
+    def __init__(self, build=build_fedpg, dim=DIM, decay=1.0, num_clients=8, **options):
+        self.process = quadratic_process(build, dim, decay, tuple(options.items()))
+        self.state = self.process.initialize()
+        self.client_states = {}
+        self.clients = {i: random_objective(dim, seed=i) for i in range(num_clients)}
+        options.pop("outlier_ratio", None)
+        self.expected = reference.FedPG(
+            vector_of(self.state.algorithm.weights),
+            RATE,
+            decay=decay,
+            step_search=build is build_s_fedpg,
+            **options,
+        )
+
+    def next(self, cohort):
+        """A round here; `(output, the same in NumPy)`."""
+        return self.next_here(cohort), self.expected.next(
+            {i: objective(*self.clients[i]) for i in cohort}
+        )
+
+    def next_here(self, cohort):
+        clients = [
+            Client(
+                np.int32(i),
+                self.client_states.get(i, self.process.initialize_client(i)),
+                quadratic_examples(*self.clients[i]),
+            )
+            for i in cohort
+        ]
+        output = self.process.next(self.state, clients)
+        self.state = output.state
+        self.client_states.update(zip(cohort, output.clients, strict=True))
+        return output
+
+    @property
+    def plan(self):
+        return self.state.algorithm.plan
+
+    def model(self, client_id):
+        return vector_of(self.client_states[client_id].model)
+
+
+def random_objective(dim, seed):
+    """`(A, c, b)` with losses of about 1 around the initial weights."""
+    rng = np.random.default_rng([seed, 99])
+    return spd(dim, seed), rng.normal(size=dim) * 1.5, 0.1
+
+
+def objective(a, c, b) -> reference.Objective:
+    # As the client has them: in float32.
+    a, c, b = (np.float64(np.float32(value)) for value in (a, c, b))
+    return reference.Objective(lambda w: 0.5 * (w - c) @ a @ (w - c) + b, lambda w: a @ (w - c))
+
+
+def with_gradient(weights, gradient, loss):
+    """The client whose gradient and loss at `weights` are these."""
+    gradient = np.asarray(gradient, float)
+    return np.eye(len(gradient)), weights - gradient, loss - 0.5 * gradient @ gradient
+
+
+COHORTS = ((0, 1, 2), (3, 4), (0, 5, 6), (7, 1, 2), (4, 5, 0), (6, 7, 3))
+
+
+def check_against_numpy(federation, cohorts=COHORTS, tolerance=2e-4):
+    for cohort in cohorts:
+        output, expected = federation.next(cohort)
+        plan = federation.plan
+        scale = max(np.linalg.norm(expected.direction), 1e-3)
+        assert_close(plan.direction / scale, expected.direction / scale, tolerance)
+        assert_close(output.metrics["train"]["server"]["sigma"], expected.sigma, tolerance)
+        gamma = dict(zip(plan.client_ids.tolist(), plan.gamma.tolist(), strict=True))
+        assert gamma == pytest.approx(expected.gamma, abs=tolerance)
+        assert plan.step == pytest.approx(expected.step, rel=1e-5)
+        assert_close(vector_of(federation.state.algorithm.weights), expected.weights, tolerance)
+        for client_id in cohort:
+            assert_close(federation.model(client_id), expected.models[client_id], tolerance)
+        yield output, expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decay": 0.9},
+        {"direction": "mean"},
+        {"fairness": False},
+        {"personalize": False},
+        {"absent_memory": False},
+        {"gamma_mode": "constant", "gamma": 0.6},
+        {"gamma_mode": "at_least", "gamma": 0.3},
+        {"protect_absent": True},
+        {"fair_from": "raw"},
+        {"rescale_with": "raw"},
+    ],
+    ids=str,
+)
+def test_rounds_are_those_of_the_pseudo_code(options):
+    absent = [
+        output.metrics["train"]["server"]["num_absent"]
+        for output, _ in check_against_numpy(Federation(**options))
+    ]
+    without_memory = "direction" in options or "absent_memory" in options
+    assert absent == [0] * 6 if without_memory else absent[0] == 0 and min(absent[1:]) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"search_doublings": 0}, {"search_doublings": 3, "sufficient_decrease": 0.3}],
+    ids=str,
+)
+def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
+    halvings = []
+    for output, expected in check_against_numpy(Federation(build_s_fedpg, **options)):
+        server = output.metrics["search"]["server"]
+        assert bool(server["accepted"]) == expected.accepted
+        if expected.accepted:
+            assert server["num_halvings"] == expected.trials - 1
+        assert server["num_steps"] <= (
+            2 * options.get("search_doublings", 1) + 1 + np.ceil(np.log2(expected.sigma))
+        )
+        halvings.append(int(server["num_halvings"]))
+    assert options.get("search_doublings") == 0 or len(set(halvings)) > 1
+
+
+# The golden values of the specification; `python -m tests.fedpg_reference` prints them.
+
+
+def golden_rounds(absent: bool, **options):
+    federation = Federation(dim=3, num_clients=0, **options)
+    if absent:
+        weights = vector_of(federation.state.algorithm.weights)
+        federation.clients[9] = with_gradient(weights, reference.ABSENT, 1.0)
+        federation.next_here((9,))
+    weights = vector_of(federation.state.algorithm.weights)
+    for i, gradient in reference.GRADIENTS.items():
+        federation.clients[i] = with_gradient(weights, gradient, reference.LOSSES[i])
+    before = weights
+    output = federation.next_here((0, 1, 2))
+    own = (federation.model(0) - before) / RATE
+    return federation.plan, output.metrics["train"]["server"], own
+
+
+def test_golden_values():
+    plan, metrics, own = golden_rounds(absent=False)
+    assert metrics["sigma"] == pytest.approx(4.627475, abs=1e-4)
+    assert_vector(plan.direction, [-0.043118, -0.106193, -0.238349])
+    assert_vector(plan.gamma, [0.011711, 0.008587, 0.015832])
+    assert_vector(own, [-0.054324, -0.101436, -0.235558])
+
+
+def test_golden_values_with_an_absent_client():
+    plan, metrics, _ = golden_rounds(absent=True)
+    assert metrics["num_absent"] == 1
+    assert metrics["sigma"] == pytest.approx(8.068526, abs=1e-3)
+    assert_vector(plan.direction, [-0.043059, -0.122004, -0.230667], 3e-5)
+    assert_vector(plan.gamma, [0.024618, 0.004943, 0.009142], 3e-5)
+
+
+def test_golden_values_without_fairness():
+    plan, metrics, _ = golden_rounds(absent=False, fairness=False)
+    assert metrics["sigma"] == pytest.approx(2.631112, abs=1e-4)
+    assert_vector(plan.direction, [-0.058961, -0.130522, -0.222338])
+    assert_vector(plan.gamma, [0.020415, 0.015005, 0.027513])
+
+
+@pytest.fixture(scope="module")
+def fedpg():
+    return Federation(num_clients=30)
+
+
+def test_properties_of_random_cohorts(fedpg):
+    """Descent for all, conflict for none, in cohorts of all sizes."""
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
+        weights = vector_of(fedpg.state.algorithm.weights).astype(np.float64)
+        memory = fedpg.state.algorithm.memory
+        output, expected = fedpg.next(cohort)
+        plan, server = fedpg.plan, output.metrics["train"]["server"]
+        gradients = np.array([objective(*fedpg.clients[i]).gradient(weights) for i in cohort])
+        direction = plan.direction.astype(np.float64)
+        norms = np.linalg.norm(gradients, axis=1)
+        if server["sigma"] == 0:
+            assert_equal(direction, np.zeros(DIM))
+            continue
+        tiny = 1e-5 * np.linalg.norm(direction)
+        assert np.all(gradients @ direction / norms < tiny)
+        age = fedpg.expected.round_num - 1 - memory.rounds
+        window = len(fedpg.expected.memory) / len(cohort)
+        protected = (memory.client_ids >= 0) & ~np.isin(memory.client_ids, cohort)
+        protected &= age <= window
+        assert server["num_absent"] == protected.sum()
+        old = memory.gradients[protected]
+        assert np.all(old @ direction / np.linalg.norm(old, axis=1) < tiny)
+        scaled = gradients / norms[:, np.newaxis]
+        losses = np.array([objective(*fedpg.clients[i]).loss(weights) for i in cohort])
+        fair = reference.fairness_gradient(losses) @ scaled
+        assert fair @ direction <= tiny * np.linalg.norm(fair)
+
+        assert np.linalg.norm(direction) == pytest.approx(
+            norms.mean() * np.linalg.norm(scaled.mean(axis=0)), rel=1e-4
+        )
+        assert server["sigma"] >= 1 - 1e-6
+        assert np.all((plan.gamma >= 0) & (plan.gamma <= 1))
+        own = direction + plan.gamma[:, np.newaxis] * (-gradients - direction)
+        conflicts = own @ gradients.T / norms  # [i, j]: d_i with g_j
+        np.fill_diagonal(conflicts, -np.inf)
+        assert np.all(conflicts <= tiny)
+        touching = np.max(conflicts, axis=1) >= -100 * tiny
+        assert np.all(touching[plan.gamma < 0.999])
+
+
+def one_round(clients, **options):
+    """Plan and personal models of clients with the given gradients and losses, at equal weights."""
+    federation = Federation(dim=3, num_clients=0, **options)
+    weights = vector_of(federation.state.algorithm.weights)
+    for i, (gradient, loss) in enumerate(clients):
+        federation.clients[i] = with_gradient(weights, gradient, loss)
+    output = federation.next_here(tuple(range(len(clients))))
+    models = [federation.model(i) - weights for i in range(len(clients))]
+    return federation.plan, models, output.metrics["train"]["server"]
+
+
+G1, G2, G3 = ((1, -0.3, 0), 1.0), ((-1, 1, -0.2), 2.0), ((-1, -1, 1), 3.0)
+
+
+def times(factor, client):
+    gradient, loss = client
+    return tuple(factor * np.array(gradient)), loss
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_client_cannot_turn_the_direction_by_the_length_of_its_gradient(factor):
+    plan, _, server = one_round([G1, G2, G3])
+    scaled, _, scaled_server = one_round([times(factor, G1), G2, G3])
+    assert scaled_server["sigma"] == pytest.approx(server["sigma"], rel=1e-4)
+    unit = plan.direction / np.linalg.norm(plan.direction)
+    assert_vector(scaled.direction / np.linalg.norm(scaled.direction), unit, 1e-4)
+
+
+def test_the_order_of_clients_permutes_gamma():
+    plan, _, _ = one_round([G1, G2, G3])
+    turned, _, _ = one_round([G3, G1, G2])
+    assert_vector(turned.direction, plan.direction, 1e-5)
+    assert_vector(turned.gamma, plan.gamma[[2, 0, 1]], 1e-5)
+
+
+def test_equal_gradients():
+    plan, models, server = one_round([G1, G1, G1])
+    assert_vector(plan.direction, -np.array(G1[0]))
+    assert_vector(plan.gamma, [1, 1, 1])
+    assert_vector(models, [-RATE * np.array(G1[0])] * 3)
+    assert server["sigma"] == pytest.approx(1, abs=1e-5)
+
+
+def test_one_client_without_memory_is_gradient_descent():
+    plan, models, _ = one_round([G2])
+    assert_vector(plan.direction, -np.array(G2[0]))
+    assert_vector(models[0], -RATE * np.array(G2[0]))
+
+
+def test_two_clients_in_conflict_have_a_closed_form():
+    """Equal norms at an angle phi, no fairness: gamma = (1 + cos phi) / (1 - cos phi)."""
+    phi = np.deg2rad(120)
+    first, second = (1.0, 0.0, 0.0), (np.cos(phi), np.sin(phi), 0.0)
+    plan, _, server = one_round([(first, 1.0), (second, 2.0)], fairness=False)
+    assert_vector(plan.direction, -0.5 * (np.array(first) + np.array(second)))
+    assert server["sigma"] == pytest.approx(1, abs=1e-5)
+    assert_vector(plan.gamma, [(1 + np.cos(phi)) / (1 - np.cos(phi))] * 2)
+
+
+def test_opposite_gradients_are_pareto_stationary():
+    plan, models, server = one_round([G1, times(-1.0, G1)], fairness=False)
+    assert server["sigma"] == 0
+    assert_equal(plan.direction, np.zeros(3))
+    np.testing.assert_array_equal(models, np.zeros([2, 3]))
+
+
+def test_a_client_that_is_done_is_dropped():
+    plan, models, server = one_round([G1, ((0, 0, 0), 5.0), G2])
+    without, _, _ = one_round([G1, G2])
+    assert server["num_zero_gradients"] == 1
+    assert_vector(plan.direction, without.direction)
+    assert_vector(plan.gamma, [without.gamma[0], 0.0, without.gamma[1]])
+    assert_vector(models[1], RATE * plan.direction)
+
+
+def test_if_all_clients_are_done_nothing_moves():
+    plan, models, server = one_round([((0, 0, 0), 1.0), ((0, 0, 0), 2.0)])
+    assert server["num_zero_gradients"] == 2
+    assert_equal(plan.direction, np.zeros(3))
+    np.testing.assert_array_equal(models, np.zeros([2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gamma_mode": "constant", "gamma": 0.0}, "global"),
+        ({"personalize": False}, "global"),
+        ({"gamma_mode": "constant", "gamma": 1.0}, "own step"),
+    ],
+    ids=str,
+)
+def test_constant_gamma(options, expected):
+    plan, models, _ = one_round([G1, G2, G3], **options)
+    if expected == "global":
+        assert_vector(models, [RATE * plan.direction] * 3)
+    else:
+        assert_vector(models, [-RATE * np.array(gradient) for gradient, _ in (G1, G2, G3)])
+
+
+def test_a_gradient_of_absurd_length_does_not_set_the_step():
+    plan, _, _ = one_round([G1, G2, G3])
+    clients = [G1, G2, G3, times(1e6, G1)]
+    bounded, _, server = one_round(clients)
+    assert server["num_outliers"] == 1
+    assert np.linalg.norm(bounded.direction) < 2 * np.linalg.norm(plan.direction)
+    free, _, server = one_round(clients, outlier_ratio=None)
+    assert server["num_outliers"] == 0
+    assert np.linalg.norm(free.direction) > 1e4 * np.linalg.norm(plan.direction)
+
+
+# Equivalences with other algorithms and between variants, on a network.
+
+SIZES = (6, 9, 4)
+
+
+LOCAL = local_sgd(learning_rate=0.2)
+
+
+@functools.cache
+def network_process(build, local, options):
+    return build(tiny_model(), EXAMPLES_TYPE, local, seed=1, **dict(options))
+
+
+def network_run(build, cohorts=((0, 1), (1, 2), (0, 2)), local=LOCAL, **options):
+    process = network_process(build, local, tuple(options.items()))
+    clients = make_clients(process, SIZES)
+    state = process.initialize()
+    for cohort in cohorts:
+        output = process.next(state, [clients[i] for i in cohort])
+        state = output.state
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+    return process, state, clients
+
+
+def test_mean_pseudo_gradients_are_uniform_fedavg():
+    """And a constant gamma of 1 is FedAvg's local model."""
+    options = {"gradient": "pseudo", "direction": "mean", "gamma_mode": "constant", "gamma": 1.0}
+    _, state, clients = network_run(build_fedpg, **options)
+    _, fedavg_state, fedavg_clients = network_run(
+        build_fedavg, weighting="uniform", personalized="local"
+    )
+    assert_close(state.algorithm.weights, fedavg_state.algorithm)
+    assert_close([c.state.model for c in clients], [c.state.model for c in fedavg_clients])
+
+
+def test_mean_gradients_are_fedavg_of_one_full_batch_step():
+    local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
+    _, state, _ = network_run(build_fedpg, local=local, direction="mean")
+    _, fedavg, _ = network_run(build_fedavg, local=local, weighting="uniform")
+    assert_close(state.algorithm.weights, fedavg.algorithm)
+
+
+def test_with_full_participation_memory_has_no_effect():
+    cohorts = ((0, 1, 2),) * 3
+    _, state, clients = network_run(build_fedpg, cohorts)
+    _, without, clients_without = network_run(build_fedpg, cohorts, absent_memory=False)
+    assert without.algorithm.memory == ()
+    assert_close(state.algorithm.weights, without.algorithm.weights, 1e-6)
+    assert_close([c.state for c in clients], [c.state for c in clients_without], 1e-6)
+
+
+def test_a_search_that_accepts_at_once_is_fedpg():
+    """Small steps of FedPG pass the search, whose first trial, with s = 0, is FedPG's step."""
+    local = local_sgd(learning_rate=0.01)
+    process, state, clients = network_run(build_s_fedpg, local=local, search_doublings=0)
+    output = process.next(state, clients)
+    assert output.metrics["search"]["server"]["num_halvings"] == 0
+    _, plain, plain_clients = network_run(build_fedpg, local=local)
+    assert_close(state.algorithm.weights, plain.algorithm.weights, 1e-6)
+    assert_close([c.state for c in clients], [c.state for c in plain_clients], 1e-6)
+
+
+def test_trials_that_give_no_number_are_not_taken():
+    """Steps of the ladder so long that losses overflow."""
+    local = local_sgd(learning_rate=1e30)
+    process = build_s_fedpg(
+        tiny_model(), EXAMPLES_TYPE, local, search_doublings=60, max_trials=140, seed=1
+    )
+    clients = make_clients(process, SIZES)
+    output = process.next(process.initialize(), clients)
+    losses = [output.metrics["train"]["loss"]]
+    for _ in range(3):
+        clients = [c._replace(state=s) for c, s in zip(clients, output.clients, strict=True)]
+        output = process.next(output.state, clients)
+        losses.append(output.metrics["train"]["loss"])
+        assert output.metrics["search"]["num_nonfinite"] == 0
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_who_was_never_selected_has_the_global_model_who_was_its_last():
+    process, state, clients = network_run(build_fedpg, cohorts=((0, 1), (1,)))
+    models = process.personalize(state, clients)
+    assert_equal(models[:2], [c.state.model for c in clients[:2]])
+    assert_equal(models[2], state.algorithm.weights)
+    assert [int(c.state.participations) for c in clients] == [1, 2, 0]
+
+
+def test_the_gradient_memory_is_bounded():
+    _, state, _ = network_run(build_fedpg, cohorts=((0,), (1,), (2,)), memory_size=2)
+    assert state.algorithm.memory.client_ids.tolist() == [2, 1]
+    assert state.algorithm.clients_seen == 3
+    assert state.algorithm.memory.gradients.shape == (2, tiny_model().num_weights)
+
+
+def test_dropout_is_off_in_the_exact_gradient():
+    def network():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=(4, 4, 1)),
+                tf.keras.layers.Dropout(0.5),
+                tf.keras.layers.Dense(3, name="head"),
+            ]
+        )
+
+    from tff_pfl.models import from_keras
+
+    model = from_keras(network, input_shape=(4, 4, 1), preprocess=lambda x: x / 255.0)
+    process = build_fedpg(model, EXAMPLES_TYPE, local_sgd())
+    client = Client(np.int32(0), process.initialize_client(0), random_examples(7))
+    other = client._replace(client_id=np.int32(1))
+    state = process.initialize()
+    directions = [process.next(state, [c]).state.algorithm.plan.direction for c in (client, other)]
+    assert_equal(*directions)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"gradient": "exact"}, UnknownNameError, "Unknown gradient 'exact'"),
+        ({"direction": "mgdaa"}, UnknownNameError, "Did you mean 'mgda'"),
+        ({"gamma_mode": "const"}, UnknownNameError, "Unknown gamma_mode 'const'"),
+        ({"gamma": 1.5}, ValueError, "0 <= gamma <= 1, got 1.5"),
+        ({"gamma": float("nan")}, ValueError, "0 <= gamma <= 1, got nan"),
+        ({"memory_size": 0}, ValueError, "memory_size >= 1, got 0"),
+        ({"max_trials": 0}, ValueError, "max_trials >= 1, got 0"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        build_fedpg(tiny_model(), EXAMPLES_TYPE, local_sgd(), **options)

@@ -1,0 +1,47 @@
+"""Attackers that send a multiple of what they found."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tff_pfl.templates import Exchange
+
+
+def scaled_uploads(
+    client_ids: Sequence[int], factor: float, *, exchange_name: str = "train"
+) -> Callable[[Exchange], Exchange]:
+    """A change of an algorithm's exchanges, by which some clients scale what they upload.
+
+    Vectors and tensors of floats are multiplied; scalars, such as a loss, are sent as they are.
+
+        with exchanges_changed_by(scaled_uploads([3, 7], factor=-1.0)):
+            process = build_fedpg(model, examples_type, local)
+
+    Args:
+        client_ids: The attackers.
+        factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for nothing, NaN for no
+            number.
+        exchange_name: The exchange whose uploads are changed.
+    """
+
+    def change(exchange: Exchange) -> Exchange:
+        if exchange.name != exchange_name or not len(client_ids):
+            return exchange
+
+        def client_work(message, state, examples, context):
+            output = exchange.client_work(message, state, examples, context)
+            attackers = tf.constant(list(client_ids), tf.int32)
+            attacks = tf.reduce_any(tf.equal(attackers, context.client_id))
+
+            def send(leaf):
+                leaf = tf.convert_to_tensor(leaf)
+                if not leaf.dtype.is_floating or leaf.shape.rank == 0:
+                    return leaf
+                return tf.where(attacks, leaf * tf.constant(factor, leaf.dtype), leaf)
+
+            return output._replace(upload=tf.nest.map_structure(send, output.upload))
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    return change

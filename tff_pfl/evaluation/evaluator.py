@@ -1,0 +1,94 @@
+"""Everything that is measured of a federation's models, chosen by one set of options."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tff_pfl.clients import CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
+from tff_pfl.evaluation.pooled import PooledEvaluation
+from tff_pfl.models import Model
+from tff_pfl.names import check_names
+from tff_pfl.templates import PersonalizedProcess
+
+GENERALIZATION = ("never", "last", "always")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationOptions:
+    """What is evaluated.
+
+    Attributes:
+        split: "test" or "validation".
+        clients_per_call: Clients evaluated at a time; bounds memory.
+        generalization: At which evaluations models are evaluated on the examples of other clients,
+            which costs as many times more as there are clients: "never", "last", "always".
+        synthetic: See `PooledEvaluation`.
+        subsample: See `PooledEvaluation`.
+        seed: Of the draws of other clients.
+    """
+
+    split: str = "test"
+    clients_per_call: int = 25
+    generalization: str = "never"
+    synthetic: tuple[float, ...] = (0.5,)
+    subsample: bool = False
+    seed: int = 0
+
+    def __post_init__(self):
+        check_names("generalization", [self.generalization], GENERALIZATION)
+        if not all(0 <= fraction <= 1 for fraction in self.synthetic):
+            raise ValueError(
+                f"synthetic has fractions of clients, in [0, 1]; got {self.synthetic}."
+            )
+
+
+class Evaluator:
+    """Evaluates all clients of a federation."""
+
+    def __init__(
+        self,
+        process: PersonalizedProcess,
+        model: Model,
+        dataset: FederatedDataset,
+        options: EvaluationOptions,
+    ):
+        self._dataset = dataset
+        self._options = options
+        self._local = build_evaluation(process, model)
+        self._pooled = None
+        if options.generalization != "never":
+            self._pooled = PooledEvaluation(
+                process,
+                model,
+                dataset,
+                split=options.split,
+                synthetic=options.synthetic,
+                subsample=options.subsample,
+                seed=options.seed,
+            )
+
+    def __call__(
+        self, server_state: Any, source: CohortDataSource, *, is_last: bool
+    ) -> dict[str, np.ndarray]:
+        """A row for each client; see `evaluate_federation` and `PooledEvaluation`.
+
+        Args:
+            server_state: The process's `ServerState`.
+            source: Of the clients' states and training examples.
+            is_last: Whether this is the last evaluation of a run.
+        """
+        options = self._options
+        columns = evaluate_federation(
+            self._local,
+            server_state,
+            source,
+            self._dataset,
+            split=options.split,
+            clients_per_call=options.clients_per_call,
+        )
+        if options.generalization == "always" or (is_last and options.generalization == "last"):
+            columns |= self._pooled(server_state, source, clients_per_call=options.clients_per_call)
+        return columns

@@ -1,0 +1,171 @@
+"""Generalization: every client's model on the examples of other clients.
+
+All examples of a split are one pool, in which each has an owner. A model is evaluated on each
+example of the pool once; from these scores follow, without another pass,
+
+    generalization_SPLIT   its mean over the pool (FedPG's G-acc)
+    synthetic50_SPLIT      its mean over the examples of the client itself and of
+                           `r = round(0.5 (N - 1))` other clients, drawn once (S-acc with c = 0.5;
+                           c = 0 is the client's own accuracy, c = 1 the generalization)
+
+The authors' code draws, of each of these pools, as many examples as the client itself has, also
+once: `subsample`. It has the same expectation and more noise.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.clients import CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.local import Batch, Examples
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
+
+# Tell the random numbers of these draws from others of the same seed.
+_CLIENTS_STREAM, _EXAMPLES_STREAM = 0x5ACC, 0x5ACC5
+
+
+def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) -> np.ndarray:
+    """Whose examples a client's model is evaluated on, its own among them.
+
+    A pure function, the same for all rounds and algorithms. Those of a smaller fraction are among
+    those of a larger one.
+
+    Args:
+        seed: Of the draw.
+        client_id: The client.
+        num_clients: N.
+        fraction: `c`, of the N - 1 other clients; rounded half up.
+    """
+    others = np.delete(np.arange(num_clients), client_id)
+    order = np.random.default_rng([seed, client_id, _CLIENTS_STREAM]).permutation(others)
+    number = int(np.floor(fraction * (num_clients - 1) + 0.5))
+    return np.sort(np.append(order[:number], client_id))
+
+
+class PooledEvaluation:
+    """Evaluates every client's model, and the global one, on the pool."""
+
+    def __init__(
+        self,
+        process: PersonalizedProcess,
+        model: Model,
+        dataset: FederatedDataset,
+        *,
+        split: str = "test",
+        synthetic: Sequence[float] = (0.5,),
+        subsample: bool = False,
+        seed: int = 0,
+        batch_size: int = 1000,
+    ):
+        """Prepares.
+
+        Args:
+            process: The algorithm.
+            model: Its model.
+            dataset: Of the pool.
+            split: "test" or "validation".
+            synthetic: The fractions `c` of synthetic pools, in [0, 1].
+            subsample: Whether as many examples are drawn of a pool as the client has.
+            seed: Of the draws.
+            batch_size: Examples of a forward pass; it does not change the result.
+        """
+        self._process = process
+        self._weights_type = model.weights_type
+        self._score = _scores(model, process.client_type.data)
+        self._subsample = subsample
+        self._seed = seed
+        self._sizes = dataset.sizes(split)
+        pools = [dataset.examples(client_id, split) for client_id in range(dataset.num_clients)]
+        x = np.concatenate([pool.x for pool in pools])
+        y = np.concatenate([pool.y for pool in pools])
+        self._chunks = [
+            Examples(x[start : start + batch_size], y[start : start + batch_size], np.int32(rows))
+            for start in range(0, len(y), batch_size)
+            for rows in [min(batch_size, len(y) - start)]
+        ]
+        self._ends = np.cumsum(self._sizes)
+        self._fractions = {f"generalization_{split}": 1.0}
+        for fraction in synthetic:
+            self._fractions[f"synthetic{100 * fraction:g}_{split}"] = fraction
+
+    def __call__(
+        self, server_state: Any, source: CohortDataSource, *, clients_per_call: int = 25
+    ) -> dict[str, np.ndarray]:
+        """The scores of every client's model, participants or not, a few models at a time.
+
+        Args:
+            server_state: The process's `ServerState`.
+            source: Of the clients' states and training examples.
+            clients_per_call: Models evaluated at a time; bounds memory.
+
+        Returns:
+            As `evaluate_federation`, columns such as `personalized/generalization_test/accuracy`
+            and, if there is a global model, `global/generalization_test/accuracy`, whose pools are
+            those of each client.
+        """
+        num_clients = len(self._sizes)
+        columns = collections.defaultdict(lambda: np.full(num_clients, np.nan))
+        if self._process.global_weights is not None:
+            (scores,) = self._all_scores([self._process.global_weights(server_state)])
+            for client_id in range(num_clients):
+                self._reduce(columns, "global", client_id, scores)
+        for start in range(0, num_clients, clients_per_call):
+            ids = range(start, min(start + clients_per_call, num_clients))
+            models = self._process.personalize(server_state, source.select_clients(ids))
+            for client_id, scores in zip(ids, self._all_scores(models), strict=True):
+                self._reduce(columns, "personalized", client_id, scores)
+        in_order = sorted(columns, key=lambda name: name.startswith("global"))
+        return {name: columns[name] for name in in_order}
+
+    def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
+        """For each model and metric, the score of every example of the pool."""
+        chunks = [self._score(models, chunk) for chunk in self._chunks]
+        return [
+            {name: np.concatenate([chunk[index][name] for chunk in chunks]) for name in first}
+            for index, first in enumerate(chunks[0])
+        ]
+
+    def _reduce(self, columns, what, client_id, scores: Mapping[str, np.ndarray]) -> None:
+        for pool, fraction in self._fractions.items():
+            rows = self._rows(client_id, fraction)
+            for metric, values in scores.items():
+                if len(rows):
+                    mean = values[rows].mean(dtype=np.float64)
+                    columns[f"{what}/{pool}/{metric}"][client_id] = mean
+
+    def _rows(self, client_id, fraction) -> np.ndarray:
+        """The examples of a client's pool."""
+        owners = drawn_clients(self._seed, client_id, len(self._sizes), fraction)
+        ends, sizes = self._ends[owners], self._sizes[owners]
+        rows = np.concatenate(list(map(np.arange, ends - sizes, ends)))
+        if self._subsample:
+            rng = np.random.default_rng([self._seed, client_id, _EXAMPLES_STREAM])
+            rows = rng.choice(rows, self._sizes[client_id], replace=False)
+        return rows
+
+
+def _scores(model: Model, examples_type) -> tff.Computation:
+    """`(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`: the metrics of each of the server's examples
+    under each client's weights.
+    """
+
+    @tff.tensorflow.computation(model.weights_type, examples_type)
+    def score(weights, examples):
+        ones = tf.ones_like(examples.y, tf.float32)
+        batch = Batch(examples.x, examples.y, ones, seed=tf.zeros([2], tf.int32))
+        return model.example_values(weights, batch)
+
+    @tff.federated_computation(
+        tff.types.FederatedType(model.weights_type, tff.CLIENTS),
+        tff.types.FederatedType(examples_type, tff.SERVER),
+    )
+    def score_clients(weights, examples):
+        return tff.federated_map(score, (weights, tff.federated_broadcast(examples)))
+
+    return score_clients

@@ -1,0 +1,101 @@
+"""What `programs/evaluate.py` does: evaluates the last checkpoint of a run, finished or stopped."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tff_pfl import runtime
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.evaluation import Evaluator, summarize
+from tff_pfl.training import config as configs
+from tff_pfl.training.checkpoint import Checkpoint
+from tff_pfl.training.metrics_log import write_table
+from tff_pfl.training.program import USER_ERRORS, suitable_capacity
+from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.summary import rows
+
+
+def evaluate_program(
+    run_dir: str,
+    output: str,
+    *,
+    set_context: Callable[[], None] = runtime.set_graph_context,
+    **changes: Any,
+) -> int:
+    """Evaluates a run and prints the result.
+
+    Args:
+        run_dir: The run's output directory; nothing in it is changed.
+        output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client.
+        set_context: Sets the context in which TFF computations are executed.
+        **changes: Fields of `EvaluationOptions` that are other than the run's.
+
+    Returns:
+        The exit code: 0, or 1 after an error that the user can mend.
+    """
+    try:
+        set_context()
+        result, columns = evaluate_run(run_dir, **changes)
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        with open(f"{output}.json", "w") as file:
+            json.dump(result, file, indent=2)
+            file.write("\n")
+        write_table(f"{output}.csv", columns)
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"round {result['round_num']} of {result['run']}")
+    print("\n".join(rows(result["metrics"])))
+    print(f"results: {output}.json, {output}.csv")
+    return 0
+
+
+def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """`(result, columns)`: the summary, and a row for each client.
+
+    Args:
+        run_dir: See `evaluate_program`.
+        **changes: See `evaluate_program`.
+
+    Raises:
+        OutputDirectoryError: If there is no run, or none with a checkpoint.
+        ConfigError: If the run's config is not one of this version.
+    """
+    settings = os.path.join(run_dir, "config.json")
+    store_path = os.path.join(run_dir, "checkpoint")
+    for path in (settings, store_path):
+        if not os.path.exists(path):
+            raise OutputDirectoryError(f"{run_dir} has no {os.path.basename(path)} of a run.")
+    with open(settings) as file:
+        config = configs.config_of_run(json.load(file))
+    dataset = configs.build_dataset(config)
+    model = configs.build_model(config, dataset)
+    process = configs.build_process(config, model, dataset)
+    options = dataclasses.replace(configs.evaluation_options(config), **changes)
+    evaluator = Evaluator(process, model, dataset, options)
+    with ClientStateStore(
+        lambda client_id: process.initialize_client(np.int32(client_id)),
+        process.client_state_type,
+        store_path,
+    ) as store:
+        source = CohortDataSource(
+            dataset,
+            store,
+            process.client_type,
+            seed=config.seed,
+            capacity=suitable_capacity(model, options.clients_per_call),
+        )
+        state, iterator, _ = Checkpoint(store, process, dataset).load(source)
+        columns = evaluator(state, source, is_last=True)
+    result = {
+        "run": f"{config.algorithm.name} on {config.data.name}",
+        "round_num": iterator.round_num,
+        "options": dataclasses.asdict(options),
+        "metrics": summarize(columns),
+    }
+    return result, columns
