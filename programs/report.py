@@ -1,7 +1,7 @@
 """Draws how runs went: the mean over clients of a quantity, over the rounds.
 
     report.py --runs=NAME:DIR,NAME:DIR --column=personalized/local_test/accuracy --output=FILE.png
-        [--exclude_clients=0,5] [--log_scale]
+        [--exclude_clients=0,5] [--log_scale] [--top=3]
 
 The columns are those of `clients/round_*.csv` in the runs' output directories.
 """
@@ -23,6 +23,7 @@ _COLUMN = flags.DEFINE_string(
 _OUTPUT = flags.DEFINE_string("output", None, "The picture, .png, .pdf or .svg.")
 _EXCLUDE_CLIENTS = flags.DEFINE_list("exclude_clients", [], "Ids of clients that are left out.")
 _LOG_SCALE = flags.DEFINE_bool("log_scale", False, "Draw on a logarithmic scale.")
+_TOP = flags.DEFINE_float("top", None, "Where the vertical axis ends.")
 
 
 def main(argv):
@@ -35,6 +36,7 @@ def main(argv):
             _OUTPUT.value,
             exclude_clients=map(int, _EXCLUDE_CLIENTS.value),
             log_scale=_LOG_SCALE.value,
+            top=_TOP.value,
         )
     except (OSError, training.OutputDirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)

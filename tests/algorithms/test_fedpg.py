@@ -27,6 +27,7 @@ from tests.quadratics import (
 from tff_pfl.algorithms import build_fedavg, build_fedpg, build_s_fedpg
 from tff_pfl.local import LocalSGD
 from tff_pfl.names import UnknownNameError
+from tff_pfl.server.step_ladder import Ladder, choose_step
 from tff_pfl.templates import Client
 
 DIM = 12
@@ -168,6 +169,28 @@ def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
         )
         halvings.append(int(server["num_halvings"]))
     assert options.get("search_doublings") == 0 or len(set(halvings)) > 1
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_clients_condition_holds_up_to_its_closed_form(factor):
+    """On `0.5 (w-c)^T A (w-c)`: for steps up to `2 (1-beta) |g.d| / (d^T A d)`."""
+    beta = 0.1
+    a, c, b = random_objective(DIM, seed=1)
+    quadratic = objective(a, c, b)
+    weights, direction = np.zeros(DIM), -quadratic.gradient(np.zeros(DIM))
+    slope = quadratic.gradient(weights) @ direction
+    longest = 2 * (1 - beta) * -slope / (direction @ a @ direction)
+    step = factor * longest
+    _, accepted = choose_step(
+        Ladder(tf.constant([step], tf.float32), tf.constant(1)),
+        losses=tf.constant([quadratic.loss(weights)], tf.float32),
+        slopes=tf.constant([slope]),
+        live=tf.constant([True]),
+        fairness_gradient=tf.zeros([1], tf.float64),
+        trial_losses=tf.constant([[quadratic.loss(weights + step * direction)]], tf.float32),
+        sufficient_decrease=beta,
+    )
+    assert bool(accepted) == (factor < 1)
 
 
 # The golden values of the specification; `python -m tests.fedpg_reference` prints them.

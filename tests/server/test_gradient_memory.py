@@ -107,6 +107,7 @@ def test_the_client_seen_the_longest_ago_gives_way():
 def test_a_client_of_the_cohort_does_not_give_way_to_another():
     assert rounds_by_client(after(2, [0], [1], [7, 0])) == {0: 2, 7: 2}
     assert rounds_by_client(after(1, [0], [7, 0])) == {0: 1}
+    assert rounds_by_client(after(1, [0], [0, 7])) == {0: 1}
 
 
 def test_of_a_cohort_that_is_too_large_as_many_are_remembered_as_there_is_room_for():

@@ -39,11 +39,17 @@ KINDS = {
     "unit norm": lambda rng, q, k: q / np.linalg.norm(q, axis=0),
     "to one side": lambda rng, q, k: q + 2.0,
     "nearly equal": lambda rng, q, k: q[:, :1] + 1e-7 * q,
+    "nearly equal groups": lambda rng, q, k: (
+        q[:, doubled(rng, k)] + 1e-7 * rng.normal(size=q.shape)
+    ),
     "one column": lambda rng, q, k: q[:, :1],
     "few dimensions": lambda rng, q, k: q[: 1 + k // 3],
-    "scaled": lambda rng, q, k: q * 10.0 ** rng.uniform(-6.0, 6.0, size=k),
+    "scaled": lambda rng, q, k: q * 10.0 ** rng.uniform(-3.0, 3.0, size=k),
+    "scaled hugely": lambda rng, q, k: q * 10.0 ** rng.uniform(-6.0, 6.0, size=k),
 }
-NEAR_IN_SCALE = [kind for kind in KINDS if kind != "scaled"]
+# In inner products, what columns differ by is squared: that of these is lost in rounding.
+TOLERANCES = dict.fromkeys(KINDS, 1e-8) | {"nearly equal groups": 1e-6}
+NEAR_IN_SCALE = [kind for kind in KINDS if "scaled" not in kind]
 
 
 @functools.cache
@@ -89,7 +95,7 @@ def test_it_is_as_short_as_that_of_least_squares(kind):
     for q, weights in problems(kind):
         least, greatest = squared_norms(q)
         excess = squared_norm(q @ weights) - squared_norm(q @ reference(q))
-        assert excess <= 1e-8 * (greatest if kind == "scaled" else least)
+        assert excess <= TOLERANCES[kind] * (greatest if kind == "scaled hugely" else least)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,8 +103,8 @@ def test_no_column_improves_it_and_those_it_is_made_of_are_at_equal_height(kind)
     for q, weights in problems(kind):
         x = q @ weights
         heights = (q.T @ x - x @ x) / squared_norms(q)[1]
-        assert np.min(heights) >= -1e-8
-        assert np.max(heights[weights > 1e-6]) <= 1e-8
+        assert np.min(heights) >= -TOLERANCES[kind]
+        assert np.max(heights[weights > 1e-6]) <= TOLERANCES[kind]
 
 
 @pytest.mark.parametrize("kind", NEAR_IN_SCALE)
@@ -115,7 +121,7 @@ def test_it_is_as_short_as_that_of_a_general_optimizer(kind):
             constraints={"type": "eq", "fun": lambda w: np.sum(w) - 1.0, "jac": np.ones_like},
             options={"ftol": 1e-16, "maxiter": 1000},
         )
-        assert abs(weights @ gram @ weights - found.fun) <= 1e-8
+        assert abs(weights @ gram @ weights - found.fun) <= TOLERANCES[kind]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -133,11 +139,11 @@ def test_one_column_has_all_the_weight(squared):
 
 
 class TestValid:
-    @pytest.mark.parametrize("garbage", [0.0, -7.0, 1e300])
+    @pytest.mark.parametrize("garbage", [0.0, -7.0, np.finfo(np.float64).max])
     @pytest.mark.parametrize("seed", range(5))
     def test_other_columns_may_hold_anything(self, seed, garbage):
         rng = np.random.default_rng(seed)
-        q, valid = rng.normal(size=(5, 9)), rng.permutation(9) < 4
+        q, valid = 1e-3 * rng.normal(size=(5, 9)), rng.permutation(9) < 4
         gram = np.where(np.outer(valid, valid), q.T @ q, garbage)
         weights = solve_valid(gram, valid).numpy()
         np.testing.assert_array_equal(weights[~valid], 0.0)

@@ -133,9 +133,8 @@ def random_search(seed):
     trial[:, len(admissible(sigma, doublings, max_trials)) :] = 1e-6
     trial[~live] = rng.choice([1e-6, FAILED])
     losses[~live] = rng.choice([0.0, 5.0])
-    return Search(
-        sigma, doublings, max_trials, losses, slopes, live, trial.astype(np.float32), 1e-4
-    )
+    trial, beta = trial.astype(np.float32), rng.choice([1e-4, 0.1, 0.5])
+    return Search(sigma, doublings, max_trials, losses, slopes, live, trial, beta)
 
 
 @functools.cache
@@ -204,7 +203,7 @@ class TestByHand:
         losses, slopes = np.array([1.0, 2.0]), np.array([-1.0, -4.0])
         gradient = fairness_gradient(losses, np.ones(2, bool))
         assert gradient @ slopes < 0.0
-        trials = np.float32([[0.90, 0.95], [1.78, 1.80]])
+        trials = np.float32([[0.92, 0.95], [1.77, 1.80]])
         index, accepted = choose(
             ladder_of(2.0, max_trials=2),
             losses.astype(np.float32),
@@ -214,7 +213,23 @@ class TestByHand:
             trials,
             0.5,
         )
-        # Both decrease enough in the losses, and 1.78 / 0.90 < 2 is fairer, but by too little.
+        # Both decrease enough in the losses, and 1.77 / 0.92 < 2 is fairer, but by too little.
+        assert (index, accepted) == (1, True)
+
+    def test_fairness_must_not_get_worse_even_if_its_gradient_says_so(self):
+        losses, slopes = np.array([1.0, 2.0]), np.array([-4.0, -1.0])
+        gradient = fairness_gradient(losses, np.ones(2, bool))
+        assert gradient @ slopes > 0.0
+        trials = np.float32([[0.79, 0.8], [1.78, 1.5]])
+        index, accepted = choose(
+            ladder_of(2.0, max_trials=2),
+            losses.astype(np.float32),
+            slopes,
+            np.ones(2, bool),
+            gradient,
+            trials,
+            0.5,
+        )
         assert (index, accepted) == (1, True)
 
     def test_if_none_is_accepted_the_largest_that_lowers_the_sum(self):

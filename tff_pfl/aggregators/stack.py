@@ -55,12 +55,9 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
         member = tff.types.StructWithPythonType(
             [("value", value_type), ("weight", weight_type)], Stack
         )
-        specs = tff.types.type_to_tf_tensor_specs(member)
-        if not all(
-            isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
-            for spec in tf.nest.flatten(specs)
-        ):
+        if tff.types.contains(member, _cannot_be_stacked):
             raise TypeError(f"Only tensors of known shapes can be stacked, found {value_type}.")
+        specs = tff.types.type_to_tf_tensor_specs(member)
 
         @tff.tensorflow.computation
         def nothing():
@@ -98,3 +95,9 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
             return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
         return tff.templates.AggregationProcess(initialize, stack)
+
+
+def _cannot_be_stacked(type_spec: tff.types.Type) -> bool:
+    if isinstance(type_spec, tff.types.TensorType):
+        return not tf.TensorShape(type_spec.shape).is_fully_defined()
+    return not isinstance(type_spec, tff.types.StructType)

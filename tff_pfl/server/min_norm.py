@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 _ROUNDING = 1e-13  # of inner products, relative to the norms of their factors
-_DEPENDENT = 1e-14  # squared distance from the span of the others, relative to the squared norm
+_DEPENDENT = 1e-11  # squared distance from the span of the others, relative to the squared norm
 _STEPS_PER_COLUMN = 20  # far above what is needed; the bound that a loop needs to end
 
 
@@ -36,7 +36,8 @@ class _Search(NamedTuple):
         chosen: bool `[k]`, the set of columns.
         inverse: float64 `[k, k]`, that of `M` on the set, of the unit matrix outside of it.
         blocked: bool `[k]`, columns which cannot be told from combinations of the set's.
-        squared_norm: float64 scalar, of the last minimiser in the convex hull.
+        best: float64 `[k]`, the weights of the shortest point so far.
+        squared_norm: float64 scalar, of that point.
     """
 
     step: Any
@@ -45,6 +46,7 @@ class _Search(NamedTuple):
     chosen: Any
     inverse: Any
     blocked: Any
+    best: Any
     squared_norm: Any
 
 
@@ -52,8 +54,9 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
     """The weights of the min-norm point of the convex hull of columns.
 
     Columns may be zero, equal, dependent, opposite, and of very different norms; there may be more
-    of them than dimensions. The result is a convex combination in any case. It can be vectorized,
-    and compiled for a fixed `k`.
+    of them than dimensions. The result is a convex combination, and its point is no longer than the
+    shortest column, in any case; it is the shortest up to what inner products tell in float64,
+    some 1e-8 of the longest column of its set. It can be vectorized, and compiled for a fixed `k`.
 
     Args:
         gram: `[k, k]`, the inner products of the columns, finite; symmetric up to rounding.
@@ -75,15 +78,17 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
 
     shortest = tf.argmin(tf.where(valid, norms, np.inf), output_type=tf.int32)
     first = _one_hot(shortest, num_columns)
+    alone = tf.where(first, tf.cast(valid, tf.float64), 0.0)
     start = _Search(
         step=tf.constant(0),
         done=tf.logical_not(tf.reduce_any(valid)),
-        weights=tf.where(first, tf.cast(valid, tf.float64), 0.0),
+        weights=alone,
         chosen=first,
         inverse=tf.where(
             _both(first), 1.0 / _nonzero(shifted), tf.eye(num_columns, dtype=tf.float64)
         ),
         blocked=tf.zeros_like(first),
+        best=alone,
         squared_norm=tf.constant(np.inf, tf.float64),
     )
 
@@ -111,8 +116,10 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
             -np.inf,
         )
         entering = tf.argmax(violation, output_type=tf.int32)
-        improves = squared_norm < search.squared_norm  # always, without rounding
-        done = ~is_outside & ~(improves & (tf.gather(violation, entering) > 0.0))
+        is_best = ~is_outside & (squared_norm < search.squared_norm)
+        # Without rounding, each point in the hull is shorter than that of the set before.
+        goes_on = is_best | tf.reduce_any(search.blocked)
+        done = ~is_outside & ~(goes_on & (tf.gather(violation, entering) > 0.0))
 
         # The inverse without the one column or with the other: a change of rank one.
         without = tf.gather(search.inverse, leaving)
@@ -142,13 +149,14 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
                 chosen=(search.chosen & ~leaves) | (enters & enter),
                 inverse=inverse,
                 blocked=~(is_outside | enters) & (search.blocked | (~done & enter)),
-                squared_norm=tf.where(enters, squared_norm, search.squared_norm),
+                best=tf.where(is_best, target, search.best),
+                squared_norm=tf.where(is_best, squared_norm, search.squared_norm),
             ),
         )
 
     bound = _STEPS_PER_COLUMN * (num_columns + 5)
     (end,) = tf.while_loop(lambda search: ~search.done & (search.step < bound), step, (start,))
-    weights = tf.maximum(end.weights, 0.0)
+    weights = tf.maximum(end.best, 0.0)
     return weights / tf.maximum(tf.reduce_sum(weights), 1e-300)
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tff_pfl.server.common_descent import fairness
 
+_ROUNDING = 1e-12  # of the fairness, which is between -1 and 0
 FAILED = 1e30  # the loss of a trial that gave no number
 
 
@@ -76,17 +77,17 @@ def choose_step(
     """
     tried = tf.range(tf.shape(ladder.steps)[0]) < ladder.count
     steps = sufficient_decrease * tf.cast(ladder.steps, tf.float64)
-    trial_losses, losses = tf.cast(trial_losses, tf.float64), tf.cast(losses, tf.float64)
+    losses = tf.where(live, tf.cast(losses, tf.float64), 0.0)
+    trial_losses = tf.where(live[:, tf.newaxis], tf.cast(trial_losses, tf.float64), 0.0)
     bounds = losses[:, tf.newaxis] + steps * slopes[:, tf.newaxis]
     all_descend = tf.reduce_all((trial_losses <= bounds) | ~live[:, tf.newaxis], axis=0)
     fairness_slope = tf.minimum(tf.reduce_sum(fairness_gradient * slopes), 0.0)
     fairness_bounds = fairness(losses, live) + steps * fairness_slope
-    is_fair = fairness(trial_losses, live) <= fairness_bounds
+    is_fair = fairness(trial_losses, live) <= fairness_bounds + _ROUNDING
     accepted = tried & all_descend & is_fair
 
-    count = tf.cast(live, tf.float64)[:, tf.newaxis]
-    sums = tf.reduce_sum(count * trial_losses, axis=0)
-    lower = tried & (sums < tf.reduce_sum(count[:, 0] * losses))
+    sums = tf.reduce_sum(trial_losses, axis=0)
+    lower = tried & (sums < tf.reduce_sum(losses))
     fallback = tf.where(
         tf.reduce_any(lower), _first(lower), tf.argmin(tf.where(tried, sums, sums.dtype.max))
     )

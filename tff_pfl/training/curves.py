@@ -51,6 +51,7 @@ def plot_curves(
     *,
     exclude_clients: Iterable[int] = (),
     log_scale: bool = False,
+    top: float | None = None,
 ) -> None:
     """Draws a quantity over the rounds, a line a run; what is not finite leaves a gap.
 
@@ -60,6 +61,7 @@ def plot_curves(
         path: The image file; its ending is the format (.png, .pdf, .svg).
         exclude_clients: See `read_curve`.
         log_scale: Whether the quantity is drawn on a logarithmic scale.
+        top: Where the vertical axis ends; by default at the largest value.
 
     Raises:
         OutputDirectoryError: See `read_curve`.
@@ -77,10 +79,12 @@ def plot_curves(
         # Ten colours; further lines are dashed.
         line_style = ("-", "--", ":", "-.")[index // 10 % 4]
         axes.plot(rounds, means, line_style, label=name, linewidth=1.5)
-    note = f", without {', '.join(map(str, exclude_clients))}" if exclude_clients else ""
-    axes.set(xlabel="round", ylabel=column, title=f"mean over clients{note}")
+    who = f"all but {', '.join(map(str, exclude_clients))}" if exclude_clients else "all"
+    axes.set(xlabel="round", ylabel=column, title=f"mean over clients: {who}")
     if log_scale:
         axes.set_yscale("log")
+    if top is not None:
+        axes.set_ylim(top=top)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="0.92")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

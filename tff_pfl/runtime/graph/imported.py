@@ -91,32 +91,47 @@ class ImportedFunction:
         return any(op.op_def.is_stateful for op in self._function.graph.get_operations())
 
     @property
-    def is_concatenation(self) -> bool:
-        """Whether each tensor of the first half of the inputs is joined, along its first axis, by
-        the one of the second half, and nothing else is done.
+    def appends(self) -> bool:
+        """Whether each output is one of the first inputs, in order, with rows after it that do not
+        depend on these inputs.
         """
         inputs, outputs = self._function.inputs, self._function.outputs
-        half = len(outputs)
-        if not half or len(inputs) != 2 * half:
+        if not 0 < len(outputs) <= len(inputs):
             return False
+        accumulated = [tensor.op for tensor in inputs[: len(outputs)]]
         return all(
-            _joined(output) == [inputs[index].op, inputs[half + index].op]
-            for index, output in enumerate(outputs)
+            _appended(output, operation, accumulated)
+            for output, operation in zip(outputs, accumulated, strict=True)
         )
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
         return self._function(*args)
 
 
-def _joined(tensor) -> list | None:
-    """The operations whose results are concatenated along axis 0, if `tensor` is just that."""
-    operation = _source(tensor)
-    if operation.type != "ConcatV2":
-        return None
-    *parts, axis = operation.inputs
-    if tf.get_static_value(axis) != 0:
-        return None
-    return list(map(_source, parts))
+def _appended(tensor, first, independent_of) -> bool:
+    """Whether a tensor is `first` and then something else, concatenated along axis 0."""
+    concatenation = _source(tensor)
+    if concatenation.type != "ConcatV2" or len(concatenation.inputs) != 3:
+        return False
+    rows, further, axis = concatenation.inputs
+    return (
+        _source(rows) is first
+        and tf.get_static_value(axis) == 0
+        and not _reachable_from(further.op, independent_of)
+    )
+
+
+def _reachable_from(operation, sources) -> bool:
+    """Whether an operation depends on one of others."""
+    seen, waiting = set(), [operation]
+    while waiting:
+        operation = waiting.pop()
+        if operation in sources:
+            return True
+        if operation not in seen:
+            seen.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+    return False
 
 
 def _source(tensor) -> tf.Operation:

@@ -202,9 +202,6 @@ def _extreme(lowering, argument, combine, reduce, limit):
 def _aggregate(lowering, type_signature, argument):
     clients, zero, accumulate, merge, report = argument
     accumulator_type = accumulate.type_signature.parameter[0]
-    if merge.is_concatenation and clients.shards:
-        rows = _concatenated(lowering, accumulator_type, clients, zero, accumulate)
-        return lowering.at_server(report, rows)
     invariants = tuple(
         tf.TensorShape(leaf_type.shape) for leaf_type in values.leaf_types(accumulator_type)
     )
@@ -224,30 +221,38 @@ def _aggregate(lowering, type_signature, argument):
         return values.pack(accumulator_type, iter(leaves))
 
     partial = []
-    for shard in clients.shards:
-        with tf.device(shard.device):
-            partial.append(fold(shard, zero))
+    if accumulate.appends and all(shape.rank is not None for shape in invariants):
+        partial = _appended(lowering, accumulator_type, clients, zero, accumulate)
+    else:
+        for shard in clients.shards:
+            with tf.device(shard.device):
+                partial.append(fold(shard, zero))
     total = functools.reduce(
         lambda left, right: lowering.at_server(merge, (left, right)), partial or [zero]
     )
     return lowering.at_server(report, total)
 
 
-def _concatenated(lowering, accumulator_type, clients, zero, accumulate):
-    """What clients add to `zero`, side by side: in turn, the first would be copied in each step."""
-    contribution = Function(
-        lambda value: accumulate.call((zero, value)),
+def _appended(lowering, accumulator_type, clients, zero, accumulate) -> list:
+    """For each shard, `zero` and the rows that its clients append, which are found for each alone.
+
+    In a fold, the rows of the first client would be copied for each one after it.
+    """
+    none = tf.nest.map_structure(lambda leaf: leaf[:0], zero)
+    appended = Function(
+        lambda value: accumulate.call((none, value)),
         tff.types.FunctionType(clients.member, accumulator_type),
         accumulate.is_deterministic,
     )
-    contributions = lowering.map_clients(contribution, clients)
-    shards = []
-    for shard in contributions.shards:
+    partial = []
+    for shard in lowering.map_clients(appended, clients).shards:
         with tf.device(shard.device):
-            shards.append([values.rows(leaf, shard.size) for leaf in shard.leaves])
-    with tf.device(lowering.server_device):
-        leaves = [tf.concat(parts, axis=0) for parts in zip(*shards, strict=True)]
-    return values.pack(accumulator_type, iter(leaves))
+            leaves = [
+                tf.concat([start, values.rows(leaf, shard.size)], axis=0)
+                for start, leaf in zip(values.flatten(zero), shard.leaves, strict=True)
+            ]
+        partial.append(values.pack(accumulator_type, iter(leaves)))
+    return partial
 
 
 @_lowers("federated_secure_sum")

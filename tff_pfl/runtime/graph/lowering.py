@@ -27,7 +27,7 @@ class Lowering:
         """
         self._functions = functions
         self._client_map = client_map
-        self.server_device = server_device
+        self._server_device = server_device
         self._shards = tuple(shards)
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
@@ -86,6 +86,7 @@ class Lowering:
             is_structural=all(isinstance(part, _STRUCTURAL) for part in parts)
             and len(functions) == len(outer)
             and all(function.is_structural for function in functions),
+            appends=_calls_compiled(block) and self._compiled(block.result.function).appends,
         )
 
     def _compiled(self, block):
@@ -120,7 +121,7 @@ class Lowering:
             call,
             block.type_signature,
             is_deterministic=not general.is_stateful,
-            is_concatenation=general.is_concatenation,
+            appends=general.appends,
         )
 
     def _import(self, proto, specs) -> imported.ImportedFunction:
@@ -141,7 +142,7 @@ class Lowering:
     # What the intrinsics are made of.
 
     def at_server(self, function: Function, argument):
-        with tf.device(self.server_device):
+        with tf.device(self._server_device):
             return function.call(argument)
 
     def shared(self, value, member) -> Clients:
@@ -183,7 +184,7 @@ class Lowering:
                 partial.append(
                     [reduce_leaf(values.aligned(leaf), shard.size) for leaf in shard.leaves]
                 )
-        with tf.device(self.server_device):
+        with tf.device(self._server_device):
             if not partial:
                 return values.pack(clients.member, map(empty, leaf_types))
             return values.pack(clients.member, map(combine, zip(*partial, strict=True)))
@@ -195,6 +196,17 @@ _STRUCTURAL = (
     tff.framework.Struct,
     tff.framework.Block,
 )
+
+
+def _calls_compiled(block) -> bool:
+    """Whether a lambda is a compiled computation under other names of its parameters."""
+    call = block.result
+    return (
+        isinstance(call, tff.framework.Call)
+        and isinstance(call.function, tff.framework.CompiledComputation)
+        and isinstance(call.argument, tff.framework.Reference)
+        and call.argument.name == block.parameter_name
+    )
 
 
 def _descendants(block):

@@ -26,14 +26,15 @@ class Function:
         type_signature: Its type.
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs, so that it may be given anything.
-        is_concatenation: Whether it joins the tensors of two structures along their first axes.
+        appends: Whether its results are the tensors of the first element of its argument, each with
+            rows after it that depend on the second alone.
     """
 
     call: Callable[[Any], Any]
     type_signature: tff.types.FunctionType
     is_deterministic: bool = True
     is_structural: bool = False
-    is_concatenation: bool = False
+    appends: bool = False
 
 
 _MAX_RANK = 8  # of what most of TensorFlow's operations take

@@ -1,0 +1,312 @@
+"""Models on other clients' examples: which ones they are, and what is averaged over them."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    NUM_CLASSES,
+    local_sgd,
+    random_examples,
+    tiny_model,
+)
+from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import (
+    PooledEvaluation,
+    build_evaluation,
+    drawn_clients,
+    evaluate_federation,
+)
+from tff_pfl.local import examples_type
+from tff_pfl.models import Model
+
+FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+TEST_SIZES = (7, 0, 4, 1, 5, 3)
+NUM_CLIENTS = len(TEST_SIZES)
+
+
+class TestDrawnClients:
+    @pytest.mark.parametrize("num_clients", [1, 2, 7, 100])
+    def test_the_client_itself_and_others_once(self, num_clients):
+        for fraction in FRACTIONS:
+            for client_id in (0, num_clients // 2, num_clients - 1):
+                drawn = drawn_clients(5, client_id, num_clients, fraction)
+                assert client_id in drawn
+                assert set(drawn) <= set(range(num_clients))
+                assert len(set(drawn)) == len(drawn)
+
+    def test_none_and_all(self):
+        for client_id in range(5):
+            assert drawn_clients(0, client_id, 5, 0.0).tolist() == [client_id]
+            assert drawn_clients(0, client_id, 5, 1.0).tolist() == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize(
+        ("fraction", "num_clients", "others"),
+        [
+            (0.5, 1, 0),
+            (0.5, 2, 1),
+            (0.5, 5, 2),
+            (0.5, 6, 3),
+            (0.5, 100, 50),
+            (0.5, 101, 50),
+            (0.1, 100, 10),
+            (0.25, 3, 1),
+            (0.24, 3, 0),
+            (0.99, 4, 3),
+        ],
+    )
+    def test_the_number_of_others_is_rounded_half_up(self, fraction, num_clients, others):
+        assert len(drawn_clients(0, 0, num_clients, fraction)) == 1 + others
+
+    def test_are_a_function_of_seed_and_client(self):
+        def draws(seed):
+            return [tuple(drawn_clients(seed, i, 30, 0.5)) for i in range(30)]
+
+        np.random.seed(1)
+        first = draws(0)
+        np.random.seed(2)
+        assert draws(0) == first
+        assert not set(draws(1)) & set(first)
+        assert len(set(first)) == 30
+
+    def test_those_of_a_smaller_fraction_are_among_those_of_a_larger_one(self):
+        for client_id in range(20):
+            drawn = [set(drawn_clients(3, client_id, 20, c)) for c in sorted(FRACTIONS)]
+            assert all(a < b for a, b in zip(drawn, drawn[1:], strict=False))
+
+    def test_every_other_client_is_as_likely(self):
+        counts = collections.Counter(
+            other for seed in range(600) for other in drawn_clients(seed, 2, 7, 0.5)
+        )
+        assert counts.pop(2) == 600
+        assert sorted(counts) == [0, 1, 3, 4, 5, 6]
+        assert all(250 < count < 350 for count in counts.values())
+
+
+# With a network: against a computation of all in one.
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    pairs = [
+        (random_examples(5 + i, seed=i), random_examples(n, seed=10 + i))
+        for i, n in enumerate(TEST_SIZES)
+    ]
+    return FederatedDataset.from_client_arrays([(a.x, a.y, b.x, b.y) for a, b in pairs], 3)
+
+
+MODEL = tiny_model()
+
+
+def source_of(process, dataset):
+    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    return CohortDataSource(dataset, store, process.client_type, seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained(dataset):
+    """`(process, server state, source)` by builder, after a round of half of the clients."""
+
+    @functools.cache
+    def train(build):
+        process = build(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+        source = source_of(process, dataset)
+        iterator = source.iterator()
+        output = process.next(process.initialize(), iterator.select(3))
+        iterator.update(output.clients)
+        return process, output.state, source
+
+    return train
+
+
+def pooled(trained, dataset, clients_per_call=25, **options):
+    process, state, source = trained
+    evaluation = PooledEvaluation(process, MODEL, dataset, **options)
+    return evaluation(state, source, clients_per_call=clients_per_call)
+
+
+def scores(dataset, weights):
+    """Loss and accuracy of every client's test examples, by Keras's functions."""
+    for client_id in range(NUM_CLIENTS):
+        test = dataset.examples(client_id, "test")
+        logits = MODEL.apply(weights, test.x)
+        loss = tf.keras.losses.sparse_categorical_crossentropy(test.y, logits, from_logits=True)
+        accuracy = tf.keras.metrics.sparse_categorical_accuracy(test.y, logits)
+        yield {"loss": loss.numpy(), "accuracy": accuracy.numpy()}
+
+
+@pytest.mark.parametrize("build", [build_ditto, build_local])
+def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset, build):
+    process, state, source = trained(build)
+    columns = pooled(trained(build), dataset, synthetic=(0.5, 0.2), seed=4)
+    models = {"personalized": process.personalize(state, source.select_clients(range(NUM_CLIENTS)))}
+    if build is build_ditto:
+        models["global"] = [state.algorithm] * NUM_CLIENTS
+    pools = {"generalization_test": 1.0, "synthetic50_test": 0.5, "synthetic20_test": 0.2}
+    assert list(columns) == [
+        f"{what}/{pool}/{metric}"
+        for what in models
+        for pool in pools
+        for metric in ("loss", "accuracy")
+    ]
+    for what, weights in models.items():
+        for i in range(NUM_CLIENTS):
+            of_clients = list(scores(dataset, weights[i]))
+            for pool, fraction in pools.items():
+                drawn = drawn_clients(4, i, NUM_CLIENTS, fraction)
+                for metric in ("loss", "accuracy"):
+                    mean = np.concatenate([of_clients[j][metric] for j in drawn]).mean()
+                    found = columns[f"{what}/{pool}/{metric}"][i]
+                    assert found == pytest.approx(mean, rel=1e-5)
+
+
+def test_the_least_fraction_is_the_local_test_and_the_largest_the_generalization(trained, dataset):
+    process, state, source = trained(build_ditto)
+    columns = pooled(trained(build_ditto), dataset, synthetic=(0, 1))
+    local = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    for what in ("personalized", "global"):
+        for metric in ("loss", "accuracy"):
+            of_least = columns[f"{what}/synthetic0_test/{metric}"]
+            np.testing.assert_allclose(of_least, local[f"{what}/local_test/{metric}"], rtol=1e-5)
+            np.testing.assert_array_equal(
+                columns[f"{what}/synthetic100_test/{metric}"],
+                columns[f"{what}/generalization_test/{metric}"],
+            )
+
+
+def test_a_client_without_test_examples_has_those_of_others(trained, dataset):
+    columns = pooled(trained(build_ditto), dataset, synthetic=(0.0, 0.5))
+    assert TEST_SIZES[1] == 0
+    assert np.isnan(columns["personalized/synthetic0_test/accuracy"][1])
+    for name, values in columns.items():
+        assert np.isfinite(values[[0, *range(2, NUM_CLIENTS)]]).all()
+        assert np.isfinite(values[1]) or "synthetic0_" in name
+
+
+def test_the_global_model_generalizes_alike_for_all_clients(trained, dataset):
+    columns = pooled(trained(build_ditto), dataset)
+    assert len(set(columns["global/generalization_test/loss"])) == 1
+    assert len(set(columns["personalized/generalization_test/loss"])) == 4  # 3 of a round, the rest
+    assert len(set(columns["global/synthetic50_test/loss"])) > 1
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 7}, {"clients_per_call": 4}])
+def test_batches_and_calls_do_not_change_the_result(trained, dataset, options):
+    expected = pooled(trained(build_ditto), dataset)
+    found = pooled(trained(build_ditto), dataset, **options)
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5)
+
+
+# With a model whose loss tells which examples were averaged.
+
+
+def telltale_model() -> Model:
+    """Of example number i, in the pixel of the image, the loss is 2^i whatever the weights are."""
+
+    def init(seed):
+        return collections.OrderedDict(layer=collections.OrderedDict(w=tf.zeros([1])))
+
+    def apply(weights, x, training=False, seed=None):
+        return 2.0 ** tf.cast(x[:, 0, 0, 0], tf.float32) + weights["layer"]["w"] * 0.0
+
+    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="telltale")
+
+
+@pytest.fixture(scope="module")
+def telltale():
+    """`pools(**options)`: numbers of the examples that a mean of `telltale_model` is over."""
+    x = np.arange(sum(TEST_SIZES), dtype=np.uint8)[:, np.newaxis, np.newaxis, np.newaxis]
+    parts = np.split(x, np.cumsum(TEST_SIZES)[:-1])
+    dataset = FederatedDataset.from_client_arrays(
+        [(part[:0], np.zeros(0, int), part, np.zeros(len(part), int)) for part in parts], 1
+    )
+    model = telltale_model()
+    process = build_fedavg(model, examples_type((1, 1, 1)), local_sgd())
+    source, state = source_of(process, dataset), process.initialize()
+
+    def pools(name, sizes=None, **options):
+        evaluation = PooledEvaluation(process, model, dataset, **options)
+        means = evaluation(state, source)[f"global/{name}/loss"]
+        return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]
+
+    return pools
+
+
+def binary_digits(value) -> set[int]:
+    if np.isnan(value):
+        return set()
+    assert value == pytest.approx(round(value), rel=1e-9)
+    return {i for i in range(64) if round(value) >> i & 1}
+
+
+def numbers(*clients) -> set[int]:
+    """The numbers of all examples of some clients."""
+    ends = np.cumsum(TEST_SIZES)
+    return {n for i in clients for n in range(ends[i] - TEST_SIZES[i], ends[i])}
+
+
+class TestSubsample:
+    def test_as_many_examples_as_the_client_has_each_once(self, telltale):
+        drawn = telltale("generalization_test", TEST_SIZES, subsample=True)
+        assert [len(d) for d in drawn] == list(TEST_SIZES)  # with one twice there were fewer
+        # Not the client's own.
+        assert any(d != numbers(i) for i, d in enumerate(drawn))
+
+    def test_of_a_synthetic_pool_only_the_drawn_clients(self, telltale):
+        drawn = telltale(
+            "synthetic50_test", TEST_SIZES, subsample=True, synthetic=(0.0, 0.5), seed=2
+        )
+        for i, d in enumerate(drawn):
+            assert len(d) == TEST_SIZES[i]
+            assert d <= numbers(*drawn_clients(2, i, NUM_CLIENTS, 0.5))
+        of_own = telltale("synthetic0_test", TEST_SIZES, subsample=True, synthetic=(0.0,))
+        assert of_own == [numbers(i) for i in range(NUM_CLIENTS)]
+
+    def test_is_drawn_once_by_the_seed(self, telltale):
+        first, again, other = (
+            telltale("generalization_test", TEST_SIZES, subsample=True, seed=seed)
+            for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert first != other
+
+    def test_all_clients_together_are_near_the_exact_pool(self):
+        data = [random_examples(5, seed=i) for i in range(60)]
+        dataset = FederatedDataset.from_client_arrays(
+            [(d.x[:1], d.y[:1], d.x, d.y) for d in data], NUM_CLASSES
+        )
+        assert dataset.image_shape == IMAGE_SHAPE
+        process = build_fedavg(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+        trained = process, process.initialize(), source_of(process, dataset)
+        name = "global/generalization_test/accuracy"
+        exact = pooled(trained, dataset)[name]
+        found = pooled(trained, dataset, subsample=True)[name]
+        assert len(set(found)) > 2
+        assert np.mean(found) == pytest.approx(exact[0], abs=0.06)
+
+
+def test_without_subsample_the_pool_is_whole(telltale):
+    drawn = telltale("generalization_test", [20] * NUM_CLIENTS)
+    assert drawn == [set(range(20))] * NUM_CLIENTS
+
+
+def test_fractions_are_in_the_names(trained, dataset):
+    columns = pooled(trained(build_local), dataset, synthetic=(0.07, 0.125, 1 / 3))
+    pools = list(dict.fromkeys(name.split("/")[1] for name in columns))
+    assert pools == [
+        "generalization_test",
+        "synthetic7_test",
+        "synthetic12.5_test",
+        "synthetic33.3333_test",
+    ]
+    columns = pooled(trained(build_local), dataset, synthetic=(), split="train")
+    assert list(columns) == [f"personalized/generalization_train/{m}" for m in ("loss", "accuracy")]

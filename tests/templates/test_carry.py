@@ -1,0 +1,264 @@
+"""What a client carries from exchange to exchange of a round, and server states that grow."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal
+from tests.templates.mean_process import Visits, clients, compose, examples, mean_value
+from tff_pfl import runtime
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.local import trees
+from tff_pfl.templates import ClientOutput, Exchange, Personalization
+
+
+@pytest.fixture(params=[runtime.create_graph_context, runtime.create_cpp_context])
+def on_both_runtimes(request):
+    with tff.framework.get_context_stack().install(request.param()):
+        yield
+
+
+class Kept(NamedTuple):
+    """A carry with names that are not in order, and types of all kinds."""
+
+    value: Any
+    about: Any
+
+
+def exchange(name, work, **options) -> Exchange:
+    """An exchange that sends nothing down and sums what comes up."""
+    return Exchange(
+        name=name,
+        client_work=lambda message, state, data, context: work(state, data, context),
+        aggregator=options.pop("aggregator", tff.aggregators.SumFactory()),
+        finalize=lambda server, total, round_num: (server, {"total": total}),
+        **options,
+    )
+
+
+def totals(metrics):
+    """What the server got in each exchange."""
+    return {
+        name: measured["server"]["total"]
+        for name, measured in metrics.items()
+        if isinstance(measured, dict)
+    }
+
+
+def counts(metrics, what):
+    return [measured[what] for measured in metrics.values() if isinstance(measured, dict)]
+
+
+def next_of(process, *data, ids=None):
+    return process.next(process.initialize(), clients(process, *data, ids=ids))
+
+
+@pytest.mark.usefixtures("on_both_runtimes")
+def test_each_exchange_has_what_the_one_before_it_carried():
+    def first(state, data, context):
+        about = {"z": context.client_id, "a": [tf.constant(True), tf.fill([2], mean_value(data))]}
+        return ClientOutput(state, mean_value(data), carry=Kept(mean_value(data), about))
+
+    def second(state, data, context):
+        assert isinstance(context.carry, Kept)
+        value, about = context.carry
+        check = tf.cast(about["a"][0], tf.float32) * about["a"][1][1]
+        carry = (value * 10.0, about["z"] * 100)
+        return ClientOutput(state, check, carry=carry)
+
+    def third(state, data, context):
+        tenfold, hundredfold = context.carry
+        return ClientOutput(Visits(hundredfold), tenfold)
+
+    process = compose(exchange("a", first), exchange("b", second), exchange("c", third))
+    output = next_of(process, examples(1.0, 3.0), examples(5.0), examples(4.0), ids=[7, 2, 5])
+    assert totals(output.metrics) == {"a": 11.0, "b": 11.0, "c": 110.0}
+    assert [client.count for client in output.clients] == [700, 200, 500]
+
+
+def test_what_is_carried_may_differ_in_length_between_clients():
+    def first(state, data, context):
+        return ClientOutput(state, data.size, carry=tf.boolean_mask(data.x, data.x > 2.0))
+
+    def second(state, data, context):
+        return ClientOutput(Visits(tf.shape(context.carry)[0]), tf.reduce_sum(context.carry))
+
+    process = compose(exchange("first", first), exchange("second", second))
+    output = next_of(process, examples(1.0, 3.0, 4.0), examples(1.0), examples(9.0, 2.0))
+    assert [client.count for client in output.clients] == [2, 0, 1]
+    assert totals(output.metrics) == {"first": 6, "second": 16.0}
+
+
+def test_where_nothing_was_carried_there_is_nothing():
+    seen = []
+
+    def work(carry):
+        def work(state, data, context):
+            seen.append(context.carry)
+            return ClientOutput(state, mean_value(data), carry=carry)
+
+        return work
+
+    def personalize(message, state, data, context):
+        seen.append(context.carry)
+        return tf.zeros([2])
+
+    compose(
+        exchange("a", work(())),
+        exchange("b", work(1.0)),
+        exchange("c", lambda state, data, context: ClientOutput(state, context.carry)),
+        exchange("d", work(())),
+        personalize=Personalization(client_work=personalize),
+    )
+    assert len(seen) >= 4
+    assert all(carry == () for carry in seen)
+
+
+def test_the_carry_is_neither_sent_nor_kept():
+    def first(state, data, context):
+        return ClientOutput(state, mean_value(data), carry=tf.zeros([1000]))
+
+    def second(state, data, context):
+        return ClientOutput(state, tf.reduce_sum(context.carry))
+
+    process = compose(exchange("first", first), exchange("second", second))
+    metrics = next_of(process, examples(1.0)).metrics
+    assert metrics["bytes_up_per_client"] == 4 + 4
+    assert metrics["bytes_down_per_client"] == 0
+    assert str(process.client_state_type) == "<count=int32>"
+
+
+# Clients that are left out. Each exchange counts a visit, uploads the mean value and carries it.
+
+
+def visit(upload=lambda carried, data: mean_value(data), carry=mean_value):
+    def work(state, data, context):
+        return ClientOutput(Visits(state.count + 1), upload(context.carry, data), carry=carry(data))
+
+    return work
+
+
+def reciprocal(carried, data):
+    """Not finite if a client that was left out has a carry of zeros."""
+    del data
+    return 1.0 / carried
+
+
+def log_of_first(data):
+    return tf.math.log(data.x[0])  # NaN of a negative number
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        visit(upload=lambda carried, data: log_of_first(data)),
+        visit(carry=log_of_first),
+        visit(carry=lambda data: {"counts": tf.constant([1, 2]), "log": [log_of_first(data)]}),
+    ],
+    ids=["upload", "carry", "nested carry"],
+)
+def test_who_is_rejected_at_first_is_left_out_of_the_round(first):
+    process = compose(
+        exchange("first", first),
+        exchange("second", visit()),
+        exchange("third", visit(upload=reciprocal)),
+    )
+    output = next_of(process, examples(2.0), examples(-8.0), examples(4.0))
+    assert [client.count for client in output.clients] == [3, 0, 3]
+    assert counts(output.metrics, "num_nonfinite") == [1, 0, 0]
+    assert counts(output.metrics, "num_clients") == [2, 2, 2]
+    assert counts(output.metrics, "num_examples") == [2, 2, 2]
+    assert counts(output.metrics, "num_empty") == [0, 0, 0]
+    assert totals(output.metrics)["second"] == 6.0
+    assert totals(output.metrics)["third"] == 0.75
+
+
+def test_who_is_rejected_later_keeps_what_it_had_and_is_left_out_from_then_on():
+    process = compose(
+        exchange("first", visit()),
+        exchange("second", visit(carry=log_of_first)),
+        exchange("third", visit(), aggregator=StackFactory()),
+    )
+    output = next_of(process, examples(2.0), examples(-8.0), examples(4.0))
+    assert [client.count for client in output.clients] == [3, 1, 3]
+    assert counts(output.metrics, "num_nonfinite") == [0, 1, 0]
+    assert counts(output.metrics, "num_clients") == [3, 2, 2]
+    stack = output.metrics["third"]["server"]["total"]
+    np.testing.assert_array_equal(stack.weight, [1, 0, 1])
+    np.testing.assert_array_equal(stack.value, [2, 0, 4])
+
+
+def test_who_has_no_examples_is_empty_in_each_exchange():
+    process = compose(
+        exchange("first", visit()),
+        exchange("second", visit(upload=reciprocal)),
+        exchange("third", visit(upload=reciprocal)),
+    )
+    output = next_of(process, examples(), examples(4.0), examples(np.nan))
+    assert [client.count for client in output.clients] == [0, 3, 0]
+    assert counts(output.metrics, "num_empty") == [1, 1, 1]
+    assert counts(output.metrics, "num_nonfinite") == [1, 0, 0]
+    assert counts(output.metrics, "num_clients") == [1, 1, 1]
+    assert totals(output.metrics) == {"first": 4.0, "second": 0.25, "third": 0.25}
+
+
+def test_the_carry_ends_with_the_round():
+    process = compose(exchange("first", visit()), exchange("second", visit(upload=reciprocal)))
+    output = next_of(process, examples(np.nan), examples(4.0))
+    assert counts(output.metrics, "num_clients") == [1, 1]
+    cohort = clients(process, examples(2.0), examples(8.0))
+    again = process.next(output.state, cohort)
+    # Who was rejected takes part again, and no value is that of the round before.
+    assert counts(again.metrics, "num_clients") == [2, 2]
+    assert totals(again.metrics) == {"first": 10.0, "second": 0.625}
+    fresh = process.next(process.initialize(), cohort)
+    assert_equal(again.clients, fresh.clients)
+
+
+# Server states with a field of unknown length.
+
+
+class Growing(NamedTuple):
+    values: Any
+    rows: Any
+
+
+@pytest.mark.usefixtures("on_both_runtimes")
+def test_a_field_of_the_server_may_change_its_length():
+    def finalize(server, stack, round_num):
+        values = stack.value
+        return Growing(values, tf.tile(values[:, tf.newaxis], [1, 3])), {}
+
+    process = compose(
+        Exchange(
+            distribute=lambda server: tf.reduce_sum(server.values),
+            client_work=lambda total, state, data, context: ClientOutput(
+                state, total + mean_value(data)
+            ),
+            aggregator=StackFactory(),
+            finalize=finalize,
+        ),
+        server_init=lambda: Growing(trees.no_rows([], tf.float32), trees.no_rows([3], tf.float32)),
+        personalize=Personalization(
+            distribute=lambda server: tf.reduce_sum(server.values),
+            client_work=lambda total, state, data, context: total,
+        ),
+        global_weights=None,
+    )
+    state = process.initialize()
+    assert state.algorithm.values.shape == (0,)
+    assert state.algorithm.rows.shape == (0, 3)
+    expected = 0.0
+    for values in ([1.0, 2.0, 3.0], [4.0], [5.0, 6.0]):
+        cohort = clients(process, *map(examples, values))
+        state = process.next(state, cohort).state
+        np.testing.assert_allclose(state.algorithm.values, expected + np.array(values))
+        assert state.algorithm.rows.shape == (len(values), 3)
+        expected = np.sum(state.algorithm.values)
+        np.testing.assert_allclose(process.personalize(state, cohort), [expected] * len(values))
+    # A round without a sound update leaves the length too.
+    kept = process.next(state, clients(process, examples(np.nan))).state
+    assert_equal(kept.algorithm, state.algorithm)
