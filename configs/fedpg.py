@@ -13,6 +13,7 @@ client, batches of 50, 5 local epochs where a method has some, SGD with a rate o
 method. `config.paper` has its results.
 """
 
+from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.names import check_names
 from tff_pfl.training import default_config
 
@@ -74,9 +75,13 @@ _COLUMNS = [
 
 def get_config(choice: str = "dir,fmnist,fedpg"):
     """The config for `PARTITION,DATASET,METHOD[,PERCENT]`."""
-    partition, dataset, method, *percent = choice.split(",")
+    parts = choice.split(",")
+    if len(parts) not in (3, 4) or not all(part.isdecimal() for part in parts[3:]):
+        raise ValueError(f"The config is PARTITION,DATASET,METHOD[,PERCENT]; got {choice!r}.")
+    partition, dataset, method, *percent = parts
     check_names("partition", [partition], ("dir", "pat"))
     check_names("data set", [dataset], ("fmnist", "cifar10"))
+    check_names("method", [method], ALGORITHMS | _VARIANTS)
     algorithm, options = _VARIANTS.get(method, (method, {}))
     config = default_config(algorithm)
     config.algorithm.update(options)

@@ -132,6 +132,12 @@ def pooled(trained, dataset, clients_per_call=25, **options):
     return evaluation(state, source, clients_per_call=clients_per_call)
 
 
+@pytest.fixture(scope="module")
+def columns(trained, dataset):
+    """Of Ditto, with fractions from 0 to 1."""
+    return pooled(trained(build_ditto), dataset, synthetic=(0, 0.5, 1))
+
+
 def scores(dataset, weights):
     """Loss and accuracy of every client's test examples, by Keras's functions."""
     for client_id in range(NUM_CLIENTS):
@@ -167,9 +173,8 @@ def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset, bui
                     assert found == pytest.approx(mean, rel=1e-5)
 
 
-def test_the_least_fraction_is_the_local_test_and_the_largest_the_generalization(trained, dataset):
+def test_the_ends_are_the_local_test_and_the_generalization(trained, dataset, columns):
     process, state, source = trained(build_ditto)
-    columns = pooled(trained(build_ditto), dataset, synthetic=(0, 1))
     local = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
     for what in ("personalized", "global"):
         for metric in ("loss", "accuracy"):
@@ -181,8 +186,7 @@ def test_the_least_fraction_is_the_local_test_and_the_largest_the_generalization
             )
 
 
-def test_a_client_without_test_examples_has_those_of_others(trained, dataset):
-    columns = pooled(trained(build_ditto), dataset, synthetic=(0.0, 0.5))
+def test_a_client_without_test_examples_has_those_of_others(columns):
     assert TEST_SIZES[1] == 0
     assert np.isnan(columns["personalized/synthetic0_test/accuracy"][1])
     for name, values in columns.items():
@@ -190,19 +194,17 @@ def test_a_client_without_test_examples_has_those_of_others(trained, dataset):
         assert np.isfinite(values[1]) or "synthetic0_" in name
 
 
-def test_the_global_model_generalizes_alike_for_all_clients(trained, dataset):
-    columns = pooled(trained(build_ditto), dataset)
+def test_the_global_model_generalizes_alike_for_all_clients(columns):
     assert len(set(columns["global/generalization_test/loss"])) == 1
     assert len(set(columns["personalized/generalization_test/loss"])) == 4  # 3 of a round, the rest
     assert len(set(columns["global/synthetic50_test/loss"])) > 1
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 7}, {"clients_per_call": 4}])
-def test_batches_and_calls_do_not_change_the_result(trained, dataset, options):
-    expected = pooled(trained(build_ditto), dataset)
-    found = pooled(trained(build_ditto), dataset, **options)
-    assert list(found) == list(expected)
-    for name, values in expected.items():
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 7, "clients_per_call": 4}])
+def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns, options):
+    found = pooled(trained(build_ditto), dataset, synthetic=(0, 0.5, 1), **options)
+    assert list(found) == list(columns)
+    for name, values in columns.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-5)
 
 

@@ -65,6 +65,24 @@ def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_descent_prints_a_line_a_size():
+    ended = run(
+        "--descent", "--online=2", "--networks=mlp", "--rounds=1", "--examples_per_client=10"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    machine, record = map(json.loads, ended.stdout.splitlines())
+    assert "machine" in machine
+    assert (record["fedpg"], record["clients_online"], record["columns"]) == ("mlp", 2, 14)
+    assert record["examples_per_client"] == 10
+    assert 0 < record["columns_used"] <= 14
+    of_round, of_program = record["seconds_per_round"], record["seconds_of_quadratic_program"]
+    assert 0 < of_program["min"] <= of_program["median"] <= of_program["max"]
+    assert 0 < record["share_of_round"] < 1
+    share = of_program["median"] / of_round["median"]
+    assert record["share_of_round"] == pytest.approx(share, abs=1e-3, rel=0.05)
+
+
 def test_states_of_all_clients_are_on_disk():
     point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
     record = benchmarks.measure_point(point)

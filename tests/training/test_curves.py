@@ -64,7 +64,7 @@ def test_a_model_that_diverged_is_not_hidden(tmp_path):
 def test_a_column_that_does_not_exist_is_answered_with_the_nearest(run_dir):
     with pytest.raises(
         OutputDirectoryError,
-        match=r"Unknown column of .*round_000005.csv 'personalised/local_test/loss'. "
+        match=r"Unknown column of .* 'personalised/local_test/loss'. "
         "Did you mean 'personalized/local_test/loss'",
     ):
         read_curve(run_dir, "personalised/local_test/loss")
@@ -88,18 +88,21 @@ def test_a_picture(run_dir, tmp_path, log_scale):
     write_round(tmp_path / "diverged", 5, [1.0, "nan", 3.0])
     runs = {"one": run_dir, "with a gap": str(tmp_path / "diverged")}
     path = tmp_path / "curves.png"
-    plot_curves(runs, LOSS, path, exclude_clients=iter([2]), log_scale=log_scale)
+    plot_curves(runs, LOSS, path, exclude_clients=[2], log_scale=log_scale)
     assert pixels(path) == (960, 540)
     assert path.stat().st_size > 5000
 
 
-def test_what_is_left_out_and_the_scale_are_drawn(run_dir, tmp_path):
-    pictures = []
-    for options in ({}, {"exclude_clients": (2,)}, {"log_scale": True}):
-        path = tmp_path / f"{len(pictures)}.png"
-        plot_curves({"run": run_dir}, LOSS, path, **options)
-        pictures.append(path.read_bytes())
-    assert len(set(pictures)) == 3
+def test_all_options_show_in_the_picture(run_dir, tmp_path):
+    def picture(**options):
+        runs = {"a": run_dir, "b": run_dir}
+        plot_curves(runs, LOSS, tmp_path / "curves.png", **options)
+        return (tmp_path / "curves.png").read_bytes()
+
+    without = picture(exclude_clients=(2,))
+    others = [picture(), picture(log_scale=True), picture(top=2.0)]
+    assert len({without, *others}) == 4
+    assert picture(exclude_clients=iter([2])) == without
 
 
 def test_the_ending_is_the_format(run_dir, tmp_path):

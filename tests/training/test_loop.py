@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_examples, tiny_model
 from tff_pfl.algorithms import build_ditto, build_local
-from tff_pfl.clients import ForeignStateError
+from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.templates import (
     ClientOutput,
@@ -24,6 +24,7 @@ from tff_pfl.training import (
     train,
     write_summary,
 )
+from tff_pfl.training.metrics_log import MetricsLog
 
 MODEL = tiny_model()
 PROCESS = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
@@ -104,8 +105,6 @@ def test_summary_and_table(uninterrupted, tmp_path):
 def test_a_killed_run_goes_on_with_the_same_numbers(
     uninterrupted, dataset, tmp_path, monkeypatch, checkpoint_every, moment
 ):
-    from tff_pfl.training import loop
-
     path, expected = uninterrupted
     calls = 0
 
@@ -121,9 +120,9 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
 
     with monkeypatch.context() as patch:
         target, call = {
-            "train": ((loop.CohortIterator, "update"), 5),
-            "release": ((loop.MetricsLog, "release"), 5),
-            "commit": ((loop.ClientStateStore, "commit"), 2 if checkpoint_every == 4 else 5),
+            "train": ((CohortIterator, "update"), 5),
+            "release": ((MetricsLog, "release"), 5),
+            "commit": ((ClientStateStore, "commit"), 2 if checkpoint_every == 4 else 5),
         }[moment]
         patch.setattr(*target, killed_at(getattr(*target), call))
         with pytest.raises(Killed):

@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import types
 import typing
-from collections.abc import Mapping
 
 import ml_collections
 import numpy as np
@@ -113,7 +112,7 @@ def with_algorithm(config: ml_collections.ConfigDict, name: str) -> ml_collectio
     return config
 
 
-def config_of_run(settings: Mapping[str, typing.Any]) -> ml_collections.ConfigDict:
+def config_of_run(settings: typing.Any) -> ml_collections.ConfigDict:
     """The config of a run from its `config.json`.
 
     Raises:
@@ -121,11 +120,14 @@ def config_of_run(settings: Mapping[str, typing.Any]) -> ml_collections.ConfigDi
     """
     try:
         config = default_config(settings["algorithm"]["name"])
+        missing = set(config) - set(settings)
+        if missing:
+            raise ValueError(f"{', '.join(sorted(missing))} are missing")
         with config.unlocked():
             config.update(settings)
-    except (KeyError, TypeError, ValueError) as error:
+        check_config(config)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json describes no run of this version: {error}") from error
-    check_config(config)
     return config
 
 
@@ -204,12 +206,7 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 num_validation=config.data.num_validation,
                 seed=config.seed,
             )
-    split = config.evaluation.split
-    if not dataset.sizes(split).any():
-        raise ConfigError(
-            f"config.evaluation.split={split!r}, but no client has {split} examples. Give them "
-            "some by config.data.fractions, or without merge by config.data.num_validation."
-        )
+    check_split(dataset, config.evaluation.split)
     strangers = [i for i in config.attack.client_ids if not 0 <= i < dataset.num_clients]
     if strangers:
         raise ConfigError(
@@ -222,6 +219,19 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
             f"{dataset.num_clients} clients. Choose 1 to {dataset.num_clients}."
         )
     return dataset
+
+
+def check_split(dataset: data.FederatedDataset, split: str) -> None:
+    """Checks that there is something to evaluate on.
+
+    Raises:
+        ConfigError: If no client has examples in the split.
+    """
+    if not dataset.sizes(split).any():
+        raise ConfigError(
+            f"The split to evaluate on is {split!r}, but no client has {split} examples. Give them "
+            "some by config.data.fractions, or without merge by config.data.num_validation."
+        )
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:

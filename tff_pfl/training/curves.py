@@ -27,20 +27,25 @@ def read_curve(
     paths = sorted(pathlib.Path(run_dir, "clients").glob("round_*.csv"))
     if not paths:
         raise OutputDirectoryError(f"{run_dir} has no evaluations: clients/round_*.csv.")
-    rounds, means = [], []
+    rounds, means, columns = [], [], {}
     excluded = set(exclude_clients)
     for path in paths:
         with open(path, newline="") as file:
             clients = list(csv.DictReader(file))
+        columns.update(dict.fromkeys(clients[0]))
         if column not in clients[0]:
-            raise OutputDirectoryError(unknown_name(f"column of {path}", column, clients[0]))
+            continue  # not all evaluations have all
         values = [
             float(client[column])
             for client in clients
             if int(client["client_id"]) not in excluded and int(client["num_examples"])
         ]
+        if not values:
+            raise OutputDirectoryError(f"{path} has no clients but those left out.")
         rounds.append(int(path.stem.removeprefix("round_")))
         means.append(np.mean(values))
+    if not rounds:
+        raise OutputDirectoryError(unknown_name(f"column of {run_dir}", column, columns))
     return np.array(rounds), np.array(means)
 
 

@@ -66,17 +66,18 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         OutputDirectoryError: If there is no run, or none with a checkpoint.
         ConfigError: If the run's config is not one of this version.
     """
-    settings = os.path.join(run_dir, "config.json")
     store_path = os.path.join(run_dir, "checkpoint")
-    for path in (settings, store_path):
-        if not os.path.exists(path):
-            raise OutputDirectoryError(f"{run_dir} has no {os.path.basename(path)} of a run.")
-    with open(settings) as file:
-        config = configs.config_of_run(json.load(file))
+    config = configs.config_of_run(_settings(run_dir))
+    if not os.path.isdir(store_path) or not os.listdir(store_path):
+        raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     dataset = configs.build_dataset(config)
+    try:
+        options = dataclasses.replace(configs.evaluation_options(config), **changes)
+    except ValueError as error:
+        raise configs.ConfigError(str(error)) from error
+    configs.check_split(dataset, options.split)
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
-    options = dataclasses.replace(configs.evaluation_options(config), **changes)
     evaluator = Evaluator(process, model, dataset, options)
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
@@ -91,6 +92,10 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
             capacity=suitable_capacity(model, options.clients_per_call),
         )
         state, iterator, _ = Checkpoint(store, process, dataset).load(source)
+        if not iterator.round_num:
+            raise OutputDirectoryError(
+                f"{run_dir} has no checkpoint of a run: no round was committed."
+            )
         columns = evaluator(state, source, is_last=True)
     result = {
         "run": f"{config.algorithm.name} on {config.data.name}",
@@ -99,3 +104,14 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         "metrics": summarize(columns),
     }
     return result, columns
+
+
+def _settings(run_dir: str) -> Any:
+    path = os.path.join(run_dir, "config.json")
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise OutputDirectoryError(f"{run_dir} has no config.json of a run.") from error
+    except ValueError as error:
+        raise OutputDirectoryError(f"{path} is damaged: {error}.") from error

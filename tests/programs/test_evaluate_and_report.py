@@ -1,0 +1,140 @@
+"""The programs that look at runs, as a user runs them."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tff_pfl.training import default_config, run_program
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def python(*arguments):
+    # As users have it: without what pytest and other tests have set.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    config = default_config("ditto")
+    config.rounds = 2
+    config.clients_per_round = 2
+    config.data.num_clients = 4
+    config.local.epochs = 1
+    config.model.options.hidden = (4,)
+    config.evaluation.every = 1
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert run_program(config, str(path), set_context=lambda: None) == 0
+    return path
+
+
+def test_evaluate(run_dir, tmp_path):
+    output = tmp_path / "evaluated"
+    done = python(
+        "programs/evaluate.py",
+        f"--run_dir={run_dir}",
+        f"--output={output}",
+        "--synthetic=0,0.5",
+        "--subsample",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == "round 2 of ditto on digits"
+    assert lines[-1] == f"results: {output}.json, {output}.csv"
+    result = json.loads(output.with_suffix(".json").read_text())
+    assert result["options"]["subsample"] is True
+    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
+    with open(output.with_suffix(".csv"), newline="") as file:
+        clients = list(csv.DictReader(file))
+    assert len(clients) == 4
+    for model in ("personalized", "global"):
+        name = f"{model}/local_test/accuracy"
+        assert result["metrics"][f"{name}_mean"] == pytest.approx(final[f"{name}_mean"])
+        for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
+            assert any(line.strip().startswith(f"{model}/{pool}/accuracy") for line in lines)
+            for client in clients:
+                right = float(client[f"{model}/{pool}/accuracy"]) * int(client["num_examples"])
+                assert right == pytest.approx(round(right))  # of as many examples in each pool
+
+
+def test_report(run_dir, tmp_path):
+    path = tmp_path / "curves.png"
+    done = python(
+        "programs/report.py",
+        f"--runs=a run:{run_dir},the same:{run_dir}",
+        f"--output={path}",
+        "--column=global/local_test/loss",
+        "--exclude_clients=1,3",
+        "--log_scale",
+        "--top=5",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("", "")
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert path.stat().st_size > 5000
+
+
+# Runs a program once for each line of arguments, in processes that share their imports.
+RUN_EACH = """
+import json, os, runpy, sys
+from tff_pfl.runtime.startup import prepare_process
+prepare_process()
+import tff_pfl.training
+for line in map(json.loads, sys.argv[1:]):
+    sys.stdout.flush(), sys.stderr.flush()
+    process = os.fork()
+    if not process:
+        sys.argv = line
+        try:
+            runpy.run_path(line[0], run_name="__main__")
+        except SystemExit as ended:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(ended.code)  # without the seconds that it takes to clean up
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    print(f"exit code {code}", file=sys.stderr)
+"""
+
+
+def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
+    evaluate = ["programs/evaluate.py", f"--output={tmp_path / 'evaluated'}"]
+    report = ["programs/report.py", f"--output={tmp_path / 'curves.png'}"]
+    mistakes = {
+        "Fractions are numbers in [0, 1].": [*evaluate, "--run_dir=run", "--synthetic=0.5,1.5"],
+        "--synthetic=['half']: Fractions are": [*evaluate, "--run_dir=run", "--synthetic=half"],
+        "flag --split=train: value should be": [*evaluate, "--run_dir=run", "--split=train"],
+        "no_run has no config.json of a run": [*evaluate, "--run_dir=no_run"],
+        "Flag --run_dir must have a value": evaluate,
+        "Each is NAME:DIR.": [*report, f"--runs={run_dir}"],
+        "Ids are integers.": [*report, f"--runs=a:{run_dir}", "--exclude_clients=one"],
+        "no_run has no evaluations": [*report, f"--runs=a:{run_dir},b:no_run"],
+        "Did you mean 'global/local_test/loss'": [
+            *report,
+            f"--runs=a:{run_dir}",
+            "--column=global/local_test/los",
+        ],
+        "Flag --runs must have a value": report,
+    }
+    done = python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    *answers, nothing = done.stderr.split("exit code 1\n")
+    assert nothing == ""
+    for message, answer in zip(mistakes, answers, strict=True):
+        assert message in answer
+    assert list(tmp_path.iterdir()) == []
