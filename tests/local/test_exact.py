@@ -51,6 +51,7 @@ def test_it_is_the_gradient_of_the_mean_over_all_examples(model, batch_size, cap
     examples = make_examples(capacity=capacity)
     actual = exact_gradient(model, weights, examples, batch_size=batch_size)
     np.testing.assert_allclose(actual.loss, loss, rtol=1e-5)
+    np.testing.assert_allclose(actual.totals["loss"].total, tf.reduce_sum(losses), rtol=1e-5)
     for a, b in zip(tf.nest.flatten(actual.gradient), tf.nest.flatten(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -64,9 +65,9 @@ def test_it_is_the_gradient_of_the_mean_over_all_examples(model, batch_size, cap
 @pytest.mark.parametrize("capacity", [0, 5])
 def test_without_examples_everything_is_zero(model, capacity):
     weights = model.init(1)
-    gradient, loss = exact_gradient(model, weights, make_examples(0, capacity))
-    assert loss == 0.0
-    for leaf in tf.nest.flatten(gradient):
+    result = exact_gradient(model, weights, make_examples(0, capacity))
+    assert result.loss == 0.0
+    for leaf in tf.nest.flatten(result):
         assert not np.any(leaf)
     totals = evaluate(model, weights, make_examples(0, capacity))
     assert all(value == 0.0 for value in tf.nest.flatten(totals))
@@ -74,8 +75,8 @@ def test_without_examples_everything_is_zero(model, capacity):
 
 def test_on_a_quadratic():
     a, c, w = spd(3, seed=0), np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.2, -0.1])
-    gradient, loss = exact_gradient(
+    result = exact_gradient(
         quadratic_model(2, 1), weights_of(w, 2, 1), quadratic_examples(a, c, 0.7)
     )
-    np.testing.assert_allclose(vector_of(gradient), a @ (w - c), rtol=1e-5)
-    np.testing.assert_allclose(loss, (w - c) @ a @ (w - c) / 2 + 0.7, rtol=1e-5)
+    np.testing.assert_allclose(vector_of(result.gradient), a @ (w - c), rtol=1e-5)
+    np.testing.assert_allclose(result.loss, (w - c) @ a @ (w - c) / 2 + 0.7, rtol=1e-5)

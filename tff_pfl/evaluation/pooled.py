@@ -92,7 +92,7 @@ class PooledEvaluation:
         self._ends = np.cumsum(self._sizes)
         self._fractions = {f"generalization_{split}": 1.0}
         for fraction in synthetic:
-            self._fractions[f"synthetic{100 * fraction:.12g}_{split}"] = fraction
+            self._fractions[f"synthetic{100 * fraction:g}_{split}"] = fraction
 
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, clients_per_call: int = 25
