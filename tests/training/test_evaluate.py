@@ -191,6 +191,12 @@ def test_mistakes_are_one_message(run, tmp_path, capsys, make, message):
     assert not output.parent.exists()
 
 
+def test_a_run_from_before_there_were_attacks(run, tmp_path):
+    with_settings(lambda settings: settings.pop("attack"))(run, tmp_path / "old")
+    result, _ = evaluate_run(str(tmp_path / "old"))
+    assert result["round_num"] == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -120,7 +120,8 @@ def config_of_run(settings: typing.Any) -> ml_collections.ConfigDict:
     """
     try:
         config = default_config(settings["algorithm"]["name"])
-        missing = set(config) - set(settings)
+        # What earlier versions did not have, and did as its defaults say, may be missing.
+        missing = set(config) - set(settings) - {"attack", "paper"}
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} are missing")
         with config.unlocked():
