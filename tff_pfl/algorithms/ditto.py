@@ -31,6 +31,7 @@ from tff_pfl.templates import (
     PersonalizedProcess,
     aggregation_weight,
     compose_personalized_process,
+    last_own_model,
 )
 
 
@@ -89,10 +90,6 @@ def build_ditto(
             metrics=metrics,
         )
 
-    def personalize(weights, state, examples, context):
-        del examples, context
-        return trees.select(state.participations > 0, state.model, weights)
-
     return compose_personalized_process(
         server_init=lambda: model.init(seed),
         client_init=lambda client_id: OwnModel(model.init(seed), tf.constant(0)),
@@ -101,7 +98,7 @@ def build_ditto(
                 distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()
             )
         ],
-        personalize=Personalization(client_work=personalize, distribute=lambda weights: weights),
+        personalize=Personalization(client_work=last_own_model, distribute=lambda weights: weights),
         global_weights=lambda weights: weights,
         examples_type=examples_type,
         seed=seed,

@@ -32,6 +32,7 @@ from tff_pfl.templates import (
     PersonalizedProcess,
     aggregation_weight,
     compose_personalized_process,
+    last_own_model,
 )
 
 PERSONALIZED = ("global", "fine_tuned", "local")
@@ -92,7 +93,7 @@ def build_fedavg(
 
     def personalize(weights, state, examples, context):
         if personalized == "local":
-            return trees.select(state.participations > 0, state.model, weights)
+            return last_own_model(weights, state, examples, context)
         if personalized == "fine_tuned":
             return local.train(model, weights, examples, context, epochs=fine_tune_epochs).weights
         return weights

@@ -44,6 +44,7 @@ from tff_pfl.templates import (
     Personalization,
     PersonalizedProcess,
     compose_personalized_process,
+    last_own_model,
 )
 
 GRADIENTS = ("full", "pseudo")
@@ -238,10 +239,7 @@ def build_fedpg(
             ),
         ],
         personalize=Personalization(
-            distribute=lambda state: state.weights,
-            client_work=lambda weights, state, examples, context: trees.select(
-                state.participations > 0, state.model, weights
-            ),
+            distribute=lambda state: state.weights, client_work=last_own_model
         ),
         global_weights=lambda state: state.weights,
         examples_type=examples_type,

@@ -66,10 +66,8 @@ def _measure(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any
                 for i in range(first, first + cohort_size)
             ]
             start = time.perf_counter()
-            output = process.next(state, cohort)
-            state = output.state
+            state = process.next(state, cohort).state
             seconds.append(time.perf_counter() - start)
-            del output
         gram = np.asarray(state.algorithm.memory.gram)
         norms = np.sqrt(np.diag(gram))
         gram = tf.constant(gram / np.outer(norms, norms))

@@ -70,29 +70,26 @@ class Workload:
         return prototypes[y] + noise, y.astype(np.int32)
 
 
+_DESCENT_MLP = Workload(
+    network="mlp",
+    options={},
+    image_shape=(28, 28, 1),
+    clients=10,
+    examples_per_client=600,
+    epochs=1,
+    batch_size=50,
+    learning_rate=0.05,
+    contenders=(),
+)
+
 # FedPG's own, of clients with as many examples as in its paper on average.
 DESCENT_WORKLOADS: dict[str, Workload] = {
-    "mlp": Workload(
-        network="mlp",
-        options={},
-        image_shape=(28, 28, 1),
-        clients=10,
-        examples_per_client=600,
-        epochs=1,
-        batch_size=50,
-        learning_rate=0.05,
-        contenders=(),
-    ),
-    "cnn": Workload(
+    "mlp": _DESCENT_MLP,
+    "cnn": dataclasses.replace(
+        _DESCENT_MLP,
         network="cnn_fedpg",
-        options={},
         image_shape=(32, 32, 3),
-        clients=10,
         examples_per_client=500,
-        epochs=1,
-        batch_size=50,
-        learning_rate=0.05,
-        contenders=(),
     ),
 }
 

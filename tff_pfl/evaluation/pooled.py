@@ -13,6 +13,7 @@ once: `subsample`. It has the same expectation and more noise.
 """
 
 import collections
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,6 @@ class PooledEvaluation:
             batch_size: Examples of a forward pass; it does not change the result.
         """
         self._process = process
-        self._weights_type = model.weights_type
         self._score = _scores(model, process.client_type.data)
         self._subsample = subsample
         self._seed = seed
@@ -111,17 +111,16 @@ class PooledEvaluation:
         """
         num_clients = len(self._sizes)
         columns = collections.defaultdict(lambda: np.full(num_clients, np.nan))
+        of_global = {}
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
-            for client_id in range(num_clients):
-                self._reduce(columns, "global", client_id, scores)
+            of_global = {"global": scores}
         for start in range(0, num_clients, clients_per_call):
             ids = range(start, min(start + clients_per_call, num_clients))
             models = self._process.personalize(server_state, source.select_clients(ids))
             for client_id, scores in zip(ids, self._all_scores(models), strict=True):
-                self._reduce(columns, "personalized", client_id, scores)
-        in_order = sorted(columns, key=lambda name: name.startswith("global"))
-        return {name: columns[name] for name in in_order}
+                self._reduce(columns, client_id, {"personalized": scores} | of_global)
+        return dict(columns)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
         """For each model and metric, the score of every example of the pool."""
@@ -131,10 +130,11 @@ class PooledEvaluation:
             for index, first in enumerate(chunks[0])
         ]
 
-    def _reduce(self, columns, what, client_id, scores: Mapping[str, np.ndarray]) -> None:
-        for pool, fraction in self._fractions.items():
-            rows = self._rows(client_id, fraction)
-            for metric, values in scores.items():
+    def _reduce(self, columns, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Averages what each model scores over the client's pools."""
+        pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
+        for (what, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
+            for metric, values in metrics.items():
                 if len(rows):
                     mean = values[rows].mean(dtype=np.float64)
                     columns[f"{what}/{pool}/{metric}"][client_id] = mean

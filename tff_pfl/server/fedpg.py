@@ -145,7 +145,7 @@ class FedPGServer:
 
     def init(self, weights) -> Server:
         """The state before the first round."""
-        num_weights = sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(weights))
+        (num_weights,) = trees.to_vector(weights).shape
         search = Search(
             step_ladder.Ladder(tf.zeros([self.max_trials]), tf.constant(1)),
             losses=trees.no_rows([], tf.float32),

@@ -9,6 +9,7 @@ from tff_pfl.templates.exchange import (
     Personalization,
     aggregation_weight,
     exchanges_changed_by,
+    last_own_model,
 )
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.sequence_data import compose_with_sequence_data
@@ -27,4 +28,5 @@ __all__ = [
     "compose_personalized_process",
     "compose_with_sequence_data",
     "exchanges_changed_by",
+    "last_own_model",
 ]

@@ -284,8 +284,8 @@ class _TracedExchange:
         )
         empty = tf.equal(client.data.size, 0)
         finite = trees.all_finite(output.state, output.upload, weight, output.metrics, output.carry)
-        accepted = tf.reduce_all([carry.accepted, finite, tf.logical_not(empty)])
-        fails = tf.reduce_all([carry.accepted, tf.logical_not(finite), tf.logical_not(empty)])
+        takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
+        accepted = tf.logical_and(takes_part, finite)
 
         def accept(value):
             return trees.select(accepted, value, trees.zeros_like(value))
@@ -300,7 +300,7 @@ class _TracedExchange:
             report=_Report(
                 num_clients=count(accepted),
                 num_examples=accept(client.data.size),
-                num_nonfinite=count(fails),
+                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(finite))),
                 num_empty=count(empty),
                 totals=accept(collections.OrderedDict(output.metrics)),
             ),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.local import trees
 from tff_pfl.models.model import Mean
 from tff_pfl.names import check_names
 
@@ -119,6 +120,21 @@ class Personalization:
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
+
+
+def last_own_model(weights, state, examples, context):
+    """Client work of a `Personalization`: the client's model of the last round it took part in.
+
+    A client that never did has the global model it receives.
+
+    Args:
+        weights: `W`, the message.
+        state: A client state with the fields `model` and `participations`.
+        examples: Not used.
+        context: Not used.
+    """
+    del examples, context
+    return trees.select(state.participations > 0, state.model, weights)
 
 
 _CHANGES = contextvars.ContextVar("changes of exchanges", default=())

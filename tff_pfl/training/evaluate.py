@@ -16,7 +16,7 @@ from tff_pfl.training import config as configs
 from tff_pfl.training.checkpoint import Checkpoint
 from tff_pfl.training.metrics_log import write_table
 from tff_pfl.training.program import USER_ERRORS, suitable_capacity
-from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.run_directory import OutputDirectoryError, write_json
 from tff_pfl.training.summary import rows
 
 
@@ -42,9 +42,7 @@ def evaluate_program(
         set_context()
         result, columns = evaluate_run(run_dir, **changes)
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        with open(f"{output}.json", "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+        write_json(f"{output}.json", result)
         write_table(f"{output}.csv", columns)
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)

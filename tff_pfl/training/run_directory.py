@@ -126,11 +126,7 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a file completely or not at all."""
-        temporary = self.file(f"{name}.tmp")
-        with open(temporary, "w") as file:
-            json.dump(value, file, indent=2)
-            file.write("\n")
-        os.replace(temporary, self.file(name))
+        write_json(self.file(name), value)
 
     def _delete(self, name):
         path = self.file(name)
@@ -178,6 +174,15 @@ class RunDirectory:
                 "Resume it with its own, or choose another --output_dir. Only "
                 f"{', '.join(RESUMABLE)} may change."
             )
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a file completely or not at all."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+    os.replace(temporary, path)
 
 
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
