@@ -173,9 +173,7 @@ class FedPGServer:
             round_num: int32 scalar.
         """
         uploads = stack.accepted(stack.value.client_id)
-        memory = server.memory
-        if not self._uses_memory:
-            memory = gradient_memory.empty_memory(0, uploads.gradient.shape[1])
+        memory = server.memory or gradient_memory.empty_memory(0, uploads.gradient.shape[1])
         grams = gradient_memory.gram_matrices(uploads.gradient, memory)
         norms = tf.sqrt(tf.linalg.diag_part(grams.online))
         live = norms > ZERO_GRADIENT
@@ -184,18 +182,7 @@ class FedPGServer:
         absent = gradient_memory.absent(memory, uploads.client_id, round_num, window)
         norm, num_outliers = common_descent.common_norm(norms, live, self.outlier_ratio)
         fairness_gradient = common_descent.fairness_weights(uploads.loss, live)
-        if self.direction == "mean":
-            descent = common_descent.mean_descent(grams)
-        else:
-            descent = common_descent.min_norm_descent(
-                grams,
-                live,
-                absent,
-                fairness_gradient if self.fairness else None,
-                norm,
-                fair_from=self.fair_from,
-                rescale_with=self.rescale_with,
-            )
+        descent = self._descent(grams, live, absent, fairness_gradient, norm)
         direction = -_combination(descent.online, uploads.gradient)
         if self._uses_memory:
             direction -= _combination(descent.absent, memory.gradients)
@@ -206,12 +193,7 @@ class FedPGServer:
 
         step, search = self.local.learning_rate(round_num), ()
         if self.step_search:
-            ladder = step_ladder.make_ladder(
-                step,
-                descent.sigma,
-                doublings=self.search_doublings,
-                max_trials=self.max_trials,
-            )
+            ladder = self._ladder(step, descent)
             step = tf.constant(0.0)
             search = Search(ladder, uploads.loss, descent.slopes, live, fairness_gradient)
         plan = Plan(round_num, step, direction, uploads.client_id, gamma, search)
@@ -264,6 +246,24 @@ class FedPGServer:
         """The `gamma_i` of a client of the cohort."""
         plan = server.plan
         return tf.reduce_sum(tf.where(tf.equal(plan.client_ids, client_id), plan.gamma, 0.0))
+
+    def _descent(self, grams, live, absent, fairness_gradient, norm):
+        if self.direction == "mean":
+            return common_descent.mean_descent(grams)
+        return common_descent.min_norm_descent(
+            grams,
+            live,
+            absent,
+            fairness_gradient if self.fairness else None,
+            norm,
+            fair_from=self.fair_from,
+            rescale_with=self.rescale_with,
+        )
+
+    def _ladder(self, rate, descent):
+        return step_ladder.make_ladder(
+            rate, descent.sigma, doublings=self.search_doublings, max_trials=self.max_trials
+        )
 
     def _gamma(self, grams, descent, live, absent):
         gamma = tf.where(live, tf.constant(self.gamma), 0.0)

@@ -26,6 +26,22 @@ _DEPENDENT = 1e-11  # squared distance from the span of the others, relative to 
 _STEPS_PER_COLUMN = 20  # far above what is needed; the bound that a loop needs to end
 
 
+class _Hull(NamedTuple):
+    """The columns, in units of the shortest.
+
+    Attributes:
+        gram: float64 `[k, k]`, `P`.
+        shifted: float64 `[k, k]`, `M`.
+        norms: float64 `[k]`.
+        valid: bool `[k]`.
+    """
+
+    gram: Any
+    shifted: Any
+    norms: Any
+    valid: Any
+
+
 class _Search(NamedTuple):
     """The state of the search.
 
@@ -73,11 +89,11 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
     # All is measured in the smallest column, whose norm no solution exceeds.
     least = tf.reduce_min(tf.where(valid & (squared_norms > 0.0), squared_norms, np.inf))
     unit = tf.where(tf.math.is_finite(least), least, 1.0)
-    gram, norms = gram / unit, tf.sqrt(squared_norms / unit)
-    shifted = gram + 1.0
+    gram /= unit
+    hull = _Hull(gram, gram + 1.0, tf.sqrt(squared_norms / unit), valid)
 
-    shortest = tf.argmin(tf.where(valid, norms, np.inf), output_type=tf.int32)
-    first = _one_hot(shortest, num_columns)
+    shortest = tf.argmin(tf.where(valid, hull.norms, np.inf), output_type=tf.int32)
+    first = _one_hot(shortest, valid)
     alone = tf.where(first, tf.cast(valid, tf.float64), 0.0)
     start = _Search(
         step=tf.constant(0),
@@ -85,77 +101,19 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
         weights=alone,
         chosen=first,
         inverse=tf.where(
-            _both(first), 1.0 / _nonzero(shifted), tf.eye(num_columns, dtype=tf.float64)
+            _both(first), 1.0 / _nonzero(hull.shifted), tf.eye(num_columns, dtype=tf.float64)
         ),
         blocked=tf.zeros_like(first),
         best=alone,
         squared_norm=tf.constant(np.inf, tf.float64),
     )
 
-    zero = tf.constant(0.0, tf.float64)
-
-    def step(search: _Search) -> tuple[_Search]:
-        target = _affine_minimiser(shifted, search)
-        outside = search.chosen & (target <= 0.0)
-        is_outside = tf.reduce_any(outside)
-
-        # Towards the target, until the first weight is 0.
-        lengths = tf.where(outside, search.weights / _nonzero(search.weights - target), np.inf)
-        leaving = tf.argmin(lengths, output_type=tf.int32)
-        length = tf.clip_by_value(tf.gather(lengths, leaving), 0.0, 1.0)
-        on_face = tf.maximum(search.weights + length * (target - search.weights), zero)
-        leaves = is_outside & _one_hot(leaving, num_columns)
-
-        # At the target: which column can improve it most?
-        products = tf.linalg.matvec(gram, target)
-        squared_norm = tf.reduce_sum(target * products)
-        rounding = _ROUNDING * norms * tf.reduce_sum(tf.abs(target) * norms)
-        violation = tf.where(
-            valid & ~search.chosen & ~search.blocked & (products < squared_norm - rounding),
-            (squared_norm - products) / tf.maximum(norms, 1e-300),
-            -np.inf,
-        )
-        entering = tf.argmax(violation, output_type=tf.int32)
-        is_best = ~is_outside & (squared_norm < search.squared_norm)
-        # Without rounding, each point in the hull is shorter than that of the set before.
-        goes_on = is_best | tf.reduce_any(search.blocked)
-        done = ~is_outside & ~(goes_on & (tf.gather(violation, entering) > 0.0))
-
-        # The inverse without the one column or with the other: a change of rank one.
-        without = tf.gather(search.inverse, leaving)
-        column = tf.gather(shifted, entering)
-        diagonal = tf.gather(column, entering)
-        column = tf.where(search.chosen, column, zero)
-        combination = tf.linalg.matvec(search.inverse, column)
-        rest = diagonal - tf.reduce_sum(column * combination)
-        is_independent = rest > _DEPENDENT * diagonal
-        enters = ~is_outside & ~done & is_independent
-        enter = _one_hot(entering, num_columns)
-        with_it = combination - tf.cast(enter, tf.float64)
-        change = tf.where(is_outside, without, with_it)
-        factor = tf.where(
-            is_outside, -1.0 / _nonzero(tf.gather(without, leaving)), 1.0 / _nonzero(rest)
-        )
-        factor = tf.where(is_outside | enters, factor, zero)
-        # On the diagonal: 1 outside of the set.
-        outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
-        inverse = search.inverse + factor * change[:, tf.newaxis] * change
-        inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
-        return (
-            _Search(
-                step=search.step + 1,
-                done=done,
-                weights=tf.where(is_outside, tf.where(leaves, zero, on_face), target),
-                chosen=(search.chosen & ~leaves) | (enters & enter),
-                inverse=inverse,
-                blocked=~(is_outside | enters) & (search.blocked | (~done & enter)),
-                best=tf.where(is_best, target, search.best),
-                squared_norm=tf.where(is_best, squared_norm, search.squared_norm),
-            ),
-        )
-
     bound = _STEPS_PER_COLUMN * (num_columns + 5)
-    (end,) = tf.while_loop(lambda search: ~search.done & (search.step < bound), step, (start,))
+    (end,) = tf.while_loop(
+        lambda search: ~search.done & (search.step < bound),
+        lambda search: (_step(hull, search),),
+        (start,),
+    )
     weights = tf.maximum(end.best, 0.0)
     return weights / tf.maximum(tf.reduce_sum(weights), 1e-300)
 
@@ -172,12 +130,87 @@ def min_norm_computation(num_columns: int | None = None) -> tff.Computation:
     )
 
 
-def _affine_minimiser(shifted, search):
+def _step(hull: _Hull, search: _Search) -> _Search:
+    """A column leaves the set, or one comes, or the search is done."""
+    zero = tf.constant(0.0, tf.float64)
+    target = _affine_minimiser(hull, search)
+    outside = search.chosen & (target <= 0.0)
+    is_outside = tf.reduce_any(outside)
+
+    # Towards the target, until the first weight is 0.
+    lengths = tf.where(outside, search.weights / _nonzero(search.weights - target), np.inf)
+    leaving = tf.argmin(lengths, output_type=tf.int32)
+    length = tf.clip_by_value(tf.gather(lengths, leaving), 0.0, 1.0)
+    on_face = tf.maximum(search.weights + length * (target - search.weights), zero)
+    leaves = is_outside & _one_hot(leaving, search.chosen)
+
+    # At the target: which column can improve it most?
+    violation, squared_norm = _violation(hull, search, target)
+    entering = tf.argmax(violation, output_type=tf.int32)
+    is_best = ~is_outside & (squared_norm < search.squared_norm)
+    # Without rounding, each point in the hull is shorter than that of the set before.
+    goes_on = is_best | tf.reduce_any(search.blocked)
+    done = ~is_outside & ~(goes_on & (tf.gather(violation, entering) > 0.0))
+
+    # The inverse without the one column or with the other: a change of rank one.
+    without = tf.gather(search.inverse, leaving)
+    with_it, rest, is_independent = _bordering(hull, search, entering)
+    enters = ~is_outside & ~done & is_independent
+    enter = _one_hot(entering, search.chosen)
+    change = tf.where(is_outside, without, with_it - tf.cast(enter, tf.float64))
+    factor = tf.where(
+        is_outside, -1.0 / _nonzero(tf.gather(without, leaving)), 1.0 / _nonzero(rest)
+    )
+    factor = tf.where(is_outside | enters, factor, zero)
+    # On the diagonal: 1 outside of the set.
+    outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
+    inverse = search.inverse + factor * change[:, tf.newaxis] * change
+    inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
+    return _Search(
+        step=search.step + 1,
+        done=done,
+        weights=tf.where(is_outside, tf.where(leaves, zero, on_face), target),
+        chosen=(search.chosen & ~leaves) | (enters & enter),
+        inverse=inverse,
+        blocked=~(is_outside | enters) & (search.blocked | (~done & enter)),
+        best=tf.where(is_best, target, search.best),
+        squared_norm=tf.where(is_best, squared_norm, search.squared_norm),
+    )
+
+
+def _violation(hull, search, target):
+    """How much each column could improve the target, -inf if not at all; its squared norm."""
+    products = tf.linalg.matvec(hull.gram, target)
+    squared_norm = tf.reduce_sum(target * products)
+    rounding = _ROUNDING * hull.norms * tf.reduce_sum(tf.abs(target) * hull.norms)
+    improves = hull.valid & (products < squared_norm - rounding)
+    violation = tf.where(
+        improves & ~search.chosen & ~search.blocked,
+        (squared_norm - products) / tf.maximum(hull.norms, 1e-300),
+        -np.inf,
+    )
+    return violation, squared_norm
+
+
+def _bordering(hull, search, entering):
+    """A column as the combination of the set's, its squared distance from them, whether it has one.
+
+    The column is one of `M`.
+    """
+    column = tf.gather(hull.shifted, entering)
+    diagonal = tf.gather(column, entering)
+    column = tf.where(search.chosen, column, tf.zeros_like(column))
+    combination = tf.linalg.matvec(search.inverse, column)
+    rest = diagonal - tf.reduce_sum(column * combination)
+    return combination, rest, rest > _DEPENDENT * diagonal
+
+
+def _affine_minimiser(hull, search):
     """The weights of the point of the set's affine hull that is nearest to the origin."""
     ones = tf.cast(search.chosen, tf.float64)
     solution = ones * tf.linalg.matvec(search.inverse, ones)
     # Once more for what rounding left, as the inverse has gone through many changes.
-    residual = ones * (1.0 - tf.linalg.matvec(shifted, solution))
+    residual = ones * (1.0 - tf.linalg.matvec(hull.shifted, solution))
     solution += ones * tf.linalg.matvec(search.inverse, residual)
     return solution / _nonzero(tf.reduce_sum(solution))
 
@@ -186,8 +219,9 @@ def _both(mask):
     return mask[:, tf.newaxis] & mask
 
 
-def _one_hot(index, depth):
-    return tf.equal(tf.range(depth), index)
+def _one_hot(index, like):
+    size = tf.size(like) if like.shape[0] is None else like.shape[0]
+    return tf.equal(tf.range(size), index)
 
 
 def _nonzero(x):

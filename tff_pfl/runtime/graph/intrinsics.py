@@ -11,16 +11,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import values
+from tff_pfl.runtime.graph import sequences, values
 from tff_pfl.runtime.graph.values import Clients, Function, Shared, Stacked
 
 # The bits of a secure sum: one of 63 is left for the sum of two values.
 _MAX_SECURE_BITS = 62
 _ABOVE_BOUND = "A client's value is larger than maximum of the secure sum."
-# Sequences of fewer elements are reduced without a loop, so that they can be vectorized.
-_FEW_ELEMENTS = 8
 
-HANDLERS: dict[str, Callable] = {}  # by URI: (lowering, type signature, argument) -> value
+# By URI: (lowering, type signature, argument) -> value.
+HANDLERS: dict[str, Callable] = dict(sequences.HANDLERS)
 
 
 def _lowers(*uris):
@@ -109,7 +108,7 @@ def _select(lowering, type_signature, argument):
 
 @_lowers("federated_sum")
 def _sum(lowering, type_signature, argument):
-    return lowering.reduce_clients(argument, _sum_leaf, tf.add_n, _zeros)
+    return lowering.reduce_clients(argument, _sum_leaf, tf.add_n, values.zeros)
 
 
 def _tensor(leaf) -> tf.Tensor:
@@ -124,11 +123,6 @@ def _sum_leaf(leaf, size):
             return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
         return leaf.value * tf.cast(size, dtype)
     return tf.reduce_sum(leaf.tensor, axis=0)
-
-
-def _zeros(leaf_type):
-    shape = [0 if dimension is None else dimension for dimension in leaf_type.shape]
-    return tf.zeros(shape, values.dtype(leaf_type))
 
 
 @_lowers("federated_mean")
@@ -187,7 +181,7 @@ def _extreme(lowering, argument, combine, reduce, limit):
         return tf.cast(tf.constant(limit(limits(dtype)), dtype), values.dtype(tensor_type))
 
     def empty(leaf_type):
-        return tf.zeros_like(_zeros(leaf_type)) + start(leaf_type)
+        return tf.zeros_like(values.zeros(leaf_type)) + start(leaf_type)
 
     def leaf(leaf, size):
         extreme = leaf.value if isinstance(leaf, Shared) else reduce(leaf.tensor, axis=0)
@@ -310,66 +304,6 @@ def _for_each_leaf(value, member) -> list:
     return values.flatten(value) if isinstance(value, tuple) else [value] * count
 
 
-# Sequences.
-
-
-@_lowers("sequence_map")
-def _sequence_map(lowering, type_signature, argument):
-    function, sequence = argument
-    element_type = type_signature.result.element
-    if isinstance(sequence, values.Elements):
-        return values.Elements(
-            sequence.keys, lambda key: function.call(sequence.element(key)), element_type
-        )
-
-    argument_type = type_signature.parameter[1].element
-
-    def call(*tensors):
-        element = function.call(values.from_components(argument_type, tensors))
-        return values.components(element_type, element)
-
-    return values.to_variant(values.to_dataset(sequence, argument_type).map(call))
-
-
-@_lowers("sequence_reduce")
-def _sequence_reduce(lowering, type_signature, argument):
-    sequence, zero, function = argument
-    return _reduce(sequence, type_signature.parameter[0].element, zero, function)
-
-
-@_lowers("sequence_sum")
-def _sequence_sum(lowering, type_signature, sequence):
-    element_type = type_signature.parameter.element
-    zero = values.pack(element_type, map(_zeros, values.leaf_types(element_type)))
-    plus = Function(
-        lambda argument: values.pack(
-            element_type, map(tf.add, values.flatten(argument[0]), values.flatten(argument[1]))
-        ),
-        tff.types.FunctionType((element_type, element_type), element_type),
-    )
-    return _reduce(sequence, element_type, zero, plus)
-
-
-def _reduce(sequence, element_type, zero, function):
-    state_type = function.type_signature.parameter[0]
-    if isinstance(sequence, values.Elements):
-        count = sequence.keys.shape[0]
-        if count is not None and count <= _FEW_ELEMENTS:
-            for index in range(count):
-                zero = function.call((zero, sequence.element(sequence.keys[index])))
-            return zero
-        sequence = sequence.to_variant()
-
-    def step(state, tensors):
-        state = values.pack(state_type, iter(state))
-        element = values.from_components(element_type, tensors)
-        return tuple(map(values.as_tensor, values.flatten(function.call((state, element)))))
-
-    start = tuple(map(values.as_tensor, values.flatten(zero)))
-    leaves = values.to_dataset(sequence, element_type).reduce(start, step)
-    return values.pack(state_type, iter(leaves))
-
-
 # What the operators of TFF's values are.
 
 
@@ -390,7 +324,7 @@ def _divide(lowering, type_signature, argument):
 
 @_lowers("generic_zero")
 def _zero(lowering, type_signature, argument):
-    return values.pack(type_signature, map(_zeros, values.leaf_types(type_signature)))
+    return values.pack(type_signature, map(values.zeros, values.leaf_types(type_signature)))
 
 
 def _elementwise(lowering, type_signature, operation, argument):

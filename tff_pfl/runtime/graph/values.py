@@ -73,6 +73,12 @@ def dtype(type_spec: tff.types.TensorType) -> tf.DType:
     return tf.dtypes.as_dtype(type_spec.dtype.type)
 
 
+def zeros(leaf_type: tff.types.TensorType) -> tf.Tensor:
+    """The zero of a type; without elements where a dimension is open."""
+    shape = [0 if dimension is None else dimension for dimension in leaf_type.shape]
+    return tf.zeros(shape, dtype(leaf_type))
+
+
 @dataclasses.dataclass(frozen=True)
 class Elements:
     """A sequence given by keys, `[num_elements]`, and the element that belongs to a key."""
