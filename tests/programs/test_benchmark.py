@@ -2,27 +2,16 @@
 
 import dataclasses
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
+from tests.runs import run_python
 from tff_pfl import benchmarks
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(*arguments, **variables):
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    return subprocess.run(
-        [sys.executable, ROOT / "programs" / "benchmark.py", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment | {"PYTHONPATH": str(ROOT)} | variables,
-    )
+    return run_python("programs/benchmark.py", *arguments, **variables)
 
 
 def test_it_prints_json_lines_and_nothing_else():

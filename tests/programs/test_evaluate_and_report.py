@@ -2,49 +2,25 @@
 
 import csv
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
-from tff_pfl.training import default_config, run_program
-
-ROOT = pathlib.Path(__file__).parents[2]
-
-
-def python(*arguments):
-    # As users have it: without what pytest and other tests have set.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+from tests.runs import run_python, tiny_config
+from tff_pfl.training import run_program
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    config = default_config("ditto")
-    config.rounds = 2
-    config.clients_per_round = 2
-    config.data.num_clients = 4
-    config.local.epochs = 1
-    config.model.options.hidden = (4,)
-    config.evaluation.every = 1
     path = tmp_path_factory.mktemp("runs") / "run"
-    assert run_program(config, str(path), set_context=lambda: None) == 0
+    assert (
+        run_program(tiny_config(evaluation={"every": 1}), str(path), set_context=lambda: None) == 0
+    )
     return path
 
 
 def test_evaluate(run_dir, tmp_path):
     output = tmp_path / "evaluated"
-    done = python(
+    done = run_python(
         "programs/evaluate.py",
         f"--run_dir={run_dir}",
         f"--output={output}",
@@ -74,7 +50,7 @@ def test_evaluate(run_dir, tmp_path):
 
 def test_report(run_dir, tmp_path):
     path = tmp_path / "curves.png"
-    done = python(
+    done = run_python(
         "programs/report.py",
         f"--runs=a run:{run_dir},the same:{run_dir}",
         f"--output={path}",
@@ -129,7 +105,7 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         ],
         "Flag --runs must have a value": report,
     }
-    done = python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
+    done = run_python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

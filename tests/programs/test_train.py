@@ -2,7 +2,6 @@
 
 import csv
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -10,7 +9,8 @@ import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.runs import ROOT, run_python
+
 SMALL = [
     "--config.rounds=4",
     "--config.clients_per_round=3",
@@ -21,22 +21,11 @@ SMALL = [
 
 
 def command(output_dir, *flags, config="configs/digits.py:ditto"):
-    program = [sys.executable, "programs/train.py", f"--config={config}"]
-    return [*program, f"--output_dir={output_dir}", *flags]
+    return ["programs/train.py", f"--config={config}", f"--output_dir={output_dir}", *flags]
 
 
 def train(output_dir, *flags, **options):
-    # As users have it: without what pytest and other tests have set.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    return subprocess.run(
-        command(output_dir, *flags, **options),
-        cwd=ROOT,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    return run_python(*command(output_dir, *flags, **options))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +67,7 @@ def test_a_finished_run_is_only_printed_again(finished):
 def start_and_wait_for_rounds(path, rounds, *flags):
     """Starts a run and returns its process once its CSV has some rows."""
     process = subprocess.Popen(
-        command(path, *flags),
+        [sys.executable, *command(path, *flags)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

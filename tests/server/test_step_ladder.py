@@ -199,36 +199,22 @@ class TestByHand:
         trials = [[0.5, 0.9, 0.97], [1.9, 1.8, 1.9]]  # the ratios: 3.8, 2, 1.96
         assert choose_simply(losses, slopes, trials) == (1, True)
 
-    def test_fairness_must_decrease_as_its_gradient_says(self):
-        losses, slopes = np.array([1.0, 2.0]), np.array([-1.0, -4.0])
-        gradient = fairness_gradient(losses, np.ones(2, bool))
-        assert gradient @ slopes < 0.0
-        trials = np.float32([[0.92, 0.95], [1.77, 1.80]])
+    @pytest.mark.parametrize(
+        "slopes, trials, sign",
+        [
+            # Both decrease enough in the losses, and 1.77 / 0.92 < 2 is fairer, but by too little.
+            ([-1.0, -4.0], [[0.92, 0.95], [1.77, 1.80]], -1.0),
+            # Fairness must not get worse even if its gradient says so.
+            ([-4.0, -1.0], [[0.79, 0.8], [1.78, 1.5]], 1.0),
+        ],
+    )
+    def test_fairness_must_decrease_as_its_gradient_says(self, slopes, trials, sign):
+        losses, slopes, live = np.array([1.0, 2.0]), np.array(slopes), np.ones(2, bool)
+        gradient = fairness_gradient(losses, live)
+        assert np.sign(gradient @ slopes) == sign
+        ladder = ladder_of(2.0, max_trials=2)
         index, accepted = choose(
-            ladder_of(2.0, max_trials=2),
-            losses.astype(np.float32),
-            slopes,
-            np.ones(2, bool),
-            gradient,
-            trials,
-            0.5,
-        )
-        # Both decrease enough in the losses, and 1.77 / 0.92 < 2 is fairer, but by too little.
-        assert (index, accepted) == (1, True)
-
-    def test_fairness_must_not_get_worse_even_if_its_gradient_says_so(self):
-        losses, slopes = np.array([1.0, 2.0]), np.array([-4.0, -1.0])
-        gradient = fairness_gradient(losses, np.ones(2, bool))
-        assert gradient @ slopes > 0.0
-        trials = np.float32([[0.79, 0.8], [1.78, 1.5]])
-        index, accepted = choose(
-            ladder_of(2.0, max_trials=2),
-            losses.astype(np.float32),
-            slopes,
-            np.ones(2, bool),
-            gradient,
-            trials,
-            0.5,
+            ladder, np.float32(losses), slopes, live, gradient, np.float32(trials), 0.5
         )
         assert (index, accepted) == (1, True)
 

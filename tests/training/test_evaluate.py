@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.runs import tiny_config
 from tff_pfl.training import (
     OutputDirectoryError,
-    default_config,
     evaluate_program,
     evaluate_run,
     run_program,
@@ -25,14 +25,8 @@ def keep_the_context():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The directory of a finished run of two rounds."""
-    config = default_config("ditto")
-    config.rounds = 2
-    config.clients_per_round = 2
-    config.data.num_clients = 4
-    config.local.epochs = 1
-    config.model.options.hidden = (4,)
     path = tmp_path_factory.mktemp("runs") / "run"
-    assert run_program(config, str(path), set_context=keep_the_context) == 0
+    assert run_program(tiny_config(), str(path), set_context=keep_the_context) == 0
     return path
 
 

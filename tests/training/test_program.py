@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from tests.runs import tiny_config
 from tff_pfl import runtime
-from tff_pfl.training import default_config, parse_flags, run_program
+from tff_pfl.training import parse_flags, run_program
 
 
 @pytest.fixture(autouse=True)
@@ -14,19 +15,8 @@ def keep_the_context_of_the_tests(monkeypatch):
     monkeypatch.setattr(runtime, "set_cpp_context", lambda: None, raising=False)
 
 
-def small(**changes):
-    config = default_config("ditto")
-    config.rounds = 1
-    config.clients_per_round = 2
-    config.data.num_clients = 4
-    config.model.options.hidden = (4,)
-    for key, value in changes.items():
-        config[key] = value
-    return config
-
-
 def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
-    assert run_program(small(clients_per_round=5), str(tmp_path / "run")) == 1
+    assert run_program(tiny_config(clients_per_round=5), str(tmp_path / "run")) == 1
     assert capsys.readouterr().err == (
         "error: config.clients_per_round=5, but the federation has only 4 clients. Choose 1 to 4.\n"
     )
@@ -40,34 +30,34 @@ def test_missing_data_says_what_to_pass(tmp_path, capsys, monkeypatch):
         raise data.DataNotFoundError(f"{name} is not in {data_dir}: pass data_dir")
 
     monkeypatch.setattr(data, "load", not_found)
-    assert run_program(small(), str(tmp_path / "run")) == 1
+    assert run_program(tiny_config(), str(tmp_path / "run")) == 1
     assert capsys.readouterr().err.startswith("error: digits is not in None")
 
 
 def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
     path = str(tmp_path / "run")
-    assert run_program(small(), path) == 0
+    assert run_program(tiny_config(), path) == 0
     printed = capsys.readouterr().out
     assert f"results: {path}" in printed
-    assert run_program(small(), path) == 1
+    assert run_program(tiny_config(), path) == 1
     assert "holds a run already" in capsys.readouterr().err
-    assert run_program(small(), path, resume=True) == 0
+    assert run_program(tiny_config(), path, resume=True) == 0
     assert capsys.readouterr().out.strip() == printed[printed.index("ditto on digits") :].strip()
     capsys.readouterr()
-    assert run_program(small(seed=1), path, resume=True) == 1
+    assert run_program(tiny_config(seed=1), path, resume=True) == 1
     assert "seed: 0 then, 1 now" in capsys.readouterr().err
-    assert run_program(small(seed=1), path, overwrite=True) == 0
+    assert run_program(tiny_config(seed=1), path, overwrite=True) == 0
     assert capsys.readouterr().out != printed
     with open(os.path.join(path, "config.json")) as file:
         assert json.load(file)["seed"] == 1
 
 
 def test_files_and_folders_that_cannot_be_had(tmp_path, capsys):
-    config = small()
+    config = tiny_config()
     config.data.partition_file = str(tmp_path / "no.npz")
     assert run_program(config, str(tmp_path / "run")) == 1
     assert "no.npz" in capsys.readouterr().err
-    assert run_program(small(), "/proc/run") == 1
+    assert run_program(tiny_config(), "/proc/run") == 1
     assert capsys.readouterr().err.startswith("error: ")
 
 

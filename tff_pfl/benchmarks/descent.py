@@ -1,6 +1,7 @@
 """What a round of FedPG costs as cohorts grow, and what of it is the quadratic program."""
 
 import concurrent.futures
+import dataclasses
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ def measure_descent(
 
     Args:
         name: Of the workload.
-        workload: Model and data; its number of clients is not used.
+        workload: Model and data; how many clients it has does not matter.
         cohort_sizes: Clients online. Of seven times as many the server remembers gradients.
         rounds: Rounds that count, after those in which all gradients come in.
     """
@@ -54,15 +55,14 @@ def _measure(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any
             memory_size=population,
             seed=SEED,
         )
-        data = workload.data()
+        images, labels = dataclasses.replace(workload, clients=population).data()
         size = np.int32(workload.examples_per_client)
         state, client_state = process.initialize(), process.initialize_client(np.int32(0))
         seconds = []
         for round_num in range(_TURNS + 1 + rounds):
             first = round_num % _TURNS * cohort_size
             cohort = [
-                # The images of a workload's few clients serve all of the federation.
-                Client(np.int32(i), client_state, Examples(*(a[i % len(a)] for a in data), size))
+                Client(np.int32(i), client_state, Examples(images[i], labels[i], size))
                 for i in range(first, first + cohort_size)
             ]
             start = time.perf_counter()

@@ -27,6 +27,7 @@ class Workload:
         learning_rate: Small enough that the order of the batches hardly changes the loss.
         contenders: Keys of `CONTENDERS`; who runs it unless asked otherwise.
         gpu_contenders: Who else does on a machine with GPUs.
+        classes_per_client: So many classes, drawn for each client, are all that it has.
     """
 
     network: str
@@ -39,6 +40,7 @@ class Workload:
     learning_rate: float
     contenders: tuple[str, ...]
     gpu_contenders: tuple[str, ...] = ()
+    classes_per_client: int = _NUM_CLASSES
 
     def default_contenders(self) -> tuple[str, ...]:
         """Who runs it on this machine unless asked otherwise."""
@@ -65,9 +67,13 @@ class Workload:
         """
         rng = np.random.default_rng(SEED)
         prototypes = rng.integers(0, 128, (_NUM_CLASSES, *self.image_shape), np.uint8)
-        y = rng.integers(_NUM_CLASSES, size=(self.clients, self.examples_per_client))
-        noise = rng.integers(0, 128, (*y.shape, *self.image_shape), np.uint8)
-        return prototypes[y] + noise, y.astype(np.int32)
+        size = (self.clients, self.examples_per_client)
+        classes = rng.permuted(np.tile(np.arange(_NUM_CLASSES), (self.clients, 1)), axis=1)
+        drawn = rng.integers(self.classes_per_client, size=size)
+        y = np.take_along_axis(classes, drawn, axis=1)
+        images = rng.integers(0, 128, (*size, *self.image_shape), np.uint8)
+        images += prototypes[y]
+        return images, y.astype(np.int32)
 
 
 _DESCENT_MLP = Workload(
@@ -80,9 +86,11 @@ _DESCENT_MLP = Workload(
     batch_size=50,
     learning_rate=0.05,
     contenders=(),
+    classes_per_client=2,
 )
 
-# FedPG's own, of clients with as many examples as in its paper on average.
+# FedPG's own, of clients with as many examples as in its paper on average, and as in its Table 2
+# with two classes, so that many of their gradients matter.
 DESCENT_WORKLOADS: dict[str, Workload] = {
     "mlp": _DESCENT_MLP,
     "cnn": dataclasses.replace(

@@ -1,0 +1,41 @@
+"""Runs of programs as users start them, and a config that takes a moment."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from tff_pfl.training import default_config
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def run_python(*arguments, **variables) -> subprocess.CompletedProcess:
+    """Runs Python in the repository, without what pytest and other tests have set.
+
+    Args:
+        *arguments: Its command line.
+        **variables: Of the environment.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)} | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+
+def tiny_config(**changes):
+    """Ditto on digits: 2 of 4 clients in each of 2 rounds, and 4 hidden units."""
+    config = default_config("ditto")
+    config.rounds = 2
+    config.clients_per_round = 2
+    config.data.num_clients = 4
+    config.local.epochs = 1
+    config.model.options.hidden = (4,)
+    config.update(changes)
+    return config
