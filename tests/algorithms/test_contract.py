@@ -18,7 +18,7 @@ from tests.federation import (
     random_examples,
     tiny_model,
 )
-from tff_pfl.algorithms import ALGORITHMS, builder, hyperparameters
+from tff_pfl.algorithms import ALGORITHMS, build, builder, hyperparameters
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import Examples, examples_type
@@ -45,7 +45,16 @@ class Subject:
         self.process = self.build()
 
     def build(self, examples=EXAMPLES_TYPE, seed=3):
-        return builder(self.name)(self.model, examples, local_sgd(), **self.options, seed=seed)
+        return build(
+            self.name,
+            self.model,
+            examples,
+            local_sgd(),
+            num_clients=8,
+            clients_per_round=3,
+            seed=seed,
+            **self.options,
+        )
 
     @functools.cached_property
     def float_process(self):
@@ -250,6 +259,14 @@ def test_bytes_are_those_of_the_model(subject):
             subject.options.get("personal_layers"), 0
         )
         expected = (shared, shared + weight_bytes if shared else 0)
+    elif subject.name.startswith("pgfed"):
+        # Weights and auxiliary gradient, how many sent theirs. Change and gradient, intercept, id.
+        expected = (2 * model_bytes + 4, 2 * model_bytes + weight_bytes + 8)
+        if subject.name.endswith("_ce"):
+            steps = 4
+            expected = (expected[0], expected[1] + steps)
+        else:  # also the mean gradient, and for each client of a cohort two numbers, or one
+            expected = (expected[0] + model_bytes + 4 * 2 * 3, expected[1] + 4 * 3)
     elif subject.name in ("fedpg", "s_fedpg"):
         # Weights and direction; round, step and gamma. Gradient, loss, id, whether it is new.
         expected = (2 * model_bytes + 12, model_bytes + weight_bytes + 9)

@@ -1,5 +1,6 @@
 """Aggregators that TFF lacks, as `tff.aggregators` factories."""
 
+from tff_pfl.aggregators.fields import FieldsFactory
 from tff_pfl.aggregators.stack import Stack, StackFactory
 
-__all__ = ["Stack", "StackFactory"]
+__all__ = ["FieldsFactory", "Stack", "StackFactory"]

@@ -1,19 +1,25 @@
 """One module per algorithm, and the table of all of them.
 
-A builder has the signature `build(model, examples_type, local, *, <hyper-parameters>, seed)` and
-returns a `PersonalizedProcess`. Its keyword arguments, with their defaults, are the
-hyper-parameters that a config may set.
+A builder has the signature `build(model, examples_type, local, *, <federation>,
+<hyper-parameters>, seed)` and returns a `PersonalizedProcess`. Its keyword arguments, with their
+defaults, are the hyper-parameters that a config may set; those without a default, such as
+`num_clients`, are what it needs to know of the federation.
 """
 
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow_federated as tff
+
 from tff_pfl.algorithms.ditto import build_ditto
 from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.algorithms.fedper import build_fedper
 from tff_pfl.algorithms.fedpg import build_fedpg, build_s_fedpg
 from tff_pfl.algorithms.local_training import build_local
+from tff_pfl.algorithms.pgfed import build_pgfed, build_pgfed_ce, build_pgfedmo, build_pgfedmo_ce
+from tff_pfl.local import LocalSGD
+from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.templates import PersonalizedProcess
 
@@ -23,6 +29,10 @@ ALGORITHMS: dict[str, Callable[..., PersonalizedProcess]] = {
     "fedper": build_fedper,
     "fedpg": build_fedpg,
     "local": build_local,
+    "pgfed": build_pgfed,
+    "pgfed_ce": build_pgfed_ce,
+    "pgfedmo": build_pgfedmo,
+    "pgfedmo_ce": build_pgfedmo_ce,
     "s_fedpg": build_s_fedpg,
 }
 
@@ -39,17 +49,54 @@ def builder(name: str) -> Callable[..., PersonalizedProcess]:
 
 def hyperparameters(name: str) -> dict[str, Any]:
     """The hyper-parameters of an algorithm with their defaults; the seed is the run's."""
-    parameters = inspect.signature(builder(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seed"}
+    return {
+        p.name: p.default
+        for p in inspect.signature(builder(name)).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is not p.empty and p.name != "seed"
+    }
+
+
+def build(
+    name: str,
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    num_clients: int,
+    clients_per_round: int,
+    seed: int = 0,
+    **hyperparameters: Any,
+) -> PersonalizedProcess:
+    """Builds an algorithm by its name, for a federation.
+
+    Args:
+        name: A key of `ALGORITHMS`.
+        model: The model.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        num_clients: Clients of the federation, for an algorithm that needs to know.
+        clients_per_round: The most clients of a round, for an algorithm that needs to know.
+        seed: Of all randomness.
+        **hyperparameters: Those of `hyperparameters` that are not to have their defaults.
+    """
+    needed = inspect.signature(builder(name)).parameters
+    federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
+    known = {key: value for key, value in federation.items() if key in needed}
+    return builder(name)(model, examples_type, local, **known, **hyperparameters, seed=seed)
 
 
 __all__ = [
     "ALGORITHMS",
+    "build",
     "build_ditto",
     "build_fedavg",
     "build_fedper",
     "build_fedpg",
     "build_local",
+    "build_pgfed",
+    "build_pgfed_ce",
+    "build_pgfedmo",
+    "build_pgfedmo_ce",
     "build_s_fedpg",
     "builder",
     "hyperparameters",

@@ -41,10 +41,12 @@ class OwnModel(NamedTuple):
     Attributes:
         model: `W`, the client's personal model `v_i`.
         participations: int32 scalar, rounds the client took part in.
+        optimizers: What persists of the optimizers of `w_i` and of `v_i`.
     """
 
     model: Any
     participations: Any
+    optimizers: Any
 
 
 def build_ditto(
@@ -71,8 +73,14 @@ def build_ditto(
     if lambda_ < 0:
         raise ValueError(f"Ditto needs lambda_ >= 0, got {lambda_}.")
 
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModel(weights, tf.constant(0), (local.optimizer_state(weights),) * 2)
+
     def client_work(weights, state, examples, context):
-        trained = local.train(model, weights, examples, context)
+        shared_optimizer, personal_optimizer = state.optimizers
+        trained = local.train(model, weights, examples, context, optimizer_state=shared_optimizer)
         personal = local.train(
             model,
             state.model,
@@ -80,11 +88,16 @@ def build_ditto(
             context,
             reg=lambda v: trees.scale(trees.subtract(v, weights), lambda_),
             epochs=personal_epochs,
+            optimizer_state=personal_optimizer,
         )
         metrics = dict(trained.totals)
         metrics.update((f"personal_{name}", mean) for name, mean in personal.totals.items())
         return ClientOutput(
-            state=OwnModel(personal.weights, state.participations + 1),
+            state=OwnModel(
+                personal.weights,
+                state.participations + 1,
+                (trained.optimizer_state, personal.optimizer_state),
+            ),
             upload=trees.subtract(trained.weights, weights),
             weight=aggregation_weight(examples, weighting),
             metrics=metrics,
@@ -92,7 +105,7 @@ def build_ditto(
 
     return compose_personalized_process(
         server_init=lambda: model.init(seed),
-        client_init=lambda client_id: OwnModel(model.init(seed), tf.constant(0)),
+        client_init=client_init,
         exchanges=[
             Exchange(
                 distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()

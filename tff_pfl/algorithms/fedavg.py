@@ -38,16 +38,19 @@ from tff_pfl.templates import (
 PERSONALIZED = ("global", "fine_tuned", "local")
 
 
-class LastModel(NamedTuple):
-    """Client state of the "local" convention.
+class OwnState(NamedTuple):
+    """Client state.
 
     Attributes:
-        model: `W`, the client's model at the end of its last participation.
+        optimizer: What persists of the client's optimizer.
+        model: `W`, the client's model at the end of its last participation; `()` but in the "local"
+            convention, as is
         participations: int32 scalar, rounds the client took part in.
     """
 
-    model: Any
-    participations: Any
+    optimizer: Any
+    model: Any = ()
+    participations: Any = ()
 
 
 def build_fedavg(
@@ -78,14 +81,15 @@ def build_fedavg(
 
     def client_init(client_id):
         del client_id
-        return LastModel(model.init(seed), tf.constant(0)) if keeps_model else ()
+        weights = model.init(seed)
+        own_model = (weights, tf.constant(0)) if keeps_model else ()
+        return OwnState(local.optimizer_state(weights), *own_model)
 
     def client_work(weights, state, examples, context):
-        trained = local.train(model, weights, examples, context)
-        if keeps_model:
-            state = LastModel(trained.weights, state.participations + 1)
+        trained = local.train(model, weights, examples, context, optimizer_state=state.optimizer)
+        own_model = (trained.weights, state.participations + 1) if keeps_model else ()
         return ClientOutput(
-            state=state,
+            state=OwnState(trained.optimizer_state, *own_model),
             upload=trees.subtract(trained.weights, weights),
             weight=aggregation_weight(examples, weighting),
             metrics=trained.totals,
@@ -95,7 +99,9 @@ def build_fedavg(
         if personalized == "local":
             return last_own_model(weights, state, examples, context)
         if personalized == "fine_tuned":
-            return local.train(model, weights, examples, context, epochs=fine_tune_epochs).weights
+            return local.train(
+                model, weights, examples, context, epochs=fine_tune_epochs, optimizer_state=()
+            ).weights
         return weights
 
     return compose_personalized_process(

@@ -33,9 +33,15 @@ from tff_pfl.templates import (
 
 
 class OwnHead(NamedTuple):
-    """Client state: `head`, the weights of the client's personal layers."""
+    """Client state.
+
+    Attributes:
+        head: The weights of the client's personal layers.
+        optimizer: What persists of the client's optimizer, of body and head.
+    """
 
     head: Any
+    optimizer: Any
 
 
 def build_fedper(
@@ -62,11 +68,21 @@ def build_fedper(
     def initial_parts():
         return parts.split(model.init(seed))
 
+    def client_init(client_id):
+        del client_id
+        return OwnHead(initial_parts()[1], local.optimizer_state(model.init(seed)))
+
     def client_work(body, state, examples, context):
-        trained = local.train(model, parts.merge(body, state.head), examples, context)
+        trained = local.train(
+            model,
+            parts.merge(body, state.head),
+            examples,
+            context,
+            optimizer_state=state.optimizer,
+        )
         new_body, new_head = parts.split(trained.weights)
         return ClientOutput(
-            state=OwnHead(new_head),
+            state=OwnHead(new_head, trained.optimizer_state),
             upload=trees.subtract(new_body, body),
             weight=aggregation_weight(examples, weighting),
             metrics=trained.totals,
@@ -74,7 +90,7 @@ def build_fedper(
 
     return compose_personalized_process(
         server_init=lambda: initial_parts()[0],
-        client_init=lambda client_id: OwnHead(initial_parts()[1]),
+        client_init=client_init,
         exchanges=[
             Exchange(distribute=lambda body: body, client_work=client_work, finalize=mean_update())
         ],

@@ -25,9 +25,15 @@ from tff_pfl.templates import (
 
 
 class OwnModel(NamedTuple):
-    """Client state: `model`, the weights `W` of the client's own model."""
+    """Client state.
+
+    Attributes:
+        model: The weights `W` of the client's own model.
+        optimizer: What persists of the client's optimizer.
+    """
 
     model: Any
+    optimizer: Any
 
 
 def build_local(
@@ -42,14 +48,23 @@ def build_local(
         seed: Of the initial weights and of the order of batches.
     """
 
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModel(weights, local.optimizer_state(weights))
+
     def client_work(message, state, examples, context):
         del message
-        trained = local.train(model, state.model, examples, context)
-        return ClientOutput(state=OwnModel(trained.weights), metrics=trained.totals)
+        trained = local.train(
+            model, state.model, examples, context, optimizer_state=state.optimizer
+        )
+        return ClientOutput(
+            state=OwnModel(trained.weights, trained.optimizer_state), metrics=trained.totals
+        )
 
     return compose_personalized_process(
         server_init=lambda: (),
-        client_init=lambda client_id: OwnModel(model.init(seed)),
+        client_init=client_init,
         exchanges=[Exchange(client_work=client_work)],
         personalize=Personalization(client_work=lambda message, state, examples, ctx: state.model),
         examples_type=examples_type,

@@ -20,18 +20,22 @@ class TrainResult(NamedTuple):
         weights: The trained weights.
         totals: Sums of the loss and the model's metrics over all examples visited, measured on
             each batch before its step; see `tff_pfl.models.Totals`.
+        optimizer_state: For the client's state, see `LocalSGD.optimizer_state`.
+        observed: What `observe` made of it in the last step.
     """
 
     weights: Any
     totals: Totals
+    optimizer_state: Any
+    observed: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalSGD:
     """`epochs` passes of mini-batch descent along `grad loss(w; batch) + reg(w) + wd * w`.
 
-    The optimizer starts anew at every call. Round `t` uses the learning rate
-    `eta * learning_rate_decay**t`.
+    The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t` uses the
+    learning rate `eta * learning_rate_decay**t`.
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
@@ -40,6 +44,9 @@ class LocalSGD:
         learning_rate_decay: Factor per round; 1 keeps the rate.
         weight_decay: `wd` above.
         drop_remainder: Whether partial batches are left out.
+        persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
+            algorithm keeps its state, although the weights may be others by then: as in PGFed's
+            code.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -48,6 +55,7 @@ class LocalSGD:
     learning_rate_decay: float = 1.0
     weight_decay: float = 0.0
     drop_remainder: bool = False
+    persist_optimizer_state: bool = False
 
     def train(
         self,
@@ -58,6 +66,9 @@ class LocalSGD:
         *,
         reg: Callable[[Any], Any] | None = None,
         epochs: int | None = None,
+        optimizer_state: Any = None,
+        observe: Callable[[Any, Any], Any] | None = None,
+        observed: Any = (),
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
@@ -68,38 +79,55 @@ class LocalSGD:
             context: A `ClientContext`: its seed orders the batches, its round sets the rate.
             reg: The gradient of a regularizer, from the current weights, in their structure.
             epochs: Overrides `self.epochs`.
+            optimizer_state: Of `self.optimizer_state` or the client's last call; `()` starts anew.
+            observe: `(observed, weights) -> observed`, before each step.
+            observed: What `observe` starts from.
+
+        Raises:
+            ValueError: If the optimizer's state is to persist, but is not given.
         """
-        optimizer_state = self._initial_state(weights, context.round_num)
+        if self.persist_optimizer_state and optimizer_state is None:
+            raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
+        if not optimizer_state:
+            optimizer_state = self._initial_state(weights)
+        rate = self.learning_rate(context.round_num)
+        optimizer_state = self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
         def step(carry, batch):
-            weights, optimizer_state, totals = carry
+            weights, optimizer_state, totals, observed = carry
+            if observe is not None:
+                observed = observe(observed, weights)
             gradient, batch_totals = model.gradient(weights, batch)
             if reg is not None:
                 gradient = trees.add(gradient, reg(weights))
             if self.weight_decay:
                 gradient = trees.add(gradient, trees.scale(weights, self.weight_decay))
             optimizer_state, weights = self.optimizer.next(optimizer_state, weights, gradient)
-            return weights, optimizer_state, trees.add(totals, batch_totals)
+            return weights, optimizer_state, trees.add(totals, batch_totals), observed
 
-        weights, _, totals = scan_batches(
+        weights, optimizer_state, totals, observed = scan_batches(
             step,
-            (weights, optimizer_state, model.zero_totals()),
+            (weights, optimizer_state, model.zero_totals(), observed),
             examples,
             epochs=self.epochs if epochs is None else epochs,
             batch_size=self.batch_size,
             seed=context.seed,
             drop_remainder=self.drop_remainder,
         )
-        return TrainResult(weights, totals)
+        kept = optimizer_state if self.persist_optimizer_state else ()
+        return TrainResult(weights, totals, kept, observed)
+
+    def optimizer_state(self, weights: Any) -> Any:
+        """What a client keeps of its optimizer before its first step; `()` if nothing."""
+        return self._initial_state(weights) if self.persist_optimizer_state else ()
 
     def learning_rate(self, round_num) -> tf.Tensor:
         """The learning rate of a round, a float32 scalar."""
-        state = self._initial_state(tf.constant(0.0), round_num)
-        return tf.cast(self.optimizer.get_hparams(state)["learning_rate"], tf.float32)
-
-    def _initial_state(self, weights, round_num):
-        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights)
-        state = self.optimizer.initialize(specs)
-        rate = self.optimizer.get_hparams(state)["learning_rate"]
+        state = self._initial_state(tf.constant(0.0))
+        rate = tf.cast(self.optimizer.get_hparams(state)["learning_rate"], tf.float32)
         factor = tf.cast(self.learning_rate_decay, tf.float32) ** tf.cast(round_num, tf.float32)
-        return self.optimizer.set_hparams(state, {"learning_rate": rate * factor})
+        return rate * factor
+
+    def _initial_state(self, weights):
+        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights)
+        return self.optimizer.initialize(specs)

@@ -18,6 +18,24 @@ def scale(a, factor):
     return tf.nest.map_structure(lambda leaf: leaf * tf.cast(factor, leaf.dtype), a)
 
 
+def dot(a, b) -> tf.Tensor:
+    """The inner product."""
+    products = tf.nest.map_structure(lambda x, y: tf.reduce_sum(x * y), a, b)
+    return tf.add_n(tf.nest.flatten(products))
+
+
+def combine(weights: tf.Tensor, rows):
+    """The linear combination of `k` structures whose tensors are stacked along a leading axis.
+
+    Args:
+        weights: `[k]`.
+        rows: A structure of tensors of a leading axis of `k`.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: tf.tensordot(tf.cast(weights, leaf.dtype), leaf, axes=1), rows
+    )
+
+
 def zeros_like(a):
     """The zero vector of the space that `a` lives in."""
     return tf.nest.map_structure(tf.zeros_like, a)

@@ -5,7 +5,7 @@ finite, counting, and the bytes a client receives and sends.
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ def compose_personalized_process(
     personalize: Personalization,
     examples_type: tff.types.Type,
     global_weights: Callable[[Any], Any] | None = None,
+    snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> PersonalizedProcess:
     """Composes a federated algorithm from pure functions.
@@ -75,6 +76,7 @@ def compose_personalized_process(
         personalize: How a client's own model is made for evaluation.
         examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
         global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
+        snapshot: `(S -> V)`, tensors by name, for people to look at; or `None`.
         seed: Of all randomness of client work.
 
     Raises:
@@ -160,16 +162,18 @@ def compose_personalized_process(
     def personalize_clients(state, clients):
         return personalization.map(state.algorithm, state.round_num, clients, clients.state)
 
+    def of_algorithm(what, fn):
+        if fn is None:
+            return None
+        return blocks.trace(what, lambda state: fn(state.algorithm), state_type.member)
+
     return PersonalizedProcess(
         initialize,
         next_round,
         initialize_client_fn=client_init_tf,
         personalize_fn=personalize_clients,
-        global_weights_fn=None
-        if global_weights is None
-        else blocks.trace(
-            "global_weights", lambda state: global_weights(state.algorithm), state_type.member
-        ),
+        global_weights_fn=of_algorithm("global_weights", global_weights),
+        snapshot_fn=of_algorithm("snapshot", snapshot),
     )
 
 

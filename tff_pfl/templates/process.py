@@ -54,7 +54,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     """A federated algorithm with a model for every client.
 
     With `S` the type of the server's state, `C` that of a client's, `D` that of its examples, `W`
-    that of a model's weights and `M` that of the metrics:
+    that of a model's weights, `M` that of the metrics and `V` that of a mapping of tensors:
 
         initialize        : ( -> S@SERVER)
         next              : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
@@ -63,6 +63,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         personalize       : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
                              -> {W}@CLIENTS)
         global_weights    : (S -> W), or None
+        snapshot          : (S -> V), or None
 
     An algorithm whose clients keep nothing has an empty structure as `C`.
     """
@@ -75,6 +76,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         initialize_client_fn: tff.Computation,
         personalize_fn: tff.Computation,
         global_weights_fn: tff.Computation | None = None,
+        snapshot_fn: tff.Computation | None = None,
     ):
         """Creates the process.
 
@@ -102,16 +104,16 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             next_fn.type_signature.parameter,
             "`personalize` takes what `next` takes",
         )
-        if global_weights_fn is not None:
-            _check_assignable(
-                global_weights_fn.type_signature.parameter,
-                state_type.member,
-                "`global_weights` takes S, not placed",
-            )
+        for name, fn in (("global_weights", global_weights_fn), ("snapshot", snapshot_fn)):
+            if fn is not None:
+                _check_assignable(
+                    fn.type_signature.parameter, state_type.member, f"`{name}` takes S, not placed"
+                )
         self._client_type = client_type
         self._initialize_client_fn = initialize_client_fn
         self._personalize_fn = personalize_fn
         self._global_weights_fn = global_weights_fn
+        self._snapshot_fn = snapshot_fn
 
     @property
     def client_type(self) -> tff.types.StructType:
@@ -137,6 +139,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def global_weights(self) -> tff.Computation | None:
         """`(S -> W)`: the global model, or `None` for an algorithm without one."""
         return self._global_weights_fn
+
+    @property
+    def snapshot(self) -> tff.Computation | None:
+        """`(S -> V)`: what of the server's state people may want to look at, or `None`."""
+        return self._snapshot_fn
 
 
 def _client_type(next_fn):

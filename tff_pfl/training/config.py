@@ -82,6 +82,7 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
     config.local.drop_remainder = False  # leave out the partial batch of an epoch
+    config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
 
     config.evaluation = ml_collections.ConfigDict()
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
@@ -267,6 +268,7 @@ def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
             learning_rate_decay=local.learning_rate_decay,
             weight_decay=local.weight_decay,
             drop_remainder=local.drop_remainder,
+            persist_optimizer_state=local.persist_optimizer_state,
         )
 
 
@@ -288,14 +290,16 @@ def build_process(
 ) -> PersonalizedProcess:
     """The algorithm of a config, as a process."""
     hyperparameters = config.algorithm.to_dict()
-    build = algorithms.builder(hyperparameters.pop("name"))
     local = build_local(config)
     attack = scaled_uploads(tuple(config.attack.client_ids), config.attack.factor)
     with _values_of("algorithm"), exchanges_changed_by(attack):
-        return build(
+        return algorithms.build(
+            hyperparameters.pop("name"),
             model,
             examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
             local,
-            **hyperparameters,
+            num_clients=dataset.num_clients,
+            clients_per_round=config.clients_per_round,
             seed=config.seed,
+            **hyperparameters,
         )

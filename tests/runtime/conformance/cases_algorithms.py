@@ -15,7 +15,7 @@ from tests.federation import (
 )
 from tests.runtime.conformance.catalogue import Catalogue, Run
 from tff_pfl import models
-from tff_pfl.algorithms import ALGORITHMS, builder
+from tff_pfl.algorithms import ALGORITHMS, build
 from tff_pfl.evaluation import build_evaluation
 from tff_pfl.evaluation.federated import EvaluatedClient
 from tff_pfl.templates import compose_with_sequence_data
@@ -73,9 +73,21 @@ def rounds_and_evaluation(process, model):
     return run
 
 
+def build_algorithm(name, model):
+    return build(
+        name,
+        model,
+        EXAMPLES_TYPE,
+        local_sgd(0.1),
+        num_clients=len(SIZES),
+        clients_per_round=len(SIZES),
+        seed=3,
+    )
+
+
 def run_of(name, model, *, padded=False) -> Run:
     model = MODELS[model]()
-    process = builder(name)(model, EXAMPLES_TYPE, local_sgd(0.1), seed=3)
+    process = build_algorithm(name, model)
     clients = make_clients(process, SIZES)
     tests = [random_examples(size, seed=7) for size in (4, 0, 3)]
     if padded:
@@ -115,7 +127,7 @@ def algorithm_on_sequences(name):
     element = tff.types.StructWithPythonType(
         [("x", tff.types.TensorType(np.uint8, IMAGE_SHAPE)), ("y", np.int32)], dict
     )
-    process = builder(name)(tiny_model(), EXAMPLES_TYPE, local_sgd(0.1), seed=3)
+    process = build_algorithm(name, tiny_model())
     clients = make_clients(process, SIZES)
     process = compose_with_sequence_data(process, element, capacity=ROWS)
 

@@ -1,0 +1,182 @@
+"""PGFed's server: the last cohort's risks as linear functions, and who takes how much of whose.
+
+`J` is the last cohort and `k` its size; for `j` in `J`, `g_j` is the gradient of the risk `f_j` at
+that client's model `theta_j`, and `l_j = f_j(theta_j) - g_j . theta_j`: near `theta_j`, the risk is
+`f_j(theta) ~ l_j + g_j . theta`.
+"""
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.local import trees
+
+
+class LastCohort(NamedTuple):
+    """The linear risks of the clients that the last round accepted; none before the first round.
+
+    Attributes:
+        client_ids: int32 `[k]`.
+        gradients: `g_j`: `W`, each tensor with a leading axis of `k`.
+        intercepts: `l_j`: float32 `[k]`.
+    """
+
+    client_ids: Any
+    gradients: Any
+    intercepts: Any
+
+
+class PGFedState(NamedTuple):
+    """Server state.
+
+    Attributes:
+        weights: `W`, the global model.
+        alpha: float32 `[num_clients, num_clients]`; `alpha[i, j]` is how much client `i` takes of
+            the risk of client `j`.
+        last: A `LastCohort`.
+    """
+
+    weights: Any
+    alpha: Any
+    last: LastCohort
+
+
+class Shared(NamedTuple):
+    """What every client receives.
+
+    Attributes:
+        weights: `W`, the global model.
+        num_last: int32 scalar, `k`.
+        mean_gradient: `W`, `(mu / k) sum_j g_j`; `()` in PGFed-CE.
+        intercepts: float32 `[clients_per_round]`, `mu l_j`, and then zeros; `()` in PGFed-CE.
+    """
+
+    weights: Any
+    num_last: Any
+    mean_gradient: Any = ()
+    intercepts: Any = ()
+
+
+class Own(NamedTuple):
+    """What one client receives.
+
+    Attributes:
+        auxiliary_gradient: `W`, `a_i = mu sum_j alpha_ij g_j`.
+        alpha: float32 `[clients_per_round]`, `alpha_ij`, and then zeros; `()` in PGFed-CE.
+    """
+
+    auxiliary_gradient: Any
+    alpha: Any = ()
+
+
+class Risk(NamedTuple):
+    """What a client sends of its own, besides its model.
+
+    Attributes:
+        client_id: int32 scalar.
+        gradient: `W`, `g_i`.
+        intercept: float32 scalar, `l_i`.
+        alpha: float32 `[clients_per_round]` after the client's last step; in PGFed-CE `()`.
+        num_steps: int32 scalar, the steps that the client did, in PGFed-CE; else `()`.
+    """
+
+    client_id: Any
+    gradient: Any
+    intercept: Any
+    alpha: Any = ()
+    num_steps: Any = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PGFedServer:
+    """The server's part of PGFed; see `tff_pfl.algorithms.pgfed` for its parameters."""
+
+    num_clients: int
+    clients_per_round: int
+    mu: float
+    alpha_learning_rate: float
+    communication_efficient: bool
+
+    def init(self, weights: Any) -> PGFedState:
+        """The state before the first round."""
+        return PGFedState(
+            weights,
+            tf.fill([self.num_clients] * 2, 1.0 / self.clients_per_round),
+            LastCohort(
+                client_ids=trees.no_rows([], tf.int32),
+                gradients=tf.nest.map_structure(lambda w: trees.no_rows(w.shape, w.dtype), weights),
+                intercepts=trees.no_rows([], tf.float32),
+            ),
+        )
+
+    def shared(self, server: PGFedState) -> Shared:
+        """What every client receives."""
+        num_last = tf.size(server.last.client_ids)
+        if self.communication_efficient:
+            return Shared(server.weights, num_last)
+        return Shared(
+            server.weights,
+            num_last,
+            self._mean_gradient(server.last),
+            self._padded(self.mu * server.last.intercepts),
+        )
+
+    def own(self, server: PGFedState, client_id: tf.Tensor) -> Own:
+        """What a client alone receives."""
+        alpha = tf.gather(tf.gather(server.alpha, client_id), server.last.client_ids)
+        auxiliary_gradient = trees.combine(self.mu * alpha, server.last.gradients)
+        if self.communication_efficient:
+            return Own(auxiliary_gradient)
+        return Own(auxiliary_gradient, self._padded(alpha))
+
+    def finalize(self, server: PGFedState, uploads: Any, round_num: tf.Tensor):
+        """The state after a round, and metrics.
+
+        Args:
+            server: The state before the round.
+            uploads: `change`, the mean change of `W`; and `risk`, a `Stack` of `Risk`.
+            round_num: Not used.
+        """
+        del round_num
+        risks = uploads["risk"].accepted(uploads["risk"].value.client_id)
+        fits = tf.debugging.assert_less_equal(
+            tf.size(risks.client_id),
+            self.clients_per_round,
+            f"This PGFed was built for {self.clients_per_round} clients a round at most.",
+        )
+        with tf.control_dependencies([fits]):
+            alpha = self._updated_alpha(server, risks)
+        metrics = collections.OrderedDict(
+            alpha_mean=tf.reduce_mean(alpha),
+            alpha_max=tf.reduce_max(alpha),
+            alpha_zeros=tf.reduce_mean(tf.cast(tf.equal(alpha, 0.0), tf.float32)),
+        )
+        weights = trees.add(server.weights, uploads["change"])
+        last = LastCohort(risks.client_id, risks.gradient, risks.intercept)
+        return PGFedState(weights, alpha, last), metrics
+
+    def _updated_alpha(self, server, risks):
+        """`alpha`, with the entries of this cohort's rows and the last cohort's columns new."""
+        last = server.last
+        if self.communication_efficient:
+            rows = tf.gather(tf.gather(server.alpha, risks.client_id), last.client_ids, axis=1)
+            at_weights = trees.dot(self._mean_gradient(last), server.weights)
+            slopes = self.mu * last.intercepts + at_weights
+            steps = tf.cast(risks.num_steps, tf.float32)[:, tf.newaxis]
+            rows = tf.maximum(rows - steps * self.alpha_learning_rate * slopes, 0.0)
+        else:
+            rows = risks.alpha[:, : tf.size(last.client_ids)]
+        indices = tf.meshgrid(risks.client_id, last.client_ids, indexing="ij")
+        return tf.tensor_scatter_nd_update(server.alpha, tf.stack(indices, axis=-1), rows)
+
+    def _mean_gradient(self, last):
+        """`(mu / k) sum_j g_j`."""
+        num_last = tf.maximum(tf.size(last.client_ids), 1)
+        mean = tf.ones_like(last.intercepts) / tf.cast(num_last, tf.float32)
+        return trees.combine(self.mu * mean, last.gradients)
+
+    def _padded(self, values):
+        padded = tf.pad(values, [[0, self.clients_per_round - tf.size(values)]])
+        return tf.ensure_shape(padded, [self.clients_per_round])
