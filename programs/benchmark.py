@@ -4,6 +4,7 @@
     benchmark.py --scaling [--runtimes=graph_vectorized] [--cohort_sizes=10,100]
         [--populations=100,1000]
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
+    benchmark.py --pgfed_server [--population=1000] [--clients=50]
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
 round of federated averaging takes, and a line with the ratios of their medians. Contenders take
@@ -20,6 +21,8 @@ Contenders; without --contenders, each workload has its own choice of them:
     tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
     tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
     tff_learning_graph_loop   the same, on the graph executor
+    ALGORITHM                 an algorithm of this library, such as pgfed, on the graph executor
+                              with a loop over clients; its first round must train as FedAvg's
 
 Runtimes:
 
@@ -35,6 +38,9 @@ for 100,000 clients.
 
 With --descent, prints a line for each size of cohorts of FedPG, whose server remembers the
 gradients of seven times as many clients: the time of a round, and of its quadratic program alone.
+
+With --pgfed_server, prints a line of PGFed on logistic regression: the time of a round, and of all
+that its server does: the messages of each client, and the new state.
 """
 
 import dataclasses
@@ -80,6 +86,10 @@ _ONLINE = flags.DEFINE_list("online", ["10", "50", "100"], "Of --descent: client
 _NETWORKS = flags.DEFINE_list(
     "networks", list(benchmarks.DESCENT_WORKLOADS), "Of --descent: FedPG's networks."
 )
+_PGFED_SERVER = flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
+_POPULATION = flags.DEFINE_integer(
+    "population", 1000, "Of --pgfed_server: clients of the federation.", lower_bound=1
+)
 
 
 def main(argv):
@@ -110,6 +120,11 @@ def main(argv):
             sizes = list(map(int, _ONLINE.value))
             for record in benchmarks.measure_descent(name, workload, sizes, rounds=_ROUNDS.value):
                 _print(record)
+        return
+    if _PGFED_SERVER.value:
+        workload = dataclasses.replace(benchmarks.MANY_CLIENTS, **chosen)
+        population = _POPULATION.value
+        _print(benchmarks.measure_pgfed_server(workload, population, rounds=_ROUNDS.value))
         return
     for name in _WORKLOADS.value:
         contenders = _CONTENDERS.value or workloads[name].default_contenders()

@@ -29,9 +29,9 @@ def run_python(*arguments, **variables) -> subprocess.CompletedProcess:
     )
 
 
-def tiny_config(**changes):
-    """Ditto on digits: 2 of 4 clients in each of 2 rounds, and 4 hidden units."""
-    config = default_config("ditto")
+def tiny_config(algorithm="ditto", **changes):
+    """On digits: 2 of 4 clients in each of 2 rounds, and 4 hidden units."""
+    config = default_config(algorithm)
     config.rounds = 2
     config.clients_per_round = 2
     config.data.num_clients = 4

@@ -4,10 +4,8 @@ import pathlib
 import ml_collections
 import pytest
 
-from configs import fedpg
 from tests.federation import make_client
 from tff_pfl import algorithms, models
-from tff_pfl.names import UnknownNameError
 from tff_pfl.training import (
     ConfigError,
     build_dataset,
@@ -23,7 +21,7 @@ CONFIGS = sorted(
     path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
 )
 # What stands before the algorithm in `--config=configs/NAME.py:`.
-CHOICES = {"fedpg": "dir,fmnist,"}
+CHOICES = {"fedpg": "dir,fmnist,", "pgfed": "cifar10,25,"}
 
 
 def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
@@ -211,58 +209,3 @@ def test_wrong_values_of_local_training_and_model():
     config.local.learning_rate = -1.0
     with pytest.raises(ConfigError, match="config.local: .*learning_rate"):
         build_local(config)
-
-
-# The comparisons of FedPG.
-
-METHODS = {
-    "fedpg_gamma0.3": {"gamma_mode": "constant", "gamma": 0.3},
-    "fedpg_gamma0.6": {"gamma_mode": "constant", "gamma": 0.6},
-    "fedpg_gamma1.0": {"gamma_mode": "constant", "gamma": 1.0},
-    "fedpg_m1": {"direction": "mean"},
-    "fedpg_m2": {"fairness": False},
-    "fedpg_m3": {"personalize": False},
-    "fedpg_m4": {"absent_memory": False},
-}
-
-
-@pytest.mark.parametrize("partition", ["dir", "pat"])
-@pytest.mark.parametrize("dataset", ["fmnist", "cifar10"])
-@pytest.mark.parametrize("method", [*METHODS, *algorithms.ALGORITHMS])
-def test_every_comparison_of_fedpg(partition, dataset, method):
-    assert method in fedpg.__doc__ or method in algorithms.ALGORITHMS
-    config = fedpg.get_config(f"{partition},{dataset},{method}")
-    check_config(config)
-    algorithm = config.algorithm.to_dict()
-    assert algorithm.pop("name") == ("fedpg" if method in METHODS else method)
-    if method in METHODS or method == "fedpg":
-        assert algorithm == algorithms.hyperparameters("fedpg") | METHODS.get(method, {})
-    assert config.data.name == {"fmnist": "fashion_mnist", "cifar10": "cifar10"}[dataset]
-    assert config.model.name == {"fmnist": "mlp", "cifar10": "cnn_fedpg"}[dataset]
-    partitioner = {"dir": "dirichlet", "pat": "classes_per_client"}[partition]
-    assert config.data.partitioner == partitioner
-    assert (config.rounds, config.data.num_clients, config.clients_per_round) == (2000, 100, 10)
-    assert sum(config.data.fractions) == pytest.approx(1.0)
-    assert all(0 <= value <= 1 for value in config.paper.values())
-
-
-def test_the_percentage_of_clients_that_take_part():
-    for percent in (1, 50, 100):
-        config = fedpg.get_config(f"pat,cifar10,s_fedpg,{percent}")
-        check_config(config)
-        assert config.clients_per_round == percent
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("dirr,fmnist,fedpg", "Unknown partition 'dirr'. Did you mean 'dir'"),
-        ("pat,fminst,fedpg", "Unknown data set 'fminst'. Did you mean 'fmnist'"),
-        ("pat,cifar,fedpg", "Unknown data set 'cifar'. Did you mean 'cifar10'"),
-        ("dir,fmnist,fedp", "Unknown method 'fedp'. Did you mean 'fedpg'"),
-        ("dir,fmnist,s_fedgp", "Unknown method 's_fedgp'. Did you mean 's_fedpg'"),
-    ],
-)
-def test_comparisons_that_there_are_not(choice, message):
-    with pytest.raises(UnknownNameError, match=message):
-        fedpg.get_config(choice)

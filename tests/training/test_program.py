@@ -18,7 +18,8 @@ def keep_the_context_of_the_tests(monkeypatch):
 def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
     assert run_program(tiny_config(clients_per_round=5), str(tmp_path / "run")) == 1
     assert capsys.readouterr().err == (
-        "error: config.clients_per_round=5, but the federation has only 4 clients. Choose 1 to 4.\n"
+        "error: config.clients_per_round=5, but the federation has only 4 clients that train. "
+        "Choose 1 to 4.\n"
     )
     assert not os.path.exists(tmp_path / "run")
 

@@ -3,12 +3,14 @@
 from tff_pfl.benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
 from tff_pfl.benchmarks.descent import measure_descent
 from tff_pfl.benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
+from tff_pfl.benchmarks.pgfed_server import measure_pgfed_server
 from tff_pfl.benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
-from tff_pfl.benchmarks.workloads import DESCENT_WORKLOADS, WORKLOADS, Workload
+from tff_pfl.benchmarks.workloads import DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS, Workload
 
 __all__ = [
     "CONTENDERS",
     "DESCENT_WORKLOADS",
+    "MANY_CLIENTS",
     "RUNTIMES",
     "WORKLOADS",
     "DifferentWorkError",
@@ -19,6 +21,7 @@ __all__ = [
     "machine",
     "measure",
     "measure_descent",
+    "measure_pgfed_server",
     "measure_point",
     "measure_scaling",
     "scaling_points",

@@ -1,7 +1,8 @@
 """Who is benchmarked: implementations of one round, in the runtimes that execute them.
 
 A contender is built from a workload and its data, and is then a function that does one more round
-of FedAvg at each call, from the same initial weights, and returns the round's mean training loss.
+at each call, from the same initial weights, and returns the round's mean training loss: of FedAvg,
+or of another algorithm whose first round trains as FedAvg's does.
 Adding one adds a function and a row of `CONTENDERS`; adding a runtime adds a row of `RUNTIMES`.
 """
 
@@ -13,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl import runtime
-from tff_pfl.algorithms.fedavg import build_fedavg
+from tff_pfl import algorithms, runtime
 from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.templates import Client
@@ -85,26 +85,30 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     return run
 
 
-def tff_pfl_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """This library's FedAvg, in the execution context that is TFF's when it runs."""
+def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """An algorithm of this library, in the execution context that is TFF's when it runs."""
     optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
-    process = build_fedavg(
+    process = algorithms.build(
+        name,
         workload.model(),
         examples_type(workload.image_shape),
         LocalSGD(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
+        num_clients=workload.clients,
+        clients_per_round=workload.clients,
         seed=SEED,
     )
     size = np.int32(workload.examples_per_client)
     cohort = [
-        Client(np.int32(client_id), (), Examples(*examples, size))
-        for client_id, examples in enumerate(zip(x, y, strict=True))
+        Client(np.int32(i), process.initialize_client(np.int32(i)), Examples(*examples, size))
+        for i, examples in enumerate(zip(x, y, strict=True))
     ]
     state = process.initialize()
 
     def run() -> float:
-        nonlocal state
+        nonlocal state, cohort
         output = process.next(state, cohort)
         state = output.state
+        cohort = [c._replace(state=s) for c, s in zip(cohort, output.clients, strict=True)]
         return float(output.metrics["train"]["loss"])
 
     return run
@@ -166,8 +170,15 @@ def _within(
 
 CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
-    **{f"tff_pfl_{name}": _within(create, tff_pfl_fedavg) for name, create in RUNTIMES.items()},
+    **{
+        f"tff_pfl_{name}": _within(create, functools.partial(tff_pfl_algorithm, "fedavg"))
+        for name, create in RUNTIMES.items()
+    },
     "tff_learning_cpp_runtime": _within(RUNTIMES["cpp_runtime"], tff_learning_fedavg),
     # Data sets of clients cannot be vectorized.
     "tff_learning_graph_loop": _within(RUNTIMES["graph_loop"], tff_learning_fedavg),
+    **{
+        name: _within(RUNTIMES["graph_loop"], functools.partial(tff_pfl_algorithm, name))
+        for name in algorithms.ALGORITHMS
+    },
 }

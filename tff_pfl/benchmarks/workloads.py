@@ -101,6 +101,19 @@ DESCENT_WORKLOADS: dict[str, Workload] = {
     ),
 }
 
+# PGFed's, of the clients of a federation of a thousand that shares 60,000 examples.
+MANY_CLIENTS = Workload(
+    network="mlp",
+    options={"hidden": ()},
+    image_shape=(28, 28, 1),
+    clients=50,
+    examples_per_client=60,
+    epochs=5,
+    batch_size=10,
+    learning_rate=0.01,
+    contenders=(),
+)
+
 WORKLOADS: dict[str, Workload] = {
     # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
     "linear": Workload(

@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,11 @@ class Partition:
                 f"Row {twice[0]} is used {len(owners)} times: by {', '.join(owners)}. A row "
                 "belongs to one client and one split."
             )
+
+    def of(self, client_ids: Sequence[int]) -> "Partition":
+        """The partition of some of the clients, whose ids are then 0, 1 and so on."""
+        parts = [tuple(getattr(self, split)[i] for i in client_ids) for split in SPLITS]
+        return Partition(*parts, {**self.metadata, "clients": [int(i) for i in client_ids]})
 
     def flat(self) -> dict[str, np.ndarray]:
         """Per split all rows, and offsets: client i has `rows[offsets[i]:offsets[i + 1]]`."""

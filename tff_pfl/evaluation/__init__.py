@@ -2,6 +2,7 @@
 
 from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Evaluator
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
+from tff_pfl.evaluation.new_clients import NewClientsEvaluation
 from tff_pfl.evaluation.pooled import PooledEvaluation, drawn_clients
 from tff_pfl.evaluation.statistics import over_clients, summarize
 
@@ -10,6 +11,7 @@ __all__ = [
     "EvaluatedClient",
     "EvaluationOptions",
     "Evaluator",
+    "NewClientsEvaluation",
     "PooledEvaluation",
     "build_evaluation",
     "drawn_clients",

@@ -5,14 +5,17 @@ from tff_pfl.training.config import (
     build_dataset,
     build_local,
     build_model,
+    build_new_clients_evaluation,
     build_process,
     check_config,
     config_of_run,
     default_config,
+    hold_out,
     with_algorithm,
 )
 from tff_pfl.training.curves import plot_curves, read_curve
 from tff_pfl.training.evaluate import evaluate_program, evaluate_run
+from tff_pfl.training.influence import plot_influence, read_snapshots
 from tff_pfl.training.loop import Evaluation, Result, train
 from tff_pfl.training.program import parse_flags, run_program
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -27,15 +30,19 @@ __all__ = [
     "build_dataset",
     "build_local",
     "build_model",
+    "build_new_clients_evaluation",
     "build_process",
     "check_config",
     "config_of_run",
     "default_config",
     "evaluate_program",
     "evaluate_run",
+    "hold_out",
     "parse_flags",
     "plot_curves",
+    "plot_influence",
     "read_curve",
+    "read_snapshots",
     "read_summary",
     "resolved",
     "run_program",

@@ -92,6 +92,10 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
     config.evaluation.subsample = False  # of other clients', as many examples as the client has
 
+    config.new_clients = ml_collections.ConfigDict()
+    config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
+    config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
+
     config.attack = ml_collections.ConfigDict()
     config.attack.client_ids = ()  # clients that scale what they upload; none: there is no attack
     config.attack.factor = -1.0  # by this number, which may be nan
@@ -122,7 +126,7 @@ def config_of_run(settings: typing.Any) -> ml_collections.ConfigDict:
     try:
         config = default_config(settings["algorithm"]["name"])
         # What earlier versions did not have, and did as its defaults say, may be missing.
-        missing = set(config) - set(settings) - {"attack", "paper"}
+        missing = set(config) - set(settings) - {"attack", "new_clients", "paper"}
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} are missing")
         with config.unlocked():
@@ -149,7 +153,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ConfigError: It names the first key that is wrong, and what would be right.
     """
     valid = default_config()
-    for section in (None, "data", "local", "model", "evaluation", "attack"):
+    for section in (None, "data", "local", "model", "evaluation", "new_clients", "attack"):
         found, known = (config, valid) if section is None else (config[section], valid[section])
         check_names("config key", found, known, error=ConfigError)
     name = config.algorithm.name
@@ -175,6 +179,8 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ("checkpoint_every", 1),
         ("evaluation.every", 0),
         ("evaluation.clients_per_call", 1),
+        ("new_clients.number", 0),
+        ("new_clients.fine_tune_epochs", 0),
         ("local.epochs", 0),
         ("local.batch_size", 1),
     ):
@@ -209,18 +215,34 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 seed=config.seed,
             )
     check_split(dataset, config.evaluation.split)
-    strangers = [i for i in config.attack.client_ids if not 0 <= i < dataset.num_clients]
+    if config.new_clients.number >= dataset.num_clients:
+        raise ConfigError(
+            f"config.new_clients.number={config.new_clients.number}, but the federation has only "
+            f"{dataset.num_clients} clients. Choose 0 to {dataset.num_clients - 1}: some train."
+        )
+    num_clients = dataset.num_clients - config.new_clients.number
+    strangers = [i for i in config.attack.client_ids if not 0 <= i < num_clients]
     if strangers:
         raise ConfigError(
-            f"config.attack.client_ids has {strangers}, but clients are 0 to "
-            f"{dataset.num_clients - 1}."
+            f"config.attack.client_ids has {strangers}, but clients are 0 to {num_clients - 1}."
         )
-    if config.clients_per_round > dataset.num_clients:
+    if config.clients_per_round > num_clients:
         raise ConfigError(
             f"config.clients_per_round={config.clients_per_round}, but the federation has only "
-            f"{dataset.num_clients} clients. Choose 1 to {dataset.num_clients}."
+            f"{num_clients} clients that train. Choose 1 to {num_clients}."
         )
     return dataset
+
+
+def hold_out(
+    config: ml_collections.ConfigDict, dataset: data.FederatedDataset
+) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
+    """The clients of a data set that train, and those that are new to the model, if any."""
+    number = config.new_clients.number
+    if not number:
+        return dataset, None
+    first = dataset.num_clients - number
+    return dataset.of(range(first)), dataset.of(range(first, dataset.num_clients))
 
 
 def check_split(dataset: data.FederatedDataset, split: str) -> None:
@@ -283,6 +305,31 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
         subsample=options.subsample,
         seed=config.seed,
     )
+
+
+def build_new_clients_evaluation(
+    config: ml_collections.ConfigDict,
+    process: PersonalizedProcess,
+    model: models.Model,
+    new_clients: data.FederatedDataset | None,
+    capacity: str | None = None,
+) -> evaluation.NewClientsEvaluation | None:
+    """The evaluation of the new clients of a config, if it has any."""
+    if new_clients is None:
+        return None
+    with _values_of("new_clients"):
+        return evaluation.NewClientsEvaluation(
+            process,
+            model,
+            build_local(config),
+            new_clients,
+            epochs=config.new_clients.fine_tune_epochs,
+            first_id=config.data.num_clients - config.new_clients.number,
+            split=config.evaluation.split,
+            clients_per_call=config.evaluation.clients_per_call,
+            capacity=capacity,
+            seed=config.seed,
+        )
 
 
 def build_process(

@@ -68,7 +68,7 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
     config = configs.config_of_run(_settings(run_dir))
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
-    dataset = configs.build_dataset(config)
+    dataset, _ = configs.hold_out(config, configs.build_dataset(config))
     try:
         options = dataclasses.replace(configs.evaluation_options(config), **changes)
     except ValueError as error:

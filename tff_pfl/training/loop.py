@@ -61,6 +61,7 @@ def train(
     seed: int = 0,
     evaluate_every: int = 1,
     evaluate: evaluation.EvaluationOptions | None = None,
+    evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
     capacity: int | Literal["cohort"] | None = None,
     title: str = "",
@@ -81,6 +82,7 @@ def train(
         seed: Of the cohorts.
         evaluate_every: Rounds between evaluations; 0: only after the last one.
         evaluate: What is evaluated; by default each client's models on its own test examples.
+        evaluate_new_clients: What is evaluated after the last round besides.
         checkpoint_every: Rounds between commits.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
         title: Shown beside the progress bar.
@@ -122,9 +124,15 @@ def train(
                 start = time.perf_counter()
                 columns = evaluator(state, source, is_last=round_num == rounds)
                 columns["was_selected"] = selected.astype(np.int32)
-                log.release_clients(round_num, columns)
+                log.release_table(f"clients/round_{round_num:06d}.csv", columns)
                 evaluated = evaluation.summarize(columns)
                 evaluated["num_clients_never_selected"] = int(np.sum(~selected))
+                if evaluate_new_clients is not None and round_num == rounds:
+                    columns = evaluate_new_clients(state)
+                    log.release_table("new_clients.csv", columns)
+                    evaluated |= evaluation.summarize(columns)
+                if process.snapshot is not None:
+                    log.release_snapshot(round_num, process.snapshot(state))
                 metrics = metrics | evaluated
                 timings["evaluation_seconds"] = time.perf_counter() - start
                 progress["evaluations"].append([round_num, evaluated])

@@ -47,9 +47,22 @@ class MetricsLog:
                 tf.summary.scalar(name, value)
         self._tensorboard.flush()
 
-    def release_clients(self, round_num: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes the table of an evaluation, a row a client."""
-        write_table(self._directory.file("clients", f"round_{round_num:06d}.csv"), columns)
+    def release_table(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes the table of an evaluation, a row a client.
+
+        Args:
+            name: Of the file.
+            columns: Of equal length, by name.
+        """
+        write_table(self._directory.file(name), columns)
+
+    def release_snapshot(self, round_num: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes what there is to look at of the server's state, completely or not at all."""
+        path = self._directory.file("snapshots", f"round_{round_num:06d}.npz")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.tmp", "wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(f"{path}.tmp", path)
 
 
 class _Table:

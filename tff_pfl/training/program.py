@@ -98,15 +98,16 @@ def run_program(
         print(f"\ninterrupted; --resume goes on with the run in {output_dir}", file=sys.stderr)
         return 130
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
-    for name in directory.FILES:
+    for name in filter(directory.has, directory.FILES):
         print(f"  {name}")
     return 0
 
 
 def _run(config, directory):
-    dataset = configs.build_dataset(config)
+    dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
+    capacity = suitable_capacity(model, config.clients_per_round)
     title = f"{config.algorithm.name} on {config.data.name}"
     with directory:
         result = train(
@@ -120,7 +121,10 @@ def _run(config, directory):
             evaluate_every=config.evaluation.every,
             evaluate=configs.evaluation_options(config),
             checkpoint_every=config.checkpoint_every,
-            capacity=suitable_capacity(model, config.clients_per_round),
+            evaluate_new_clients=configs.build_new_clients_evaluation(
+                config, process, model, new_clients, capacity
+            ),
+            capacity=capacity,
             title=title,
         )
         return write_summary(directory, result, title)

@@ -18,6 +18,7 @@ RESUMABLE = (
     "evaluation.generalization",
     "evaluation.subsample",
     "evaluation.synthetic",
+    "new_clients.fine_tune_epochs",
     "paper",
 )
 
@@ -38,6 +39,8 @@ class RunDirectory:
             `metrics.csv`     a row a round
             `timings.csv`     seconds of each round and evaluation
             `clients/`        for each evaluation, a row a client
+            `new_clients.csv` a row for each client that did not train, if there are any
+            `snapshots/`      at each evaluation, what the algorithm has to show, if anything
             `tensorboard/`    the metrics for TensorBoard
             `partition.npz`   who owns which examples, and `partition.png`, a picture of it
             `checkpoint/`     server state, client states and position, one consistent generation
@@ -49,6 +52,8 @@ class RunDirectory:
         "metrics.csv",
         "timings.csv",
         "clients",
+        "new_clients.csv",
+        "snapshots",
         "tensorboard",
         "partition.npz",
         "partition.png",
@@ -123,6 +128,10 @@ class RunDirectory:
     def file(self, *parts: str) -> str:
         """The path of a file in the directory."""
         return os.path.join(self.path, *parts)
+
+    def has(self, name: str) -> bool:
+        """Whether there is this file or folder."""
+        return os.path.exists(self.file(name))
 
     def write_json(self, name: str, value: Any) -> None:
         """Writes a file completely or not at all."""
