@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.runs import run_python
 from tff_pfl import benchmarks
+from tff_pfl.algorithms import ALGORITHMS
 
 
 def run(*arguments, **variables):
@@ -72,6 +73,24 @@ def test_descent_prints_a_line_a_size():
     assert record["share_of_round"] == pytest.approx(share, abs=1e-3, rel=0.05)
 
 
+def test_algorithms_are_contenders_if_their_first_round_is_fedavgs():
+    workload = tiny("linear")
+    contenders = ["fedavg", "pgfed", "pgfed_ce"]
+    *records, ratios = benchmarks.measure("linear", workload, contenders, rounds=2, warmup=1)
+    assert [record["contender"] for record in records] == contenders
+    assert len({record["first_round_loss"] for record in records}) == 1
+    assert set(ratios["ratios_of_medians"]) == {"pgfed/fedavg", "pgfed_ce/fedavg", "pgfed_ce/pgfed"}
+
+
+def test_the_server_of_pgfed():
+    workload = dataclasses.replace(benchmarks.MANY_CLIENTS, clients=3)
+    record = benchmarks.measure_pgfed_server(workload, 20, rounds=2)
+    assert (record["pgfed_server"], record["clients_online"]) == ("20 clients", 3)
+    assert record["num_weights"] == 28 * 28 * 10 + 10
+    share = record["seconds_of_server"]["median"] / record["seconds_per_round"]["median"]
+    assert record["share_of_round"] == pytest.approx(share, abs=1e-3)
+
+
 def test_states_of_all_clients_are_on_disk():
     point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
     record = benchmarks.measure_point(point)
@@ -119,7 +138,7 @@ def test_contenders_do_the_same_work(name):
     # With one batch an epoch its order does not matter: any other number of steps, other step or
     # other average would show in the losses of the next round.
     workload = tiny(name)
-    contenders = dict(benchmarks.CONTENDERS)
+    contenders = {k: v for k, v in benchmarks.CONTENDERS.items() if k not in ALGORITHMS}
     if name == "cnn":  # vectorized on GPUs only
         del contenders["tff_pfl_graph_vectorized"], contenders["tff_pfl_graph_xla"]
     data = workload.data()
