@@ -11,7 +11,7 @@ held near the global model it received. A round, with `p_i = n_i / sum n_j` (or 
 
 Both models see the same batches. The personal model is `v_i`, which starts from the common `w_0`;
 a client that never took part is evaluated with the current `w`. A client trains only when it takes
-part, and optimizers start anew in every round.
+part.
 
 lambda = 0: `v_i` is Local, `w` is FedAvg. The global model never depends on lambda.
 """

@@ -43,9 +43,10 @@ class OwnState(NamedTuple):
 
     Attributes:
         optimizer: What persists of the client's optimizer.
-        model: `W`, the client's model at the end of its last participation; `()` but in the "local"
-            convention, as is
-        participations: int32 scalar, rounds the client took part in.
+        model: In the "local" convention `W`, the client's model at the end of its last
+            participation; else `()`.
+        participations: In the "local" convention an int32 scalar, rounds the client took part in;
+            else `()`.
     """
 
     optimizer: Any

@@ -8,7 +8,7 @@ the last cohort `J`, each as a linear function (see `tff_pfl.server.pgfed`):
 
 A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the cohort (or uniform):
 
-    down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij      (at first only w)
+    down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij        (0 while J is empty)
     client  theta_i = w;  in each step of LocalSGD, with alpha_ij before theta_i:
                 alpha_ij <- max(0, alpha_ij - eta_alpha (mu l_j + mu gbar . theta_i))
                 theta_i  <- a step along  grad loss(theta_i; b) + a_i
@@ -18,7 +18,8 @@ A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the co
 
 The personal model is `theta_i` of the last round the client took part in; the current `w` for a
 client that never did. `J` holds the client itself if it took part in the round before, too, as in
-the authors' code.
+the authors' code; other than there, `g_i` is of all examples even where `local` leaves partial
+batches out.
 
 PGFedMo: the client averages what it receives, `a_i <- (1 - beta) a_new + beta a_i`, from the first
 `a_new` that it receives of somebody on. PGFed-CE: `w` takes the place of `theta_i` in the slope of
@@ -117,7 +118,7 @@ def build_pgfed(
         weighting: "num_examples" or "uniform".
         seed: Of the initial weights and of the order of batches.
     """
-    if mu < 0 or alpha_learning_rate < 0 or not 0 <= beta <= 1:
+    if not (mu >= 0 and alpha_learning_rate >= 0 and 0 <= beta <= 1):
         raise ValueError(
             f"PGFed needs mu >= 0, alpha_learning_rate >= 0 and beta in [0, 1], got mu={mu}, "
             f"alpha_learning_rate={alpha_learning_rate} and beta={beta}."

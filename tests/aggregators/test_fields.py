@@ -1,0 +1,131 @@
+"""Tests of `tff_pfl.aggregators.fields`."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal
+from tff_pfl.aggregators import FieldsFactory, Stack, StackFactory
+
+VECTOR = tff.types.TensorType(np.float32, [2])
+WEIGHT = tff.types.to_type(np.float32)
+
+
+class Upload(NamedTuple):
+    """Names that are not in their alphabetical order."""
+
+    mean: Any
+    clipped: Any
+    all: Any
+
+
+UPLOAD = tff.types.StructWithPythonType(
+    [
+        ("mean", collections.OrderedDict(z=np.float32, a=VECTOR)),
+        ("clipped", VECTOR),
+        ("all", [np.int32, VECTOR]),
+    ],
+    Upload,
+)
+
+
+def clipped_sum():
+    """An unweighted aggregator with a state, the norm, and measurements."""
+    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0)
+    return tff.aggregators.clipping_factory(norm, tff.aggregators.SumFactory())
+
+
+FACTORIES = {
+    "mean": tff.aggregators.MeanFactory(),
+    "clipped": clipped_sum(),
+    "all": StackFactory(),
+}
+
+
+def upload(client_id):
+    vector = np.float32([client_id, 10])
+    return Upload(
+        collections.OrderedDict(z=np.float32(client_id), a=2 * vector),
+        vector,
+        [np.int32(client_id), -vector],
+    )
+
+
+@pytest.fixture(scope="module")
+def process():
+    return FieldsFactory(**FACTORIES).create(UPLOAD, WEIGHT)
+
+
+def test_types(process):
+    assert process.is_weighted
+    signature = process.next.type_signature
+    assert str(signature.parameter.value) == (
+        "{<mean=<z=float32,a=float32[2]>,clipped=float32[2],all=<int32,float32[2]>>}@CLIENTS"
+    )
+    assert str(signature.parameter.weight) == "{float32}@CLIENTS"
+    assert str(signature.result.result) == (
+        "<mean=<z=float32,a=float32[2]>,clipped=float32[2],"
+        "all=<value=<int32[?],float32[?,2]>,weight=float32[?]>>@SERVER"
+    )
+    for part in ("state", "measurements"):
+        by_field = getattr(signature.result, part)
+        assert by_field.placement is tff.SERVER
+        assert tff.structure.name_list(by_field.member) == list(FACTORIES)
+
+
+def test_each_field_is_aggregated_as_if_alone(process):
+    """In two rounds, in the second of which the norm of clipping is another."""
+    together, alone = process.initialize(), {}
+    for name, factory in FACTORIES.items():
+        weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+        alone[name] = factory.create(UPLOAD[name], *[WEIGHT] * weighted)
+    states = {name: single.initialize() for name, single in alone.items()}
+    for cohort in ((3, 1, 2), (4, 0)):
+        uploads, weights = list(map(upload, cohort)), [np.float32(i + 1) for i in cohort]
+        output = process.next(together, uploads, weights)
+        for name, single in alone.items():
+            values = [getattr(value, name) for value in uploads]
+            expected = single.next(states[name], values, *[weights] * single.is_weighted)
+            for part in ("state", "result", "measurements"):
+                assert_equal(getattr(output, part)[name], getattr(expected, part))
+            states[name] = expected.state
+        assert not np.array_equal(
+            *(tf.nest.flatten(s["clipped"])[0] for s in (together, output.state))
+        )
+        together = output.state
+
+
+def test_weights_reach_all_weighted_aggregators():
+    factory = FieldsFactory(first=tff.aggregators.MeanFactory(), second=StackFactory())
+    fields = [("first", np.float32), ("second", np.float32)]
+    process = factory.create(tff.types.to_type(collections.OrderedDict(fields)), WEIGHT)
+    uploads = [collections.OrderedDict(first=x, second=-x) for x in np.float32([1, 2, 6])]
+    result = process.next(process.initialize(), uploads, list(np.float32([3, 0, 1]))).result
+    assert result["first"] == (3 * 1 + 6) / 4
+    assert isinstance(result["second"], Stack)
+    np.testing.assert_array_equal(result["second"].value, [-1, -2, -6])
+    np.testing.assert_array_equal(result["second"].weight, [3, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "value_type",
+    [
+        collections.OrderedDict(a=np.float32),
+        collections.OrderedDict(a=np.float32, b=np.float32, c=np.float32),
+        collections.OrderedDict(b=np.float32, a=np.float32),
+        collections.OrderedDict(a=np.float32, c=np.float32),
+        [np.float32, np.float32],
+        np.float32,
+    ],
+    ids=lambda value_type: str(tff.types.to_type(value_type)),
+)
+def test_uploads_of_other_fields(value_type):
+    value_type = tff.types.to_type(value_type)
+    factory = FieldsFactory(a=StackFactory(), b=StackFactory())
+    with pytest.raises(TypeError, match="^There are aggregators for the fields a, b, found ") as e:
+        factory.create(value_type, WEIGHT)
+    assert str(value_type) in str(e.value)

@@ -1,0 +1,111 @@
+"""Clients whose optimizers go on from their last round, by `persist_optimizer_state`."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, assert_equal, leaves, make_client
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
+from tff_pfl.algorithms import build
+from tff_pfl.local import LocalSGD
+
+DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
+A = [spd(DIM, seed) for seed in range(3)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+# Without its pull, Ditto's own models are those of Local.
+ALGORITHMS = {"fedavg": {}, "local": {}, "fedper": {}, "ditto": {"lambda_": 0.0}, "pgfed": {}}
+each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+@functools.cache
+def process_of(name, momentum=None, persist=True):
+    local = LocalSGD(
+        tff.learning.optimizers.build_sgdm(RATE, momentum),
+        epochs=STEPS,
+        batch_size=1,
+        persist_optimizer_state=persist,
+    )
+    return build(
+        name,
+        quadratic_model(2, 1),
+        quadratic_type(DIM),
+        local,
+        num_clients=3,
+        clients_per_round=2,
+        seed=2,
+        **ALGORITHMS[name],
+    )
+
+
+def run(process, cohorts):
+    """`(server state, clients)` after each round."""
+    state = process.initialize()
+    clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
+    for cohort in cohorts:
+        state, states, _ = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        yield state, list(clients)
+
+
+def models_of(process, state, clients):
+    """The first client's own model and, where there is one, the global model."""
+    models = process.personalize(state, clients[:1])
+    return leaves(models, process.global_weights(state) if process.global_weights else ())
+
+
+@each_algorithm
+def test_momentum_goes_on_when_a_client_comes_back(name):
+    """Other clients, seen for the first time, have none."""
+    rounds = []
+    for persist in (True, False):
+        process = process_of(name, MOMENTUM, persist)
+        done = run(process, [(0,), (1,), (0,)])
+        rounds.append([models_of(process, state, clients) for state, clients in done])
+    kept, fresh = rounds
+    assert_equal(kept[:2], fresh[:2])
+    for a, b in zip(kept[2], fresh[2], strict=True):
+        assert not np.allclose(a, b, atol=1e-3)
+
+
+@each_algorithm
+def test_of_plain_sgd_nothing_goes_on(name):
+    cohorts = [(0, 1), (1, 2), (0, 1)]
+    kept, fresh = (process_of(name, persist=persist) for persist in (True, False))
+    for expected, found in zip(run(fresh, cohorts), run(kept, cohorts), strict=True):
+        assert_equal(found[0], expected[0])
+        assert_equal(kept.personalize(*found), fresh.personalize(*expected))
+
+
+def heavy_ball(i, w, u):
+    for _ in range(STEPS):
+        u = MOMENTUM * u + A[i] @ (w - C[i])
+        w = w - RATE * u
+    return w, u
+
+
+def test_rounds_of_fedavg_and_local_by_hand():
+    """And those of Ditto, whose clients have two optimizers."""
+    cohorts = [(0, 1), (1, 2), (0, 1)]
+    fedavg, local, ditto = (
+        run(process_of(name, MOMENTUM), cohorts) for name in ("fedavg", "local", "ditto")
+    )
+    start = vector_of(quadratic_model(2, 1).init(2))
+    w, buffers = start, [np.zeros(DIM)] * 3
+    own = [(start, np.zeros(DIM))] * 3
+    for cohort, (averaged, _), (_, alone), (both, both_own) in zip(
+        cohorts, fedavg, local, ditto, strict=True
+    ):
+        models = []
+        for i in cohort:
+            model, buffers[i] = heavy_ball(i, w, buffers[i])
+            models.append(model)
+            own[i] = heavy_ball(i, *own[i])
+        w = np.mean(models, axis=0)
+        for state in (averaged, both):
+            assert_close(vector_of(state.algorithm), w)
+        for clients in (alone, both_own):
+            for client, (model, _) in zip(clients, own, strict=True):
+                assert_close(vector_of(client.state.model), model)

@@ -1,0 +1,136 @@
+"""Tests of what `tff_pfl.local.sgd` keeps between calls and lets one observe between steps."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tff_pfl.local import Examples, LocalSGD
+
+A, C = spd(3, seed=1), np.array([1.0, -2.0, 0.5])
+W = np.array([0.3, 0.2, -0.1])
+ETA, K = 0.1, 3
+MODEL, START = quadratic_model(2, 1), weights_of(W, 2, 1)
+PERSISTING = LocalSGD(
+    tff.learning.optimizers.build_sgdm(ETA, 0.9),
+    epochs=K,
+    batch_size=2,
+    persist_optimizer_state=True,
+)
+FRESH = dataclasses.replace(PERSISTING, persist_optimizer_state=False)
+
+
+def train(local, weights=START, round_num=0, size=1, capacity=1, **options):
+    """On copies of one example, every batch of which has the same gradient."""
+    one = quadratic_examples(A, C)
+    x = np.full([capacity, one.x.shape[1]], np.nan, np.float32)
+    x[:size] = one.x
+    context = types.SimpleNamespace(seed=tf.constant([1, 2]), round_num=tf.constant(round_num))
+    examples = Examples(x, np.zeros([capacity], np.int32), np.int32(size))
+    return local.train(MODEL, weights, examples, context, **options)
+
+
+def assert_equal(a, b):
+    tf.nest.assert_same_structure(a, b)
+    tf.nest.map_structure(np.testing.assert_array_equal, a, b)
+
+
+def heavy_ball(rates, w=W):
+    """The weights before each step, and at the end."""
+    u, visited = np.zeros(3), [w]
+    for rate in rates:
+        u = 0.9 * u + A @ (visited[-1] - C)
+        visited.append(visited[-1] - rate * u)
+    return visited
+
+
+class TestObserve:
+    def record(self, observed, weights):
+        count, rows = observed
+        row = tf.concat([layer["w"] for layer in weights.values()], axis=0)
+        return count + 1, tf.tensor_scatter_nd_update(rows, [[count]], [row])
+
+    @pytest.mark.parametrize(
+        ("drop_remainder", "steps"), [(False, 4 * K), (True, 3 * K)], ids=["kept", "dropped"]
+    )
+    @pytest.mark.parametrize("capacity", [7, 20])
+    def test_it_sees_the_weights_before_each_step(self, drop_remainder, steps, capacity):
+        local = dataclasses.replace(FRESH, drop_remainder=drop_remainder)
+        start = (tf.constant(0), tf.zeros([50, 3]))
+        result = train(local, size=7, capacity=capacity, observe=self.record, observed=start)
+        count, rows = result.observed
+        *before, last = heavy_ball([ETA] * steps)
+        assert count == steps
+        np.testing.assert_allclose(rows[:steps], before, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(rows[steps:], np.zeros([50 - steps, 3]))
+        np.testing.assert_allclose(vector_of(result.weights), last, rtol=1e-5, atol=1e-6)
+
+    def test_without_steps_it_sees_nothing(self):
+        start = (tf.constant(0), tf.zeros([1, 3]))
+        for options in ({"size": 0}, {"epochs": 0}):
+            assert_equal(
+                train(FRESH, observe=self.record, observed=start, **options).observed, start
+            )
+
+    def test_it_changes_nothing_and_is_optional(self):
+        plain = train(FRESH)
+        assert plain.observed == ()
+        observed = train(FRESH, observe=lambda n, weights: n + 1, observed=tf.constant(0))
+        assert_equal(observed._replace(observed=()), plain)
+
+
+OPTIMIZERS = {
+    "sgdm": tff.learning.optimizers.build_sgdm(ETA, 0.9),
+    "adam": tff.learning.optimizers.build_adam(ETA),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+class TestPersistence:
+    def test_two_calls_are_one_of_twice_the_epochs(self, optimizer):
+        local = dataclasses.replace(PERSISTING, optimizer=optimizer)
+        first = train(local, optimizer_state=local.optimizer_state(START))
+        second = train(local, first.weights, optimizer_state=first.optimizer_state)
+        both = train(local, optimizer_state=local.optimizer_state(START), epochs=2 * K)
+        assert_equal(second.weights, both.weights)
+        assert_equal(second.optimizer_state, both.optimizer_state)
+
+    def test_nothing_is_kept_unless_asked_for(self, optimizer):
+        local = dataclasses.replace(FRESH, optimizer=optimizer)
+        assert local.optimizer_state(START) == ()
+        first = train(local)
+        second = train(local, first.weights, optimizer_state=first.optimizer_state)
+        both = train(local, epochs=2 * K)
+        assert first.optimizer_state == ()
+        assert not np.allclose(vector_of(second.weights), vector_of(both.weights), atol=1e-3)
+
+    def test_an_empty_state_starts_anew(self, optimizer):
+        local = dataclasses.replace(PERSISTING, optimizer=optimizer)
+        expected = train(local, optimizer_state=local.optimizer_state(START))
+        assert_equal(train(local, optimizer_state=()), expected)
+        fresh = train(dataclasses.replace(local, persist_optimizer_state=False))
+        assert_equal(fresh.weights, expected.weights)
+
+    def test_a_client_keeps_what_it_started_with_if_it_does_no_step(self, optimizer):
+        local = dataclasses.replace(PERSISTING, optimizer=optimizer)
+        state = train(local, optimizer_state=()).optimizer_state
+        assert_equal(train(local, size=0, optimizer_state=state).optimizer_state, state)
+
+
+def test_an_algorithm_that_keeps_no_state_is_refused():
+    with pytest.raises(ValueError, match="persist_optimizer_state: .* keeps no optimizer's state"):
+        train(PERSISTING)
+
+
+def test_the_rate_of_a_round_is_that_of_a_persisted_state_too():
+    local = dataclasses.replace(PERSISTING, learning_rate_decay=0.5)
+    weights, state = START, ()
+    for round_num in (0, 1, 3):
+        result = train(local, weights, round_num, optimizer_state=state)
+        weights, state = result.weights, result.optimizer_state
+    rates = np.repeat([ETA, ETA / 2, ETA / 8], K)
+    np.testing.assert_allclose(vector_of(weights), heavy_ball(rates)[-1], rtol=1e-5, atol=1e-6)
