@@ -8,7 +8,7 @@ the last cohort `J`, each as a linear function (see `tff_pfl.server.pgfed`):
 
 A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the cohort (or uniform):
 
-    down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij        (0 while J is empty)
+    down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij       (0 while J is empty)
     client  theta_i = w;  in each step of LocalSGD, with alpha_ij before theta_i:
                 alpha_ij <- max(0, alpha_ij - eta_alpha (mu l_j + mu gbar . theta_i))
                 theta_i  <- a step along  grad loss(theta_i; b) + a_i
