@@ -103,7 +103,8 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             f"--runs=a:{run_dir}",
             "--column=global/local_test/los",
         ],
-        "Flag --runs must have a value": report,
+        "Exactly one of (runs, influence) must have a value": report,
+        "has no snapshots": [*report, f"--influence={run_dir}"],
     }
     done = run_python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
     assert done.returncode == 0, done.stderr
