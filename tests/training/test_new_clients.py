@@ -99,6 +99,16 @@ def test_an_optimizer_that_persists_does_not_reach_new_clients():
     )
 
 
+def test_their_ids_are_those_of_the_data_whatever_the_config_says(tmp_path):
+    config = config_of()
+    path = str(tmp_path / "partition.npz")
+    build_dataset(config).partition.save(path)
+    config.data.update(partition_file=path, num_clients=99)
+    setup = Setup(config)
+    columns = setup.evaluation(setup.process.initialize())
+    assert list(columns["client_id"]) == [2, 3]
+
+
 def test_an_algorithm_without_a_global_model():
     with pytest.raises(ConfigError, match="config.new_clients: .* this algorithm has none"):
         Setup(config_of("local"))

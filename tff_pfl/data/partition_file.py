@@ -32,7 +32,7 @@ class Partition:
         test: Per client, its rows for testing; arrays may be empty.
         metadata: What made it, JSON-serialisable. `federate` writes the name of the data set
             (`"dataset"`), the fingerprint of its labels (`"labels"`) and its own arguments
-            (`"spec"`).
+            (`"spec"`); `of` adds which of its clients these are (`"clients"`).
     """
 
     train: tuple[np.ndarray, ...]

@@ -324,7 +324,7 @@ def build_new_clients_evaluation(
             build_local(config),
             new_clients,
             epochs=config.new_clients.fine_tune_epochs,
-            first_id=config.data.num_clients - config.new_clients.number,
+            first_id=new_clients.partition.metadata["clients"][0],
             split=config.evaluation.split,
             clients_per_call=config.evaluation.clients_per_call,
             capacity=capacity,
