@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.training.run_directory import RunDirectory
+from tff_pfl.training.run_directory import RunDirectory, whole_file
 
 
 class MetricsLog:
@@ -60,9 +60,8 @@ class MetricsLog:
         """Writes what there is to look at of the server's state, completely or not at all."""
         path = self._directory.file("snapshots", f"round_{round_num:06d}.npz")
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.tmp", "wb") as file:
+        with whole_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)
-        os.replace(f"{path}.tmp", path)
 
 
 class _Table:
@@ -103,11 +102,7 @@ def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
 
 def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:
     """Writes a CSV file completely or not at all; rows may lack the last columns."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", newline="") as file:
+    with whole_file(path, newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

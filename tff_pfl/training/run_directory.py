@@ -1,11 +1,12 @@
 """The output directory of a run: its files, and who may write to it."""
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 from ml_collections import config_dict
 
@@ -185,13 +186,28 @@ class RunDirectory:
             )
 
 
+@contextlib.contextmanager
+def whole_file(path: str, mode: str = "w", **options: Any) -> Iterator[IO]:
+    """Opens a file that is there completely, and on the disk, or not at all.
+
+    Args:
+        path: The file.
+        mode: Of `open`, for writing.
+        **options: Of `open`.
+    """
+    temporary = f"{path}.tmp"
+    with open(temporary, mode, **options) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
 def write_json(path: str, value: Any) -> None:
     """Writes a file completely or not at all."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w") as file:
+    with whole_file(path) as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-    os.replace(temporary, path)
 
 
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
