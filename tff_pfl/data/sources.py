@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn's digits, TFDS, and TFF's naturally federated data sets."""
+"""Where images come from: scikit-learn, TFDS, TFF's natural clients, a folder of image files."""
 
 import functools
 import os
@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 from absl import logging
 
+from tff_pfl.data.image_folder import find_tiny_imagenet, read_tiny_imagenet
 from tff_pfl.names import unknown_name
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
@@ -25,7 +26,7 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A data set is neither prepared on disk nor could it be downloaded."""
+    """A data set is not on disk, and could not be downloaded."""
 
 
 class LabelledImages(NamedTuple):
@@ -61,19 +62,24 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
       digit 0..9, the same ones in train and test (40 rows). Labels are among 62 classes.
     * `"cifar100_natural"`: TFF's CIFAR-100 by Pachinko allocation. Train clients (500) and
       test clients (100) are different ones: test clients are numbered after the train clients.
+    * `"tiny_imagenet"`: the 200 classes of Tiny ImageNet, numbered in sorted order of their ids,
+      from the unpacked archive; never downloaded. Its 10,000 validation images (`val`) are the
+      test split: the archive's own test images have no labels. See `image_folder`.
 
     Args:
         name: One of `DATASETS`.
         data_dir: Folder of prepared TFDS data sets (default: the environment variable
             TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
-            (default: TFF's own). What is not there is downloaded to it.
+            (default: TFF's own). What is not there is downloaded to it. For Tiny ImageNet the
+            folder that holds tiny-imagenet-200, or that one (default: TFDS_DATA_DIR).
 
     Returns:
         The images, training split first.
 
     Raises:
-        ValueError: The name is unknown.
-        DataNotFoundError: The data set is not there and downloading it failed.
+        ValueError: The name is unknown. As `image_folder.ImageFolderError`: files of Tiny
+            ImageNet are damaged or missing.
+        DataNotFoundError: The data set is not there, and downloading it failed or is not possible.
     """
     if name not in _LOADERS:
         raise ValueError(unknown_name("data set", name, _LOADERS))
@@ -161,6 +167,24 @@ def _cifar100_natural(name, data_dir):
     return _by_client(name, 100, "image", (train, numbers), (test, test_numbers))
 
 
+def _tiny_imagenet(name, data_dir):
+    data_dir = data_dir or os.environ.get(_ENVIRONMENT)
+    folder = find_tiny_imagenet(data_dir) if data_dir else None
+    if folder is None:
+        looked = (
+            f"there is no wnids.txt in {os.path.join(data_dir, 'tiny-imagenet-200')} or {data_dir}"
+            if data_dir
+            else f"there is neither data_dir nor {_ENVIRONMENT} to say where it is"
+        )
+        raise DataNotFoundError(
+            f"Data set {name!r} was not found: {looked}. It is not downloaded: get its archive, "
+            f"tiny-imagenet-200.zip, unpack it, and pass as data_dir or set {_ENVIRONMENT} to the "
+            "folder that then holds tiny-imagenet-200, with wnids.txt, train/ID/images/*.JPEG, "
+            "val/images/*.JPEG and val/val_annotations.txt."
+        )
+    return LabelledImages(name, *read_tiny_imagenet(folder))
+
+
 def _fetch(name, load_data, data_dir):
     """TFF's (train, test) `ClientData`, downloaded if needed."""
     try:
@@ -220,6 +244,7 @@ _LOADERS = {
     "emnist": _emnist,
     "emnist_synthetic": _emnist_synthetic,
     "cifar100_natural": _cifar100_natural,
+    "tiny_imagenet": _tiny_imagenet,
 }
 
 DATASETS = tuple(_LOADERS)

@@ -1,0 +1,215 @@
+"""Tiny ImageNet, from a folder of the archive's layout with 3 classes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.data import image_folder, sources
+from tff_pfl.data.federated_dataset import federate
+from tff_pfl.data.image_folder import ImageFolderError
+from tff_pfl.data.sources import DataNotFoundError
+
+IDS = ["n03000000", "n01000000", "n02000000"]  # not sorted, as in the archive
+NUMBERS = [10, 0, 9, 1]
+VAL = {11: "n02000000", 2: "n03000000", 10: "n01000000", 9: "n03000000", 0: "n01000000"}
+GREY = "train/n01000000/images/n01000000_1.JPEG"
+
+
+def picture(seed, shape=(64, 64, 3)):
+    """A smooth image that no other seed has: JPEG hardly changes it."""
+    rows, columns = np.mgrid[: shape[0], : shape[1]] / 64
+    slopes = np.random.default_rng(seed).uniform(20, 100, (2, shape[2]))
+    image = 30 + rows[..., None] * slopes[0] + columns[..., None] * slopes[1]
+    return np.rint(image).astype(np.uint8)
+
+
+def seed_of(class_id, number):
+    return [int(class_id[1:]), number]
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tf.io.write_file(str(path), tf.io.encode_jpeg(image, quality=100))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder tiny-imagenet-200; its parent is what one passes as data_dir."""
+    folder = tmp_path / "tiny-imagenet-200"
+    for i in IDS:
+        for k in NUMBERS:
+            image = picture(seed_of(i, k))
+            path = folder / "train" / i / "images" / f"{i}_{k}.JPEG"
+            write(path, image[..., :1] if path == folder / GREY else image)
+        (folder / "train" / i / f"{i}_boxes.txt").write_text(f"{i}_0.JPEG\t0\t10\t63\t58\n")
+    (folder / "train" / IDS[0] / "images" / f"._{IDS[0]}_0.JPEG").write_text("not an image")
+    for k in VAL:
+        write(folder / "val" / "images" / f"val_{k}.JPEG", picture(seed_of("n99", k)))
+    write(folder / "test" / "images" / "test_0.JPEG", picture(5))
+    (folder / "wnids.txt").write_text("".join(f"{i}\n" for i in IDS))
+    lines = [f"val_{k}.JPEG\t{i}\t0\t32\t44\t62\n" for k, i in VAL.items()]
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    return folder
+
+
+def test_images_labels_and_their_order(folder):
+    images = sources.load("tiny_imagenet", folder.parent)
+    assert images.x.shape == (17, 64, 64, 3) and images.x.dtype == np.uint8
+    assert images.y.dtype == np.int32 and images.writer is None
+    assert (images.num_classes, images.num_train, images.name) == (3, 12, "tiny_imagenet")
+    # By class in sorted order of ids; then the validation images 0, 2, 9, 10, 11.
+    assert images.y.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 2, 2, 0, 1]
+    seeds = [seed_of(i, k) for i in sorted(IDS) for k in (0, 1, 9, 10)]
+    seeds += [seed_of("n99", k) for k in sorted(VAL)]
+    expected = np.stack([picture(seed) for seed in seeds])
+    expected[1] = expected[1, ..., :1]  # GREY: three equal channels
+    assert np.abs(images.x.astype(int) - expected).max() <= 4
+    assert (images.x[1, ..., :1] == images.x[1]).all()
+    # The images differ by more than that: none could stand in another's place.
+    distances = np.abs(expected[:, None].astype(int) - expected).max(axis=(2, 3, 4))
+    assert distances[~np.eye(17, dtype=bool)].min() > 8
+
+
+def test_where_the_folder_is_looked_for(folder, monkeypatch):
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    first = sources.load("tiny_imagenet", folder)
+    renamed = folder.rename(folder.parent / "tiny")
+    second = sources.load("tiny_imagenet", str(renamed))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(renamed))
+    third = sources.load("tiny_imagenet")
+    monkeypatch.setenv("TFDS_DATA_DIR", "~")
+    monkeypatch.setenv("HOME", str(renamed.rename(folder).parent))
+    for images in (second, third, sources.load("tiny_imagenet")):
+        np.testing.assert_array_equal(images.x, first.x)
+        np.testing.assert_array_equal(images.y, first.y)
+
+
+def test_a_folder_that_is_nowhere(tmp_path, monkeypatch):
+    inside = tmp_path / "tiny-imagenet-200"
+    message = (
+        rf"'tiny_imagenet' was not found: there is no wnids\.txt in {inside} or {tmp_path}\. It is "
+        r"not downloaded: get its archive, tiny-imagenet-200\.zip, unpack it, .*data_dir.*"
+        r"TFDS_DATA_DIR.*train/ID/images.*val/val_annotations\.txt"
+    )
+    with pytest.raises(DataNotFoundError, match=message):
+        sources.load("tiny_imagenet", tmp_path)
+    inside.mkdir()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(DataNotFoundError, match=message):
+        sources.load("tiny_imagenet")
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    with pytest.raises(DataNotFoundError, match="neither data_dir nor TFDS_DATA_DIR"):
+        sources.load("tiny_imagenet")
+
+
+def test_images_that_cannot_be_read(folder):
+    def expect(path, message):
+        with pytest.raises(ImageFolderError, match=rf"^{path} {message}"):
+            sources.load("tiny_imagenet", folder)
+
+    # Of several, the first one in the order of rows is named: each is before the one above.
+    path = folder / "val/images/val_10.JPEG"
+    write(path, picture(0, (32, 48, 3)))
+    expect(path, r"is an image of 32x48 pixels \(height x width\): it must be of 64x64")
+    path = folder / "val/images/val_9.JPEG"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    cut = rf"\({len(whole) // 2} bytes\) cannot be decoded: .* complete JPEG image of 64x64 pixels"
+    expect(path, cut)
+    path = folder / "train/n02000000/images/n02000000_9.JPEG"
+    path.write_bytes(b"<html>Not found</html>")
+    expect(path, r"\(22 bytes\) cannot be decoded")
+    path = folder / "train/n01000000/images/n01000000_0.JPEG"
+    path.write_bytes(b"")
+    expect(path, r"\(0 bytes\) cannot be decoded")
+
+
+def test_read_images(folder, monkeypatch):
+    paths = [str(folder / "train" / i / "images" / f"{i}_{k}.JPEG") for i in IDS for k in NUMBERS]
+    colour = image_folder.read_images(paths, (64, 64, 3))
+    monkeypatch.setattr(image_folder, "_BATCH", 5)  # the last batch is smaller
+    np.testing.assert_array_equal(image_folder.read_images(paths, (64, 64, 3)), colour)
+    grey = image_folder.read_images(paths, (64, 64, 1))
+    luma = colour @ np.array([0.299, 0.587, 0.114])  # of JPEG's colour space
+    assert np.abs(grey[..., 0] - luma).max() <= 3
+    assert image_folder.read_images([], (64, 64, 3)).shape == (0, 64, 64, 3)
+    missing = str(folder / "train" / "n0_0.JPEG")
+    with pytest.raises(ImageFolderError, match=rf"^{missing} \(missing\) cannot be decoded"):
+        image_folder.read_images([*paths, missing], (64, 64, 3))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("wnids.txt", b"\xff\xfe\x00", r"wnids\.txt cannot be read .*utf-8.*the id of a class in"),
+        ("wnids.txt", b" \n\n", r"wnids\.txt is empty: it must have the id of a class in each"),
+        ("wnids.txt", b"n01 fish\n", r"wnids\.txt, line 1: 'n01 fish' is not the id of a class"),
+        (
+            "wnids.txt",
+            b"n01000000\nn02000000\n\nn01000000\n",
+            r"wnids\.txt, line 4: 'n01000000' is already in line 1; each class must be there once",
+        ),
+        (
+            "wnids.txt",
+            b"n01000000\nn07000000\n",
+            r"train/n07000000/images has no training images of class 'n07000000' of .*/wnids\.txt: "
+            r"there must be n07000000_0\.JPEG",
+        ),
+        (
+            "train/n01000000/images/n01000000_2.JPEG",
+            b"",
+            r"n02000000/images has 4 training images, .*/n01000000/images has 5: all classes",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"val_0.JPEG\tn01000000\t0\t32\t44\t62\nval_2.JPEG\tn07000000\t0\t32\t44\t62\n",
+            r"val_annotations\.txt, line 2: class 'n07000000' of 'val_2\.JPEG' is not in .*wnids",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"val_1.JPEG\tn01000000\t0\t32\t44\t62\n",
+            r"val_annotations\.txt, line 1: .*/val/images/val_1\.JPEG is missing",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"val_0.JPEG\tn01000000\nval_0.JPEG\tn02000000\n",
+            r"val_annotations\.txt, line 2: 'val_0\.JPEG' has an annotation already",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"val_0.JPEG\tn01000000\n",
+            r"val/images/val_2\.JPEG has no line in .*/val_annotations\.txt",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"val_0.JPEG n01000000\n",
+            r"val_annotations\.txt, line 1: 'val_0\.JPEG n01000000' has no tab",
+        ),
+        ("val/val_annotations.txt", b"", r"val_annotations\.txt is empty: .* a validation image"),
+        ("val/val_annotations.txt", None, r"val_annotations\.txt cannot be read .*No such file"),
+    ],
+)
+def test_files_that_contradict_each_other(file, content, message, folder):
+    path = folder / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ImageFolderError, match=rf"^{folder}/.*{message}"):
+        sources.load("tiny_imagenet", folder)
+
+
+def test_k_labels_per_client_in_equal_amounts(folder):
+    # PLGU's protocol in small: 20 clients with 30 of 200 labels, as many examples each.
+    dataset = federate(
+        sources.load("tiny_imagenet", folder),
+        num_clients=3,
+        partitioner="classes_per_client",
+        partition_args={"classes": 2, "assignment": "random"},
+        merge=False,
+        seed=0,
+    )
+    counts = dataset.class_counts()
+    assert (np.sort(counts, axis=1) == [0, 2, 2]).all() and (counts.sum(axis=0) == 4).all()
+    assert dataset.image_shape == (64, 64, 3) and dataset.sizes("test").sum() == 5
+    assert ((dataset.class_counts("test") > 0) <= (counts > 0)).all()
