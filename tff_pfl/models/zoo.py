@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tff_pfl.models import residual
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
@@ -79,6 +80,9 @@ ZOO: dict[str, Callable[..., tf.keras.Model]] = {
     "cnn_fedpg": cnn_fedpg,
     "cnn_pgfed": cnn_pgfed,
     "lenet": lenet,
+    "resnet18": residual.resnet18,
+    "resnet50": residual.resnet50,
+    "wide_resnet": residual.wide_resnet,
 }
 
 

@@ -1,0 +1,366 @@
+"""Tests of `tff_pfl.models.residual`, against the published counts and plain TensorFlow."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    NUM_CLASSES,
+    assert_close,
+    assert_equal,
+    leaves,
+    local_sgd,
+    make_clients,
+)
+from tff_pfl import models
+from tff_pfl.algorithms import build_fedavg
+from tff_pfl.local import Batch
+
+RNG = np.random.default_rng(0)
+SMALL = {
+    "resnet18": {"width": 8, "blocks": (1, 1), "groups": 4},
+    "resnet50": {"width": 4, "blocks": (1, 1), "groups": 6},
+    "wide_resnet": {"depth": 10, "widen": 1},
+}
+IMAGES = RNG.integers(256, size=(6, 8, 8, 3)).astype(np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2], np.int32)
+
+
+@functools.cache
+def small(name, shape=(8, 8, 3), **options):
+    return models.build(name, shape, 3, **SMALL[name], **options)
+
+
+@functools.cache
+def keras_model(name, shape, num_classes=10, **options):
+    """The Keras model, in a graph, where its weights take no memory."""
+    with tf.Graph().as_default():
+        return models.ZOO[name](shape, num_classes, **options)
+
+
+def perturbed(weights):
+    """Weights whose norms, too, differ from their initial values."""
+    return tf.nest.map_structure(
+        lambda w: w + RNG.normal(scale=0.3, size=w.shape).astype(np.float32), weights
+    )
+
+
+def full_batch():
+    return Batch(IMAGES, LABELS, np.ones(len(LABELS), np.float32), np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_classes", "options", "num_weights"),
+    [
+        ("resnet18", 10, {}, 11_173_962),
+        ("resnet18", 100, {}, 11_220_132),
+        ("resnet18", 1000, {"stem": "imagenet"}, 11_689_512),
+        ("resnet50", 10, {}, 23_520_842),
+        ("resnet50", 1000, {"stem": "imagenet"}, 25_557_032),
+        ("wide_resnet", 100, {}, 36_536_884),
+    ],
+)
+def test_numbers_of_weights(name, num_classes, options, num_weights):
+    model = keras_model(name, (32, 32, 3), num_classes, **options)
+    assert model.count_params() == num_weights
+
+
+def test_a_network_in_full():
+    assert models.build("wide_resnet", (32, 32, 3), 10).num_weights == 36_479_194
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "last_size"),
+    [
+        ("resnet18", 32, {}, 4),
+        ("resnet50", 32, {}, 4),
+        ("wide_resnet", 32, {}, 8),
+        ("resnet18", 64, {"blocks": (1, 1, 1, 1)}, 8),
+        ("resnet50", 64, {"blocks": (1, 1, 1, 1), "stem": "imagenet"}, 2),
+        ("wide_resnet", 64, {"depth": 10}, 16),
+    ],
+)
+def test_downsampling(name, size, options, last_size):
+    model = keras_model(name, (size, size, 3), **options)
+    pooling = model.layers[-2]
+    assert isinstance(pooling, tf.keras.layers.GlobalAveragePooling2D)
+    assert pooling.input_shape[1:3] == (last_size, last_size)
+    assert model.output_shape == (None, 10)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_weights_serve_images_of_any_size(name):
+    images = RNG.integers(256, size=(2, 64, 64, 3)).astype(np.uint8)
+    logits = small(name, (64, 64, 3)).apply(small(name).init(0), images)
+    assert logits.shape == [2, 3]
+    assert np.all(np.isfinite(logits))
+
+
+def test_layers_are_named_from_input_to_head():
+    assert small("resnet18").layers == (
+        *("stem", "stem_norm"),
+        *("block1_conv1", "block1_norm1", "block1_conv2", "block1_norm2"),
+        *("block2_conv1", "block2_norm1", "block2_conv2", "block2_norm2"),
+        *("block2_shortcut", "block2_shortcut_norm", "head"),
+    )
+    assert small("wide_resnet").layers == (
+        "stem",
+        *("block1_norm1", "block1_conv1", "block1_norm2", "block1_conv2"),
+        *("block2_norm1", "block2_conv1", "block2_norm2", "block2_conv2", "block2_shortcut"),
+        *("block3_norm1", "block3_conv1", "block3_norm2", "block3_conv2", "block3_shortcut"),
+        *("final_norm", "head"),
+    )
+    bottleneck = ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")
+    assert [layer for layer in small("resnet50").layers if layer.startswith("block1")] == [
+        f"block1_{layer}" for layer in (*bottleneck, "shortcut", "shortcut_norm")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "shortcuts"),
+    [("resnet18", 8, [3, 5, 7]), ("resnet50", 16, [1, 4, 8, 14]), ("wide_resnet", 12, [1, 5, 9])],
+)
+def test_blocks(name, blocks, shortcuts):
+    layers = [layer.name for layer in keras_model(name, (32, 32, 3)).layers if layer.weights]
+    assert len(set(layers)) == len(layers)
+    assert layers[-1] == "head"
+    assert {layer.split("_")[0] for layer in layers if layer.startswith("block")} == {
+        f"block{number}" for number in range(1, blocks + 1)
+    }
+    assert [layer for layer in layers if layer.endswith("shortcut")] == [
+        f"block{number}_shortcut" for number in shortcuts
+    ]
+
+
+def test_a_layer_is_what_belongs_together():
+    for name in SMALL:
+        weights = small(name).init(0)
+        for layer, w in weights.items():
+            norm, head = ["gamma", "beta"], ["kernel", "bias"]
+            assert list(w) == (norm if "norm" in layer else head if layer == "head" else ["kernel"])
+        assert models.partition(small(name)).personal == ("head",)
+
+
+def test_groups_are_the_greatest_that_divide_the_channels():
+    def groups(name, **options):
+        layers = keras_model(name, (32, 32, 3), **options).layers
+        return {
+            x.name: x.groups for x in layers if isinstance(x, tf.keras.layers.GroupNormalization)
+        }
+
+    wide = groups("wide_resnet", depth=16)
+    assert wide.pop("block1_norm1") == 16
+    assert set(wide.values()) == {32}
+    assert groups("resnet18", width=24, blocks=(1,)) == {
+        "stem_norm": 8,
+        "block1_norm1": 8,
+        "block1_norm2": 8,
+    }
+    assert set(groups("resnet18", blocks=(1, 1), groups=1).values()) == {1}
+
+
+def conv(x, weights, stride=1):
+    return tf.nn.conv2d(x, weights["kernel"], stride, "SAME")
+
+
+def norm(x, weights, groups):
+    """`gamma (x - mean) / sqrt(variance + 1e-5) + beta`, over each image and group of channels."""
+    n, height, width, channels = x.shape
+    groups = math.gcd(groups, channels)
+    x = np.reshape(x, [n, height, width, groups, channels // groups])
+    mean, variance = (f(x, axis=(1, 2, 4), keepdims=True) for f in (np.mean, np.var))
+    x = np.reshape((x - mean) / np.sqrt(variance + 1e-5), [n, height, width, channels])
+    return x * weights["gamma"] + weights["beta"]
+
+
+def post_activation(w, x, strides, groups):
+    """Stem and blocks of `w`; `strides` of the convolutions of each block."""
+    x = tf.nn.relu(norm(conv(x, w["stem"]), w["stem_norm"], groups))
+    for block, block_strides in strides.items():
+        y = x
+        for i, stride in enumerate(block_strides, start=1):
+            y = norm(conv(y, w[f"{block}_conv{i}"], stride), w[f"{block}_norm{i}"], groups)
+            y = tf.nn.relu(y) if i < len(block_strides) else y
+        if f"{block}_shortcut" in w:
+            x = conv(x, w[f"{block}_shortcut"], max(block_strides))
+            x = norm(x, w[f"{block}_shortcut_norm"], groups)
+        x = tf.nn.relu(x + y)
+    return x
+
+
+def pre_activation(w, x, strides, groups):
+    x = conv(x, w["stem"])
+    for block, (stride, _) in strides.items():
+        activated = tf.nn.relu(norm(x, w[f"{block}_norm1"], groups))
+        y = conv(activated, w[f"{block}_conv1"], stride)
+        y = conv(tf.nn.relu(norm(y, w[f"{block}_norm2"], groups)), w[f"{block}_conv2"])
+        if f"{block}_shortcut" in w:
+            x = conv(activated, w[f"{block}_shortcut"], stride)
+        x = x + y
+    return tf.nn.relu(norm(x, w["final_norm"], groups))
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "strides", "groups"),
+    [
+        ("resnet18", post_activation, {"block1": [1, 1], "block2": [2, 1]}, 4),
+        (
+            "resnet50",
+            post_activation,
+            {"block1": [1, 1, 1], "block2": [1, 2, 1]},
+            6,
+        ),
+        ("wide_resnet", pre_activation, dict(block1=[1, 1], block2=[2, 1], block3=[2, 1]), 32),
+    ],
+)
+def test_the_networks_in_plain_tensorflow(name, features, strides, groups):
+    model = small(name)
+    weights = perturbed(model.init(0))
+    x = features(weights, tf.constant(IMAGES / 255.0, tf.float32), strides, groups)
+    head = weights["head"]
+    expected = np.mean(x, axis=(1, 2)) @ head["kernel"] + head["bias"]
+    assert_close(model.apply(weights, IMAGES), expected, 1e-4)
+
+
+def test_the_imagenet_stem_quarters_images_before_the_first_block():
+    options = {"width": 4, "groups": 2, "blocks": (1,)}
+    model = models.build("resnet18", (32, 32, 3), 3, **options, stem="imagenet")
+    weights = perturbed(model.init(0))
+    images = RNG.integers(256, size=(2, 32, 32, 3)).astype(np.uint8)
+    x = conv(tf.constant(images / 255.0, tf.float32), weights["stem"], 2)
+    x = tf.nn.max_pool2d(tf.nn.relu(norm(x, weights["stem_norm"], 2)), 3, 2, "SAME")
+    assert weights["stem"]["kernel"].shape == [7, 7, 3, 4]
+    assert x.shape == [2, 8, 8, 4]
+    y = norm(conv(x, weights["block1_conv1"]), weights["block1_norm1"], 2)
+    y = norm(conv(tf.nn.relu(y), weights["block1_conv2"]), weights["block1_norm2"], 2)
+    head = weights["head"]
+    expected = np.mean(tf.nn.relu(x + y), axis=(1, 2)) @ head["kernel"] + head["bias"]
+    assert_close(model.apply(weights, images), expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "deep", "last"),
+    [
+        ("resnet18", {"width": 8, "blocks": (2, 2), "groups": 4}, "norm2"),
+        ("wide_resnet", {"depth": 16, "widen": 1}, "conv2"),
+    ],
+)
+def test_a_block_whose_last_layer_is_zero_is_the_identity(name, deep, last):
+    """Of twice the blocks, every second one is left without effect: the shallow network's rest."""
+    shallow, deep = small(name), models.build(name, (8, 8, 3), 3, **deep)
+    weights, deep_weights = perturbed(shallow.init(0)), perturbed(deep.init(1))
+    for layer in deep.layers:
+        block, _, part = layer.partition("_")
+        number = int(block.removeprefix("block")) if block.startswith("block") else None
+        if number is None:
+            deep_weights[layer] = weights[layer]
+        elif number % 2 == 1:
+            deep_weights[layer] = weights[f"block{(number + 1) // 2}_{part}"]
+        elif part == last:
+            deep_weights[layer] = tf.nest.map_structure(tf.zeros_like, deep_weights[layer])
+    assert_close(deep.apply(deep_weights, IMAGES), shallow.apply(weights, IMAGES))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_output_does_not_depend_on_the_rest_of_the_batch(name):
+    model = small(name)
+    weights = perturbed(model.init(0))
+    alone = [model.apply(weights, IMAGES[i : i + 1], training=True) for i in range(3)]
+    assert_close(tf.concat(alone, axis=0), model.apply(weights, IMAGES, training=True)[:3])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_seeds_reproduce_initial_weights(name):
+    first, again, other = (small(name).init(seed) for seed in (3, 3, 4))
+    assert_equal(first, again)
+    for layer, w in first.items():
+        assert not np.any(w.get("bias", 0.0)) and not np.any(w.get("beta", 0.0))
+        assert np.all(w.get("gamma", np.ones(1)) == 1.0)
+        assert "kernel" not in w or np.all(w["kernel"] != other[layer]["kernel"])
+
+
+def test_kernels_start_from_hes_distribution_by_fan_out():
+    weights = small("wide_resnet").init(0)
+    for layer, fan_out in [("block2_conv1", 9 * 32), ("block3_conv1", 9 * 64)]:
+        kernel = np.ravel(weights[layer]["kernel"])
+        np.testing.assert_allclose(np.std(kernel), math.sqrt(2.0 / fan_out), rtol=0.02)
+        assert np.max(np.abs(kernel)) > 3 * np.std(kernel)  # a truncated one ends before
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_exact_gradient_steps_reduce_the_loss(name):
+    model, batch = small(name), full_batch()
+
+    @tf.function(autograph=False)
+    def step(weights):
+        gradient, totals = model.gradient(weights, batch)
+        return tf.nest.map_structure(lambda w, g: w - 0.02 * g, weights, gradient), totals
+
+    weights, losses = model.init(0), []
+    for _ in range(8):
+        weights, totals = step(weights)
+        losses.append(float(totals["loss"].mean))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+    pairs = zip(leaves(weights), leaves(model.init(0)), strict=True)
+    assert all(np.any(trained != initial) for trained, initial in pairs)
+
+
+def test_dropout_is_between_the_convolutions_of_a_block():
+    model = small("wide_resnet", dropout_rate=0.5)
+    weights = model.init(0)
+    evaluated = model.apply(weights, IMAGES)
+    assert_equal(evaluated, small("wide_resnet").apply(weights, IMAGES))
+    first, again, other = (
+        model.apply(weights, IMAGES, training=True, seed=tf.constant([1, seed]))
+        for seed in (1, 1, 2)
+    )
+    assert_equal(first, again)
+    assert np.any(first != other) and np.any(first != evaluated)
+    for block in (1, 2, 3):
+        weights[f"block{block}_conv2"] = {"kernel": 0.0 * weights[f"block{block}_conv2"]["kernel"]}
+    assert_equal(
+        model.apply(weights, IMAGES, training=True, seed=tf.constant([1, 1])),
+        model.apply(weights, IMAGES),
+    )
+
+
+def test_rounds_of_fedavg():
+    model = models.build("resnet18", IMAGE_SHAPE, NUM_CLASSES, width=4, blocks=(1, 1))
+    process = build_fedavg(model, EXAMPLES_TYPE, local_sgd(0.05), seed=1)
+    state, losses = process.initialize(), []
+    for _ in range(3):
+        state, _, metrics = process.next(state, make_clients(process, [6, 3, 5]))
+        losses.append(metrics["train"]["loss"])
+    assert losses == sorted(losses, reverse=True)
+    assert metrics["train"]["num_nonfinite"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet18", {"stem": "imagnet"}, "'imagnet'. Did you mean 'imagenet'"),
+        ("resnet18", {"width": 0}, "width must be at least 1, got 0"),
+        ("resnet18", {"groups": 0}, "groups must be at least 1, got 0"),
+        ("resnet18", {"blocks": ()}, "blocks must be at least 1, got 0"),
+        ("resnet50", {"blocks": (2, 0)}, "blocks must be at least 1, got 0"),
+        ("resnet18", {"width": 4}, "'block7_norm1' .* 1x1, with 32 channels in 32 groups"),
+        ("wide_resnet", {"depth": 26}, r"6n \+ 4 with n >= 1, such as 10, 16 or 28, got 26"),
+        ("wide_resnet", {"depth": 4}, "got 4"),
+        ("wide_resnet", {"widen": 0}, "widen must be at least 1, got 0"),
+        ("wide_resnet", {"groups": -1}, "groups must be at least 1, got -1"),
+    ],
+)
+def test_options_that_make_no_network(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        models.build(name, (8, 8, 3), 3, **options)
+
+
+def test_unknown_options():
+    with pytest.raises(TypeError, match="resnet18.*'widht'"):
+        models.build("resnet18", (8, 8, 3), 3, widht=8)

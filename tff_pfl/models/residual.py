@@ -1,0 +1,162 @@
+"""Residual networks with group normalisation, of PLGU's experiments.
+
+He et al., "Deep Residual Learning for Image Recognition" (ResNet); Zagoruyko and Komodakis, "Wide
+Residual Networks"; Wu and He, "Group Normalization".
+
+Where the papers normalise over the batch, these networks normalise each image alone, over groups of
+channels: `gcd(groups, channels)` groups, since not every width is a multiple of `groups` (the stem
+of a wide network has 16 channels, thus 16 groups). Batch and group normalisation have the same
+weights, so that the counts are those published.
+
+The networks end in a global average, so that weights serve images of any size. Layers are named
+from input to output `stem`, `stem_norm`, `block1_conv1`, `block1_norm1`, ..., `head`; a norm is a
+layer of its own. Wide networks, where norms precede convolutions, have a `final_norm` before the
+head and none after the stem. The convolutions, all without bias, start from He's normal
+distribution by fan-out.
+"""
+
+import itertools
+import math
+
+import tensorflow as tf
+
+from tff_pfl.names import check_names
+
+
+def resnet18(
+    image_shape, num_classes, *, width=64, blocks=(2, 2, 2, 2), stem="cifar", groups=32
+) -> tf.keras.Model:
+    """ResNet-18; 11,173,962 weights for 10 classes, 11,220,132 for 100.
+
+    Args:
+        image_shape: `(height, width, channels)`.
+        num_classes: Number of logits.
+        width: Channels of the first stage; every further stage doubles them.
+        blocks: Blocks of each stage; every stage but the first halves height and width.
+        stem: "cifar", a 3x3 convolution, or "imagenet", 7x7 and max pooling, both of stride 2.
+        groups: Groups of channels, where they divide the channels; see the module.
+    """
+    return _resnet("resnet18", _basic, image_shape, num_classes, width, blocks, stem, groups)
+
+
+def resnet50(
+    image_shape, num_classes, *, width=64, blocks=(3, 4, 6, 3), stem="cifar", groups=32
+) -> tf.keras.Model:
+    """ResNet-50, strides in the 3x3 convolutions; 23,520,842 weights for 10 classes.
+
+    Arguments as of `resnet18`; a stage puts out four times the channels that it convolves.
+    """
+    return _resnet("resnet50", _bottleneck, image_shape, num_classes, width, blocks, stem, groups)
+
+
+def wide_resnet(
+    image_shape, num_classes, *, depth=28, widen=10, dropout_rate=0.0, groups=32
+) -> tf.keras.Model:
+    """WideResNet-28-10; 36,479,194 weights for 10 classes, 36,536,884 for 100.
+
+    Args:
+        image_shape: `(height, width, channels)`.
+        num_classes: Number of logits.
+        depth: 6n + 4 for three stages of n blocks: 6n + 1 convolutions and 3 in shortcuts.
+        widen: The stages have 16, 32 and 64 times as many channels.
+        dropout_rate: Of the dropout between the convolutions of a block.
+        groups: Groups of channels, where they divide the channels; see the module.
+    """
+    if depth < 10 or depth % 6 != 4:
+        raise ValueError(f"depth must be 6n + 4 with n >= 1, such as 10, 16 or 28, got {depth}.")
+    _check_positive(widen=widen, groups=groups)
+    inputs = tf.keras.Input(image_shape)
+    x = _conv(inputs, 16, 3, 1, "stem")
+    for name, factor, stride in _plan(blocks=[(depth - 4) // 6] * 3):
+        x = _pre_activation(x, 16 * widen * factor, stride, dropout_rate, groups, name)
+    x = _relu(_norm(x, groups, "final_norm"))
+    return _classifier("wide_resnet", inputs, x, num_classes)
+
+
+def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, stem, groups):
+    check_names("stem", [stem], ["cifar", "imagenet"])
+    _check_positive(width=width, groups=groups, blocks=min(blocks, default=0))
+    inputs = tf.keras.Input(image_shape)
+    size, stride = (3, 1) if stem == "cifar" else (7, 2)
+    x = _relu(_norm(_conv(inputs, width, size, stride, "stem"), groups, "stem_norm"))
+    if stem == "imagenet":
+        x = tf.keras.layers.MaxPool2D(3, 2, "same")(x)
+    for name, factor, stride in _plan(blocks):
+        x = _post_activation(x, convolutions(width * factor, stride), stride, groups, name)
+    return _classifier(model_name, inputs, x, num_classes)
+
+
+def _plan(blocks):
+    """`(name, multiple of the first width, stride)` of each block."""
+    numbers = itertools.count(1)
+    for stage, count in enumerate(blocks):
+        for position in range(count):
+            yield f"block{next(numbers)}", 2**stage, 2 if stage > 0 and position == 0 else 1
+
+
+def _basic(width, stride):
+    """`(width, size, stride)` of each convolution of a block."""
+    return [(width, 3, stride), (width, 3, 1)]
+
+
+def _bottleneck(width, stride):
+    return [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
+
+
+def _post_activation(x, convolutions, block_stride, groups, name):
+    """`relu(x + f(x))`; where shapes differ, `x` is projected by a 1x1 convolution and a norm."""
+    y = x
+    for number, (width, size, stride) in enumerate(convolutions, start=1):
+        y = _conv(y if number == 1 else _relu(y), width, size, stride, f"{name}_conv{number}")
+        y = _norm(y, groups, f"{name}_norm{number}")
+    if x.shape != y.shape:
+        x = _conv(x, y.shape[-1], 1, block_stride, f"{name}_shortcut")
+        x = _norm(x, groups, f"{name}_shortcut_norm")
+    return _relu(tf.keras.layers.add([x, y]))
+
+
+def _pre_activation(x, width, stride, dropout_rate, groups, name):
+    """`x + f(relu(norm(x)))`; where shapes differ, `x` is a 1x1 convolution of what `f` takes."""
+    activated = _relu(_norm(x, groups, f"{name}_norm1"))
+    y = _conv(activated, width, 3, stride, f"{name}_conv1")
+    y = _relu(_norm(y, groups, f"{name}_norm2"))
+    if dropout_rate:
+        y = tf.keras.layers.Dropout(dropout_rate)(y)
+    y = _conv(y, width, 3, 1, f"{name}_conv2")
+    if x.shape != y.shape:
+        x = _conv(activated, width, 1, stride, f"{name}_shortcut")
+    return tf.keras.layers.add([x, y])
+
+
+def _classifier(name, inputs, x, num_classes):
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="head")(x), name=name)
+
+
+def _conv(x, width, size, stride, name):
+    initializer = tf.keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+    return tf.keras.layers.Conv2D(
+        width, size, stride, "same", use_bias=False, kernel_initializer=initializer, name=name
+    )(x)
+
+
+def _norm(x, groups, name):
+    height, width, channels = x.shape[1:]
+    groups = math.gcd(groups, channels)
+    if height == width == 1 and groups == channels:
+        raise ValueError(
+            f"Layer {name!r} would normalise each value by itself, which leaves 0: its images are "
+            f"1x1, with {channels} channels in {groups} groups. Use larger images, more channels "
+            "or fewer groups."
+        )
+    return tf.keras.layers.GroupNormalization(groups, epsilon=1e-5, name=name)(x)
+
+
+def _relu(x):
+    return tf.keras.layers.ReLU()(x)
+
+
+def _check_positive(**numbers):
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}.")
