@@ -21,12 +21,12 @@ def make_examples(size, capacity=None, padding=np.nan):
     return Examples(tf.constant(x), tf.constant(y), tf.constant(size))
 
 
-def scan(examples, steps, *, batch_size=3, seed=SEED, **kwargs):
+def scan(examples, length, *, batch_size=3, seed=SEED, **kwargs):
     """Records every batch: its labels, where a row counts, and its seed; one row a step."""
 
     def step(carry, batch):
         count, labels, xs, seeds = carry
-        row = tf.one_hot(count, steps, dtype=tf.int32)[:, tf.newaxis]
+        row = tf.one_hot(count, length, dtype=tf.int32)[:, tf.newaxis]
         counted = tf.cast(batch.weight, tf.int32)
         labels += row * (batch.y * counted + counted - 1)
         xs += tf.cast(row, tf.float32) * batch.x[:, 0]
@@ -34,9 +34,9 @@ def scan(examples, steps, *, batch_size=3, seed=SEED, **kwargs):
 
     carry = (
         0,
-        tf.zeros([steps, batch_size], tf.int32),
-        tf.zeros([steps, batch_size]),
-        tf.zeros([steps, 2], tf.int32),
+        tf.zeros([length, batch_size], tf.int32),
+        tf.zeros([length, batch_size]),
+        tf.zeros([length, 2], tf.int32),
     )
     return scan_batches(step, carry, examples, batch_size=batch_size, seed=seed, **kwargs)
 
@@ -123,10 +123,30 @@ def test_every_batch_has_a_seed_of_its_own():
     assert len(several) == 4 * 3 + 4
 
 
-@pytest.mark.parametrize("kwargs", [{"batch_size": 0, "epochs": 1}, {"epochs": -1}])
+@pytest.mark.parametrize("kwargs", [{"batch_size": 0, "epochs": 1}, {"epochs": -1}, {"steps": -1}])
 def test_impossible_sizes_are_refused(kwargs):
-    with pytest.raises(ValueError, match="batch_size >= 1 and epochs >= 0"):
+    with pytest.raises(ValueError, match="batch_size >= 1 and epochs >= 0 or steps >= 0"):
         scan(make_examples(2), 2, **kwargs)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"epochs": 1, "steps": 1}])
+def test_either_epochs_or_steps(kwargs):
+    with pytest.raises(ValueError, match="either epochs or steps"):
+        scan(make_examples(2), 2, **kwargs)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_steps_go_on_in_further_epochs(drop_remainder):
+    kwargs = {"drop_remainder": drop_remainder}
+    per_epoch = 2 if drop_remainder else 3
+    count, labels, xs, seeds = scan(make_examples(7, 11), 8, epochs=2, **kwargs)
+    assert count == 2 * per_epoch
+    for steps in range(2 * per_epoch + 1):
+        stopped = scan(make_examples(7, 11), 8, steps=steps, **kwargs)
+        assert stopped[0] == steps
+        for found, expected in zip(stopped[1:3], (labels, xs), strict=True):
+            np.testing.assert_array_equal(found[:steps], expected[:steps])
+            assert not np.any(found[steps:])
 
 
 def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():

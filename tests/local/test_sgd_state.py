@@ -1,4 +1,4 @@
-"""Tests of what `tff_pfl.local.sgd` keeps between calls and lets one observe between steps."""
+"""Tests of what `tff_pfl.local.sgd` keeps between calls, and of what a caller may make of steps."""
 
 import dataclasses
 import types
@@ -48,11 +48,13 @@ def heavy_ball(rates, w=W):
     return visited
 
 
-class TestObserve:
-    def record(self, observed, weights):
-        count, rows = observed
+class TestGradient:
+    def record(self, weights, batch, carry):
+        """The loss's gradient, while it keeps the weights."""
+        count, rows = carry
         row = tf.concat([layer["w"] for layer in weights.values()], axis=0)
-        return count + 1, tf.tensor_scatter_nd_update(rows, [[count]], [row])
+        carry = count + 1, tf.tensor_scatter_nd_update(rows, [[count]], [row])
+        return *MODEL.gradient(weights, batch), carry
 
     @pytest.mark.parametrize(
         ("drop_remainder", "steps"), [(False, 4 * K), (True, 3 * K)], ids=["kept", "dropped"]
@@ -61,8 +63,8 @@ class TestObserve:
     def test_it_sees_the_weights_before_each_step(self, drop_remainder, steps, capacity):
         local = dataclasses.replace(FRESH, drop_remainder=drop_remainder)
         start = (tf.constant(0), tf.zeros([50, 3]))
-        result = train(local, size=7, capacity=capacity, observe=self.record, observed=start)
-        count, rows = result.observed
+        result = train(local, size=7, capacity=capacity, gradient=self.record, carry=start)
+        count, rows = result.carry
         *before, last = heavy_ball([ETA] * steps)
         assert count == steps
         np.testing.assert_allclose(rows[:steps], before, rtol=1e-5, atol=1e-6)
@@ -71,16 +73,65 @@ class TestObserve:
 
     def test_without_steps_it_sees_nothing(self):
         start = (tf.constant(0), tf.zeros([1, 3]))
-        for options in ({"size": 0}, {"epochs": 0}):
-            assert_equal(
-                train(FRESH, observe=self.record, observed=start, **options).observed, start
-            )
+        for options in ({"size": 0}, {"epochs": 0}, {"steps": 0}):
+            result = train(FRESH, gradient=self.record, carry=start, **options)
+            assert_equal(result.carry, start)
 
-    def test_it_changes_nothing_and_is_optional(self):
+    def test_that_of_the_loss_is_the_default(self):
         plain = train(FRESH)
-        assert plain.observed == ()
-        observed = train(FRESH, observe=lambda n, weights: n + 1, observed=tf.constant(0))
-        assert_equal(observed._replace(observed=()), plain)
+        assert plain.carry == ()
+        start = (tf.constant(0), tf.zeros([K, 3]))
+        assert_equal(train(FRESH, gradient=self.record, carry=start)._replace(carry=()), plain)
+
+    def test_two_models_side_by_side(self):
+        def both(pair, batch, carry):
+            (first, totals), (second, _) = (MODEL.gradient(w, batch) for w in pair)
+            return (first, second), totals, carry
+
+        other = weights_of(-W, 2, 1)
+        result = train(FRESH, weights=(START, other), gradient=both)
+        assert_equal(result.weights, (train(FRESH).weights, train(FRESH, weights=other).weights))
+        assert_equal(result.totals, train(FRESH).totals)
+
+
+class TestSteps:
+    """Batches of 2: a client of 5 examples has 3 of them, or 2 without the partial one."""
+
+    @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 7])
+    @pytest.mark.parametrize("capacity", [5, 12])
+    @pytest.mark.parametrize("drop_remainder", [False, True])
+    def test_exactly_so_many(self, steps, capacity, drop_remainder):
+        local = dataclasses.replace(FRESH, steps=steps, drop_remainder=drop_remainder, epochs=99)
+        result = train(local, size=5, capacity=capacity)
+        expected = heavy_ball([ETA] * steps)[-1]
+        np.testing.assert_allclose(vector_of(result.weights), expected, rtol=1e-5, atol=1e-6)
+        sizes = [2, 2] if drop_remainder else [2, 2, 1]
+        visited = (sizes * 4)[:steps]
+        assert result.totals["loss"].count == sum(visited)
+
+    def test_they_are_the_first_of_the_epochs(self):
+        by_epochs = train(FRESH, size=5, capacity=5, epochs=2)
+        assert_equal(train(FRESH, size=5, capacity=5, steps=6), by_epochs)
+        assert_equal(
+            train(dataclasses.replace(FRESH, steps=1), size=5, capacity=5, epochs=2), by_epochs
+        )
+
+    def test_a_client_without_a_batch_does_none(self):
+        for local, size in ((FRESH, 0), (dataclasses.replace(FRESH, drop_remainder=True), 1)):
+            assert_equal(train(local, size=size, capacity=3, steps=2).weights, START)
+
+
+def test_a_gradient_is_clipped_before_weight_decay():
+    gradient = A @ (W - C)
+    longest = 0.5 * np.linalg.norm(gradient)
+    local = LocalSGD(tff.learning.optimizers.build_sgdm(ETA), weight_decay=0.2, clip_norm=longest)
+    expected = W - ETA * (0.5 * gradient + 0.2 * W)
+    np.testing.assert_allclose(vector_of(train(local).weights), expected, rtol=1e-5)
+    local = dataclasses.replace(local, clip_norm=3 * longest)
+    expected = W - ETA * (gradient + 0.2 * W)
+    np.testing.assert_allclose(vector_of(train(local).weights), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="clip_norm must be positive, got 0"):
+        dataclasses.replace(local, clip_norm=0)
 
 
 OPTIMIZERS = {

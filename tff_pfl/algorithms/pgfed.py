@@ -153,9 +153,12 @@ def build_pgfed(
             slopes = shared.intercepts + trees.dot(shared.mean_gradient, theta)
             return tf.maximum(alpha - alpha_learning_rate * slopes, 0.0)
 
-        def count_steps(num_steps, theta):
-            del theta
-            return num_steps + 1
+        def gradient(theta, batch, alpha_or_steps):
+            if communication_efficient:
+                changed = alpha_or_steps + 1
+            else:
+                changed = step_alpha(alpha_or_steps, theta)
+            return *model.gradient(theta, batch), changed
 
         trained = local.train(
             model,
@@ -164,15 +167,15 @@ def build_pgfed(
             context,
             reg=lambda theta: auxiliary_gradient,
             optimizer_state=state.optimizer,
-            observe=count_steps if communication_efficient else step_alpha,
-            observed=tf.constant(0) if communication_efficient else alpha,
+            gradient=gradient,
+            carry=tf.constant(0) if communication_efficient else alpha,
         )
         found = exact_gradient(model, trained.weights, examples)
         risk = Risk(
             client_id=context.client_id,
             gradient=found.gradient,
             intercept=found.loss - trees.dot(found.gradient, trained.weights),
-            **{"num_steps" if communication_efficient else "alpha": trained.observed},
+            **{"num_steps" if communication_efficient else "alpha": trained.carry},
         )
         return ClientOutput(
             state=OwnModel(

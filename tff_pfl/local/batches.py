@@ -14,22 +14,25 @@ def scan_batches(
     carry: Any,
     examples: Examples,
     *,
-    epochs: int,
+    epochs: int | None = None,
+    steps: int | None = None,
     batch_size: int,
     seed: tf.Tensor | None,
     drop_remainder: bool = False,
 ) -> Any:
-    """Runs `carry = step(carry, batch)` over shuffled mini-batches, `epochs` times over the data.
+    """Runs `carry = step(carry, batch)` over shuffled mini-batches.
 
-    Every epoch visits each example once, in an order drawn from `(seed, epoch)`. Orders do not
-    depend on the number of padding rows, so a client's result is the same in every cohort it is
-    padded for. Batches that hold no example leave `carry` as it was.
+    That is `epochs` times over the data, or `steps` times, over as many epochs as they take. Every
+    epoch visits each example once, in an order drawn from `(seed, epoch)`. Orders do not depend on
+    the number of padding rows, so a client's result is the same in every cohort it is padded for.
+    Batches that hold no example leave `carry` as it was.
 
     Args:
         step: Pure TensorFlow, keeps the structure, data types and shapes of `carry`.
         carry: Any structure of tensors (or of values that become tensors).
         examples: The client's examples.
         epochs: Number of passes; 0 returns `carry`.
+        steps: Number of steps, in place of `epochs`.
         batch_size: Rows of a batch. The last batch of an epoch may be partial: its surplus rows
             have weight 0.
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
@@ -39,9 +42,14 @@ def scan_batches(
     Returns:
         The final `carry`.
     """
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"Need either epochs or steps, got epochs={epochs}, steps={steps}.")
+    if epochs is None:
+        epochs = steps  # enough even where an epoch is one batch
     if batch_size < 1 or epochs < 0:
         raise ValueError(
-            f"Need batch_size >= 1 and epochs >= 0, got batch_size={batch_size}, epochs={epochs}."
+            "Need batch_size >= 1 and epochs >= 0 or steps >= 0, "
+            f"got batch_size={batch_size}, epochs={epochs}, steps={steps}."
         )
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     if epochs == 0:
@@ -50,6 +58,12 @@ def scan_batches(
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     orders = _epoch_orders(examples, epochs, steps_per_epoch * batch_size, seed)
     rows = tf.reshape(orders, [-1, batch_size])
+    end = epochs * steps_per_epoch
+    if steps is not None:
+        # Of the client's own batches in an epoch, without those that are padding.
+        size = tf.convert_to_tensor(examples.size)
+        own = tf.maximum((size if drop_remainder else size + batch_size - 1) // batch_size, 1)
+        end = tf.minimum(end, (steps - 1) // own * steps_per_epoch + (steps - 1) % own + 1)
 
     def batch_seed(epoch, index):
         # 0..epochs-1 are folded in for the orders. The index counts within the epoch, since the
@@ -71,9 +85,7 @@ def scan_batches(
         last = offset + batch_size - 1 if drop_remainder else offset
         return i + 1, trees.select(last < examples.size, step(carry, batch), carry)
 
-    _, carry = tf.while_loop(
-        lambda i, _: i < epochs * steps_per_epoch, masked_step, (tf.constant(0), carry)
-    )
+    _, carry = tf.while_loop(lambda i, _: i < end, masked_step, (tf.constant(0), carry))
     return carry
 
 

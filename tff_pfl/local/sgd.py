@@ -21,18 +21,18 @@ class TrainResult(NamedTuple):
         totals: Sums of the loss and the model's metrics over all examples visited, measured on
             each batch before its step; see `tff_pfl.models.Totals`.
         optimizer_state: For the client's state, see `LocalSGD.optimizer_state`.
-        observed: What `observe` made of it in the last step.
+        carry: What `gradient` handed on in the last step.
     """
 
     weights: Any
     totals: Totals
     optimizer_state: Any
-    observed: Any
+    carry: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalSGD:
-    """`epochs` passes of mini-batch descent along `grad loss(w; batch) + reg(w) + wd * w`.
+    """Passes of mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
 
     The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t` uses the
     learning rate `eta * learning_rate_decay**t`.
@@ -40,9 +40,11 @@ class LocalSGD:
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
         epochs: Passes over the client's examples.
+        steps: Where given, this many steps in place of `epochs`, in as many passes as they take.
         batch_size: Examples a step; the last batch of a pass may be partial.
         learning_rate_decay: Factor per round; 1 keeps the rate.
         weight_decay: `wd` above.
+        clip_norm: The longest that the gradient may be; longer ones are shortened to it.
         drop_remainder: Whether partial batches are left out.
         persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
             algorithm keeps its state, although the weights may be others by then: as in PGFed's
@@ -56,6 +58,12 @@ class LocalSGD:
     weight_decay: float = 0.0
     drop_remainder: bool = False
     persist_optimizer_state: bool = False
+    steps: int | None = None
+    clip_norm: float | None = None
+
+    def __post_init__(self):
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be positive, got {self.clip_norm}.")
 
     def train(
         self,
@@ -66,22 +74,26 @@ class LocalSGD:
         *,
         reg: Callable[[Any], Any] | None = None,
         epochs: int | None = None,
+        steps: int | None = None,
         optimizer_state: Any = None,
-        observe: Callable[[Any, Any], Any] | None = None,
-        observed: Any = (),
+        gradient: Callable[[Any, Any, Any], tuple[Any, Totals, Any]] | None = None,
+        carry: Any = (),
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
         Args:
             model: The model whose loss is minimised.
-            weights: Where training starts.
+            weights: Where training starts; with a `gradient` of one's own any structure of tensors,
+                such as two models that are trained side by side.
             examples: The client's examples.
             context: A `ClientContext`: its seed orders the batches, its round sets the rate.
             reg: The gradient of a regularizer, from the current weights, in their structure.
-            epochs: Overrides `self.epochs`.
+            epochs: Overrides `self.epochs` and `self.steps`.
+            steps: Overrides `self.epochs` and `self.steps`.
             optimizer_state: Of `self.optimizer_state` or the client's last call; `()` starts anew.
-            observe: `(observed, weights) -> observed`, before each step.
-            observed: What `observe` starts from.
+            gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, what a step descends
+                along in place of the gradient of the model's loss; `totals` are those of the model.
+            carry: What `gradient` receives in the first step; then, what it returned in the last.
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
@@ -93,29 +105,36 @@ class LocalSGD:
         rate = self.learning_rate(context.round_num)
         optimizer_state = self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
-        def step(carry, batch):
-            weights, optimizer_state, totals, observed = carry
-            if observe is not None:
-                observed = observe(observed, weights)
-            gradient, batch_totals = model.gradient(weights, batch)
-            if reg is not None:
-                gradient = trees.add(gradient, reg(weights))
-            if self.weight_decay:
-                gradient = trees.add(gradient, trees.scale(weights, self.weight_decay))
-            optimizer_state, weights = self.optimizer.next(optimizer_state, weights, gradient)
-            return weights, optimizer_state, trees.add(totals, batch_totals), observed
+        if epochs is None and steps is None:
+            epochs, steps = (self.epochs, None) if self.steps is None else (None, self.steps)
 
-        weights, optimizer_state, totals, observed = scan_batches(
+        def step(scanned, batch):
+            weights, optimizer_state, totals, carry = scanned
+            if gradient is None:
+                direction, batch_totals = model.gradient(weights, batch)
+            else:
+                direction, batch_totals, carry = gradient(weights, batch, carry)
+            if reg is not None:
+                direction = trees.add(direction, reg(weights))
+            if self.clip_norm is not None:
+                direction = trees.clip(direction, self.clip_norm)
+            if self.weight_decay:
+                direction = trees.add(direction, trees.scale(weights, self.weight_decay))
+            optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
+            return weights, optimizer_state, trees.add(totals, batch_totals), carry
+
+        weights, optimizer_state, totals, carry = scan_batches(
             step,
-            (weights, optimizer_state, model.zero_totals(), observed),
+            (weights, optimizer_state, model.zero_totals(), carry),
             examples,
-            epochs=self.epochs if epochs is None else epochs,
+            epochs=epochs,
+            steps=steps,
             batch_size=self.batch_size,
             seed=context.seed,
             drop_remainder=self.drop_remainder,
         )
         kept = optimizer_state if self.persist_optimizer_state else ()
-        return TrainResult(weights, totals, kept, observed)
+        return TrainResult(weights, totals, kept, carry)
 
     def optimizer_state(self, weights: Any) -> Any:
         """What a client keeps of its optimizer before its first step; `()` if nothing."""

@@ -24,6 +24,16 @@ def dot(a, b) -> tf.Tensor:
     return tf.add_n(tf.nest.flatten(products))
 
 
+def norm(a) -> tf.Tensor:
+    """The Euclidean norm."""
+    return tf.sqrt(dot(a, a))
+
+
+def clip(a, longest: float):
+    """`a`, shortened to the norm `longest` if it is longer."""
+    return scale(a, longest / tf.maximum(norm(a), longest))
+
+
 def combine(weights: tf.Tensor, rows):
     """The linear combination of `k` structures whose tensors are stacked along a leading axis.
 

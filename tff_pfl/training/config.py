@@ -78,7 +78,9 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.local.learning_rate = 0.1
     config.local.momentum = 0.0  # of sgd
     config.local.weight_decay = 0.0  # added to the gradient, times the weights
+    config.local.clip_norm = config_dict.placeholder(float)  # the longest gradient, before that
     config.local.epochs = 5
+    config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
     config.local.drop_remainder = False  # leave out the partial batch of an epoch
@@ -286,11 +288,13 @@ def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
         return LocalSGD(
             optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),
             epochs=local.epochs,
+            steps=local.steps,
             batch_size=local.batch_size,
             learning_rate_decay=local.learning_rate_decay,
             weight_decay=local.weight_decay,
             drop_remainder=local.drop_remainder,
             persist_optimizer_state=local.persist_optimizer_state,
+            clip_norm=local.clip_norm,
         )
 
 
