@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
 from tests.runs import run_python, tiny_config
@@ -65,6 +66,53 @@ def test_report(run_dir, tmp_path):
     assert path.stat().st_size > 5000
 
 
+def test_report_draws_histograms(run_dir, tmp_path):
+    path = tmp_path / "histogram.png"
+    done = run_python(
+        "programs/report.py",
+        f"--histogram=a run:{run_dir},the same:{run_dir}",
+        f"--output={path}",
+        "--column=global/local_test/accuracy",
+        "--exclude_clients=2",
+        "--threshold=0.3",
+        "--round=1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    with open(run_dir / "clients" / "round_000001.csv", newline="") as file:
+        values = [float(client["global/local_test/accuracy"]) for client in csv.DictReader(file)]
+    values.pop(2)
+    header, *rows = done.stdout.splitlines()
+    assert " ".join(header.split()) == "round clients mean lowest 5 % top 5 % below 0.3"
+    for name, row in zip(("a run", "the same"), rows, strict=True):
+        numbers = [sum(values) / 3, min(values), max(values)]
+        share = 100 * sum(value < 0.3 for value in values) / 3
+        cells = ["1", "3", *(f"{number:.4f}" for number in numbers), f"{share:.1f}", "%"]
+        assert row.split() == [*name.split(), *cells]
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert path.stat().st_size > 5000
+
+
+def test_report_draws_loss_surfaces(run_dir, tmp_path):
+    path = tmp_path / "new" / "surface.png"
+    done = run_python(
+        "programs/report.py",
+        f"--loss_surface={run_dir}",
+        f"--output={path}",
+        "--client=1",
+        "--surface_points=3",
+        "--surface_radius=0.5",
+        "--surface_examples=20",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == (f"numbers: {path.with_suffix('.npz')}\n", "")
+    with np.load(path.with_suffix(".npz")) as numbers:
+        np.testing.assert_array_equal(numbers["axis"], [-0.5, 0.0, 0.5])
+        assert numbers["global"].shape == numbers["personalized"].shape == (3, 3)
+        assert np.isfinite(numbers["personalized"]).all()
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
 # Runs a program once for each line of arguments, in processes that share their imports.
 RUN_EACH = """
 import json, os, runpy, sys
@@ -103,8 +151,33 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             f"--runs=a:{run_dir}",
             "--column=global/local_test/los",
         ],
-        "Exactly one of (runs, influence) must have a value": report,
+        "Exactly one of (runs, histogram, influence, loss_surface) must have a value": report,
+        "flags runs=['a:": [*report, f"--runs=a:{run_dir}", f"--influence={run_dir}"],
         "has no snapshots": [*report, f"--influence={run_dir}"],
+        "--histogram=['run']: Each is NAME:DIR.": [*report, "--histogram=run"],
+        "--runs=[]: Each is NAME:DIR.": [*report, "--runs="],
+        "A picture ends in .png, .pdf or .svg.": [report[0], "--output=x.npz", "--influence=run"],
+        "was not evaluated at round 7, but at 1, 2.": [
+            *report,
+            f"--histogram=a:{run_dir}",
+            "--round=7",
+        ],
+        "Did you mean 'personalized/local_test/loss'": [
+            *report,
+            f"--histogram=a:{run_dir}",
+            "--column=personal/local_test/loss",
+        ],
+        "Client 4 does not exist: ids are 0..3.": [
+            *report,
+            f"--loss_surface={run_dir}",
+            "--client=4",
+        ],
+        "has an odd number of points a side": [
+            *report,
+            f"--loss_surface={run_dir}",
+            "--surface_points=4",
+        ],
+        "no_such_run has no config.json of a run": [*report, "--loss_surface=no_such_run"],
     }
     done = run_python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
     assert done.returncode == 0, done.stderr

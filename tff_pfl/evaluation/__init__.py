@@ -2,6 +2,7 @@
 
 from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Evaluator
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
+from tff_pfl.evaluation.loss_surface import grid_axis, loss_surface, random_direction
 from tff_pfl.evaluation.new_clients import NewClientsEvaluation
 from tff_pfl.evaluation.pooled import PooledEvaluation, drawn_clients
 from tff_pfl.evaluation.statistics import over_clients, summarize
@@ -16,6 +17,9 @@ __all__ = [
     "build_evaluation",
     "drawn_clients",
     "evaluate_federation",
+    "grid_axis",
+    "loss_surface",
     "over_clients",
+    "random_direction",
     "summarize",
 ]

@@ -15,9 +15,11 @@ from tff_pfl.training.config import (
 )
 from tff_pfl.training.curves import plot_curves, read_curve
 from tff_pfl.training.evaluate import evaluate_program, evaluate_run
+from tff_pfl.training.histograms import plot_histograms, read_distribution
 from tff_pfl.training.influence import plot_influence, read_snapshots
 from tff_pfl.training.loop import Evaluation, Result, train
-from tff_pfl.training.program import parse_flags, run_program
+from tff_pfl.training.loss_surface import loss_surfaces_of_run, plot_loss_surfaces
+from tff_pfl.training.program import USER_ERRORS, parse_flags, run_program
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.training.summary import read_summary, table, write_summary
 
@@ -27,6 +29,7 @@ __all__ = [
     "OutputDirectoryError",
     "Result",
     "RunDirectory",
+    "USER_ERRORS",
     "build_dataset",
     "build_local",
     "build_model",
@@ -38,10 +41,14 @@ __all__ = [
     "evaluate_program",
     "evaluate_run",
     "hold_out",
+    "loss_surfaces_of_run",
     "parse_flags",
     "plot_curves",
+    "plot_histograms",
     "plot_influence",
+    "plot_loss_surfaces",
     "read_curve",
+    "read_distribution",
     "read_snapshots",
     "read_summary",
     "resolved",

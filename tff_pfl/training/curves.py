@@ -11,6 +11,66 @@ from tff_pfl.names import unknown_name
 from tff_pfl.training.run_directory import OutputDirectoryError
 
 
+def files_of_rounds(
+    run_dir: str | os.PathLike, folder: str, ending: str
+) -> dict[int, pathlib.Path]:
+    """The files `FOLDER/round_*ENDING` of a run by their rounds, in ascending order."""
+    paths = pathlib.Path(run_dir, folder).glob(f"round_*{ending}")
+    files = {int(path.stem.removeprefix("round_")): path for path in paths}
+    return dict(sorted(files.items()))
+
+
+def evaluations_of_run(run_dir: str | os.PathLike) -> dict[int, pathlib.Path]:
+    """The tables of clients of a run by their rounds, in ascending order.
+
+    Raises:
+        OutputDirectoryError: If there are none.
+    """
+    paths = files_of_rounds(run_dir, "clients", ".csv")
+    if not paths:
+        raise OutputDirectoryError(f"{run_dir} has no evaluations: clients/round_*.csv.")
+    return paths
+
+
+def read_clients(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """A table of clients: float64 columns by name.
+
+    Raises:
+        OutputDirectoryError: If it is damaged.
+    """
+    with open(path, newline="") as file:
+        try:
+            names, *rows = csv.reader(file)
+            columns = np.array(rows, np.float64).reshape(-1, len(names)).T
+        except ValueError as error:
+            raise OutputDirectoryError(f"{path} is damaged: {error}.") from error
+    return dict(zip(names, columns, strict=True))
+
+
+def values_of_clients(
+    path: str | os.PathLike,
+    clients: Mapping[str, np.ndarray],
+    column: str,
+    exclude_clients: Iterable[int] = (),
+) -> np.ndarray:
+    """A column of the clients that have examples and are not to be left out.
+
+    Args:
+        path: Where the clients are from, for the message.
+        clients: See `read_clients`.
+        column: Of them.
+        exclude_clients: Ids of clients that are left out.
+
+    Raises:
+        OutputDirectoryError: If there are none.
+    """
+    is_excluded = np.isin(clients["client_id"], list(exclude_clients))
+    values = clients[column][(clients["num_examples"] > 0) & ~is_excluded]
+    if not len(values):
+        raise OutputDirectoryError(f"{path} has no clients but those left out.")
+    return values
+
+
 def read_curve(
     run_dir: str | os.PathLike, column: str, exclude_clients: Iterable[int] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -24,29 +84,16 @@ def read_curve(
     Raises:
         OutputDirectoryError: If there are no evaluations, or they have no such column.
     """
-    paths = sorted(pathlib.Path(run_dir, "clients").glob("round_*.csv"))
-    if not paths:
-        raise OutputDirectoryError(f"{run_dir} has no evaluations: clients/round_*.csv.")
-    rounds, means, columns = [], [], {}
-    excluded = set(exclude_clients)
-    for path in paths:
-        with open(path, newline="") as file:
-            clients = list(csv.DictReader(file))
-        columns.update(dict.fromkeys(clients[0]))
-        if column not in clients[0]:
-            continue  # not all evaluations have all
-        values = [
-            float(client[column])
-            for client in clients
-            if int(client["client_id"]) not in excluded and int(client["num_examples"])
-        ]
-        if not values:
-            raise OutputDirectoryError(f"{path} has no clients but those left out.")
-        rounds.append(int(path.stem.removeprefix("round_")))
-        means.append(np.mean(values))
-    if not rounds:
+    exclude_clients = tuple(exclude_clients)
+    means, columns = {}, {}
+    for round_num, path in evaluations_of_run(run_dir).items():
+        clients = read_clients(path)
+        columns |= clients
+        if column in clients:  # not all evaluations have all
+            means[round_num] = values_of_clients(path, clients, column, exclude_clients).mean()
+    if not means:
         raise OutputDirectoryError(unknown_name(f"column of {run_dir}", column, columns))
-    return np.array(rounds), np.array(means)
+    return np.array(list(means)), np.array(list(means.values()))
 
 
 def plot_curves(

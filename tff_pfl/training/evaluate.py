@@ -1,17 +1,22 @@
 """What `programs/evaluate.py` does: evaluates the last checkpoint of a run, finished or stopped."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import config_dict
 
 from tff_pfl import runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluator, summarize
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.training import config as configs
 from tff_pfl.training.checkpoint import Checkpoint
 from tff_pfl.training.metrics_log import write_table
@@ -64,19 +69,67 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         OutputDirectoryError: If there is no run, or none with a checkpoint.
         ConfigError: If the run's config is not one of this version.
     """
+    with restored_run(run_dir) as run:
+        try:
+            options = dataclasses.replace(configs.evaluation_options(run.config), **changes)
+        except ValueError as error:
+            raise configs.ConfigError(str(error)) from error
+        configs.check_split(run.dataset, options.split)
+        evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        columns = evaluator(run.server_state, run.source, is_last=True)
+    result = {
+        "run": run.title,
+        "round_num": run.round_num,
+        "options": dataclasses.asdict(options),
+        "metrics": summarize(columns),
+    }
+    return result, columns
+
+
+class RestoredRun(NamedTuple):
+    """A run as it was at its last checkpoint.
+
+    Attributes:
+        config: Its config.
+        dataset: The data of the clients that train.
+        model: Its model.
+        process: Its algorithm.
+        source: Of the clients' states and training examples.
+        server_state: The process's `ServerState`.
+        round_num: Rounds done.
+    """
+
+    config: config_dict.ConfigDict
+    dataset: FederatedDataset
+    model: Model
+    process: PersonalizedProcess
+    source: CohortDataSource
+    server_state: Any
+    round_num: int
+
+    @property
+    def title(self) -> str:
+        """The algorithm and the data set."""
+        return f"{self.config.algorithm.name} on {self.config.data.name}"
+
+
+@contextlib.contextmanager
+def restored_run(run_dir: str | os.PathLike) -> Iterator[RestoredRun]:
+    """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
+
+    Nothing in the directory is changed; the states of clients can be read inside of the `with`.
+
+    Raises:
+        OutputDirectoryError: If there is no run, or none with a checkpoint.
+        ConfigError: If the run's config is not one of this version.
+    """
     store_path = os.path.join(run_dir, "checkpoint")
     config = configs.config_of_run(_settings(run_dir))
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     dataset, _ = configs.hold_out(config, configs.build_dataset(config))
-    try:
-        options = dataclasses.replace(configs.evaluation_options(config), **changes)
-    except ValueError as error:
-        raise configs.ConfigError(str(error)) from error
-    configs.check_split(dataset, options.split)
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
-    evaluator = Evaluator(process, model, dataset, options)
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
         process.client_state_type,
@@ -87,21 +140,14 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
             store,
             process.client_type,
             seed=config.seed,
-            capacity=suitable_capacity(model, options.clients_per_call),
+            capacity=suitable_capacity(model, config.evaluation.clients_per_call),
         )
         state, iterator, _ = Checkpoint(store, process, dataset).load(source)
         if not iterator.round_num:
             raise OutputDirectoryError(
                 f"{run_dir} has no checkpoint of a run: no round was committed."
             )
-        columns = evaluator(state, source, is_last=True)
-    result = {
-        "run": f"{config.algorithm.name} on {config.data.name}",
-        "round_num": iterator.round_num,
-        "options": dataclasses.asdict(options),
-        "metrics": summarize(columns),
-    }
-    return result, columns
+        yield RestoredRun(config, dataset, model, process, source, state, iterator.round_num)
 
 
 def _settings(run_dir: str) -> Any:

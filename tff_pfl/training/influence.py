@@ -1,12 +1,12 @@
 """Pictures of who helps whom: a matrix over clients, from the snapshots of a run."""
 
 import os
-import pathlib
 
 import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.names import unknown_name
+from tff_pfl.training.curves import files_of_rounds
 from tff_pfl.training.run_directory import OutputDirectoryError
 
 _MOST_PANELS = 4
@@ -24,19 +24,19 @@ def read_snapshots(
     Raises:
         OutputDirectoryError: If there are no snapshots, or they have no such array.
     """
-    paths = sorted(pathlib.Path(run_dir, "snapshots").glob("round_*.npz"))
+    paths = files_of_rounds(run_dir, "snapshots", ".npz")
     if not paths:
         raise OutputDirectoryError(
             f"{run_dir} has no snapshots/round_*.npz: its algorithm has nothing to show, or it was "
             "not evaluated yet."
         )
     arrays = []
-    for path in paths:
+    for path in paths.values():
         with np.load(path) as snapshot:
             if name not in snapshot:
                 raise OutputDirectoryError(unknown_name(f"array of {path}", name, list(snapshot)))
             arrays.append(snapshot[name])
-    return np.array([int(path.stem.removeprefix("round_")) for path in paths]), arrays
+    return np.array(list(paths)), arrays
 
 
 def plot_influence(

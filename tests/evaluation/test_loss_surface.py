@@ -1,0 +1,218 @@
+"""Directions filter by filter, and surfaces that have closed forms."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import random_examples, tiny_model
+from tff_pfl.evaluation import grid_axis, loss_surface, random_direction
+from tff_pfl.local import Examples
+from tff_pfl.models import Model
+
+DIM, NUM_OUTPUTS = 3, 2
+
+
+def linear_model() -> Model:
+    """Outputs `x K`, and the squared distance to `y` in each of them as the loss."""
+
+    def apply(weights, x, training=False, seed=None):
+        return tf.matmul(x, weights["dense"]["kernel"])
+
+    def loss(y, outputs):
+        return tf.reduce_sum(tf.square(outputs - tf.cast(y, tf.float32)[:, None]), axis=-1)
+
+    return Model(lambda seed: layer(np.zeros([DIM, NUM_OUTPUTS])), apply, example_loss=loss)
+
+
+def layer(kernel, **others):
+    arrays = {"kernel": np.asarray(kernel, np.float32), **others}
+    return collections.OrderedDict(dense=collections.OrderedDict(arrays))
+
+
+def random_linear(seed=0):
+    """`(weights, examples)` of the linear model."""
+    rng = np.random.default_rng(seed)
+    examples = Examples(
+        rng.normal(size=(7, DIM)).astype(np.float32),
+        rng.integers(0, 5, 7).astype(np.int32),
+        np.int32(7),
+    )
+    return layer(rng.normal(size=(DIM, NUM_OUTPUTS))), examples
+
+
+def norms(weight):
+    """Of its filters, one after the other."""
+    return [np.linalg.norm(weight[..., i].ravel()) for i in range(weight.shape[-1])]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 2, 6, 4), (7, 1), (2, 3, 4)], ids=str)
+def test_each_filter_of_a_direction_is_as_long_as_that_of_the_weights(shape):
+    rng = np.random.default_rng(0)
+    weight = (rng.normal(size=shape) * 10.0 ** rng.integers(-4, 4, shape[-1])).astype(np.float32)
+    weight[..., 0] = 0.0  # a filter that is dead does not move
+    direction = random_direction(layer(weight), seed=3, index=0)["dense"]["kernel"]
+    assert direction.dtype == np.float32
+    np.testing.assert_allclose(norms(direction), norms(weight), rtol=1e-5)
+    if shape[-1] > 1:
+        # It is no copy: the angle between them is arbitrary.
+        cosine = np.sum(weight[..., -1] * direction[..., -1]) / norms(weight)[-1] ** 2
+        assert abs(cosine) < 0.99
+
+
+def test_biases_and_scales_do_not_move():
+    weights = layer(np.ones([3, 2]), bias=np.ones([2], np.float32), scale=np.float32(4.0))
+    direction = random_direction(weights, seed=0, index=1)["dense"]
+    assert list(direction) == ["kernel", "bias", "scale"]
+    np.testing.assert_array_equal(direction["bias"], [0.0, 0.0])
+    np.testing.assert_array_equal(direction["scale"], 0.0)
+    assert np.all(direction["kernel"] != 0)
+
+
+def test_directions_are_functions_of_the_seed_and_the_index():
+    weights = layer(np.ones([6, 5]))
+
+    def kernel(seed, index, weights=weights):
+        return random_direction(weights, seed, index)["dense"]["kernel"]
+
+    np.testing.assert_array_equal(kernel(1, 0), kernel(1, 0))
+    assert np.all(kernel(1, 0) != kernel(1, 1))
+    assert np.all(kernel(1, 0) != kernel(2, 0))
+    # Models of the same shapes get the same Gaussian direction.
+    np.testing.assert_allclose(kernel(1, 0, layer(np.full([6, 5], 3.0))), 3 * kernel(1, 0), 1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [2, 200])
+def test_a_quadratic_at_each_point_of_the_grid(batch_size):
+    weights, examples = random_linear()
+    found = loss_surface(
+        linear_model(), weights, examples, points=5, radius=1.5, seed=4, batch_size=batch_size
+    )
+    assert found.shape == (5, 5) and found.dtype == np.float32
+    first, second = (random_direction(weights, 4, index)["dense"]["kernel"] for index in range(2))
+    axis = [-1.5, -0.75, 0.0, 0.75, 1.5]
+    for i, a in enumerate(axis):
+        for j, b in enumerate(axis):
+            kernel = weights["dense"]["kernel"] + a * first + b * second
+            residual = examples.x.astype(np.float64) @ kernel - examples.y[:, None]
+            expected = np.sum(residual**2) / 7
+            assert found[i, j] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_unit_of_a_step_is_the_length_of_the_weights():
+    # |K|^2 = 9, and the loss at w + d is |K + D - K|^2 = |D|^2, whatever the direction.
+    kernel = np.diag([1.0, 2.0, 2.0])
+
+    def apply(weights, x, training=False, seed=None):
+        return tf.reduce_sum(tf.square(weights["dense"]["kernel"] - kernel)) + 0.0 * x[:, 0]
+
+    model = Model(lambda seed: layer(kernel), apply, example_loss=lambda y, outputs: outputs)
+    _, examples = random_linear()
+    surface = loss_surface(model, layer(kernel), examples, points=5, radius=2.0)
+    expected = 9.0 * np.array([4.0, 1.0, 0.0, 1.0, 4.0])
+    np.testing.assert_allclose(surface[:, 2], expected, rtol=1e-5)
+    np.testing.assert_allclose(surface[2], expected, rtol=1e-5)
+
+
+def test_the_centre_is_the_exact_loss_of_a_network():
+    model, examples = tiny_model(), random_examples(23)
+    rng = np.random.default_rng(0)
+    weights = tf.nest.map_structure(
+        lambda leaf: (leaf + rng.normal(size=leaf.shape)).astype(np.float32),
+        tf.nest.map_structure(np.asarray, model.init(3)),
+    )
+    losses = tf.keras.losses.sparse_categorical_crossentropy(
+        examples.y, model.apply(weights, examples.x, training=False, seed=None), from_logits=True
+    )
+    surface = loss_surface(model, weights, examples, points=3, radius=0.5, batch_size=10)
+    assert surface[1, 1] == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-5)
+    assert np.all(np.delete(surface, 4) != surface[1, 1])
+
+
+def test_it_is_deterministic_and_the_seed_counts():
+    weights, examples = random_linear()
+
+    def surface(seed):
+        return loss_surface(linear_model(), weights, examples, points=3, seed=seed)
+
+    np.testing.assert_array_equal(surface(1), surface(1))
+    assert np.sum(surface(1) == surface(2)) == 1  # the centre
+
+
+def test_padding_does_not_count():
+    weights, examples = random_linear()
+    padded = Examples(
+        np.pad(examples.x, [(0, 4), (0, 0)], constant_values=np.nan),
+        np.pad(examples.y, (0, 4)),
+        examples.size,
+    )
+    np.testing.assert_array_equal(
+        loss_surface(linear_model(), weights, padded, points=3, batch_size=4),
+        loss_surface(linear_model(), weights, examples, points=3, batch_size=4),
+    )
+
+
+def test_more_points_are_not_traced_anew():
+    model, calls = linear_model(), []
+
+    def apply(*args, **kwargs):
+        calls.append(1)
+        return model.apply(*args, **kwargs)
+
+    weights, examples = random_linear()
+    counts = []
+    for points in (3, 9):
+        calls.clear()
+        loss_surface(dataclasses.replace(model, apply=apply), weights, examples, points=points)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] < 9
+
+
+def test_what_is_not_finite_stays_so():
+    weights, examples = layer(np.full([DIM, NUM_OUTPUTS], 0.1)), random_linear()[1]
+    examples = examples._replace(x=np.ones_like(examples.x))
+    model = dataclasses.replace(
+        linear_model(), example_loss=lambda y, outputs: tf.math.log(outputs[:, 0])
+    )
+    surface = loss_surface(model, weights, examples, points=5, radius=8.0)
+    steps = [random_direction(weights, 0, index)["dense"]["kernel"][:, 0].sum() for index in (0, 1)]
+    axis = np.array([-8.0, -4.0, 0.0, 4.0, 8.0])
+    output = 0.3 + axis[:, None] * steps[0] + axis * steps[1]
+    assert 0 < np.sum(output < 0) < 24
+    np.testing.assert_array_equal(np.isnan(surface), output < 0)
+
+
+@pytest.mark.parametrize(("points", "radius"), [(3, 1.0), (7, 0.3), (21, 1e-3), (101, 12.0)])
+def test_the_axis_is_symmetric_about_exactly_0(points, radius):
+    axis = grid_axis(points, radius)
+    assert axis.dtype == np.float32 and len(axis) == points
+    assert axis[points // 2] == 0.0
+    np.testing.assert_array_equal(axis, -axis[::-1])
+    np.testing.assert_allclose(axis, np.linspace(-radius, radius, points), atol=1e-6 * radius)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"points": 20}, "odd number of points a side, 3 or more, got points=20"),
+        ({"points": 1}, "got points=1:"),
+        ({"points": -3}, "got points=-3:"),
+        ({"radius": 0.0}, "positive and finite, got 0.0"),
+        ({"radius": -1.0}, "positive and finite, got -1.0"),
+        ({"radius": float("nan")}, "positive and finite, got nan"),
+        ({"radius": float("inf")}, "positive and finite, got inf"),
+    ],
+    ids=str,
+)
+def test_grids_that_cannot_be(options, message):
+    weights, examples = random_linear()
+    with pytest.raises(ValueError, match=message):
+        loss_surface(linear_model(), weights, examples, **options)
+
+
+def test_no_examples():
+    weights, examples = random_linear()
+    with pytest.raises(ValueError, match="needs examples, and there are none"):
+        loss_surface(linear_model(), weights, examples._replace(size=np.int32(0)), points=3)

@@ -1,0 +1,121 @@
+"""The loss around a model, on a plane of two random directions.
+
+Filter normalisation is that of Li et al., "Visualizing the loss landscape of neural nets", NeurIPS
+2018, section 4: a Gaussian direction `d` becomes
+
+    d_f |w_f| / |d_f|       for each filter f of the weights w,
+
+since a network with ReLU computes the same when a filter is scaled and the next layer scaled back:
+without it, a surface would look the flatter the larger the weights are. A step of 1 is as long as
+the weights. The two directions are not made orthogonal; of many weights they nearly are.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.local import Examples, evaluate, trees
+from tff_pfl.models import Model
+
+# Tells the random numbers of directions from others of the same seed.
+_DIRECTIONS_STREAM = 0x10553
+
+
+def loss_surface(
+    model: Model,
+    weights: Any,
+    examples: Examples,
+    *,
+    points: int = 21,
+    radius: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 200,
+) -> np.ndarray:
+    """The mean loss over examples at `w + a d_0 + b d_1`, for `a` and `b` on a square grid.
+
+    Stochastic layers are off. Models of the same shapes get the same Gaussian directions, each
+    normalised by its own weights.
+
+    Args:
+        model: The model.
+        weights: `W`, the centre.
+        examples: Whose loss it is.
+        points: Of each axis of the grid, odd.
+        radius: Where the axes end.
+        seed: Of the directions, not negative.
+        batch_size: Examples of a forward pass; bounds memory, and does not change the result.
+
+    Returns:
+        float32 `[points, points]`: rows are steps along the first direction, columns along the
+        second, both those of `grid_axis`. What is not finite stays so.
+
+    Raises:
+        ValueError: See `grid_axis`; or there are no examples.
+    """
+    axis = grid_axis(points, radius)
+    if not examples.size:
+        raise ValueError("A loss surface needs examples, and there are none.")
+    directions = [random_direction(weights, seed, index) for index in range(2)]
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+
+    @tf.function
+    def losses(weights, directions, examples, grid):
+        def loss(steps):
+            moved = weights
+            for direction, step in zip(directions, tf.unstack(steps), strict=True):
+                moved = trees.add(moved, trees.scale(direction, step))
+            return evaluate(model, moved, examples, batch_size=batch_size)["loss"].mean
+
+        # One point at a time: more would hold as many models and batches.
+        return tf.map_fn(loss, grid, fn_output_signature=tf.float32, parallel_iterations=1)
+
+    arguments = tf.nest.map_structure(tf.convert_to_tensor, (weights, directions, examples, grid))
+    return losses(*arguments).numpy().reshape(points, points)
+
+
+def grid_axis(points: int, radius: float) -> np.ndarray:
+    """float32 `[points]`: equal steps from `-radius` to `radius`, exactly 0 in the middle.
+
+    Raises:
+        ValueError: If `points` is even or less than 3, or `radius` is not positive and finite.
+    """
+    if points < 3 or points % 2 == 0:
+        raise ValueError(
+            f"A loss surface has an odd number of points a side, 3 or more, got points={points}: "
+            "the model is in its middle."
+        )
+    if not 0 < radius < np.inf:
+        raise ValueError(f"The radius of a loss surface is positive and finite, got {radius}.")
+    half = points // 2
+    return (radius * np.arange(-half, half + 1) / half).astype(np.float32)
+
+
+def random_direction(weights: Any, seed: int, index: int) -> Any:
+    """A Gaussian direction, normalised filter by filter.
+
+    Args:
+        weights: `W`.
+        seed: Not negative.
+        index: Tells the directions of a seed apart.
+
+    Returns:
+        Of the structure of `W`. A filter is what makes one output: a channel of a convolution's
+        kernel `[h, w, in, out]`, a column of a dense `[in, out]`, in general a slice of the last
+        axis; it has the norm of the filter in `W`. Weights of rank 0 and 1, which are biases and
+        the parameters of normalisations, do not move.
+    """
+    rng = np.random.default_rng([seed, index, _DIRECTIONS_STREAM])
+    return tf.nest.map_structure(lambda leaf: _direction(np.asarray(leaf), rng), weights)
+
+
+def _direction(weight, rng):
+    if weight.ndim <= 1:
+        return np.zeros_like(weight)
+    direction = rng.standard_normal(weight.shape)
+    return (direction * _filter_norms(weight) / _filter_norms(direction)).astype(weight.dtype)
+
+
+def _filter_norms(weight):
+    squares = np.square(weight, dtype=np.float64)
+    return np.sqrt(squares.sum(axis=tuple(range(weight.ndim - 1))))
