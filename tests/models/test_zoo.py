@@ -55,7 +55,7 @@ def test_numbers_of_weights(name, shape, num_classes, num_weights):
     assert models.partition(model).personal == ("head",)
 
 
-@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.parametrize("name", SHAPES)
 def test_layers(name):
     weights = models.build(name, image_shape(name), 10).init(0)
     assert {layer: w["kernel"].shape for layer, w in weights.items()} == SHAPES[name]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import fedpg, pgfed
+from configs import fedpg, pgfed, plgu
 from tff_pfl import algorithms
 from tff_pfl.names import UnknownNameError
 from tff_pfl.training import check_config
@@ -94,3 +94,71 @@ def test_results_of_pgfed_stand_beside_their_protocol():
 def test_comparisons_of_pgfed_that_there_are_not(choice, message):
     with pytest.raises(ValueError, match=message):
         pgfed.get_config(choice)
+
+
+@pytest.mark.parametrize(
+    ("choice", "clients", "labels", "model"),
+    [
+        ("cifar10,10", 100, 3, "resnet18"),
+        ("cifar10,100", 100, 3, "resnet18"),
+        ("cifar100,10", 100, 10, "wide_resnet"),
+        ("cifar100,100", 100, 10, "wide_resnet"),
+        ("tiny_imagenet,20", 20, 30, "resnet50"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedavg", "plgu_lf", "plgu_ghn", "pfedhn"])
+def test_every_comparison_of_plgu(choice, clients, labels, model, method):
+    config = plgu.get_config(f"{choice},{method}")
+    check_config(config)
+    expected = algorithms.hyperparameters(method)
+    if method == "plgu_lf":
+        expected["num_personal_layers"] = 5
+    assert config.algorithm.to_dict() == {"name": method} | expected
+    assert config.data.name == choice.split(",")[0]
+    assert config.clients_per_round == int(choice.split(",")[1])
+    assert (config.data.num_clients, config.model.name) == (clients, model)
+    assert config.data.classes_per_client.to_dict() == {"classes": labels, "assignment": "random"}
+    assert (config.local.batch_size, config.local.epochs) == (50, 5)
+    assert sum(config.data.fractions) == pytest.approx(1.0)
+    models = {name.split("_")[0] for name in config.paper}
+    assert models == {
+        "fedavg": {"global"},
+        "plgu_lf": {"global", "personalized"},
+        "plgu_ghn": {"personalized"},
+        "pfedhn": {"personalized"},
+    }[method]
+
+
+def test_results_of_plgu_stand_beside_their_protocol():
+    def accuracies(choice):
+        return list(plgu.get_config(choice).paper.to_dict().values())
+
+    assert accuracies("cifar10,10,fedavg") == [64.79, 60.69, 68.45]
+    assert accuracies("cifar10,100,plgu_lf") == [71.48, 68.92, 73.57, 74.23, 72.66, 75.87]
+    assert accuracies("tiny_imagenet,20,plgu_ghn") == [42.45, 39.92, 44.89]
+    assert accuracies("cifar10,10,plgu_ghn,epochs=1") == [69.93, 66.89, 73.15]
+    assert accuracies("cifar10,10,plgu_lf,rho=0.5") == [66.73, 63.95, 68.31, 69.05, 66.89, 73.50]
+
+
+def test_what_tables_3_and_4_of_plgu_vary():
+    config = plgu.get_config("cifar10,10,plgu_grep,epochs=10")
+    assert (config.local.epochs, config.algorithm.rho) == (10, 0.05)
+    config = plgu.get_config("cifar10,10,plgu_grep,rho=0.1")
+    assert (config.local.epochs, config.algorithm.rho) == (5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("cifar10,50,plgu_lf", "Unknown cohort of cifar10 '50'.*Valid: '10', '100'"),
+        ("tinyimagenet,20,plgu_lf", "data set 'tinyimagenet'. Did you mean 'tiny_imagenet'"),
+        ("cifar10,10,plgu_lt", "Unknown method 'plgu_lt'. Did you mean 'plgu_lf'"),
+        ("cifar10,10", "DATASET,COHORT,METHOD.*got 'cifar10,10'"),
+        ("cifar10,10,plgu_lf,rho=0.01", "Unknown variation 'rho=0.01'. Did you mean 'rho=0.1'"),
+        ("cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
+        ("cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
+    ],
+)
+def test_comparisons_of_plgu_that_there_are_not(choice, message):
+    with pytest.raises(ValueError, match=message):
+        plgu.get_config(choice)

@@ -21,7 +21,7 @@ CONFIGS = sorted(
     path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
 )
 # What stands before the algorithm in `--config=configs/NAME.py:`.
-CHOICES = {"fedpg": "dir,fmnist,", "pgfed": "cifar10,25,"}
+CHOICES = {"fedpg": "dir,fmnist,", "pgfed": "cifar10,25,", "plgu": "cifar10,10,"}
 
 
 def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
@@ -41,11 +41,13 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm):
     assert isinstance(config, ml_collections.ConfigDict)
     check_config(config)
     assert config.algorithm.name == algorithm
-    # Shrunk to digits and the smallest network, it builds.
+    if name != "digits" and algorithm not in ("ditto", "plgu_lf"):
+        return  # nothing but hyper-parameters that are built with one config could differ
+    # Shrunk to digits and a small network of as many layers as are personal, it builds.
     config.data.update(name="digits", num_clients=5)
     config.data.dirichlet.min_examples = 1
     config.clients_per_round = 2
-    config.model = {"name": "mlp", "options": {"hidden": (4,)}}
+    config.model = {"name": "mlp", "options": {"hidden": (4,) * 4}}
     dataset = build_dataset(config)
     process = build_process(config, build_model(config, dataset), dataset)
     assert process.next is not None

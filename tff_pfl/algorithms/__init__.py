@@ -13,11 +13,18 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.ditto import build_ditto
+from tff_pfl.algorithms.extension import extends
 from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.algorithms.fedper import build_fedper
 from tff_pfl.algorithms.fedpg import build_fedpg, build_s_fedpg
+from tff_pfl.algorithms.fedrep import build_fedrep
+from tff_pfl.algorithms.fedsam import build_fedsam
 from tff_pfl.algorithms.local_training import build_local
+from tff_pfl.algorithms.pfedhn import build_pfedhn, build_pfedhn_pc, build_plgu_ghn
+from tff_pfl.algorithms.pfedme import build_pfedme
 from tff_pfl.algorithms.pgfed import build_pgfed, build_pgfed_ce, build_pgfedmo, build_pgfedmo_ce
+from tff_pfl.algorithms.plgu_grep import build_plgu_grep
+from tff_pfl.algorithms.plgu_lf import build_plgu_lf
 from tff_pfl.local import LocalSGD
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -28,11 +35,19 @@ ALGORITHMS: dict[str, Callable[..., PersonalizedProcess]] = {
     "fedavg": build_fedavg,
     "fedper": build_fedper,
     "fedpg": build_fedpg,
+    "fedrep": build_fedrep,
+    "fedsam": build_fedsam,
     "local": build_local,
+    "pfedhn": build_pfedhn,
+    "pfedhn_pc": build_pfedhn_pc,
+    "pfedme": build_pfedme,
     "pgfed": build_pgfed,
     "pgfed_ce": build_pgfed_ce,
     "pgfedmo": build_pgfedmo,
     "pgfedmo_ce": build_pgfedmo_ce,
+    "plgu_ghn": build_plgu_ghn,
+    "plgu_grep": build_plgu_grep,
+    "plgu_lf": build_plgu_lf,
     "s_fedpg": build_s_fedpg,
 }
 
@@ -92,12 +107,21 @@ __all__ = [
     "build_fedavg",
     "build_fedper",
     "build_fedpg",
+    "build_fedrep",
+    "build_fedsam",
     "build_local",
+    "build_pfedhn",
+    "build_pfedhn_pc",
+    "build_pfedme",
     "build_pgfed",
     "build_pgfed_ce",
     "build_pgfedmo",
     "build_pgfedmo_ce",
+    "build_plgu_ghn",
+    "build_plgu_grep",
+    "build_plgu_lf",
     "build_s_fedpg",
     "builder",
+    "extends",
     "hyperparameters",
 ]

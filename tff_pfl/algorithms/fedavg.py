@@ -16,6 +16,7 @@ compare with it, and is a parameter:
                   current global model for a client that never took part
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -58,6 +59,7 @@ def build_fedavg(
     model: Model,
     examples_type: tff.types.Type,
     local: LocalSGD,
+    objective: Callable[[Any], Mapping[str, Any]] = lambda received: {},
     *,
     weighting: str = "num_examples",
     personalized: str = "global",
@@ -71,6 +73,8 @@ def build_fedavg(
         model: The model, of weights `W`.
         examples_type: TFF type of a client's examples.
         local: The local training.
+        objective: `(W -> keyword arguments of LocalSGD.train)`: what clients minimise in place of
+            their loss, given the model they received; for algorithms that are FedAvg but for that.
         weighting: "num_examples" or "uniform".
         personalized: Which model is evaluated as the client's own; see the module docstring.
         fine_tune_epochs: Of the "fine_tuned" convention, with the rates of `local`.
@@ -87,7 +91,14 @@ def build_fedavg(
         return OwnState(local.optimizer_state(weights), *own_model)
 
     def client_work(weights, state, examples, context):
-        trained = local.train(model, weights, examples, context, optimizer_state=state.optimizer)
+        trained = local.train(
+            model,
+            weights,
+            examples,
+            context,
+            optimizer_state=state.optimizer,
+            **objective(weights),
+        )
         own_model = (trained.weights, state.participations + 1) if keeps_model else ()
         return ClientOutput(
             state=OwnState(trained.optimizer_state, *own_model),

@@ -1,6 +1,6 @@
 """Client-side maths: passes over a client's examples, local training, exact gradients."""
 
-from tff_pfl.local import trees
+from tff_pfl.local import sharpness, trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
 from tff_pfl.local.examples import Batch, Examples, examples_type
@@ -16,5 +16,6 @@ __all__ = [
     "exact_gradient",
     "examples_type",
     "scan_batches",
+    "sharpness",
     "trees",
 ]

@@ -20,8 +20,8 @@ def scale(a, factor):
 
 def dot(a, b) -> tf.Tensor:
     """The inner product."""
-    products = tf.nest.map_structure(lambda x, y: tf.reduce_sum(x * y), a, b)
-    return tf.add_n(tf.nest.flatten(products))
+    products = tf.nest.flatten(tf.nest.map_structure(lambda x, y: tf.reduce_sum(x * y), a, b))
+    return tf.add_n(products) if products else tf.constant(0.0)
 
 
 def norm(a) -> tf.Tensor:

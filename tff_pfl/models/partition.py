@@ -30,6 +30,26 @@ class Partition:
             for name in self.layers
         )
 
+    def shared_model(self, model: Model, personal: Weights) -> Model:
+        """The model as a function of the shared part alone, the personal one being constant."""
+        return dataclasses.replace(
+            model,
+            init=lambda seed: self.split(model.init(seed))[0],
+            apply=lambda shared, x, **options: model.apply(
+                self.merge(shared, personal), x, **options
+            ),
+        )
+
+    def personal_model(self, model: Model, shared: Weights) -> Model:
+        """The model as a function of the personal part alone, the shared one being constant."""
+        return dataclasses.replace(
+            model,
+            init=lambda seed: self.split(model.init(seed))[1],
+            apply=lambda personal, x, **options: model.apply(
+                self.merge(shared, personal), x, **options
+            ),
+        )
+
 
 def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partition:
     """Partitions the layers of a model.

@@ -1,0 +1,276 @@
+"""FedRep: equality with plain NumPy, and the specification's invariants."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    random_examples,
+    tiny_model,
+)
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
+from tff_pfl.algorithms import build_fedavg, build_fedrep, build_local
+from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.models import partition
+from tff_pfl.names import UnknownNameError
+from tff_pfl.templates import ClientContext
+from tff_pfl.templates.blocks import client_seed
+from tff_pfl.templates.errors import BlockTracingError
+from tff_pfl.templates.exchange import exchanges_changed_by
+
+MODEL = tiny_model()
+PARTS = partition(MODEL)
+BODY_BYTES = 4 * (16 * 5 + 5)
+SIZES = (6, 9, 5)
+# Who takes part in each round.
+COHORTS = ((0, 1), (1, 2), (0, 2))
+
+
+@functools.cache
+def process_of(build=build_fedrep, epochs=2, clip_norm=None, **options):
+    local = local_sgd(epochs=epochs, clip_norm=clip_norm)
+    return build(MODEL, EXAMPLES_TYPE, local, **options, seed=1)
+
+
+def run(process, cohorts=COHORTS, clients=None):
+    """`(server state, clients)` after some rounds."""
+    state, clients = process.initialize(), clients or make_clients(process, SIZES)
+    for cohort in cohorts:
+        state, states, _ = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+    return state, clients
+
+
+def train(model, weights, client_id, round_num, epochs, exchange=0):
+    context = ClientContext(
+        tf.constant(round_num),
+        tf.constant(client_id),
+        client_seed((1, exchange), round_num, client_id),
+    )
+    examples = random_examples(SIZES[client_id], seed=client_id)
+    return local_sgd().train(model, weights, examples, context, epochs=epochs).weights
+
+
+def average(trees, weights):
+    def mean(*leaves):
+        return np.average(leaves, axis=0, weights=weights).astype(np.float32)
+
+    return tf.nest.map_structure(mean, *trees)
+
+
+@pytest.mark.parametrize(
+    ("head_epochs", "body_epochs"), [(0, 2), (2, 0), (3, 1), (None, None)], ids=str
+)
+def test_rounds_are_local_sgd_of_the_head_then_of_the_body(head_epochs, body_epochs):
+    """Each on the other part as it then is; the body that all receive is averaged."""
+    state, clients = run(process_of(head_epochs=head_epochs, body_epochs=body_epochs))
+    body, head = initial_body, initial_head = PARTS.split(MODEL.init(1))
+    heads = [head] * 3
+    for t, cohort in enumerate(COHORTS):
+        bodies = []
+        for i in cohort:
+            model = PARTS.personal_model(MODEL, body)
+            heads[i] = train(model, heads[i], i, t, head_epochs)
+            model = PARTS.shared_model(MODEL, heads[i])
+            bodies.append(train(model, body, i, t, body_epochs))
+        body = average(bodies, [SIZES[i] for i in cohort])
+    assert_close([c.state.head for c in clients], heads, tolerance=1e-6)
+    assert_close(state.algorithm, body, tolerance=1e-6)
+    if head_epochs == 0:
+        assert_equal([c.state.head for c in clients], [initial_head] * 3)
+    if body_epochs == 0:
+        assert_equal(state.algorithm, initial_body)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_without_personal_layers_it_is_fedavg(clip_norm):
+    options = {"clip_norm": clip_norm}
+    expected, _ = run(process_of(build_fedavg, **options))
+    state, _ = run(process_of(personal_layers=(), body_epochs=2, epochs=1, **options))
+    assert_equal(state.algorithm, expected.algorithm)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_with_all_layers_personal_it_is_local_of_head_epochs(clip_norm):
+    options = {"clip_norm": clip_norm}
+    _, expected = run(process_of(build_local, epochs=3, **options))
+    _, clients = run(process_of(personal_layers=MODEL.layers, head_epochs=3, **options))
+    assert_equal([c.state.head for c in clients], [c.state.model for c in expected])
+
+
+def test_heads_never_leave_their_clients():
+    uploads = []
+
+    def recorded(exchange):
+        def client_work(*args):
+            output = exchange.client_work(*args)
+            uploads.append(list(output.upload))
+            return output
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    with exchanges_changed_by(recorded):
+        process = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+    assert uploads == [["dense1"]]
+    state_type = process.initialize.type_signature.result.member
+    assert tff.structure.name_list(state_type.algorithm) == ["dense1"]
+    assert tff.structure.name_list(process.client_state_type.head) == ["head"]
+    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    assert metrics["bytes_down_per_client"] == BODY_BYTES
+    assert metrics["bytes_up_per_client"] == BODY_BYTES + 4  # the weight
+
+
+@pytest.mark.parametrize("head_epochs", [0, 1])
+def test_clients_that_differ_in_their_heads_alone_upload_different_bodies(head_epochs):
+    process = process_of(head_epochs=head_epochs)
+    client = make_client(process, 0, random_examples(6))
+    other_head = PARTS.split(MODEL.init(7))[1]
+    other = client._replace(state=client.state._replace(head=other_head))
+    start = process.initialize()
+    a, b = (process.next(start, [c]).state.algorithm for c in (client, other))
+    assert not np.allclose(a["dense1"]["kernel"], b["dense1"]["kernel"], atol=1e-3)
+
+
+def test_every_client_is_evaluated_with_its_head_on_the_current_body():
+    process = process_of()
+    state, clients = run(process, cohorts=((0,), (1,)))
+    assert not np.allclose(leaves(clients[0].state.head)[0], leaves(clients[1].state.head)[0])
+    assert_equal(clients[2].state.head, PARTS.split(MODEL.init(1))[1])
+    for model, client in zip(process.personalize(state, clients), clients, strict=True):
+        assert list(model) == ["dense1", "head"]
+        assert_equal(model["dense1"], state.algorithm["dense1"])
+        assert_equal(model["head"], client.state.head["head"])
+    assert process.global_weights is None
+
+
+def test_an_evaluated_head_is_trained_and_the_stored_one_not():
+    process = process_of(evaluation_head_epochs=3)
+    state, clients = run(process, cohorts=((0,), (1,)))
+    expected = run(process_of(), cohorts=((0,), (1,)))
+    assert_equal([state, [c.state for c in clients]], [expected[0], [c.state for c in expected[1]]])
+    model = PARTS.personal_model(MODEL, state.algorithm)
+    evaluated = process.personalize(state, clients)
+    for i, client in enumerate(clients):
+        assert_equal(evaluated[i]["dense1"], state.algorithm["dense1"])
+        trained = train(model, client.state.head, i, 2, epochs=3, exchange=1)
+        assert_close(evaluated[i]["head"], trained["head"], tolerance=1e-6)
+        assert not np.allclose(evaluated[i]["head"]["bias"], client.state.head["head"]["bias"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"personal_layers": ("hed",)}, UnknownNameError, "'hed'. Did you mean 'head'"),
+        ({"personal_layers": "head"}, ValueError, "not a string"),
+        ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),
+        ({"head_epochs": -1}, BlockTracingError, "epochs >= 0.*epochs=-1"),
+        ({"body_epochs": -2}, BlockTracingError, "epochs >= 0.*epochs=-2"),
+        ({"evaluation_head_epochs": -3}, BlockTracingError, "epochs >= 0.*epochs=-3"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(), **options)
+
+
+N, DIMS, DIM = 3, (2, 1), 3
+BODY, HEAD = slice(0, 2), slice(2, 3)
+RATE, MOMENTUM = 0.2, 0.6
+A = [spd(DIM, seed) for seed in range(N)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
+COPIES = (1, 3, 2)
+
+
+def copies(client_id):
+    """The client's example, as often as it has it; all in one batch."""
+    one, size = quadratic_examples(A[client_id], C[client_id], 0.5), COPIES[client_id]
+    return Examples(np.repeat(one.x, size, axis=0), np.repeat(one.y, size), np.int32(size))
+
+
+class NumPyFedRep:
+    """FedRep of steps with momentum along exact gradients."""
+
+    def __init__(self, start, weighting, persist):
+        self.body, self.heads = start[BODY], [start[HEAD]] * N
+        self.head_velocities, self.body_velocities = [np.zeros(1)] * N, [np.zeros(2)] * N
+        self.sizes = COPIES if weighting == "num_examples" else (1,) * N
+        self.persist = persist
+
+    def phase(self, i, w, rows, steps, velocity):
+        """`(weights, velocity, the loss before each step)`, only `rows` being trained."""
+        losses = []
+        for _ in range(steps):
+            gradient = A[i] @ (w - C[i])
+            losses.append(0.5 * (w - C[i]) @ gradient + 0.5)
+            velocity = MOMENTUM * velocity + gradient[rows]
+            w = w.copy()
+            w[rows] -= RATE * velocity
+        return w, velocity, losses
+
+    def next(self, cohort, head_steps, body_steps):
+        """The mean losses of both phases."""
+        bodies, head_losses, body_losses = [], [], []
+        for i in cohort:
+            w, u, losses = np.append(self.body, self.heads[i]), self.head_velocities[i], []
+            w, u, losses = self.phase(i, w, HEAD, head_steps, u)
+            head_losses += losses * COPIES[i]
+            self.head_velocities[i] = u if self.persist else 0 * u
+            w, u, losses = self.phase(i, w, BODY, body_steps, self.body_velocities[i])
+            body_losses += losses * COPIES[i]
+            self.body_velocities[i] = u if self.persist else 0 * u
+            bodies.append(w[BODY])
+            self.heads[i] = w[HEAD]
+        self.body = np.average(bodies, axis=0, weights=[self.sizes[i] for i in cohort])
+        return np.mean(head_losses), np.mean(body_losses)
+
+    def evaluated(self, i, steps):
+        return self.phase(i, np.append(self.body, self.heads[i]), HEAD, steps, np.zeros(1))[0]
+
+
+@pytest.mark.parametrize(
+    ("persist", "weighting"), [(False, "num_examples"), (True, "uniform")], ids=str
+)
+def test_rounds_on_quadratics_are_those_of_numpy(persist, weighting):
+    """Each phase with an optimizer of its own, new in each round or not at all."""
+    model = quadratic_model(*DIMS)
+    process = build_fedrep(
+        model,
+        quadratic_type(DIM),
+        LocalSGD(
+            tff.learning.optimizers.build_sgdm(RATE, MOMENTUM),
+            epochs=2,
+            batch_size=max(COPIES),
+            persist_optimizer_state=persist,
+        ),
+        head_epochs=3,
+        evaluation_head_epochs=4,
+        weighting=weighting,
+        seed=2,
+    )
+    state = process.initialize()
+    clients = [make_client(process, i, copies(i)) for i in range(N)]
+    expected = NumPyFedRep(vector_of(model.init(2)), weighting, persist)
+    for cohort in ((0, 1), (1,), (0, 1), (1, 2)):
+        head_loss, body_loss = expected.next(cohort, head_steps=3, body_steps=2)
+        state, states, metrics = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        assert_close(vector_of(state.algorithm), expected.body)
+        assert_close([vector_of(c.state.head) for c in clients], expected.heads)
+        assert_close(metrics["train"]["loss"], body_loss)
+        assert_close(metrics["train"]["head_loss"], head_loss)
+        for i, evaluated in enumerate(process.personalize(state, clients)):
+            assert_close(vector_of(evaluated), expected.evaluated(i, steps=4))

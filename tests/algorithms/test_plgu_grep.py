@@ -1,0 +1,268 @@
+"""PLGU-GRep: equality with plain NumPy, and the specification's invariants."""
+
+import dataclasses
+import functools
+import inspect
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    local_sgd,
+    make_client,
+    make_clients,
+    tiny_model,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+    weights_of,
+)
+from tff_pfl.algorithms import build_fedrep, build_plgu_grep, hyperparameters
+from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.models import Mean
+from tff_pfl.names import UnknownNameError
+from tff_pfl.templates.errors import BlockTracingError
+from tff_pfl.templates.exchange import exchanges_changed_by
+
+MODEL = tiny_model()
+SIZES = (6, 9, 5)
+COHORTS = ((0, 1), (1, 2), (0, 2))
+
+# On quadratics the body are two layers, of 3 weights and of 1, before a head of 2.
+N, DIMS, DIM = 3, (3, 1, 2), 6
+LAYERS, BODY, HEAD = (slice(0, 3), slice(3, 4)), slice(0, 4), slice(4, 6)
+RATE, DECAY, EPOCHS, RHO = 0.2, 0.5, 2, 0.7
+A = [spd(DIM, seed) for seed in range(N)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
+COPIES = (1, 3, 2)
+
+
+def run(process, clients, cohorts):
+    """`(server state, clients)` after each round."""
+    state = process.initialize()
+    for cohort in cohorts:
+        state, states, _ = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        yield state, list(clients)
+
+
+class NumPyPLGUGRep:
+    """Equations (10) to (13), for the exact gradients of quadratics."""
+
+    def __init__(self, start, xi_scale=1.0, norm_order=2.0, body_steps=1, weighting="uniform"):
+        self.body, self.heads = start[BODY], [start[HEAD]] * N
+        self.xi_scale, self.p = xi_scale, norm_order
+        self.body_steps = EPOCHS if body_steps is None else body_steps
+        self.sizes = COPIES if weighting == "num_examples" else (1,) * N
+
+    def xi(self, g1):
+        r = np.array([np.linalg.norm(g1[layer]) / len(g1[layer]) for layer in LAYERS])
+        return self.xi_scale * r / r.sum()
+
+    def eps(self, g2, xi):
+        if math.isinf(self.p):
+            direction = np.sign(g2)
+        else:
+            q = self.p / (self.p - 1)
+            direction = np.sign(g2) * np.abs(g2) ** (q - 1)
+            direction /= np.sum(np.abs(g2) ** q) ** (1 / self.p)
+        return RHO * np.repeat(xi, DIMS[:2]) * direction
+
+    def next(self, cohort, rate):
+        bodies = []
+        for i in cohort:
+            head = self.heads[i]
+
+            def gradient(body, head, i=i):
+                return A[i] @ (np.append(body, head) - C[i])
+
+            for _ in range(EPOCHS):
+                head = head - rate * gradient(self.body, head)[HEAD]
+            body = self.body
+            for _ in range(self.body_steps):
+                g1 = gradient(body, head)[BODY]
+                body_1 = body - rate * g1
+                eps = self.eps(gradient(body_1, head)[BODY], self.xi(g1))
+                body = body_1 - rate * gradient(body_1 + eps, head)[BODY]
+            self.heads[i] = head
+            bodies.append(body)
+        self.body = np.average(bodies, axis=0, weights=[self.sizes[i] for i in cohort])
+
+
+def quadratic_process(rate=RATE, **options):
+    optimizer = tff.learning.optimizers.build_sgdm(rate)
+    return build_plgu_grep(
+        quadratic_model(*DIMS),
+        quadratic_type(DIM),
+        LocalSGD(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
+        **{"rho": RHO, **options},
+        seed=2,
+    )
+
+
+def copies(client_id):
+    """The client's example, as often as it has it; all in one batch."""
+    one, size = quadratic_examples(A[client_id], C[client_id]), COPIES[client_id]
+    return Examples(np.repeat(one.x, size, axis=0), np.repeat(one.y, size), np.int32(size))
+
+
+def quadratic_clients(process):
+    return [make_client(process, i, copies(i)) for i in range(N)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"body_steps": 3, "norm_order": math.inf, "xi_scale": 2.0},
+        {"body_steps": None, "norm_order": 3.0, "weighting": "num_examples"},
+    ],
+    ids=str,
+)
+def test_rounds_on_quadratics_are_those_of_numpy(options):
+    process = quadratic_process(**options)
+    expected = NumPyPLGUGRep(vector_of(quadratic_model(*DIMS).init(2)), **options)
+    cohorts = ((0, 1), (1, 2), (0, 1, 2))
+    rounds = run(process, quadratic_clients(process), cohorts)
+    for t, (cohort, (state, clients)) in enumerate(zip(cohorts, rounds, strict=True)):
+        expected.next(cohort, RATE * DECAY**t)
+        assert_close(vector_of(state.algorithm), expected.body)
+        assert_close([vector_of(c.state.head) for c in clients], expected.heads)
+    for i, model in enumerate(process.personalize(state, clients)):
+        assert_close(vector_of(model), np.append(expected.body, expected.heads[i]))
+
+
+def test_the_scores_do_not_depend_on_the_learning_rate():
+    """Found from the body that a client sends, in rounds of different rates: A eps = g3 - g2."""
+    process = quadratic_process(head_epochs=0)
+    w = np.array([0.5, -1.0, 2.0, 2.0, -0.5, 0.3], np.float32)
+    weights = weights_of(w, *DIMS)
+    head = process.initialize_client(0)._replace(head={"layer2": weights.pop("layer2")})
+    client = make_client(process, 0, copies(0))._replace(state=head)
+    g1 = (A[0] @ (w - C[0]))[BODY]
+    r = np.array([np.linalg.norm(g1[:3]) / 3, abs(g1[3])])
+    assert r[1] > 2 * r[0]
+    for round_num in (0, 2):
+        rate = RATE * DECAY**round_num
+        start = process.initialize()._replace(round_num=np.int32(round_num), algorithm=weights)
+        body = vector_of(process.next(start, [client]).state.algorithm)
+        stepped = w - rate * np.append(g1, [0, 0])
+        g2 = (A[0] @ (stepped - C[0]))[BODY]
+        g3 = (stepped[BODY] - body) / rate
+        eps = np.linalg.solve(A[0][BODY, BODY], g3 - g2)
+        found = eps / (RHO * g2 / np.linalg.norm(g2))
+        assert_close(found, np.repeat(r / r.sum(), DIMS[:2]), tolerance=1e-3)
+
+
+def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
+    """Whose batch is all of a client's examples, so that batches of FedRep are the same."""
+    options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
+    local = {"learning_rate": 0.3, "batch_size": max(SIZES)}
+    twice = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(steps=2, **local), **options)
+    process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(**local), rho=0.0, **options)
+    pairs = [run(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
+    for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
+        assert_close(state.algorithm, expected.algorithm, tolerance=1e-6)
+        assert_close([c.state for c in clients], [c.state for c in theirs], tolerance=1e-6)
+
+
+@functools.cache
+def recorded(**options):
+    """`(process, layers of uploads)`; the process measures how many examples bodies visit."""
+    uploads = []
+
+    def change(exchange):
+        def client_work(*args):
+            output = exchange.client_work(*args)
+            uploads.append(list(output.upload))
+            visited = Mean(output.metrics["loss"].count, 1.0)
+            return output._replace(metrics={**output.metrics, "visited": visited})
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    with exchanges_changed_by(change):
+        process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    return process, uploads
+
+
+@pytest.mark.parametrize(
+    ("options", "visited"),
+    [({}, [4, 4]), ({"body_steps": 3}, [10, 9]), ({"body_steps": None}, [12, 18])],
+    ids=str,
+)
+def test_the_mini_batches_that_a_body_visits(options, visited):
+    """Of 4 examples, of clients that have 6 and 9; heads visit all of them, twice."""
+    process, _ = recorded(**options)
+    clients = make_clients(process, SIZES[:2])
+    for client, number in zip(clients, visited, strict=True):
+        metrics = process.next(process.initialize(), [client]).metrics["train"]
+        assert metrics["visited"] == number
+
+
+def test_heads_never_leave_their_clients():
+    process, uploads = recorded()
+    assert uploads == [["dense1"]]
+    state_type = process.initialize.type_signature.result.member
+    assert tff.structure.name_list(state_type.algorithm) == ["dense1"]
+    assert tff.structure.name_list(process.client_state_type.head) == ["head"]
+    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    assert metrics["bytes_down_per_client"] == 4 * 85
+    assert metrics["bytes_up_per_client"] == 4 * 86  # with the weight
+
+
+def test_without_personal_layers_all_of_the_model_is_the_body():
+    process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), personal_layers=(), seed=1)
+    ((state, _),) = run(process, make_clients(process, SIZES), COHORTS[:1])
+    assert list(state.algorithm) == ["dense1", "head"]
+    assert np.any(state.algorithm["head"]["bias"] != 0)
+
+
+def test_options_of_fedrep():
+    process = quadratic_process(
+        personal_layers=("layer0",), head_epochs=0, evaluation_head_epochs=1, body_steps=2
+    )
+    ((state, clients),) = run(process, quadratic_clients(process), [(0,)])
+    start = quadratic_model(*DIMS).init(2)
+    assert list(state.algorithm) == ["layer1", "layer2"]
+    assert np.array_equal(clients[0].state.head["layer0"]["w"], start["layer0"]["w"])
+    w = np.append(start["layer0"]["w"], vector_of(state.algorithm))
+    (model,) = process.personalize(state, clients[:1])
+    w[:3] -= RATE * DECAY * (A[0] @ (w - C[0]))[:3]
+    assert_close(vector_of(model), w)
+
+
+def test_its_hyperparameters():
+    own = {"rho": 0.05, "body_steps": 1, "xi_scale": 1.0, "norm_order": 2.0, "weighting": "uniform"}
+    of_fedrep = {"personal_layers": None, "head_epochs": None, "evaluation_head_epochs": 0}
+    assert hyperparameters("plgu_grep") == own | of_fedrep
+    assert "body_epochs" not in inspect.signature(build_plgu_grep).parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"body_epochs": 1}, TypeError, "has no option body_epochs"),
+        ({"body_training": None}, TypeError, "body_training"),
+        ({"rho": -0.1}, ValueError, "rho >= 0, .* got -0.1, 1.0 and 1"),
+        ({"xi_scale": -1.0}, ValueError, "got 0.05, -1.0 and 1"),
+        ({"rho": math.nan}, ValueError, "got nan, 1.0 and 1"),
+        ({"body_steps": -1}, ValueError, "got 0.05, 1.0 and -1"),
+        ({"norm_order": 1.0}, (ValueError, BlockTracingError), "over 1, got 1.0"),
+        ({"personal_layers": MODEL.layers}, ValueError, "All layers of 'mlp' are personal"),
+        ({"personal_layers": ("hed",)}, UnknownNameError, "Did you mean 'head'"),
+        ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), **options)

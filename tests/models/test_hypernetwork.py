@@ -1,0 +1,204 @@
+"""Tests of `tff_pfl.models.hypernetwork`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import assert_close, assert_equal, tiny_model
+from tests.quadratics import quadratic_model
+from tff_pfl import models
+from tff_pfl.models import Hypernetwork, from_keras
+
+MODEL = tiny_model()
+SHAPES = {
+    "dense1": {"kernel": [16, 5], "bias": [5]},
+    "head": {"kernel": [5, 3], "bias": [3]},
+}
+
+
+def embeddings_of(k, dim, seed=0):
+    return tf.constant(np.random.default_rng(seed).normal(size=(k, dim)), tf.float32)
+
+
+def test_weights_are_of_the_structure_of_the_targets():
+    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 3))
+    generated = hypernetwork.generate(hypernetwork.init(0), embeddings_of(7, 2))
+    assert list(generated) == list(MODEL.layers)
+    for layer, tensors in generated.items():
+        assert list(tensors) == ["kernel", "bias"] == list(MODEL.init(0)[layer])
+        assert {name: t.shape[1:] for name, t in tensors.items()} == SHAPES[layer]
+        assert all(t.shape[0] == 7 and t.dtype == tf.float32 for t in tensors.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"hidden": (6,), "bias": False}], ids=str)
+def test_each_of_several_embeddings_by_itself(options):
+    hypernetwork = Hypernetwork(MODEL, 3, **options)
+    phi, embeddings = hypernetwork.init(1), embeddings_of(4, 3)
+    together = hypernetwork.generate(phi, embeddings)
+    for i in range(4):
+        alone = hypernetwork.generate(phi, embeddings[i : i + 1])
+        row = tf.nest.map_structure(lambda leaf: leaf[i : i + 1], together)  # noqa: B023
+        assert_close(alone, row, tolerance=1e-6)
+    assert not np.allclose(together["head"]["kernel"][0], together["head"]["kernel"][1])
+
+
+def test_the_network_by_hand():
+    """Dense layers with ReLU between them, none before the first nor after the last."""
+    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 3))
+    rng = np.random.default_rng(5)
+    phi = tf.nest.map_structure(
+        lambda w: rng.normal(size=w.shape).astype(np.float32), hypernetwork.init(0)
+    )
+    v = np.array([[0.5, -1.0], [2.0, 0.1]])
+    first, second = phi["trunk1"], phi["trunk2"]
+    hidden = v @ first["kernel"] + first["bias"]
+    assert np.any(hidden < 0)
+    features = np.maximum(hidden, 0) @ second["kernel"] + second["bias"]
+    assert np.any(features < 0)
+    generated = hypernetwork.generate(phi, tf.constant(v, tf.float32))
+    for layer, tensors in SHAPES.items():
+        for name, shape in tensors.items():
+            dense = phi[f"{layer}_{name}"]
+            expected = (features @ dense["kernel"] + dense["bias"]).reshape(-1, *shape)
+            assert_close(generated[layer][name], expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("hidden", [(), (4,), (6, 4, 3)], ids=str)
+def test_the_number_of_weights(hidden, bias):
+    dim, sizes = 2, (80, 5, 15, 3)
+    phi = Hypernetwork(MODEL, dim, hidden=hidden, bias=bias).init(0)
+    widths = [dim, *hidden]
+    trunk = sum((a + bias) * b for a, b in zip(widths[:-1], widths[1:], strict=True))
+    expected = trunk + (widths[-1] + bias) * sum(sizes)
+    assert sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(phi)) == expected
+    trunks = [f"trunk{i + 1}" for i in range(len(hidden))]
+    assert list(phi) == [*trunks, "dense1_kernel", "dense1_bias", "head_kernel", "head_bias"]
+
+
+def test_seeds_reproduce():
+    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 4))
+    assert_equal(hypernetwork.init(3), hypernetwork.init(3))
+    a, b = hypernetwork.init(3), hypernetwork.init(4)
+    for name in a:
+        assert ("bias" in name) == np.array_equal(a[name]["kernel"], b[name]["kernel"])
+    # Of one seed, layers of the same shape are not the same.
+    square = Hypernetwork(quadratic_model(4, 4), 4, hidden=(4, 4)).init(0)
+    kernels = [layer["kernel"] / np.std(layer["kernel"]) for layer in square.values()]
+    assert len({np.round(kernel, 3).tobytes() for kernel in kernels}) == 4
+
+
+@pytest.mark.parametrize("dim", [2, 30])
+def test_initial_features_have_about_unit_variance(dim):
+    """Of the target, whose weights have deviation 1, each is one more feature."""
+    target = quadratic_model(2000)
+    deviation = np.std(target.init(0)["layer0"]["w"])
+    embeddings = embeddings_of(200, dim)
+    for hidden in [(), (100,), (100, 100, 100, 100)]:
+        hypernetwork = Hypernetwork(target, dim, hidden=hidden, bias=False)
+        variances = []
+        for seed in range(4):
+            generated = hypernetwork.generate(hypernetwork.init(seed), embeddings)
+            variances.append(np.var(generated["layer0"]["w"] / deviation))
+        assert 0.75 < np.mean(variances) < 1.33
+
+
+def group_normalised():
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.InputLayer([8, 8, 1]),
+            tf.keras.layers.Conv2D(8, 3, name="conv1"),
+            tf.keras.layers.GroupNormalization(4, name="norm1"),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(6, name="head", bias_initializer=tf.keras.initializers.Ones()),
+        ]
+    )
+
+
+def shifted_network():
+    initializer = tf.keras.initializers.RandomNormal(mean=0.7, stddev=0.2)
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(input_shape=(8, 8, 1)),
+            tf.keras.layers.Dense(30, "relu", name="dense1"),
+            tf.keras.layers.Dense(10, name="head", kernel_initializer=initializer),
+        ]
+    )
+
+
+def test_initial_weights_have_the_mean_and_the_deviation_of_the_targets():
+    """Averaged over embeddings and over seeds of the hypernetwork, which is 100 wide."""
+    target = from_keras(shifted_network, input_shape=(8, 8, 1))
+    hypernetwork = Hypernetwork(target, 5)
+    embeddings, seeds = embeddings_of(100, 5), range(6)
+    generated = [hypernetwork.generate(hypernetwork.init(seed), embeddings) for seed in seeds]
+    own = [target.init(seed) for seed in range(20)]
+    for layer, mean in (("dense1", 0.0), ("head", 0.7)):
+        deviation = np.std([weights[layer]["kernel"] for weights in own])
+        found = np.stack([weights[layer]["kernel"] for weights in generated])
+        assert abs(found.mean() - mean) < 0.1 * deviation
+        assert abs(np.sqrt(found.var(axis=(2, 3)).mean()) / deviation - 1) < 0.15
+
+
+def test_what_the_target_begins_with_as_a_constant_is_generated_exactly():
+    target = from_keras(group_normalised, input_shape=(8, 8, 1))
+    hypernetwork = Hypernetwork(target, 3, hidden=(20, 20))
+    generated = hypernetwork.generate(hypernetwork.init(0), embeddings_of(4, 3))
+    constants = {"conv1": {"bias": 0}, "norm1": {"gamma": 1, "beta": 0}, "head": {"bias": 1}}
+    for layer, tensors in constants.items():
+        for name, value in tensors.items():
+            assert np.all(generated[layer][name] == value)
+    assert np.std(generated["conv1"]["kernel"]) > 0
+    images = tf.random.stateless_normal([2, 8, 8, 1], [0, 0])
+    for i in range(4):
+        weights = tf.nest.map_structure(lambda leaf: leaf[i], generated)  # noqa: B023
+        assert target.apply(weights, images).shape == [2, 6]
+
+
+def test_without_trunk_and_bias_it_is_linear():
+    hypernetwork = Hypernetwork(MODEL, 3, hidden=(), bias=False)
+    phi = hypernetwork.init(0)
+    v = embeddings_of(2, 3)
+    mixed = hypernetwork.generate(phi, 2.0 * v[:1] - 0.5 * v[1:])
+    one, other = (hypernetwork.generate(phi, row[tf.newaxis]) for row in v)
+    assert_close(mixed, tf.nest.map_structure(lambda a, b: 2.0 * a - 0.5 * b, one, other))
+    zero = hypernetwork.generate(phi, tf.zeros([1, 3]))
+    assert_equal(zero, tf.nest.map_structure(np.zeros_like, zero))
+    # One-hot embeddings choose among weights, those of "constant" ones are all phi.
+    chosen = hypernetwork.generate(phi, tf.eye(3))
+    assert_equal(tf.reshape(chosen["dense1"]["kernel"], [3, -1]), phi["dense1_kernel"]["kernel"])
+
+
+def test_a_convolutional_network():
+    target = models.build("lenet", (32, 32, 3), 10)
+    hypernetwork = Hypernetwork(target, 2, hidden=(4,))
+    generated = hypernetwork.generate(hypernetwork.init(0), embeddings_of(2, 2))
+    for layer, tensors in target.init(0).items():
+        for name, tensor in tensors.items():
+            assert generated[layer][name].shape == [2, *tensor.shape]
+    images = tf.zeros([3, 32, 32, 3], tf.uint8)
+    weights = tf.nest.map_structure(lambda leaf: leaf[1], generated)
+    assert target.apply(weights, images).shape == [3, 10]
+
+
+def test_a_part_of_a_model():
+    """It is generated as it would be among all of the model's weights, but for the seeds."""
+    parts = models.partition(MODEL)
+    body, head = parts.split(MODEL.init(2))
+    hypernetwork = Hypernetwork(parts.shared_model(MODEL, head), 2, hidden=(4,))
+    phi = hypernetwork.init(2)
+    assert list(phi) == ["trunk1", "dense1_kernel", "dense1_bias"]
+    generated = hypernetwork.generate(phi, embeddings_of(3, 2))
+    assert list(generated) == ["dense1"]
+    own = tf.nest.map_structure(lambda leaf: leaf[2], generated)
+    images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1)), tf.uint8)
+    outputs = hypernetwork.target.apply(own, images)
+    assert_equal(outputs, MODEL.apply(parts.merge(own, head), images))
+    assert not np.allclose(outputs, MODEL.apply(parts.merge(body, head), images))
+
+
+def test_it_is_pure_tensorflow():
+    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4,))
+    traced = tf.function(hypernetwork.generate, autograph=False, jit_compile=False)
+    phi, embeddings = hypernetwork.init(0), embeddings_of(3, 2)
+    assert_close(traced(phi, embeddings), hypernetwork.generate(phi, embeddings), tolerance=1e-6)

@@ -1,0 +1,139 @@
+"""FedRep: Collins et al., "Exploiting shared representations for personalized federated learning",
+ICML 2021.
+
+The layers of the model are split into a body, the shared representation, and a head, which each
+client keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
+
+    down    body
+    client  head_i <- LocalSGD(head_i), head_epochs, with the body it received
+            body_i  = LocalSGD(body), with the new head
+    up      body_i - body
+    server  body <- body + sum_i p_i (body_i - body)
+
+Both phases see the same batches. The personal model is the client's own head on the current body,
+for every client; heads start from a common initial value. There is no global model.
+
+No personal layer: FedAvg. All layers personal: Local, of head_epochs.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Model, partition
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientContext,
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+)
+
+
+class OwnHead(NamedTuple):
+    """Client state.
+
+    Attributes:
+        head: The weights of the client's personal layers.
+        optimizers: What persists of the optimizers of head and body.
+    """
+
+    head: Any
+    optimizers: Any
+
+
+def build_fedrep(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    body_training: Callable[[Model, ClientContext], Mapping[str, Any]] | None = None,
+    *,
+    personal_layers: Iterable[str] | None = None,
+    head_epochs: int | None = None,
+    body_epochs: int | None = None,
+    evaluation_head_epochs: int = 0,
+    weighting: str = "num_examples",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds FedRep.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training of head and body.
+        body_training: `(model of the body, context) -> keyword arguments of LocalSGD.train`: how
+            clients train the body, in place of body_epochs; for algorithms that are FedRep but for
+            that.
+        personal_layers: Names of the head's layers; default the model's last layer.
+        head_epochs: Passes over the examples for the head; default those of `local`. The paper has
+            10, PGFed's and FedPG's comparisons 5.
+        body_epochs: Passes for the body; default those of `local`.
+        evaluation_head_epochs: Passes for the head before an evaluation, after which it is as it
+            was; the authors' code has 10 after the last round.
+        weighting: "num_examples" or "uniform".
+        seed: Of the initial weights and of the order of batches.
+    """
+    parts = partition(model, personal=personal_layers)
+
+    def initial_parts():
+        return parts.split(model.init(seed))
+
+    def client_init(client_id):
+        del client_id
+        body, head = initial_parts()
+        return OwnHead(head, (local.optimizer_state(head), local.optimizer_state(body)))
+
+    def train_head(body, head, examples, context, epochs, optimizer_state):
+        return local.train(
+            parts.personal_model(model, body),
+            head,
+            examples,
+            context,
+            epochs=epochs,
+            optimizer_state=optimizer_state,
+        )
+
+    def default_body_training(body_model, context):
+        del body_model, context
+        return {"epochs": body_epochs}
+
+    def client_work(body, state, examples, context):
+        head_optimizer, body_optimizer = state.optimizers
+        head = train_head(body, state.head, examples, context, head_epochs, head_optimizer)
+        body_model = parts.shared_model(model, head.weights)
+        trained = local.train(
+            body_model,
+            body,
+            examples,
+            context,
+            optimizer_state=body_optimizer,
+            **(body_training or default_body_training)(body_model, context),
+        )
+        metrics = dict(trained.totals)
+        metrics.update((f"head_{name}", mean) for name, mean in head.totals.items())
+        return ClientOutput(
+            state=OwnHead(head.weights, (head.optimizer_state, trained.optimizer_state)),
+            upload=trees.subtract(trained.weights, body),
+            weight=aggregation_weight(examples, weighting),
+            metrics=metrics,
+        )
+
+    def personalize(body, state, examples, context):
+        head = train_head(body, state.head, examples, context, evaluation_head_epochs, ())
+        return parts.merge(body, head.weights)
+
+    return compose_personalized_process(
+        server_init=lambda: initial_parts()[0],
+        client_init=client_init,
+        exchanges=[
+            Exchange(distribute=lambda body: body, client_work=client_work, finalize=mean_update())
+        ],
+        personalize=Personalization(distribute=lambda body: body, client_work=personalize),
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,154 @@
+"""pFedMe: Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
+
+A client's part in the global problem is the Moreau envelope of its loss,
+
+    F_i(w) = min_theta f_i(theta) + lambda/2 ||theta - w||^2,      grad F_i(w) = lambda (w - theta)
+
+at the minimiser `theta`, which is its personal model. A round, with `p_i = n_i / sum n_j` over the
+cohort (or uniform):
+
+    down    w
+    client  w_i = theta = w;  for each mini-batch b, in all epochs:
+                theta <- theta - eta_p (grad loss(theta; b) + lambda (theta - w_i) + mu theta),
+                    K times
+                w_i <- a step of the local training along  lambda (w_i - theta)
+    up      w_i - w
+    server  w <- w + beta sum_i p_i (w_i - w)
+
+`theta` goes on from batch to batch, as in the authors' code, which has the weight decay `mu`, too.
+The personal model is `theta` at the end of the last round the client took part in; the current `w`
+for a client that never did. The reported loss is that of `theta` before each batch. Other than in
+the authors' simulation, clients that are not sampled do not train.
+
+lambda = 0 or beta = 0: the global model stays as it is.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Model
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+    last_own_model,
+)
+
+
+class OwnModel(NamedTuple):
+    """Client state.
+
+    Attributes:
+        model: `W`, the client's `theta` at the end of its last participation.
+        participations: int32 scalar, rounds the client took part in.
+        optimizer: What persists of the optimizer of `w_i`.
+    """
+
+    model: Any
+    participations: Any
+    optimizer: Any
+
+
+def build_pfedme(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    lambda_: float = 15.0,
+    beta: float = 1.0,
+    personal_learning_rate: float = 0.01,
+    personal_steps: int = 5,
+    personal_weight_decay: float = 0.001,
+    weighting: str = "num_examples",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds pFedMe.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training of `w_i`. Its learning rate times `lambda_` should be below 1.
+        lambda_: Pull between `theta` and `w_i`; the paper has 15.
+        beta: Length of the server's step; 1 is averaging.
+        personal_learning_rate: `eta_p`, in all rounds. Times `lambda_` it should be below 1.
+        personal_steps: `K`, the steps of `theta` on each batch.
+        personal_weight_decay: `mu`; 0.001 in the authors' code, not in the paper.
+        weighting: "num_examples" or "uniform".
+        seed: Of the initial weights and of the order of batches.
+
+    Raises:
+        ValueError: For values out of range, and for a learning rate that times `lambda_` is 2 or
+            more, with which what it pulls together flies apart.
+    """
+    if not (lambda_ >= 0 and beta >= 0 and personal_steps >= 1 and personal_learning_rate >= 0):
+        raise ValueError(
+            "pFedMe needs lambda_ >= 0, beta >= 0, personal_steps >= 1 and personal_learning_rate "
+            f">= 0, got {lambda_}, {beta}, {personal_steps} and {personal_learning_rate}."
+        )
+    rates = {
+        "the learning rate": float(local.learning_rate(0)),
+        "personal_learning_rate": personal_learning_rate,
+    }
+    for name, rate in rates.items():
+        if not rate * lambda_ < 2:
+            raise ValueError(
+                f"pFedMe diverges where {name}, {rate:g}, times lambda_={lambda_:g} is 2 or more. "
+                "It should be below 1."
+            )
+
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModel(weights, tf.constant(0), local.optimizer_state(weights))
+
+    def envelope_gradient(shared, batch, theta):
+        """One batch's step of `theta`, and the gradient of the envelope at `shared`."""
+        totals = None
+        for _ in range(personal_steps):
+            gradient, before = model.gradient(theta, batch)
+            totals = totals or before
+            pull = trees.scale(trees.subtract(theta, shared), lambda_)
+            decay = trees.scale(theta, personal_weight_decay)
+            step = trees.add(gradient, trees.add(pull, decay))
+            theta = trees.subtract(theta, trees.scale(step, personal_learning_rate))
+        return trees.scale(trees.subtract(shared, theta), lambda_), totals, theta
+
+    def client_work(weights, state, examples, context):
+        trained = local.train(
+            model,
+            weights,
+            examples,
+            context,
+            optimizer_state=state.optimizer,
+            gradient=envelope_gradient,
+            carry=weights,
+        )
+        return ClientOutput(
+            state=OwnModel(trained.carry, state.participations + 1, trained.optimizer_state),
+            upload=trees.subtract(trained.weights, weights),
+            weight=aggregation_weight(examples, weighting),
+            metrics=trained.totals,
+        )
+
+    return compose_personalized_process(
+        server_init=lambda: model.init(seed),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=lambda weights: weights,
+                client_work=client_work,
+                finalize=mean_update(beta),
+            )
+        ],
+        personalize=Personalization(distribute=lambda weights: weights, client_work=last_own_model),
+        global_weights=lambda weights: weights,
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,86 @@
+"""PLGU-GRep: FedRep with LWSAM on the representation, scheme II of Qu et al., "How to prevent the
+poor performance clients for personalized federated learning?", CVPR 2023.
+
+The layers of the model are split into a body `phi`, which is shared, and a head, which each client
+keeps. A round:
+
+    down    phi
+    client  head_i <- LocalSGD(head_i), head_epochs, with the phi it received
+            for each of body_steps mini-batches b, with the new head:
+                g1    = grad loss(phi; b);             phi_1 = phi - eta g1                     (11)
+                xi_l  ~ ||phi_1,l - phi_l|| / dim_l    (`sharpness.layer_scores`)               (10)
+                g2    = grad loss(phi_1; b);           eps = LWSAM(g2, xi, rho)                 (12)
+                g3    = grad loss(phi_1 + eps; b);     phi <- phi_1 - eta g3                    (13)
+    up      change of phi
+    server  phi <- phi + mean over the cohort of the changes
+
+The paper prints (13) with the unperturbed gradient, of which it then would have no use. The
+personal model is the client's own head on the current body, for every client; heads start from a
+common initial value. There is no global model.
+
+A step of the local training goes along `g1 + g3`: by plain SGD, that is both of the above.
+
+rho = 0: FedRep, whose body does two steps on each batch.
+"""
+
+import tensorflow_federated as tff
+
+from tff_pfl.algorithms.extension import extends
+from tff_pfl.algorithms.fedrep import build_fedrep
+from tff_pfl.local import LocalSGD, sharpness, trees
+from tff_pfl.models import Model, partition
+from tff_pfl.templates import PersonalizedProcess
+
+
+@extends(build_fedrep, without=["body_epochs"])
+def build_plgu_grep(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    rho: float = 0.05,
+    body_steps: int | None = 1,
+    xi_scale: float = 1.0,
+    norm_order: float = 2.0,
+    weighting: str = "uniform",
+    **options,
+) -> PersonalizedProcess:
+    """Builds PLGU-GRep.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training of head and body.
+        rho: Radius of the perturbation; 0.05 in the paper.
+        body_steps: Mini-batches for the body in a round; 1 in the paper, `None` for as many as
+            `local` says.
+        xi_scale: What the layers' scores add up to: 1 in the paper; with the number of the body's
+            layers, the radius is that of SAM.
+        norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
+        weighting: "uniform" as in the paper, or "num_examples".
+        **options: Those of FedRep.
+    """
+    if not (rho >= 0 and xi_scale >= 0 and (body_steps is None or body_steps >= 0)):
+        raise ValueError(
+            f"PLGU-GRep needs rho >= 0, xi_scale >= 0 and body_steps >= 0 or None, got {rho}, "
+            f"{xi_scale} and {body_steps}."
+        )
+    if not partition(model, personal=options.get("personal_layers")).shared:
+        raise ValueError(f"All layers of {model.name!r} are personal: there is no body to train.")
+
+    def body_training(body_model, context):
+        rate = local.learning_rate(context.round_num)
+
+        def gradient(body, batch, carry):
+            first, totals = body_model.gradient(body, batch)
+            stepped = trees.subtract(body, trees.scale(first, rate))
+            ascent, _ = body_model.gradient(stepped, batch)
+            # The step is eta g1: eta cancels when scores are normalised.
+            xi = sharpness.layer_scores(first, xi_scale)
+            eps = sharpness.perturbation(ascent, rho, xi, p=norm_order)
+            last, _ = body_model.gradient(trees.add(stepped, eps), batch)
+            return trees.add(first, last), totals, carry
+
+        return {"gradient": gradient, "steps": body_steps}
+
+    return build_fedrep(model, examples_type, local, body_training, weighting=weighting, **options)

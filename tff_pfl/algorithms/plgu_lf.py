@@ -1,0 +1,166 @@
+"""PLGU-LF: layer-wise sharpness-aware generalization with a global model, scheme I of Qu et al.,
+"How to prevent the poor performance clients for personalized federated learning?", CVPR 2023.
+
+Each client trains a personal model `theta`, whose `D` layers that differ most from the global one
+are its own, and, along with it, the global model on perturbed weights. A round:
+
+    down    w
+    client  xi  = scores of the layers, by how far theta_i is from w   (`sharpness.layer_scores`)
+            Per = the D layers of the highest scores
+            theta = theta_i on Per, w elsewhere;   w_i = w
+            for each mini-batch b, in all epochs:
+                g     = grad loss(theta; b)
+                eps   = LWSAM(g, xi, rho)                          (`sharpness.perturbation`)
+                theta <- a step along g
+                w_i   <- a step along grad loss(w_i + eps; b)
+            theta_i <- theta
+    up      w_i - w
+    server  w <- w + mean over the cohort of (w_i - w)
+
+The personal model is `theta_i` of the last round the client took part in; the current `w` for a
+client that never did. In its first round, `theta_i` is the `w` it receives.
+
+The paper's lines leave open where the second gradient is taken, of which gradient `eps` is made,
+and which layers it perturbs: `perturb_at`, `eps_from`, `perturb_layers`. The defaults are what
+costs two gradients a step and perturbs the model that is updated, by Algorithm 1, (5) and
+Theorem 1.
+
+rho = 0: `w` is FedAvg's with uniform weights, whatever D; with D = all layers, `theta_i` is
+Local's. eps_from="global", scores="equal": `w` is FedSAM's. perturb_layers="universal", D = all
+layers: `w` is FedAvg's.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD, sharpness, trees
+from tff_pfl.models import Model
+from tff_pfl.names import check_names
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+    last_own_model,
+)
+
+
+class OwnModel(NamedTuple):
+    """Client state.
+
+    Attributes:
+        model: `W`, `theta_i`.
+        participations: int32 scalar, rounds the client took part in.
+        optimizer: What persists of the optimizer of both models.
+    """
+
+    model: Any
+    participations: Any
+    optimizer: Any
+
+
+def build_plgu_lf(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    rho: float = 0.05,
+    num_personal_layers: int = 1,
+    scores: str = "distance",
+    xi_scale: float = 1.0,
+    norm_order: float = 2.0,
+    perturb_at: str = "global",
+    eps_from: str = "personal",
+    perturb_layers: str = "all",
+    weighting: str = "uniform",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds PLGU-LF.
+
+    Args:
+        model: The model, of weights `W` and `L` layers; normalisation layers count.
+        examples_type: TFF type of a client's examples.
+        local: The local training of both models; the paper has 5 epochs and batches of 50.
+        rho: Radius of the perturbation; 0.05 in the paper.
+        num_personal_layers: `D`; 5 of about 23 layers in the paper, 1 or 2 for small networks.
+        scores: "distance", or "equal": 1 for all layers, which makes LWSAM SAM.
+        xi_scale: What scores by distance add up to: 1 in the paper; `L` for the radius of SAM.
+        norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
+        perturb_at: "global" (`w_i + eps`) or "personal" (`theta + eps`, for the step of `w_i`).
+        eps_from: Of which model the gradient makes `eps`: "personal" (`theta`), or "global"
+            (`w_i`), which costs a third gradient.
+        perturb_layers: "all", or "universal": not those of Per.
+        weighting: "uniform" as in the paper, or "num_examples".
+        seed: Of the initial weights and of the order of batches.
+    """
+    check_names("scores", [scores], ("distance", "equal"))
+    check_names("perturb_at", [perturb_at], ("global", "personal"))
+    check_names("eps_from", [eps_from], ("global", "personal"))
+    check_names("perturb_layers", [perturb_layers], ("all", "universal"))
+    num_layers = len(model.layers)
+    if not (rho >= 0 and xi_scale >= 0 and 0 <= num_personal_layers <= num_layers):
+        raise ValueError(
+            f"PLGU-LF needs rho >= 0, xi_scale >= 0 and num_personal_layers in 0 to {num_layers}, "
+            f"the layers of {model.name!r}; got {rho}, {xi_scale} and {num_personal_layers}."
+        )
+
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModel(weights, tf.constant(0), local.optimizer_state((weights, weights)))
+
+    def lwsam_gradient(layer_factors):
+        """The directions of both models, on one batch."""
+
+        def gradient(models, batch, carry):
+            theta, shared = models
+            direction, totals = model.gradient(theta, batch)
+            ascent = direction if eps_from == "personal" else model.gradient(shared, batch)[0]
+            eps = sharpness.perturbation(ascent, rho, layer_factors, p=norm_order)
+            centre = shared if perturb_at == "global" else theta
+            perturbed, _ = model.gradient(trees.add(centre, eps), batch)
+            return (direction, perturbed), totals, carry
+
+        return gradient
+
+    def client_work(weights, state, examples, context):
+        own = trees.select(state.participations > 0, state.model, weights)
+        xi = sharpness.layer_scores(trees.subtract(own, weights), xi_scale)
+        is_personal = sharpness.highest_layers(xi, num_personal_layers)
+        factors = xi if scores == "distance" else tf.ones_like(xi)
+        if perturb_layers == "universal":
+            factors = tf.where(is_personal, 0.0, factors)
+        trained = local.train(
+            model,
+            (sharpness.select_layers(is_personal, own, weights), weights),
+            examples,
+            context,
+            optimizer_state=state.optimizer,
+            gradient=lwsam_gradient(factors),
+        )
+        theta, shared = trained.weights
+        return ClientOutput(
+            state=OwnModel(theta, state.participations + 1, trained.optimizer_state),
+            upload=trees.subtract(shared, weights),
+            weight=aggregation_weight(examples, weighting),
+            metrics=trained.totals,
+        )
+
+    return compose_personalized_process(
+        server_init=lambda: model.init(seed),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()
+            )
+        ],
+        personalize=Personalization(distribute=lambda weights: weights, client_work=last_own_model),
+        global_weights=lambda weights: weights,
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,109 @@
+"""Sharpness-aware minimisation (SAM), and its layer-wise form (LWSAM).
+
+SAM: Foret et al., "Sharpness-aware minimization for efficiently improving generalization", ICLR
+2021. It descends along the gradient at the worst point around the weights, found to first order:
+`grad loss(w + eps)` with the `eps` of norm `rho` along which the loss rises fastest. LWSAM, of
+PLGU, scales each layer's part of `eps` by a score `xi_l` of that layer.
+"""
+
+import collections
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.local import trees
+from tff_pfl.models.model import Model, Weights
+
+
+def perturbation(
+    gradient: Weights, rho: float, scores: tf.Tensor | None = None, *, p: float = 2.0
+) -> Weights:
+    """The perturbation `eps` of SAM or, with scores, of LWSAM.
+
+    With `1/p + 1/q = 1`, and for layer `l`, element by element:
+
+        eps_l = rho xi_l sign(g_l) |g_l|^(q-1) / (sum |g|^q)^(1/p),      the sum over all layers
+
+    which for `p = 2` is `rho xi_l g_l / ||g||`, and for `p = inf` is `rho xi_l sign(g_l)`. Without
+    scores its `p`-norm is `rho`, and no other such vector has a larger product with `g`. (PLGU
+    prints `p - 1` in place of `1/p`, with which that does not hold.) Where `g` is 0, so is `eps`.
+
+    Args:
+        gradient: `g`, a structure by layers.
+        rho: The radius.
+        scores: `xi`, float32 `[L]` in the order of the layers; default 1 for all.
+        p: Order of the norm, over 1; may be infinite.
+    """
+    if not p > 1:
+        raise ValueError(f"The order p of the norm must be over 1, got {p}.")
+    if p == 2.0:
+        eps = trees.scale(gradient, rho / (trees.norm(gradient) + 1e-12))
+    else:
+        q = 1.0 if math.isinf(p) else p / (p - 1.0)
+        powers = tf.nest.map_structure(lambda g: tf.sign(g) * tf.abs(g) ** (q - 1.0), gradient)
+        total = trees.dot(powers, gradient)  # of |g|^q
+        eps = trees.scale(powers, rho / (total ** (1.0 / p) + 1e-12))
+    return eps if scores is None else scale_layers(eps, scores)
+
+
+def layer_scores(difference: Weights, total: float = 1.0) -> tf.Tensor:
+    """LWSAM's scores of the layers: how far each has moved, per weight.
+
+        xi_l = total * r_l / sum r,      r_l = ||difference_l||_2 / (number of weights of l)
+
+    Args:
+        difference: A structure by layers.
+        total: What the scores add up to: 1 in PLGU; with the number of layers, equal scores are 1
+            and LWSAM is SAM.
+
+    Returns:
+        float32 `[L]`; all the same if the difference is 0.
+    """
+    distances = tf.stack(
+        [trees.norm(layer) / float(_num_weights(layer)) for layer in difference.values()]
+    )
+    distance = tf.reduce_sum(distances)
+    equal = tf.ones_like(distances) / len(difference)
+    # `x / 0` is not finite, but not chosen either.
+    return total * tf.where(distance > 0.0, distances / distance, equal)
+
+
+def highest_layers(scores: tf.Tensor, number: int) -> tf.Tensor:
+    """Which layers have the highest scores: bool `[L]`; of equal ones, those nearer the output."""
+    from_output = tf.math.top_k(scores[::-1], k=number).indices
+    chosen = tf.reduce_any(tf.one_hot(from_output, scores.shape[0], True, False), axis=0)
+    return chosen[::-1]
+
+
+def scale_layers(weights: Weights, factors: tf.Tensor) -> Weights:
+    """Each layer times its own factor, of float32 `[L]`."""
+    return collections.OrderedDict(
+        (name, trees.scale(layer, factors[index]))
+        for index, (name, layer) in enumerate(weights.items())
+    )
+
+
+def select_layers(mask: tf.Tensor, a: Weights, b: Weights) -> Weights:
+    """The layers of `a` where the mask, bool `[L]`, holds, and those of `b` elsewhere."""
+    return collections.OrderedDict(
+        (name, trees.select(mask[index], a[name], b[name])) for index, name in enumerate(a)
+    )
+
+
+def sharpness_aware_gradient(model: Model, rho: float):
+    """SAM as a `gradient` of `LocalSGD.train`: that of the same batch at `w + eps`.
+
+    The totals are those at `w`.
+    """
+
+    def gradient(weights, batch, carry: Any):
+        ascent, totals = model.gradient(weights, batch)
+        perturbed = trees.add(weights, perturbation(ascent, rho))
+        return model.gradient(perturbed, batch)[0], totals, carry
+
+    return gradient
+
+
+def _num_weights(layer) -> int:
+    return sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(layer))

@@ -1,0 +1,91 @@
+"""Hypernetworks: networks whose outputs are the weights of another network."""
+
+import collections
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from tff_pfl.models.model import Model, Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypernetwork:
+    """A multi-layer perceptron from an embedding to the weights of a model.
+
+    Dense layers, with ReLU between them, make features of an embedding; one dense layer for each
+    tensor of the target makes that tensor of the features. Its own weights `phi` are a structure by
+    layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
+    `conv1_kernel`.
+
+    For embeddings from a standard normal distribution, initial features have about unit variance,
+    and each tensor that is generated has the mean (with `bias`) and the variance that the target
+    itself would initialise it with.
+
+    Attributes:
+        target: The model whose weights are generated.
+        embedding_dim: `e`, the length of an embedding.
+        hidden: The widths of the trunk's layers; none: features are the embedding itself.
+        bias: Whether dense layers have one. Without, and without trunk, it is linear.
+    """
+
+    target: Model
+    embedding_dim: int
+    hidden: tuple[int, ...] = (100, 100, 100, 100)
+    bias: bool = True
+
+    def init(self, seed: int) -> Weights:
+        """`phi`."""
+        phi = collections.OrderedDict()
+        fan_in = self.embedding_dim
+        for index, width in enumerate(self.hidden, start=1):
+            # ReLU, which all but the first layer have before them, halves the second moment.
+            deviation = math.sqrt((1 if index == 1 else 2) / fan_in)
+            normal = tf.random.stateless_normal([fan_in, width], [seed, index])
+            phi[f"trunk{index}"] = self._dense(deviation * normal, tf.zeros([width]))
+            fan_in = width
+        named = [
+            (f"{layer}_{name}", weight)
+            for layer, tensors in self.target.init(seed).items()
+            for name, weight in tensors.items()
+        ]
+        for index, (name, weight) in enumerate(named):
+            size = weight.shape.num_elements()
+            normal = tf.random.stateless_normal([fan_in, size], [seed, -1 - index])
+            deviation = tf.math.reduce_std(weight) / math.sqrt(fan_in)
+            phi[name] = self._dense(deviation * normal, tf.fill([size], tf.reduce_mean(weight)))
+        return phi
+
+    def generate(self, phi: Weights, embeddings: tf.Tensor) -> Weights:
+        """The weights of the target for each of some embeddings.
+
+        Args:
+            phi: The hypernetwork's weights.
+            embeddings: float32 `[k, e]`.
+
+        Returns:
+            The structure of the target's weights, each tensor with a leading axis of `k`.
+        """
+
+        def dense(x, layer):
+            product = tf.matmul(x, layer["kernel"])
+            return product + layer["bias"] if self.bias else product
+
+        features = embeddings
+        for index in range(1, len(self.hidden) + 1):
+            if index > 1:
+                features = tf.nn.relu(features)
+            features = dense(features, phi[f"trunk{index}"])
+        generated = collections.OrderedDict()
+        for layer, tensors in self.target.init(0).items():  # their shapes; the rest is pruned
+            generated[layer] = collections.OrderedDict(
+                (name, tf.reshape(dense(features, phi[f"{layer}_{name}"]), [-1, *tensor.shape]))
+                for name, tensor in tensors.items()
+            )
+        return generated
+
+    def _dense(self, kernel, bias):
+        layer = collections.OrderedDict(kernel=kernel)
+        if self.bias:
+            layer["bias"] = bias
+        return layer

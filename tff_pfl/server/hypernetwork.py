@@ -1,0 +1,120 @@
+"""The server's part of pFedHN and PLGU-GHN: it learns to generate every client's weights."""
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import sharpness, trees
+from tff_pfl.models.hypernetwork import Hypernetwork
+
+
+class HypernetworkState(NamedTuple):
+    """Server state.
+
+    Attributes:
+        phi: The weights of the hypernetwork.
+        embeddings: float32 `[num_clients, e]`, `v`.
+        optimizer: State of the optimizer of `phi`.
+    """
+
+    phi: Any
+    embeddings: Any
+    optimizer: Any
+
+
+class OwnChange(NamedTuple):
+    """What a client sends: its `client_id`, int32, and how its training changed what it received,
+    `change`, of the structure of that."""
+
+    client_id: Any
+    change: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class HypernetworkServer:
+    """Generates weights, and learns from how clients change them.
+
+    With `h(v; phi)` the weights generated for an embedding, `J` its Jacobians and `Delta_i` the
+    changes of a cohort `S`:
+
+        g    = -(1/|S|) sum_i J_phi h(v_i; phi)^T Delta_i
+        eps  = rho xi g / ||g||                                   (`sharpness.perturbation`)
+        g~   = the same as g, at phi + eps
+        phi <- a step of the optimizer along  clip(g~) + weight_decay phi
+        v_i <- v_i - eta_v (clip(-J_v h(v_i; phi + eps)^T Delta_i) + weight_decay v_i),  i in S
+
+    An embedding moves only when its client takes part, and has no momentum.
+
+    Attributes:
+        hypernetwork: `h`.
+        optimizer: Of `phi`.
+        embedding_learning_rate: `eta_v`; 0 keeps the embeddings, weight decay included.
+        weight_decay: Of `phi`, and of the embeddings of those who take part.
+        clip_norm: The longest that the gradient of `phi`, and that of one embedding, may be;
+            `None` for no limit.
+        rho: Radius of the perturbation; 0 is pFedHN.
+        layer_wise: Whether `xi` are the scores of the hypernetwork's layers by `g`, instead of 1.
+    """
+
+    hypernetwork: Hypernetwork
+    optimizer: tff.learning.optimizers.Optimizer
+    embedding_learning_rate: float
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    rho: float = 0.0
+    layer_wise: bool = False
+
+    def init(self, embeddings: tf.Tensor, seed: int) -> HypernetworkState:
+        """The state before the first round, from the initial embeddings."""
+        phi = self.hypernetwork.init(seed)
+        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), phi)
+        return HypernetworkState(phi, embeddings, self.optimizer.initialize(specs))
+
+    def own(self, server: HypernetworkState, client_id: tf.Tensor):
+        """The weights that are generated for a client."""
+        embedding = tf.gather(server.embeddings, client_id)[tf.newaxis]
+        generated = self.hypernetwork.generate(server.phi, embedding)
+        return tf.nest.map_structure(lambda leaf: leaf[0], generated)
+
+    def finalize(self, server: HypernetworkState, uploads: Any, round_num: tf.Tensor):
+        """The state after a round, and metrics.
+
+        Args:
+            server: The state before the round.
+            uploads: A `Stack` of `OwnChange`.
+            round_num: Not used.
+        """
+        del round_num
+        ids, changes = uploads.accepted(uploads.value.client_id)
+        embeddings = tf.gather(server.embeddings, ids)
+        gradients = self._gradients(server.phi, embeddings, changes)
+        metrics = collections.OrderedDict(gradient_norm=trees.norm(gradients[0]))
+        if self.rho:
+            ascent = gradients[0]
+            scores = sharpness.layer_scores(ascent) if self.layer_wise else None
+            eps = sharpness.perturbation(ascent, self.rho, scores)
+            gradients = self._gradients(trees.add(server.phi, eps), embeddings, changes)
+            metrics["perturbed_gradient_norm"] = trees.norm(gradients[0])
+        gradient, embedding_gradients = gradients
+        if self.clip_norm is not None:
+            gradient = trees.clip(gradient, self.clip_norm)
+            embedding_gradients = tf.clip_by_norm(embedding_gradients, self.clip_norm, axes=[1])
+        if self.weight_decay:
+            gradient = trees.add(gradient, trees.scale(server.phi, self.weight_decay))
+            embedding_gradients += self.weight_decay * embeddings
+        optimizer, phi = self.optimizer.next(server.optimizer, server.phi, gradient)
+        moved = embeddings - self.embedding_learning_rate * embedding_gradients
+        table = tf.tensor_scatter_nd_update(server.embeddings, ids[:, tf.newaxis], moved)
+        return HypernetworkState(phi, table, optimizer), metrics
+
+    def _gradients(self, phi, embeddings, changes):
+        """`g` at `phi`, and that of each embedding."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((phi, embeddings))
+            along = trees.dot(self.hypernetwork.generate(phi, embeddings), changes)
+        ascent, embedding_ascents = tape.gradient(along, (phi, embeddings))
+        num_clients = tf.maximum(tf.shape(embeddings)[0], 1)
+        return trees.scale(ascent, -1 / num_clients), -embedding_ascents
