@@ -143,19 +143,15 @@ class TestLayerScores:
         moved = layers(few={"w": [0.3] * 2}, many={"w": [0.3] * 8})
         np.testing.assert_allclose(traced(layer_scores)(moved), [2 / 3, 1 / 3], rtol=1e-6)
 
-    @pytest.mark.parametrize("total", [1.0, 3.0, 0.0])
-    def test_they_add_up(self, traced, total):
-        actual = traced(lambda d: layer_scores(d, total))(random_layers(4))
+    def test_they_add_up(self, traced):
+        actual = traced(layer_scores)(random_layers(4))
         assert actual.shape == [3] and actual.dtype == tf.float32
-        np.testing.assert_allclose(tf.reduce_sum(actual), total, rtol=1e-6)
-        expected = total * layer_scores(random_layers(4)).numpy()
-        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+        np.testing.assert_allclose(tf.reduce_sum(actual), 1.0, rtol=1e-6)
 
-    @pytest.mark.parametrize("total", [1.0, 3.0])
-    def test_where_nothing_moved_they_are_equal(self, traced, total):
+    def test_where_nothing_moved_they_are_equal(self, traced):
         zero = trees.zeros_like(random_layers(0))
-        actual = traced(lambda d: layer_scores(d, total))(zero)
-        np.testing.assert_allclose(actual, [total / 3] * 3, rtol=1e-7)
+        actual = traced(layer_scores)(zero)
+        np.testing.assert_allclose(actual, [1 / 3] * 3, rtol=1e-7)
 
     @pytest.mark.parametrize("scale", [1e-6, 1e6])
     def test_how_far_all_moved_does_not_matter(self, traced, scale):

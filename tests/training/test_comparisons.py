@@ -121,12 +121,15 @@ def test_every_comparison_of_plgu(choice, clients, labels, model, method):
     assert (config.local.batch_size, config.local.epochs) == (50, 5)
     assert sum(config.data.fractions) == pytest.approx(1.0)
     models = {name.split("_")[0] for name in config.paper}
-    assert models == {
-        "fedavg": {"global"},
-        "plgu_lf": {"global", "personalized"},
-        "plgu_ghn": {"personalized"},
-        "pfedhn": {"personalized"},
-    }[method]
+    assert (
+        models
+        == {
+            "fedavg": {"global"},
+            "plgu_lf": {"global", "personalized"},
+            "plgu_ghn": {"personalized"},
+            "pfedhn": {"personalized"},
+        }[method]
+    )
 
 
 def test_results_of_plgu_stand_beside_their_protocol():

@@ -92,6 +92,8 @@ def build_pfedme(
             "pFedMe needs lambda_ >= 0, beta >= 0, personal_steps >= 1 and personal_learning_rate "
             f">= 0, got {lambda_}, {beta}, {personal_steps} and {personal_learning_rate}."
         )
+    if not personal_weight_decay >= 0:
+        raise ValueError(f"pFedMe needs personal_weight_decay >= 0, got {personal_weight_decay}.")
     rates = {
         "the learning rate": float(local.learning_rate(0)),
         "personal_learning_rate": personal_learning_rate,

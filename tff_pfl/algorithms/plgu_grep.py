@@ -60,11 +60,13 @@ def build_plgu_grep(
         weighting: "uniform" as in the paper, or "num_examples".
         **options: Those of FedRep.
     """
-    if not (rho >= 0 and xi_scale >= 0 and (body_steps is None or body_steps >= 0)):
+    if not (rho >= 0 and xi_scale >= 0 and norm_order > 1):
         raise ValueError(
-            f"PLGU-GRep needs rho >= 0, xi_scale >= 0 and body_steps >= 0 or None, got {rho}, "
-            f"{xi_scale} and {body_steps}."
+            "PLGU-GRep needs rho >= 0, xi_scale >= 0 and norm_order over 1, got "
+            f"{rho}, {xi_scale} and {norm_order}."
         )
+    if not (body_steps is None or body_steps >= 0):
+        raise ValueError(f"body_steps must be 0 or more, or None, got {body_steps}.")
     if not partition(model, personal=options.get("personal_layers")).shared:
         raise ValueError(f"All layers of {model.name!r} are personal: there is no body to train.")
 
@@ -76,7 +78,7 @@ def build_plgu_grep(
             stepped = trees.subtract(body, trees.scale(first, rate))
             ascent, _ = body_model.gradient(stepped, batch)
             # The step is eta g1: eta cancels when scores are normalised.
-            xi = sharpness.layer_scores(first, xi_scale)
+            xi = xi_scale * sharpness.layer_scores(first)
             eps = sharpness.perturbation(ascent, rho, xi, p=norm_order)
             last, _ = body_model.gradient(trees.add(stepped, eps), batch)
             return trees.add(first, last), totals, carry

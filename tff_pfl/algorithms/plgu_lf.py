@@ -30,6 +30,7 @@ Local's. eps_from="global", scores="equal": `w` is FedSAM's. perturb_layers="uni
 layers: `w` is FedAvg's.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -103,11 +104,19 @@ def build_plgu_lf(
     check_names("eps_from", [eps_from], ("global", "personal"))
     check_names("perturb_layers", [perturb_layers], ("all", "universal"))
     num_layers = len(model.layers)
-    if not (rho >= 0 and xi_scale >= 0 and 0 <= num_personal_layers <= num_layers):
+    if not (rho >= 0 and xi_scale >= 0 and norm_order > 1):
         raise ValueError(
-            f"PLGU-LF needs rho >= 0, xi_scale >= 0 and num_personal_layers in 0 to {num_layers}, "
-            f"the layers of {model.name!r}; got {rho}, {xi_scale} and {num_personal_layers}."
+            "PLGU-LF needs rho >= 0, xi_scale >= 0 and norm_order over 1, got "
+            f"{rho}, {xi_scale} and {norm_order}."
         )
+    if not 0 <= num_personal_layers <= num_layers:
+        raise ValueError(
+            f"num_personal_layers must be in 0 to {num_layers}, the layers of {model.name!r}, got "
+            f"{num_personal_layers}."
+        )
+
+    # Clips the two models' gradients together, which `lwsam_gradient` does one by one.
+    unclipped = dataclasses.replace(local, clip_norm=None)
 
     def client_init(client_id):
         del client_id
@@ -124,18 +133,21 @@ def build_plgu_lf(
             eps = sharpness.perturbation(ascent, rho, layer_factors, p=norm_order)
             centre = shared if perturb_at == "global" else theta
             perturbed, _ = model.gradient(trees.add(centre, eps), batch)
-            return (direction, perturbed), totals, carry
+            directions = direction, perturbed
+            if local.clip_norm is not None:
+                directions = tuple(trees.clip(d, local.clip_norm) for d in directions)
+            return directions, totals, carry
 
         return gradient
 
     def client_work(weights, state, examples, context):
         own = trees.select(state.participations > 0, state.model, weights)
-        xi = sharpness.layer_scores(trees.subtract(own, weights), xi_scale)
+        xi = sharpness.layer_scores(trees.subtract(own, weights))
         is_personal = sharpness.highest_layers(xi, num_personal_layers)
-        factors = xi if scores == "distance" else tf.ones_like(xi)
+        factors = xi_scale * xi if scores == "distance" else tf.ones_like(xi)
         if perturb_layers == "universal":
             factors = tf.where(is_personal, 0.0, factors)
-        trained = local.train(
+        trained = unclipped.train(
             model,
             (sharpness.select_layers(is_personal, own, weights), weights),
             examples,

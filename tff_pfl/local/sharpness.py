@@ -41,24 +41,25 @@ def perturbation(
         eps = trees.scale(gradient, rho / (trees.norm(gradient) + 1e-12))
     else:
         q = 1.0 if math.isinf(p) else p / (p - 1.0)
-        powers = tf.nest.map_structure(lambda g: tf.sign(g) * tf.abs(g) ** (q - 1.0), gradient)
-        total = trees.dot(powers, gradient)  # of |g|^q
+        # Of the gradient over its largest entry: high powers of others leave float32.
+        largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in tf.nest.flatten(gradient)])
+        shape = trees.scale(gradient, 1.0 / tf.where(largest > 0.0, largest, 1.0))
+        powers = tf.nest.map_structure(lambda g: tf.sign(g) * tf.abs(g) ** (q - 1.0), shape)
+        total = trees.dot(powers, shape)  # of |g|^q
         eps = trees.scale(powers, rho / (total ** (1.0 / p) + 1e-12))
     return eps if scores is None else scale_layers(eps, scores)
 
 
-def layer_scores(difference: Weights, total: float = 1.0) -> tf.Tensor:
+def layer_scores(difference: Weights) -> tf.Tensor:
     """LWSAM's scores of the layers: how far each has moved, per weight.
 
-        xi_l = total * r_l / sum r,      r_l = ||difference_l||_2 / (number of weights of l)
+        xi_l = r_l / sum r,      r_l = ||difference_l||_2 / (number of weights of l)
 
     Args:
         difference: A structure by layers.
-        total: What the scores add up to: 1 in PLGU; with the number of layers, equal scores are 1
-            and LWSAM is SAM.
 
     Returns:
-        float32 `[L]`; all the same if the difference is 0.
+        float32 `[L]`, whose sum is 1; all the same if the difference is 0.
     """
     distances = tf.stack(
         [trees.norm(layer) / float(_num_weights(layer)) for layer in difference.values()]
@@ -66,7 +67,7 @@ def layer_scores(difference: Weights, total: float = 1.0) -> tf.Tensor:
     distance = tf.reduce_sum(distances)
     equal = tf.ones_like(distances) / len(difference)
     # `x / 0` is not finite, but not chosen either.
-    return total * tf.where(distance > 0.0, distances / distance, equal)
+    return tf.where(distance > 0.0, distances / distance, equal)
 
 
 def highest_layers(scores: tf.Tensor, number: int) -> tf.Tensor:

@@ -1,0 +1,172 @@
+"""FedSAM: its ends, its steps on quadratics, and what momentum and fine-tuning see of it."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    tiny_model,
+)
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
+from tff_pfl.algorithms import build_fedavg, build_fedsam
+from tff_pfl.local import LocalSGD, sharpness, trees
+
+MODEL = tiny_model()
+SIZES = (6, 9, 5)
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+RHO, RATE, STEPS = 0.3, 0.2, 4
+A = [spd(3, seed) for seed in range(2)]
+C = [np.random.default_rng(10 + i).normal(size=3) for i in range(2)]
+
+
+@functools.cache
+def build(build_process, *args, **options):
+    return build_process(MODEL, EXAMPLES_TYPE, local_sgd(), *args, **options, seed=1)
+
+
+@functools.cache
+def trained(build_process, *args, **options):
+    """`(server state, clients)` after some rounds."""
+    process = build(build_process, *args, **options)
+    state, clients = process.initialize(), make_clients(process, SIZES)
+    for cohort in COHORTS:
+        output = process.next(state, [clients[i] for i in cohort])
+        state = output.state
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+    return state, clients
+
+
+def differ(a, b):
+    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
+
+
+def test_without_rho_it_is_fedavg():
+    options = {"personalized": "local"}
+    state, clients = trained(build_fedsam, rho=0.0, **options)
+    expected, expected_clients = trained(build_fedavg, **options)
+    assert_equal(state.algorithm, expected.algorithm)
+    assert_equal([c.state for c in clients], [c.state for c in expected_clients])
+    with_rho, _ = trained(build_fedsam, rho=RHO, personalized="fine_tuned")
+    assert differ(with_rho.algorithm, expected.algorithm)
+
+
+def test_it_is_lwsam_of_equal_scores():
+    def gradient(weights, batch, carry):
+        ascent, totals = MODEL.gradient(weights, batch)
+        scores = len(MODEL.layers) * sharpness.layer_scores(trees.zeros_like(weights))
+        eps = sharpness.perturbation(ascent, RHO, scores, p=2.0)
+        return MODEL.gradient(trees.add(weights, eps), batch)[0], totals, carry
+
+    lwsam, _ = trained(build_fedavg, lambda received: {"gradient": gradient})
+    fedsam, _ = trained(build_fedsam, rho=RHO, personalized="fine_tuned")
+    # Not bit for bit, as TensorFlow may fold the factor of 1 into others.
+    assert_close(fedsam.algorithm, lwsam.algorithm, tolerance=1e-6)
+
+
+def test_fine_tuning_for_evaluation_is_fedavgs():
+    options = {"personalized": "fine_tuned"}
+    state, clients = trained(build_fedsam, rho=RHO, **options)
+    own = build(build_fedsam, rho=RHO, **options).personalize(state, clients)
+    expected = build(build_fedavg, **options).personalize(state, clients)
+    assert_equal(own, expected)
+    assert all(differ(model, state.algorithm) for model in own)
+
+
+def build_quadratic(local):
+    return build_fedsam(quadratic_model(2, 1), quadratic_type(3), local, rho=RHO, seed=2)
+
+
+def run_on_quadratics(local, rounds=1):
+    """`(start, end, metrics)` of rounds in which both clients take part."""
+    process = build_quadratic(local)
+    clients = [
+        make_client(process, i, quadratic_examples(a, c))
+        for i, (a, c) in enumerate(zip(A, C, strict=True))
+    ]
+    state = first = process.initialize()
+    for _ in range(rounds):
+        state, _, metrics = process.next(state, clients)
+    return vector_of(first.algorithm), vector_of(state.algorithm), metrics["train"]
+
+
+def second_gradient(w, a, c):
+    ascent = a @ (w - c)
+    return a @ (w + RHO * ascent / np.linalg.norm(ascent) - c)
+
+
+def test_the_length_of_the_perturbation():
+    """As one step of one client tells: `eps = -A^-1 (w_1 - w) / eta - (w - c)`."""
+    process = build_quadratic(local_sgd(RATE, 1, 1))
+    for i, (a, c) in enumerate(zip(A, C, strict=True)):
+        client, state = make_client(process, i, quadratic_examples(a, c)), process.initialize()
+        w = vector_of(state.algorithm)
+        change = vector_of(process.next(state, [client]).state.algorithm) - w
+        eps = np.linalg.solve(a, -change / RATE) - (w - c)
+        np.testing.assert_allclose(np.linalg.norm(eps), RHO, rtol=1e-4)
+        ascent = a @ (w - c)
+        np.testing.assert_allclose(eps @ ascent, RHO * np.linalg.norm(ascent), rtol=1e-4)
+
+
+def test_rounds_on_quadratics():
+    start, end, metrics = run_on_quadratics(local_sgd(RATE, STEPS, 1), rounds=2)
+    w = start.astype(np.float64)
+    for _ in range(2):
+        ends, losses = [], []
+        for a, c in zip(A, C, strict=True):
+            v = w
+            for _ in range(STEPS):
+                losses.append(0.5 * (v - c) @ a @ (v - c))  # where the step begins
+                v = v - RATE * second_gradient(v, a, c)
+            ends.append(v)
+        w = np.mean(ends, axis=0)
+    np.testing.assert_allclose(end, w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], np.mean(losses), rtol=1e-5)
+
+
+def test_momentum_and_weight_decay_act_on_the_second_gradient_only():
+    optimizer = tff.learning.optimizers.build_sgdm(RATE, momentum=0.9)
+    local = LocalSGD(optimizer, epochs=STEPS, batch_size=1, weight_decay=0.4)
+    start, end, _ = run_on_quadratics(local)
+    ends = []
+    for a, c in zip(A, C, strict=True):
+        v, u = start.astype(np.float64), np.zeros(3)
+        for _ in range(STEPS):
+            u = 0.9 * u + second_gradient(v, a, c) + 0.4 * v
+            v = v - RATE * u
+        ends.append(v)
+    np.testing.assert_allclose(end, np.mean(ends, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_longer_gradient_is_clipped_after_the_perturbation():
+    start, end, _ = run_on_quadratics(local_sgd(RATE, 1, 1, clip_norm=0.5))
+    gradients = [second_gradient(start, a, c) for a, c in zip(A, C, strict=True)]
+    assert min(map(np.linalg.norm, gradients)) > 0.5
+    clipped = [0.5 * g / np.linalg.norm(g) for g in gradients]
+    np.testing.assert_allclose(end, start - RATE * np.mean(clipped, axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rho", [-0.1, np.nan])
+def test_rho_is_not_negative(rho):
+    with pytest.raises(ValueError, match=f"FedSAM needs rho >= 0, got {rho}"):
+        build_fedsam(MODEL, EXAMPLES_TYPE, local_sgd(), rho=rho)
+
+
+def test_a_client_at_its_minimum_stays():
+    """Where the gradient is 0, so is the perturbation."""
+    process = build_quadratic(local_sgd(RATE, 1, 1))
+    state = process.initialize()
+    c = vector_of(state.algorithm)
+    client = make_client(process, 0, quadratic_examples(np.eye(3), c))
+    output = process.next(state, [client])
+    np.testing.assert_array_equal(vector_of(output.state.algorithm), c)
+    assert output.metrics["train"]["num_nonfinite"] == 0

@@ -1,0 +1,246 @@
+"""pFedMe: its rounds and its limits on quadratics, and its ends."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.federation import assert_equal, local_sgd, make_client
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+    weights_of,
+)
+from tff_pfl.algorithms import build_pfedme
+
+DIM = 3
+EYE = np.eye(DIM)
+A = [spd(DIM, seed) for seed in range(3)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+EPOCHS, STEPS = 3, 2
+LAMBDA, ETA, PERSONAL_ETA, DECAY, BETA = 2.0, 0.2, 0.15, 0.1, 0.7
+FAR = np.array([9.0, -9.0, 9.0], np.float32)
+
+
+@functools.cache
+def build(learning_rate=ETA, epochs=EPOCHS, weight_decay=0.0, rate_decay=1.0, **options):
+    local = local_sgd(
+        learning_rate,
+        epochs,
+        max(SIZES),
+        weight_decay=weight_decay,
+        learning_rate_decay=rate_decay,
+    )
+    defaults = {
+        "lambda_": LAMBDA,
+        "beta": BETA,
+        "personal_learning_rate": PERSONAL_ETA,
+        "personal_steps": STEPS,
+        "personal_weight_decay": DECAY,
+    }
+    return build_pfedme(
+        quadratic_model(2, 1), quadratic_type(DIM), local, **defaults | options, seed=2
+    )
+
+
+def exact(**options):
+    """A process whose clients solve for theta on their one batch a round."""
+    lambda_ = options["lambda_"]
+    # Descent on f + lambda/2 |theta - w|^2, whose curvatures are lambda + 0.5 to lambda + 2.
+    rate = 2 / (2 * lambda_ + 2.5)
+    return build(
+        epochs=1,
+        beta=1.0,
+        personal_learning_rate=rate,
+        personal_weight_decay=0.0,
+        **{"personal_steps": 12} | options,
+    )
+
+
+def make_clients(process):
+    clients = []
+    for i, (a, c, n) in enumerate(zip(A, C, SIZES, strict=True)):
+        example = quadratic_examples(a, c)
+        data = example._replace(
+            x=np.repeat(example.x, n, 0), y=np.repeat(example.y, n), size=np.int32(n)
+        )
+        clients.append(make_client(process, i, data))
+    return clients
+
+
+def one_round(process, cohort=(0, 1, 2), state=None):
+    """`(w before, w after, thetas, output)`"""
+    state, clients = state or process.initialize(), make_clients(process)
+    output = process.next(state, [clients[i] for i in cohort])
+    thetas = [vector_of(client.model) for client in output.clients]
+    return vector_of(state.algorithm), vector_of(output.state.algorithm), thetas, output
+
+
+def train(w, a, c, weight_decay=0.0):
+    """`(w_i, theta, mean loss of theta before each batch)` of a client."""
+    shared = theta = w
+    losses = []
+    for _ in range(EPOCHS):
+        losses.append(0.5 * (theta - c) @ a @ (theta - c))
+        for _ in range(STEPS):
+            pull = LAMBDA * (theta - shared)
+            theta = theta - PERSONAL_ETA * (a @ (theta - c) + pull + DECAY * theta)
+        step = LAMBDA * (shared - theta) + weight_decay * shared
+        shared = shared - ETA * step
+    return shared, theta, np.mean(losses)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "counts", "weight_decay"),
+    [("num_examples", SIZES, 0.0), ("uniform", (1, 1, 1), 0.3)],
+)
+def test_rounds_on_quadratics(weighting, counts, weight_decay):
+    process = build(weighting=weighting, weight_decay=weight_decay)
+    state, clients = process.initialize(), make_clients(process)
+    w, thetas = vector_of(state.algorithm).astype(np.float64), {}
+    for cohort in ((0, 1), (1, 2)):
+        output = process.next(state, [clients[i] for i in cohort])
+        state = output.state
+        results = [train(w, A[i], C[i], weight_decay) for i in cohort]
+        weights = np.take(counts, cohort)
+        mean = np.average([shared for shared, _, _ in results], axis=0, weights=weights)
+        w = w + BETA * (mean - w)
+        np.testing.assert_allclose(vector_of(state.algorithm), w, rtol=1e-5, atol=1e-6)
+        losses = [loss for _, _, loss in results]
+        loss = np.average(losses, weights=np.take(SIZES, cohort))  # of all examples
+        np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-5)
+        for i, own, (_, theta, _) in zip(cohort, output.clients, results, strict=True):
+            clients[i], thetas[i] = clients[i]._replace(state=own), theta
+    assert [int(client.state.participations) for client in clients] == [1, 2, 1]
+    for model, client in zip(process.personalize(state, clients), clients, strict=True):
+        theta = thetas[int(client.client_id)]
+        np.testing.assert_allclose(vector_of(model), theta, rtol=1e-5, atol=1e-6)
+
+
+def test_examples_count_by_default():
+    assert_equal(one_round(build())[1], one_round(build(weighting="num_examples"))[1])
+
+
+def test_theta_goes_on_from_batch_to_batch():
+    """Were it to begin anew at `w_i`, it would end elsewhere."""
+    w, _, (theta,), _ = one_round(build(), cohort=(0,))
+    shared = start = anew = w
+    for _ in range(EPOCHS):
+        anew = shared
+        for _ in range(STEPS):
+            pull = LAMBDA * (anew - shared)
+            anew = anew - PERSONAL_ETA * (A[0] @ (anew - C[0]) + pull + DECAY * anew)
+        shared = shared - ETA * LAMBDA * (shared - anew)
+    np.testing.assert_allclose(theta, train(start, A[0], C[0])[1], rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(theta - anew) > 0.02
+
+
+def test_theta_starts_from_what_is_received_not_from_what_is_stored():
+    process = build()
+    clients = make_clients(process)
+    stored = [
+        c._replace(state=c.state._replace(model=weights_of(FAR, 2, 1), participations=np.int32(4)))
+        for c in clients
+    ]
+    new, with_stored = (process.next(process.initialize(), c) for c in (clients, stored))
+    assert_equal(new.state, with_stored.state)
+    assert_equal([c.model for c in new.clients], [c.model for c in with_stored.clients])
+    assert [int(c.participations) for c in with_stored.clients] == [5, 5, 5]
+
+
+def test_a_client_never_seen_has_the_current_global_model():
+    process = build()
+    state, clients = one_round(process)[3].state, make_clients(process)
+    own = clients[0].state._replace(model=weights_of(FAR, 2, 1), participations=np.int32(1))
+    clients[0] = clients[0]._replace(state=own)
+    models = process.personalize(state, clients)
+    np.testing.assert_array_equal(vector_of(models[0]), FAR)
+    assert_equal(models[1:], [state.algorithm] * 2)
+    assert_equal(process.global_weights(state), state.algorithm)
+
+
+def test_an_exact_solution_gives_the_gradient_of_the_envelope():
+    """lambda (A + lambda I)^-1 A (w - c), and theta is its minimiser."""
+    process = exact(lambda_=2.0)
+    for i, (a, c) in enumerate(zip(A, C, strict=True)):
+        before, after, (theta,), _ = one_round(process, cohort=(i,))
+        gradient = 2.0 * np.linalg.solve(a + 2.0 * EYE, a @ (before - c))
+        np.testing.assert_allclose((before - after) / ETA, gradient, rtol=1e-4, atol=1e-5)
+        minimiser = np.linalg.solve(a + 2.0 * EYE, a @ c + 2.0 * before)
+        np.testing.assert_allclose(theta, minimiser, rtol=1e-4, atol=1e-5)
+
+
+def test_with_a_large_lambda_a_round_is_a_step_of_descent():
+    """`grad F_i` is `(I + A/lambda)^-1 grad f_i`: here, nearer than 2 percent."""
+    process = exact(lambda_=100.0, learning_rate=0.01, personal_steps=3)
+    before, after, _, _ = one_round(process, cohort=(0,))
+    gradient = A[0] @ (before - C[0])
+    difference = np.linalg.norm((before - after) / 0.01 - gradient)
+    assert difference < 0.02 * np.linalg.norm(gradient)
+    assert difference > 0.002 * np.linalg.norm(gradient)
+
+
+def test_without_lambda_w_stays_and_theta_descends_alone():
+    """K steps on each of E batches."""
+    process = build(lambda_=0.0, personal_weight_decay=0.0)
+    before, after, thetas, _ = one_round(process)
+    np.testing.assert_array_equal(after, before)
+    for theta, a, c in zip(thetas, A, C, strict=True):
+        contraction = np.linalg.matrix_power(EYE - PERSONAL_ETA * a, STEPS * EPOCHS)
+        np.testing.assert_allclose(theta, c + contraction @ (before - c), rtol=1e-5, atol=1e-6)
+
+
+def test_without_beta_w_stays_and_theta_is_as_with_it():
+    before, after, thetas, _ = one_round(build(beta=0.0))
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(thetas, one_round(build())[2])
+    assert min(np.linalg.norm(theta - before) for theta in thetas) > 0.05
+
+
+def test_the_personal_learning_rate_does_not_decay():
+    """That of `w_i` is 0 here, so that theta descends towards one point."""
+    process = build(learning_rate=0.0, rate_decay=0.5)
+    state = process.initialize()._replace(round_num=np.int32(7))
+    before, after, thetas, _ = one_round(process, state=state)
+    np.testing.assert_array_equal(after, before)
+    for theta, a, c in zip(thetas, A, C, strict=True):
+        pulled = a + (LAMBDA + DECAY) * EYE
+        end = np.linalg.solve(pulled, a @ c + LAMBDA * before)
+        contraction = np.linalg.matrix_power(EYE - PERSONAL_ETA * pulled, STEPS * EPOCHS)
+        np.testing.assert_allclose(theta, end + contraction @ (before - end), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.5, "lambda_": 4.0}, "the learning rate, 0.5, times lambda_=4 is 2"),
+        ({"learning_rate": 1.0, "lambda_": 15.0}, "the learning rate, 1, times lambda_=15 is 2"),
+        (
+            {"personal_learning_rate": 0.5, "lambda_": 4.0},
+            "personal_learning_rate, 0.5, times lambda_=4 is 2 or more. It should be below 1",
+        ),
+        ({"lambda_": -1.0}, "needs lambda_ >= 0, .*, got -1.0, 0.7, 2 and 0.15"),
+        ({"lambda_": np.nan}, "needs lambda_ >= 0"),
+        ({"beta": -0.1}, "beta >= 0.* got 2.0, -0.1, 2 and 0.15"),
+        ({"personal_steps": 0}, "personal_steps >= 1.* got 2.0, 0.7, 0 and 0.15"),
+        ({"personal_learning_rate": -0.1}, "personal_learning_rate >= 0.* got 2.0, 0.7, 2 and -0"),
+        ({"personal_weight_decay": -0.1}, "personal_weight_decay >= 0"),
+    ],
+)
+def test_values_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "personal_learning_rate"])
+def test_products_below_2_are_allowed(name):
+    build(**{name: 0.49, "lambda_": 4.0})
+
+
+def test_unknown_weighting():
+    with pytest.raises(ValueError, match="Unknown weighting 'unifrm'. Did you mean 'uniform'"):
+        build(weighting="unifrm")

@@ -1,0 +1,379 @@
+"""PLGU-LF: what it becomes at the ends of its options, its personal layers, and its steps."""
+
+import functools
+import itertools
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    NUM_CLASSES,
+    assert_close,
+    assert_equal,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    tiny_model,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+)
+from tff_pfl import models
+from tff_pfl.algorithms import build_fedavg, build_fedsam, build_local, build_plgu_lf, plgu_lf
+from tff_pfl.algorithms import fedavg as fedavg_module
+from tff_pfl.local import LocalSGD
+from tff_pfl.names import UnknownNameError
+from tff_pfl.templates import ClientContext
+
+MODEL = tiny_model()
+NUM_LAYERS = 2
+SIZES = (6, 9, 5)
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+LOCAL = LocalSGD(
+    tff.learning.optimizers.build_sgdm(0.3, momentum=0.5),
+    epochs=2,
+    batch_size=4,
+    learning_rate_decay=0.9,
+)
+ONE_STEP = local_sgd(epochs=1, batch_size=16)
+
+
+@functools.cache
+def build(build_process, local=LOCAL, **options):
+    return build_process(MODEL, EXAMPLES_TYPE, local, **options, seed=1)
+
+
+def run(process, clients, cohorts=COHORTS, state=None):
+    """`(server states, clients)` after some rounds."""
+    states, clients = [state or process.initialize()], list(clients)
+    for cohort in cohorts:
+        output = process.next(states[-1], [clients[i] for i in cohort])
+        states.append(output.state)
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+    return states, clients
+
+
+@functools.cache
+def trained(build_process, local=LOCAL, **options):
+    process = build(build_process, local, **options)
+    return run(process, make_clients(process, SIZES))
+
+
+def final_weights(*args, **options):
+    return trained(*args, **options)[0][-1].algorithm
+
+
+def own_models(*args, **options):
+    return [client.state.model for client in trained(*args, **options)[1]]
+
+
+def fedavg():
+    return final_weights(build_fedavg, weighting="uniform", personalized="local")
+
+
+def fedsam(local=LOCAL):
+    return final_weights(build_fedsam, local, rho=0.3, weighting="uniform")
+
+
+def as_fedsam(num_personal_layers, local=LOCAL, eps_from="global"):
+    """Options that make LWSAM SAM."""
+    return {
+        "local": local,
+        "rho": 0.3,
+        "num_personal_layers": num_personal_layers,
+        "scores": "equal",
+        "eps_from": eps_from,
+    }
+
+
+def differ(a, b):
+    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
+
+
+class TestEquivalences:
+    """All of the same seeds and batches, and all but one bit for bit."""
+
+    @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
+    def test_without_rho_w_is_fedavg(self, number):
+        actual = final_weights(build_plgu_lf, rho=0.0, num_personal_layers=number)
+        assert_equal(actual, fedavg())
+
+    def test_clients_may_count_by_their_examples(self):
+        """With no personal layer and no `rho`, `w_i` is theta."""
+        options = {"rho": 0.0, "num_personal_layers": 0, "weighting": "num_examples"}
+        process = build(build_plgu_lf, **options)
+        (_, state), clients = run(process, make_clients(process, SIZES), [(0, 1, 2)])
+        thetas = [leaves(client.state.model) for client in clients]
+        expected = [np.average(leaf, axis=0, weights=SIZES) for leaf in zip(*thetas, strict=True)]
+        assert_close(leaves(state.algorithm), expected, tolerance=1e-6)
+
+    @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
+    def test_with_all_layers_personal_theta_is_local(self, options):
+        """From the first participation on, in which the client received `w`."""
+        states, clients = trained(build_plgu_lf, num_personal_layers=NUM_LAYERS, **options)
+        local = build(build_local)
+        (_, local_state), own = run(local, make_clients(local, SIZES), COHORTS[:1])
+        received = own[2].state._replace(model=states[1].algorithm)
+        own[2] = own[2]._replace(state=received)
+        own = run(local, own, COHORTS[1:], local_state)[1]
+        assert_equal([c.state.model for c in clients], [c.state.model for c in own])
+
+    def test_with_no_personal_layer_theta_is_fedavgs_local_model(self):
+        actual = own_models(build_plgu_lf, rho=0.0, num_personal_layers=0)
+        expected = own_models(build_fedavg, weighting="uniform", personalized="local")
+        assert_equal(actual, expected)
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_only_with_personal_layers_does_the_stored_model_matter(self, number):
+        process = build(build_plgu_lf, **as_fedsam(number))
+        clients = trained(build_plgu_lf, **as_fedsam(number))[1]
+        other = [
+            c._replace(state=c.state._replace(model=tf.nest.map_structure(lambda v: -v, own)))
+            for c, own in zip(clients, own_models(build_plgu_lf, **as_fedsam(number)), strict=True)
+        ]
+        output, with_other = (process.next(process.initialize(), c) for c in (clients, other))
+        assert_equal(output.state, with_other.state)  # as scores are equal
+        if number == 0:
+            assert_equal(output.clients, with_other.clients)
+        else:
+            assert all(map(differ, output.clients, with_other.clients))
+
+    @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
+    def test_with_equal_scores_and_eps_of_w_it_is_fedsam(self, number):
+        actual = final_weights(build_plgu_lf, **as_fedsam(number))
+        assert_equal(actual, fedsam())
+        assert differ(actual, fedavg())
+
+    def test_with_eps_of_theta_it_is_fedsam_for_a_single_step_only(self):
+        one_step = as_fedsam(0, ONE_STEP, "personal")
+        assert_equal(final_weights(build_plgu_lf, **one_step), fedsam(ONE_STEP))
+        more_steps = as_fedsam(0, LOCAL, "personal")
+        assert differ(final_weights(build_plgu_lf, **more_steps), fedsam())
+
+    def test_with_universal_layers_perturbed_and_none_universal_it_is_fedavg(self):
+        options = {"perturb_layers": "universal", "num_personal_layers": NUM_LAYERS}
+        assert_equal(final_weights(build_plgu_lf, rho=0.3, **options), fedavg())
+
+
+DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
+FROZEN = local_sgd(learning_rate=0.0)  # theta stays as it is at the start of the round
+
+
+@functools.cache
+def frozen(**options):
+    process = build_plgu_lf(DEEP, EXAMPLES_TYPE, FROZEN, num_personal_layers=2, **options, seed=1)
+    w = tf.nest.map_structure(np.asarray, DEEP.init(5))
+    return process, process.initialize()._replace(algorithm=w)
+
+
+def client_away(process, state, client_id, distances, participations=1):
+    """A client whose stored model has each weight of a layer at some distance from `w`."""
+    model = {
+        name: tf.nest.map_structure(lambda v, d=distance: v + np.float32(d), layer)
+        for (name, layer), distance in zip(state.algorithm.items(), distances, strict=True)
+    }
+    client = make_clients(process, SIZES)[client_id]
+    own = client.state._replace(model=model, participations=np.int32(participations))
+    return client._replace(state=own)
+
+
+class TestPersonalLayers:
+    # The norms of the distances of the last are 9.2, 2.9, 1.9 and 0; per weight, the first is
+    # the third highest.
+    DISTANCES = ([1.0, 0.01, 0.02, 0.9], [0.01, 2.0, -3.0, 0.01], [1.0, 0.6, 0.5, 0.0])
+    PERSONAL = ([0, 3], [1, 2], [1, 2])
+
+    @pytest.mark.parametrize("xi_scale", [1.0, 0.0])
+    def test_each_client_starts_from_those_of_its_own_that_differ_most(self, xi_scale):
+        process, state = frozen(xi_scale=xi_scale)
+        clients = [client_away(process, state, i, d) for i, d in enumerate(self.DISTANCES)]
+        output = process.next(state, clients)
+        assert_equal(output.state.algorithm, state.algorithm)
+        for client, new, personal in zip(clients, output.clients, self.PERSONAL, strict=True):
+            for index, name in enumerate(DEEP.layers):
+                source = client.state.model if index in personal else state.algorithm
+                assert_equal(new.model[name], source[name])
+            assert new.participations == 2
+
+    def test_the_first_round_begins_with_what_is_received(self):
+        process, state = frozen(xi_scale=1.0)
+        client = client_away(process, state, 1, self.DISTANCES[1], participations=0)
+        (new,) = process.next(state, [client]).clients
+        assert_equal(new.model, state.algorithm)
+        assert new.participations == 1
+
+    def test_the_personal_model(self):
+        """Theta of the last round; the current `w` for a client that was never there."""
+        process, state = frozen(xi_scale=1.0)
+        clients = [client_away(process, state, i, self.DISTANCES[i], 1 - i) for i in range(2)]
+        own, common = process.personalize(state, clients)
+        assert_equal(own, clients[0].state.model)
+        assert_equal(common, state.algorithm)
+        assert_equal(process.global_weights(state), state.algorithm)
+
+
+# What follows is computed in NumPy, for clients of a quadratic each.
+LAYERS = [slice(0, 2), slice(2, 3)]
+RATE, STEPS, RHO, XI_SCALE = 0.4, 3, 0.3, 1.7
+A = [spd(3, seed=95 + i) for i in range(3)]
+C = [2.0 * np.random.default_rng(195 + i).normal(size=3) for i in range(3)]
+CHOICES = {
+    "perturb_at": ("global", "personal"),
+    "eps_from": ("personal", "global"),
+    "perturb_layers": ("all", "universal"),
+    "scores": ("distance", "equal"),
+    "norm_order": (2.0, np.inf),
+}
+COMBINATIONS = list(itertools.product(*CHOICES.values()))
+
+
+def client_round(w, own, a, c, perturb_at, eps_from, perturb_layers, scores, norm_order):
+    """`(change of w, theta, mean loss of theta)` of a client; no `own`: its first round."""
+    own = w if own is None else own
+    distances = np.array([np.linalg.norm((own - w)[i]) / (i.stop - i.start) for i in LAYERS])
+    personal = np.argmax(distances) if np.any(distances) else 1
+    xi = XI_SCALE * (distances / np.sum(distances) if np.any(distances) else np.full(2, 0.5))
+    factors = np.array(xi if scores == "distance" else [1.0, 1.0])
+    if perturb_layers == "universal":
+        factors[personal] = 0.0
+    theta, shared = np.array(w), w
+    theta[LAYERS[personal]] = own[LAYERS[personal]]
+    losses = []
+    for _ in range(STEPS):
+        losses.append(0.5 * (theta - c) @ a @ (theta - c))
+        g = a @ ((theta if eps_from == "personal" else shared) - c)
+        eps = RHO * (g / np.linalg.norm(g) if norm_order == 2.0 else np.sign(g))
+        eps *= np.repeat(factors, [2, 1])
+        centre = shared if perturb_at == "global" else theta
+        perturbed = a @ (centre + eps - c)
+        theta, shared = theta - RATE * a @ (theta - c), shared - RATE * perturbed
+    return shared - w, theta, np.mean(losses)
+
+
+def rounds(combination):
+    """For each round of `COHORTS`: `(w, all thetas, the loss that is reported)` after it."""
+    w, thetas = vector_of(quadratic_model(2, 1).init(2)).astype(np.float64), [None] * 3
+    for cohort in COHORTS:
+        results = [client_round(w, thetas[i], A[i], C[i], *combination) for i in cohort]
+        changes, new, losses = zip(*results, strict=True)
+        w = w + np.mean(changes, axis=0)
+        for i, theta in zip(cohort, new, strict=True):
+            thetas[i] = theta
+        yield w, list(thetas), np.mean(losses)
+
+
+def test_all_combinations_of_options_differ():
+    ends = [list(rounds(combination))[-1][0] for combination in COMBINATIONS]
+    distances = np.linalg.norm(np.subtract.outer(ends, ends).diagonal(axis1=1, axis2=3), axis=-1)
+    assert np.min(distances + np.eye(len(ends))) > 1e-2
+
+
+def build_quadratic(combination):
+    options = dict(zip(CHOICES, combination, strict=True))
+    model, local = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1)
+    return build_plgu_lf(
+        model, quadratic_type(3), local, rho=RHO, xi_scale=XI_SCALE, **options, seed=2
+    )
+
+
+def assert_vector(weights, expected):
+    np.testing.assert_allclose(vector_of(weights), expected, rtol=1e-4, atol=1e-5)
+
+
+DATA = [
+    tf.nest.map_structure(tf.constant, quadratic_examples(a, c)) for a, c in zip(A, C, strict=True)
+]
+
+
+@pytest.fixture
+def pure_functions(monkeypatch):
+    """Algorithms as their pure functions, which are not composed."""
+    for module in (fedavg_module, plgu_lf):
+        monkeypatch.setattr(module, "compose_personalized_process", types.SimpleNamespace)
+
+
+def client_work(blocks, weights, client_id, state):
+    context = ClientContext(tf.constant(0), tf.constant(client_id), seed=tf.constant([0, 1]))
+    return blocks.exchanges[0].client_work(weights, state, DATA[client_id], context)
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
+def test_client_work_on_quadratics(pure_functions, combination):
+    """The last cohort has a client that was absent for a round."""
+    blocks = build_quadratic(combination)
+    w, states = blocks.server_init(), [blocks.client_init(i) for i in range(3)]
+    for cohort, (expected, thetas, loss) in zip(COHORTS, rounds(combination), strict=True):
+        outputs = [client_work(blocks, w, i, states[i]) for i in cohort]
+        uploads = [output.upload for output in outputs]
+        mean_change = tf.nest.map_structure(lambda *parts: sum(parts) / len(parts), *uploads)
+        w, _ = blocks.exchanges[0].finalize(w, mean_change, 0)
+        assert_vector(w, expected)
+        for i, output in zip(cohort, outputs, strict=True):
+            states[i] = output.state
+            assert_vector(output.state.model, thetas[i])
+        losses = [output.metrics["loss"].mean for output in outputs]
+        np.testing.assert_allclose(np.mean(losses), loss, rtol=1e-4)
+
+
+def test_the_gradients_of_both_models_are_clipped_each_for_itself(pure_functions):
+    arguments = quadratic_model(2, 1), quadratic_type(3), local_sgd(RATE, STEPS, 1, clip_norm=0.5)
+    fedavg, blocks = build_fedavg(*arguments), build_plgu_lf(*arguments, rho=0.0)
+    w, own = blocks.server_init(), blocks.client_init(0)
+    expected = client_work(fedavg, w, 0, fedavg.client_init(0)).upload
+    assert np.linalg.norm(A[0] @ (vector_of(w) - C[0])) > 0.5
+    assert_vector(client_work(blocks, w, 0, own).upload, vector_of(expected))
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS[::13], ids=lambda c: "-".join(map(str, c)))
+def test_rounds_on_quadratics(combination):
+    process = build_quadratic(combination)
+    state = process.initialize()
+    clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
+    for cohort, (w, thetas, _) in zip(COHORTS, rounds(combination), strict=True):
+        (_, state), clients = run(process, clients, [cohort], state)
+        assert_vector(state.algorithm, w)
+        for client, theta in zip(clients, thetas, strict=True):
+            if theta is not None:
+                assert_vector(client.state.model, theta)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scores": "distanc"}, "Unknown scores 'distanc'. Did you mean 'distance'"),
+        ({"perturb_at": "globl"}, "Unknown perturb_at 'globl'. Did you mean 'global'"),
+        ({"eps_from": "persnal"}, "Unknown eps_from 'persnal'. Did you mean 'personal'"),
+        ({"perturb_layers": "univers"}, "perturb_layers 'univers'. Did you mean 'universal'"),
+        ({"weighting": "unifrm"}, "Unknown weighting 'unifrm'. Did you mean 'uniform'"),
+    ],
+)
+def test_unknown_names(options, message):
+    with pytest.raises(UnknownNameError, match=message):
+        build_plgu_lf(MODEL, EXAMPLES_TYPE, LOCAL, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_personal_layers": 3}, "in 0 to 2, the layers of 'mlp', got 3"),
+        ({"num_personal_layers": -1}, "in 0 to 2, the layers of 'mlp', got -1"),
+        ({"rho": -0.1}, "needs rho >= 0, .* got -0.1, 1.0 and 2.0"),
+        ({"rho": np.nan}, "needs rho >= 0"),
+        ({"xi_scale": -1.0}, "xi_scale >= 0 .* got 0.05, -1.0 and 2.0"),
+        ({"norm_order": 1.0}, "norm_order over 1, got 0.05, 1.0 and 1.0"),
+    ],
+)
+def test_values_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_plgu_lf(MODEL, EXAMPLES_TYPE, LOCAL, **options)
