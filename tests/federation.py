@@ -44,6 +44,29 @@ def make_clients(process, sizes) -> list[Client]:
     return [make_client(process, i, random_examples(n, seed=i)) for i, n in enumerate(sizes)]
 
 
+def run_rounds(process, clients, cohorts, state=None):
+    """Yields `(server state, clients)` after each round.
+
+    Args:
+        process: The process.
+        clients: All clients, as they are before the first round.
+        cohorts: Of each round, the indices of the clients that take part.
+        state: Where the server starts; by default at its initial state.
+    """
+    state, clients = state or process.initialize(), list(clients)
+    for cohort in cohorts:
+        state, states, _ = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        yield state, list(clients)
+
+
+def last(rounds):
+    """What the last round leaves."""
+    *_, result = rounds
+    return result
+
+
 def leaves(*trees) -> list[np.ndarray]:
     """All tensors of some structures, TFF's containers included."""
     return [np.asarray(leaf) for tree in trees for leaf in tf.nest.flatten(tree)]

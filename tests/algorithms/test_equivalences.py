@@ -9,10 +9,12 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    last,
     leaves,
     local_sgd,
     make_clients,
     random_examples,
+    run_rounds,
     tiny_model,
 )
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_fedper, build_local
@@ -33,13 +35,7 @@ def build(build_process, local=None, **options):
 
 def run(process, sizes=SIZES, cohorts=COHORTS):
     """`(server state, clients)` after some rounds."""
-    state, clients = process.initialize(), make_clients(process, sizes)
-    for cohort in cohorts:
-        output = process.next(state, [clients[i] for i in cohort])
-        state = output.state
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-    return state, clients
+    return last(run_rounds(process, make_clients(process, sizes), cohorts))
 
 
 @pytest.fixture(scope="module")

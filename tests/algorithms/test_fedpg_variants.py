@@ -10,9 +10,11 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    last,
     local_sgd,
     make_clients,
     random_examples,
+    run_rounds,
     tiny_model,
 )
 from tff_pfl.algorithms import build_fedavg, build_fedpg, build_s_fedpg
@@ -33,14 +35,7 @@ def network_process(build, local, options):
 
 def network_run(build, cohorts=((0, 1), (1, 2), (0, 2)), local=LOCAL, **options):
     process = network_process(build, local, tuple(options.items()))
-    clients = make_clients(process, SIZES)
-    state = process.initialize()
-    for cohort in cohorts:
-        output = process.next(state, [clients[i] for i in cohort])
-        state = output.state
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-    return process, state, clients
+    return process, *last(run_rounds(process, make_clients(process, SIZES), cohorts))
 
 
 def test_mean_pseudo_gradients_are_uniform_fedavg():

@@ -12,11 +12,13 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    last,
     leaves,
     local_sgd,
     make_client,
     make_clients,
     random_examples,
+    run_rounds,
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
@@ -45,12 +47,7 @@ def process_of(build=build_fedrep, epochs=2, clip_norm=None, **options):
 
 def run(process, cohorts=COHORTS, clients=None):
     """`(server state, clients)` after some rounds."""
-    state, clients = process.initialize(), clients or make_clients(process, SIZES)
-    for cohort in cohorts:
-        state, states, _ = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, states, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-    return state, clients
+    return last(run_rounds(process, clients or make_clients(process, SIZES), cohorts))
 
 
 def train(model, weights, client_id, round_num, epochs, exchange=0):

@@ -10,10 +10,12 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    last,
     leaves,
     local_sgd,
     make_client,
     make_clients,
+    run_rounds,
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
@@ -37,13 +39,7 @@ def build(build_process, *args, **options):
 def trained(build_process, *args, **options):
     """`(server state, clients)` after some rounds."""
     process = build(build_process, *args, **options)
-    state, clients = process.initialize(), make_clients(process, SIZES)
-    for cohort in COHORTS:
-        output = process.next(state, [clients[i] for i in cohort])
-        state = output.state
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-    return state, clients
+    return last(run_rounds(process, make_clients(process, SIZES), COHORTS))
 
 
 def differ(a, b):

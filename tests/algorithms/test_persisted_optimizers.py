@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import assert_close, assert_equal, leaves, make_client
+from tests.federation import (
+    assert_close,
+    assert_equal,
+    leaves,
+    make_client,
+    run_rounds,
+)
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
 from tff_pfl.algorithms import build
 from tff_pfl.local import LocalSGD
@@ -41,13 +47,8 @@ def process_of(name, momentum=None, persist=True):
 
 def run(process, cohorts):
     """`(server state, clients)` after each round."""
-    state = process.initialize()
     clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
-    for cohort in cohorts:
-        state, states, _ = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, states, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-        yield state, list(clients)
+    return run_rounds(process, clients, cohorts)
 
 
 def models_of(process, state, clients):

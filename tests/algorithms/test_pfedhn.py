@@ -12,11 +12,13 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    last,
     leaves,
     local_sgd,
     make_client,
     make_clients,
     random_examples,
+    run_rounds,
     tiny_model,
 )
 from tff_pfl.aggregators import Stack
@@ -61,17 +63,7 @@ def process_of(build=build_pfedhn, epochs=2, **options):
 
 def run(process, cohorts=COHORTS, state=None):
     """`(server state, clients)` after each round."""
-    state, clients = state or process.initialize(), make_clients(process, SIZES)
-    for cohort in cohorts:
-        state, states, _ = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, states, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-        yield state, list(clients)
-
-
-def last(rounds):
-    *_, result = rounds
-    return result
+    return run_rounds(process, make_clients(process, SIZES), cohorts, state)
 
 
 def with_all_rows(state, weights):

@@ -10,7 +10,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import pgfed_reference as reference
-from tests.federation import EXAMPLES_TYPE, assert_close, assert_equal, make_clients, tiny_model
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    last,
+    make_clients,
+    run_rounds,
+    tiny_model,
+)
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
@@ -320,11 +328,7 @@ def fedavg():
 
 
 def run(process, cohorts):
-    state, clients = process.initialize(), make_clients(process, TINY_SIZES)
-    for cohort in cohorts:
-        state, states, _ = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, states, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
+    state, clients = last(run_rounds(process, make_clients(process, TINY_SIZES), cohorts))
     return state.algorithm, [client.state.model for client in clients]
 
 

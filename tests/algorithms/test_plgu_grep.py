@@ -15,6 +15,7 @@ from tests.federation import (
     local_sgd,
     make_client,
     make_clients,
+    run_rounds,
     tiny_model,
 )
 from tests.quadratics import (
@@ -42,16 +43,6 @@ RATE, DECAY, EPOCHS, RHO = 0.2, 0.5, 2, 0.7
 A = [spd(DIM, seed) for seed in range(N)]
 C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
 COPIES = (1, 3, 2)
-
-
-def run(process, clients, cohorts):
-    """`(server state, clients)` after each round."""
-    state = process.initialize()
-    for cohort in cohorts:
-        state, states, _ = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, states, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-        yield state, list(clients)
 
 
 class NumPyPLGUGRep:
@@ -131,7 +122,7 @@ def test_rounds_on_quadratics_are_those_of_numpy(options):
     process = quadratic_process(**options)
     expected = NumPyPLGUGRep(vector_of(quadratic_model(*DIMS).init(2)), **options)
     cohorts = ((0, 1), (1, 2), (0, 1, 2))
-    rounds = run(process, quadratic_clients(process), cohorts)
+    rounds = run_rounds(process, quadratic_clients(process), cohorts)
     for t, (cohort, (state, clients)) in enumerate(zip(cohorts, rounds, strict=True)):
         expected.next(cohort, RATE * DECAY**t)
         assert_close(vector_of(state.algorithm), expected.body)
@@ -168,7 +159,7 @@ def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
     local = {"learning_rate": 0.3, "batch_size": max(SIZES)}
     twice = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(steps=2, **local), **options)
     process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(**local), rho=0.0, **options)
-    pairs = [run(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
+    pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
     for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
         assert_close(state.algorithm, expected.algorithm, tolerance=1e-6)
         assert_close([c.state for c in clients], [c.state for c in theirs], tolerance=1e-6)
@@ -220,7 +211,7 @@ def test_heads_never_leave_their_clients():
 
 def test_without_personal_layers_all_of_the_model_is_the_body():
     process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), personal_layers=(), seed=1)
-    ((state, _),) = run(process, make_clients(process, SIZES), COHORTS[:1])
+    ((state, _),) = run_rounds(process, make_clients(process, SIZES), COHORTS[:1])
     assert list(state.algorithm) == ["dense1", "head"]
     assert np.any(state.algorithm["head"]["bias"] != 0)
 
@@ -229,7 +220,7 @@ def test_options_of_fedrep():
     process = quadratic_process(
         personal_layers=("layer0",), head_epochs=0, evaluation_head_epochs=1, body_steps=2
     )
-    ((state, clients),) = run(process, quadratic_clients(process), [(0,)])
+    ((state, clients),) = run_rounds(process, quadratic_clients(process), [(0,)])
     start = quadratic_model(*DIMS).init(2)
     assert list(state.algorithm) == ["layer1", "layer2"]
     assert np.array_equal(clients[0].state.head["layer0"]["w"], start["layer0"]["w"])

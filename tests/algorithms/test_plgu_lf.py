@@ -19,6 +19,7 @@ from tests.federation import (
     local_sgd,
     make_client,
     make_clients,
+    run_rounds,
     tiny_model,
 )
 from tests.quadratics import (
@@ -55,13 +56,9 @@ def build(build_process, local=LOCAL, **options):
 
 def run(process, clients, cohorts=COHORTS, state=None):
     """`(server states, clients)` after some rounds."""
-    states, clients = [state or process.initialize()], list(clients)
-    for cohort in cohorts:
-        output = process.next(states[-1], [clients[i] for i in cohort])
-        states.append(output.state)
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-    return states, clients
+    start = state or process.initialize()
+    rounds = list(run_rounds(process, clients, cohorts, start))
+    return [start, *(after for after, _ in rounds)], rounds[-1][1]
 
 
 @functools.cache
