@@ -98,21 +98,21 @@ def build_fedrep(
             optimizer_state=optimizer_state,
         )
 
-    def default_body_training(body_model, context):
-        del body_model, context
-        return {"epochs": body_epochs}
-
     def client_work(body, state, examples, context):
         head_optimizer, body_optimizer = state.optimizers
         head = train_head(body, state.head, examples, context, head_epochs, head_optimizer)
         body_model = parts.shared_model(model, head.weights)
+        if body_training is None:
+            training = {"epochs": body_epochs}
+        else:
+            training = body_training(body_model, context)
         trained = local.train(
             body_model,
             body,
             examples,
             context,
             optimizer_state=body_optimizer,
-            **(body_training or default_body_training)(body_model, context),
+            **training,
         )
         metrics = dict(trained.totals)
         metrics.update((f"head_{name}", mean) for name, mean in head.totals.items())

@@ -148,5 +148,4 @@ class LocalSGD:
         return rate * factor
 
     def _initial_state(self, weights):
-        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights)
-        return self.optimizer.initialize(specs)
+        return self.optimizer.initialize(trees.specs(weights))

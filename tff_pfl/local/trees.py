@@ -51,6 +51,11 @@ def zeros_like(a):
     return tf.nest.map_structure(tf.zeros_like, a)
 
 
+def specs(a):
+    """Shapes and data types, as optimizers of `tff.learning` take them."""
+    return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), a)
+
+
 def to_vector(a) -> tf.Tensor:
     """All of `a` in one vector."""
     return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(a)], axis=0)

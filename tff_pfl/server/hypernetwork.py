@@ -70,8 +70,7 @@ class HypernetworkServer:
     def init(self, embeddings: tf.Tensor, seed: int) -> HypernetworkState:
         """The state before the first round, from the initial embeddings."""
         phi = self.hypernetwork.init(seed)
-        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), phi)
-        return HypernetworkState(phi, embeddings, self.optimizer.initialize(specs))
+        return HypernetworkState(phi, embeddings, self.optimizer.initialize(trees.specs(phi)))
 
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """The weights that are generated for a client."""
