@@ -12,6 +12,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").
 # registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt.
 INSTALL_REQUIRES = [
     "absl-py>=1.0,<2",
+    "dm-tree>=0.1.8,<0.2",
     "grpcio>=1.62,<1.63",
     "lmdb>=1.4",
     "matplotlib>=3.8",

@@ -1,6 +1,7 @@
 """Evaluates the last checkpoint of a run, also on the examples of other clients.
 
     evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
+        [--fine_tune_epochs=5]
 
 Every client's own model and the global one are evaluated on the client's examples (`local_test`),
 on those of all clients (`generalization_test`), and on the client's own together with those of a
@@ -25,12 +26,22 @@ _SYNTHETIC = flags.DEFINE_list(
 _SUBSAMPLE = flags.DEFINE_bool(
     "subsample", False, "Draw as many examples of each pool as the client itself has."
 )
+_FINE_TUNE_EPOCHS = flags.DEFINE_integer(
+    "fine_tune_epochs",
+    None,
+    "Passes over its training examples for each client's own model before it is evaluated, not "
+    "those of the run's config.",
+    lower_bound=0,
+)
 _SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "What is evaluated on.")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    changes = {}
+    if _FINE_TUNE_EPOCHS.value is not None:
+        changes["fine_tune_epochs"] = _FINE_TUNE_EPOCHS.value
     return training.evaluate_program(
         _RUN_DIR.value,
         _OUTPUT.value,
@@ -39,6 +50,7 @@ def main(argv):
         synthetic=tuple(map(float, _SYNTHETIC.value)),
         subsample=_SUBSAMPLE.value,
         split=_SPLIT.value,
+        **changes,
     )
 
 

@@ -30,7 +30,6 @@ COVERED = ("pgfed_ce", "pgfedmo", "plgu_ghn")
 # Each algorithm with its defaults, and the variants that take other paths.
 CASES = [(name, {}) for name in ALGORITHMS if name not in COVERED] + [
     ("fedavg", {"personalized": "local", "weighting": "uniform"}),
-    ("fedavg", {"personalized": "fine_tuned", "fine_tune_epochs": 1}),
     ("fedper", {"personal_layers": ()}),
     ("fedper", {"personal_layers": ("dense1", "head")}),
 ]
@@ -222,7 +221,7 @@ def test_a_client_never_seen(subject):
     state = process.next(process.initialize(), clients).state
     newcomer = make_client(process, 7, random_examples(5))
     (weights,) = process.personalize(state, [newcomer])
-    if subject.options.get("personalized") == "fine_tuned" or subject.name in GENERATED:
+    if subject.name in GENERATED:
         assert all(np.all(np.isfinite(leaf)) for leaf in leaves(weights))
     elif process.global_weights is not None:
         assert_equal(weights, process.global_weights(state))

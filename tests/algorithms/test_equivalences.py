@@ -191,23 +191,6 @@ class TestFedAvg:
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
         assert_equal(models[2], state.algorithm)
 
-        process = build(build_fedavg, personalized="fine_tuned", fine_tune_epochs=3)
-        for model, client in zip(
-            process.personalize(state, clients_without_state(process)), clients, strict=True
-        ):
-            context = ClientContext(
-                round_num=tf.constant(1),
-                client_id=tf.constant(client.client_id),
-                seed=client_seed((1, 1), 1, client.client_id),
-            )
-            expected = local_sgd(epochs=3).train(MODEL, state.algorithm, client.data, context)
-            assert_close(model, expected.weights, tolerance=1e-6)
-
-    def test_no_fine_tuning_is_the_global_model(self):
-        process = build(build_fedavg, personalized="fine_tuned", fine_tune_epochs=0)
-        state = process.initialize()
-        assert_equal(process.personalize(state, make_clients(process, (4,))), [state.algorithm])
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [

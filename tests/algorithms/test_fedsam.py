@@ -1,4 +1,4 @@
-"""FedSAM: its ends, its steps on quadratics, and what momentum and fine-tuning see of it."""
+"""FedSAM: its ends, its steps on quadratics, and what momentum sees of it."""
 
 import functools
 
@@ -52,7 +52,7 @@ def test_without_rho_it_is_fedavg():
     expected, expected_clients = trained(build_fedavg, **options)
     assert_equal(state.algorithm, expected.algorithm)
     assert_equal([c.state for c in clients], [c.state for c in expected_clients])
-    with_rho, _ = trained(build_fedsam, rho=RHO, personalized="fine_tuned")
+    with_rho, _ = trained(build_fedsam, rho=RHO)
     assert differ(with_rho.algorithm, expected.algorithm)
 
 
@@ -64,18 +64,9 @@ def test_it_is_lwsam_of_equal_scores():
         return MODEL.gradient(trees.add(weights, eps), batch)[0], totals, carry
 
     lwsam, _ = trained(build_fedavg, lambda received: {"gradient": gradient})
-    fedsam, _ = trained(build_fedsam, rho=RHO, personalized="fine_tuned")
+    fedsam, _ = trained(build_fedsam, rho=RHO)
     # Not bit for bit, as TensorFlow may fold the factor of 1 into others.
     assert_close(fedsam.algorithm, lwsam.algorithm, tolerance=1e-6)
-
-
-def test_fine_tuning_for_evaluation_is_fedavgs():
-    options = {"personalized": "fine_tuned"}
-    state, clients = trained(build_fedsam, rho=RHO, **options)
-    own = build(build_fedsam, rho=RHO, **options).personalize(state, clients)
-    expected = build(build_fedavg, **options).personalize(state, clients)
-    assert_equal(own, expected)
-    assert all(differ(model, state.algorithm) for model in own)
 
 
 def build_quadratic(local):

@@ -193,7 +193,6 @@ def test_more_classes_a_client_than_there_are():
     ("algorithm", "changes", "message"),
     [
         ("ditto", {"lambda_": -1.0}, "config.algorithm: Ditto needs lambda_ >= 0"),
-        ("fedavg", {"fine_tune_epochs": -1, "personalized": "fine_tuned"}, "epochs=-1"),
         ("fedavg", {"weighting": "size"}, "config.algorithm: Unknown weighting 'size'"),
         ("fedper", {"personal_layers": ("haed",)}, "config.algorithm: .*Did you mean 'head'"),
     ],

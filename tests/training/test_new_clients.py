@@ -59,8 +59,7 @@ def test_the_global_model_before_and_after_fine_tuning():
     weights = setup.process.global_weights(state)
     for i in range(2):
         examples = setup.new_clients.examples(i, "train")
-        # The index of evaluations is that of the exchange after the last.
-        seed = blocks.client_seed((0, 1), np.int32(7), np.int32(i))
+        seed = blocks.client_seed((0, -1), np.int32(7), np.int32(i))
         context = ClientContext(np.int32(7), np.int32(i), seed)
         tuned = setup.local.train(setup.model, weights, examples, context, epochs=3).weights
         for name, its in (("global", weights), ("fine_tuned", tuned)):

@@ -14,13 +14,18 @@ import tensorflow_federated as tff
 
 from tff_pfl.algorithms.ditto import build_ditto
 from tff_pfl.algorithms.extension import extends
+from tff_pfl.algorithms.fedamp import build_fedamp, build_heur_fedamp
 from tff_pfl.algorithms.fedavg import build_fedavg
+from tff_pfl.algorithms.fedfomo import build_fedfomo
 from tff_pfl.algorithms.fedper import build_fedper
 from tff_pfl.algorithms.fedpg import build_fedpg, build_s_fedpg
+from tff_pfl.algorithms.fedprox import build_fedprox
 from tff_pfl.algorithms.fedrep import build_fedrep
 from tff_pfl.algorithms.fedsam import build_fedsam
+from tff_pfl.algorithms.ifca import build_ifca
 from tff_pfl.algorithms.local_training import build_local
 from tff_pfl.algorithms.pfedhn import build_pfedhn, build_pfedhn_pc, build_plgu_ghn
+from tff_pfl.algorithms.pfedmb import build_pfedmb
 from tff_pfl.algorithms.pfedme import build_pfedme
 from tff_pfl.algorithms.pgfed import build_pgfed, build_pgfed_ce, build_pgfedmo, build_pgfedmo_ce
 from tff_pfl.algorithms.plgu_grep import build_plgu_grep
@@ -32,14 +37,20 @@ from tff_pfl.templates import PersonalizedProcess
 
 ALGORITHMS: dict[str, Callable[..., PersonalizedProcess]] = {
     "ditto": build_ditto,
+    "fedamp": build_fedamp,
     "fedavg": build_fedavg,
+    "fedfomo": build_fedfomo,
     "fedper": build_fedper,
     "fedpg": build_fedpg,
+    "fedprox": build_fedprox,
     "fedrep": build_fedrep,
     "fedsam": build_fedsam,
+    "heur_fedamp": build_heur_fedamp,
+    "ifca": build_ifca,
     "local": build_local,
     "pfedhn": build_pfedhn,
     "pfedhn_pc": build_pfedhn_pc,
+    "pfedmb": build_pfedmb,
     "pfedme": build_pfedme,
     "pgfed": build_pgfed,
     "pgfed_ce": build_pgfed_ce,
@@ -104,14 +115,20 @@ __all__ = [
     "ALGORITHMS",
     "build",
     "build_ditto",
+    "build_fedamp",
     "build_fedavg",
+    "build_fedfomo",
     "build_fedper",
     "build_fedpg",
+    "build_fedprox",
     "build_fedrep",
     "build_fedsam",
+    "build_heur_fedamp",
+    "build_ifca",
     "build_local",
     "build_pfedhn",
     "build_pfedhn_pc",
+    "build_pfedmb",
     "build_pfedme",
     "build_pgfed",
     "build_pgfed_ce",

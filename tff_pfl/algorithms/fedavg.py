@@ -10,10 +10,11 @@ A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 FedAvg has no personal model of its own. What is evaluated as one differs between the papers that
 compare with it, and is a parameter:
 
-    "global"      the global model itself (PGFed)
-    "fine_tuned"  the global model after `fine_tune_epochs` of local training (pFedMB)
-    "local"       the client's model just before the last aggregation it took part in (FedPG); the
-                  current global model for a client that never took part
+    "global"  the global model itself (PGFed)
+    "local"   the client's model just before the last aggregation it took part in (FedPG); the
+              current global model for a client that never took part
+
+pFedMB's comparison fine-tunes the global model: `tff_pfl.evaluation.fine_tuned`.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ from tff_pfl.templates import (
     last_own_model,
 )
 
-PERSONALIZED = ("global", "fine_tuned", "local")
+PERSONALIZED = ("global", "local")
 
 
 class OwnState(NamedTuple):
@@ -63,7 +64,6 @@ def build_fedavg(
     *,
     weighting: str = "num_examples",
     personalized: str = "global",
-    fine_tune_epochs: int = 5,
     server_learning_rate: float = 1.0,
     seed: int = 0,
 ) -> PersonalizedProcess:
@@ -77,7 +77,6 @@ def build_fedavg(
             their loss, given the model they received; for algorithms that are FedAvg but for that.
         weighting: "num_examples" or "uniform".
         personalized: Which model is evaluated as the client's own; see the module docstring.
-        fine_tune_epochs: Of the "fine_tuned" convention, with the rates of `local`.
         server_learning_rate: Length of the server's step along the mean change; 1 is averaging.
         seed: Of the initial weights and of the order of batches.
     """
@@ -110,10 +109,6 @@ def build_fedavg(
     def personalize(weights, state, examples, context):
         if personalized == "local":
             return last_own_model(weights, state, examples, context)
-        if personalized == "fine_tuned":
-            return local.train(
-                model, weights, examples, context, epochs=fine_tune_epochs, optimizer_state=()
-            ).weights
         return weights
 
     return compose_personalized_process(

@@ -7,7 +7,7 @@ step of a client, both gradients being of the same batch `b`:
     g = grad loss(w; b);    eps = rho g / ||g||;    w <- w - eta grad loss(w + eps; b)
 
 Momentum and weight decay act on the second gradient only. Everything else is FedAvg's, and so are
-its options; where a model is fine-tuned for evaluation, it is so without the perturbation.
+its options.
 
 rho = 0: FedAvg.
 """

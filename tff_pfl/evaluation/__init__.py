@@ -2,9 +2,11 @@
 
 from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Evaluator
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
+from tff_pfl.evaluation.fine_tuning import fine_tuned
 from tff_pfl.evaluation.loss_surface import grid_axis, loss_surface, random_direction
 from tff_pfl.evaluation.new_clients import NewClientsEvaluation
 from tff_pfl.evaluation.pooled import PooledEvaluation, drawn_clients
+from tff_pfl.evaluation.snapshots import take_snapshot
 from tff_pfl.evaluation.statistics import over_clients, summarize
 
 __all__ = [
@@ -17,9 +19,11 @@ __all__ = [
     "build_evaluation",
     "drawn_clients",
     "evaluate_federation",
+    "fine_tuned",
     "grid_axis",
     "loss_surface",
     "over_clients",
     "random_direction",
     "summarize",
+    "take_snapshot",
 ]

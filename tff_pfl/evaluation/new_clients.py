@@ -8,6 +8,7 @@ from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
+from tff_pfl.evaluation.fine_tuning import fine_tuned
 from tff_pfl.local import LocalSGD
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
@@ -50,15 +51,9 @@ class NewClientsEvaluation:
         if process.global_weights is None:
             raise ValueError("new clients fine-tune the global model, and this algorithm has none.")
         self._global_weights = process.global_weights
-        # To fine-tune is what FedAvg's clients do who never took part.
-        self._fine_tuning = build_fedavg(
-            model,
-            process.client_type.data,
-            local,
-            personalized="fine_tuned",
-            fine_tune_epochs=epochs,
-            seed=seed,
-        )
+        # A client that never took part has what FedAvg's clients have: the global model.
+        fedavg = build_fedavg(model, process.client_type.data, local, seed=seed)
+        self._fine_tuning = fine_tuned(fedavg, model, local, epochs=epochs, seed=seed)
         self._evaluation = build_evaluation(self._fine_tuning, model)
         self._dataset = dataset
         self._first_id = first_id

@@ -3,8 +3,9 @@
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
-from tff_pfl.local.examples import Batch, Examples, examples_type
+from tff_pfl.local.examples import Batch, Examples, examples_type, split_examples
 from tff_pfl.local.sgd import LocalSGD, TrainResult
+from tff_pfl.local.simplex import project_to_simplex
 
 __all__ = [
     "Batch",
@@ -15,7 +16,9 @@ __all__ = [
     "evaluate",
     "exact_gradient",
     "examples_type",
+    "project_to_simplex",
     "scan_batches",
     "sharpness",
+    "split_examples",
     "trees",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.local import trees
-from tff_pfl.local.examples import Batch, Examples
+from tff_pfl.local.examples import Batch, Examples, random_order
 
 
 def scan_batches(
@@ -92,20 +92,11 @@ def scan_batches(
 def _epoch_orders(examples, epochs, length, seed):
     """`int32[epochs, length]`: row indices, a permutation of the examples first, then anything."""
     capacity = tf.shape(examples.y)[0]
-    rows = tf.range(capacity)
     padding = [[0, length - capacity]]
     if seed is None:
-        return tf.tile(tf.pad(rows, padding)[tf.newaxis], [epochs, 1])
-
-    def order(epoch):
-        # Random int32 keys, sorted: key i depends on the seed and on i alone, not on capacity.
-        keys = tf.random.stateless_uniform(
-            [capacity], _fold_in(seed, epoch), minval=None, maxval=None, dtype=tf.int32
-        )
-        keys = tf.where(rows < examples.size, keys, tf.int32.min)
-        return tf.pad(tf.math.top_k(keys, k=capacity).indices, padding)
-
-    return tf.stack([order(epoch) for epoch in range(epochs)])
+        return tf.tile(tf.pad(tf.range(capacity), padding)[tf.newaxis], [epochs, 1])
+    orders = [random_order(examples, _fold_in(seed, epoch)) for epoch in range(epochs)]
+    return tf.stack([tf.pad(order, padding) for order in orders])
 
 
 def _fold_in(seed, data):

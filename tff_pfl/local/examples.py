@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 
@@ -54,4 +55,53 @@ def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructW
             ("size", tff.types.TensorType(np.int32)),
         ],
         Examples,
+    )
+
+
+def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
+    """The rows in random order, those that are examples first; int32 `[capacity]`.
+
+    The order does not depend on the number of padding rows.
+
+    Args:
+        examples: The client's examples.
+        seed: `int32[2]`.
+    """
+    capacity = tf.shape(examples.y)[0]
+    # Random int32 keys, sorted: key i depends on the seed and on i alone, not on capacity.
+    keys = tf.random.stateless_uniform([capacity], seed, minval=None, maxval=None, dtype=tf.int32)
+    keys = tf.where(tf.range(capacity) < examples.size, keys, tf.int32.min)
+    return tf.math.top_k(keys, k=capacity).indices
+
+
+def split_examples(
+    examples: Examples, share: float, *, seed: tuple[int, Any]
+) -> tuple[Examples, Examples]:
+    """Cuts a share off a client's examples; which ones depends on the seed and on the examples.
+
+    Args:
+        examples: The client's examples.
+        share: In (0, 1), of the second part, which is rounded up; but the first part has an example
+            if there is one.
+        seed: Two integers, the second of which may be a tensor.
+
+    Returns:
+        `(first, second)`; together they are `examples`, padding apart.
+    """
+    order = random_order(examples, tf.stack(seed))
+    capacity = tf.shape(examples.y)[0]
+
+    def first_size(size):
+        cut = tf.floor((1 - share) * tf.cast(size, tf.float32) + 1e-4)  # of 0.7 * 10, 7
+        cut = tf.cast(cut, tf.int32)
+        return tf.maximum(cut, tf.minimum(size, 1))
+
+    size = tf.convert_to_tensor(examples.size)
+    cut = first_size(size)
+    # Neither part of a client of fewer examples is larger than that of one of `capacity`.
+    first = order[: first_size(capacity)]
+    second = order[cut : cut + capacity - first_size(capacity)]
+    return tuple(
+        Examples(tf.gather(examples.x, rows), tf.gather(examples.y, rows), number)
+        for rows, number in ((first, cut), (second, size - cut))
     )

@@ -78,6 +78,8 @@ class LocalSGD:
         optimizer_state: Any = None,
         gradient: Callable[[Any, Any, Any], tuple[Any, Totals, Any]] | None = None,
         carry: Any = (),
+        learning_rate: float | None = None,
+        project: Callable[[Any], Any] | None = None,
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
@@ -94,6 +96,8 @@ class LocalSGD:
             gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, what a step descends
                 along in place of the gradient of the model's loss; `totals` are those of the model.
             carry: What `gradient` receives in the first step; then, what it returned in the last.
+            learning_rate: Overrides the optimizer's; it decays over rounds as that does.
+            project: Applied to the weights after each step.
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
@@ -102,7 +106,7 @@ class LocalSGD:
             raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
         if not optimizer_state:
             optimizer_state = self._initial_state(weights)
-        rate = self.learning_rate(context.round_num)
+        rate = self.learning_rate(context.round_num, learning_rate)
         optimizer_state = self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
         if epochs is None and steps is None:
@@ -121,6 +125,8 @@ class LocalSGD:
             if self.weight_decay:
                 direction = trees.add(direction, trees.scale(weights, self.weight_decay))
             optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
+            if project is not None:
+                weights = project(weights)
             return weights, optimizer_state, trees.add(totals, batch_totals), carry
 
         weights, optimizer_state, totals, carry = scan_batches(
@@ -140,10 +146,12 @@ class LocalSGD:
         """What a client keeps of its optimizer before its first step; `()` if nothing."""
         return self._initial_state(weights) if self.persist_optimizer_state else ()
 
-    def learning_rate(self, round_num) -> tf.Tensor:
-        """The learning rate of a round, a float32 scalar."""
-        state = self._initial_state(tf.constant(0.0))
-        rate = tf.cast(self.optimizer.get_hparams(state)["learning_rate"], tf.float32)
+    def learning_rate(self, round_num, first: float | None = None) -> tf.Tensor:
+        """The learning rate of a round, a float32 scalar; `first` overrides the optimizer's."""
+        if first is None:
+            state = self._initial_state(tf.constant(0.0))
+            first = self.optimizer.get_hparams(state)["learning_rate"]
+        rate = tf.cast(first, tf.float32)
         factor = tf.cast(self.learning_rate_decay, tf.float32) ** tf.cast(round_num, tf.float32)
         return rate * factor
 

@@ -46,6 +46,32 @@ def combine(weights: tf.Tensor, rows):
     )
 
 
+def copies(a, number: int):
+    """`number` times the same structure, stacked along a new leading axis."""
+    return tf.nest.map_structure(lambda leaf: tf.repeat(leaf[tf.newaxis], number, axis=0), a)
+
+
+def row(rows, index):
+    """One, or with indices `[m]` some, of `k` structures stacked along a leading axis."""
+    return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
+
+
+def put_rows(rows, indices: tf.Tensor, values):
+    """`rows` with those of distinct `indices`, `[m]`, replaced by `values`, stacked likewise."""
+    return tf.nest.map_structure(
+        lambda leaf, new: tf.tensor_scatter_nd_update(leaf, indices[:, tf.newaxis], new),
+        rows,
+        values,
+    )
+
+
+def scale_rows(rows, factors: tf.Tensor):
+    """`k` structures stacked along a leading axis, each times its entry of `factors`, `[k]`."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf * tf.reshape(factors, [-1] + [1] * (leaf.shape.rank - 1)), rows
+    )
+
+
 def zeros_like(a):
     """The zero vector of the space that `a` lives in."""
     return tf.nest.map_structure(tf.zeros_like, a)

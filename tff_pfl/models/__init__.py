@@ -3,6 +3,7 @@
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import KerasModelError, from_keras
 from tff_pfl.models.model import Mean, Model, Totals, Weights
+from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.partition import Partition, partition
 from tff_pfl.models.zoo import ZOO, build
 
@@ -12,10 +13,13 @@ __all__ = [
     "KerasModelError",
     "Mean",
     "Model",
+    "MultiBranch",
     "Partition",
     "Totals",
     "Weights",
     "build",
+    "distinct_seeds",
     "from_keras",
+    "multi_branch",
     "partition",
 ]

@@ -53,6 +53,7 @@ def compose_personalized_process(
     examples_type: tff.types.Type,
     global_weights: Callable[[Any], Any] | None = None,
     snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
+    client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> PersonalizedProcess:
     """Composes a federated algorithm from pure functions.
@@ -77,6 +78,7 @@ def compose_personalized_process(
         examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
         global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
         snapshot: `(S -> V)`, tensors by name, for people to look at; or `None`.
+        client_snapshot: `(C -> V)`, the same of a client's state.
         seed: Of all randomness of client work.
 
     Raises:
@@ -162,6 +164,14 @@ def compose_personalized_process(
     def personalize_clients(state, clients):
         return personalization.map(state.algorithm, state.round_num, clients, clients.state)
 
+    client_snapshot_fn = None
+    if client_snapshot is not None:
+        of_client = blocks.trace("client_snapshot", client_snapshot, client_type.state)
+
+        @tff.federated_computation(tff.types.FederatedType(client_type.state, tff.CLIENTS))
+        def client_snapshot_fn(states):
+            return tff.federated_map(of_client, states)
+
     def of_algorithm(what, fn):
         if fn is None:
             return None
@@ -174,6 +184,7 @@ def compose_personalized_process(
         personalize_fn=personalize_clients,
         global_weights_fn=of_algorithm("global_weights", global_weights),
         snapshot_fn=of_algorithm("snapshot", snapshot),
+        client_snapshot_fn=client_snapshot_fn,
     )
 
 

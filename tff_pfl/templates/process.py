@@ -64,6 +64,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
                              -> {W}@CLIENTS)
         global_weights    : (S -> W), or None
         snapshot          : (S -> V), or None
+        client_snapshot   : ({C}@CLIENTS -> {V}@CLIENTS), or None
 
     An algorithm whose clients keep nothing has an empty structure as `C`.
     """
@@ -77,6 +78,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         personalize_fn: tff.Computation,
         global_weights_fn: tff.Computation | None = None,
         snapshot_fn: tff.Computation | None = None,
+        client_snapshot_fn: tff.Computation | None = None,
     ):
         """Creates the process.
 
@@ -109,11 +111,18 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
                 _check_assignable(
                     fn.type_signature.parameter, state_type.member, f"`{name}` takes S, not placed"
                 )
+        if client_snapshot_fn is not None:
+            _check_assignable(
+                client_snapshot_fn.type_signature.parameter,
+                tff.types.FederatedType(client_type.state, tff.CLIENTS),
+                "`client_snapshot` takes {C}@CLIENTS",
+            )
         self._client_type = client_type
         self._initialize_client_fn = initialize_client_fn
         self._personalize_fn = personalize_fn
         self._global_weights_fn = global_weights_fn
         self._snapshot_fn = snapshot_fn
+        self._client_snapshot_fn = client_snapshot_fn
 
     @property
     def client_type(self) -> tff.types.StructType:
@@ -144,6 +153,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def snapshot(self) -> tff.Computation | None:
         """`(S -> V)`: what of the server's state people may want to look at, or `None`."""
         return self._snapshot_fn
+
+    @property
+    def client_snapshot(self) -> tff.Computation | None:
+        """`({C}@CLIENTS -> {V}@CLIENTS)`: what of clients' states to look at, or `None`."""
+        return self._client_snapshot_fn
 
 
 def _client_type(next_fn):

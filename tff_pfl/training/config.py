@@ -89,6 +89,7 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.evaluation = ml_collections.ConfigDict()
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
     config.evaluation.split = "test"  # or "validation", for tuning
+    config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
@@ -180,6 +181,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ("clients_per_round", 1),
         ("checkpoint_every", 1),
         ("evaluation.every", 0),
+        ("evaluation.fine_tune_epochs", 0),
         ("evaluation.clients_per_call", 1),
         ("new_clients.number", 0),
         ("new_clients.fine_tune_epochs", 0),
@@ -339,12 +341,12 @@ def build_new_clients_evaluation(
 def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
-    """The algorithm of a config, as a process."""
+    """The algorithm of a config, as a process; it evaluates fine-tuned models if that is asked."""
     hyperparameters = config.algorithm.to_dict()
     local = build_local(config)
     attack = scaled_uploads(tuple(config.attack.client_ids), config.attack.factor)
     with _values_of("algorithm"), exchanges_changed_by(attack):
-        return algorithms.build(
+        process = algorithms.build(
             hyperparameters.pop("name"),
             model,
             examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
@@ -354,3 +356,7 @@ def build_process(
             seed=config.seed,
             **hyperparameters,
         )
+    epochs = config.evaluation.fine_tune_epochs
+    if not epochs:
+        return process
+    return evaluation.fine_tuned(process, model, local, epochs=epochs, seed=config.seed)

@@ -38,7 +38,7 @@ def evaluate_program(
         run_dir: The run's output directory; nothing in it is changed.
         output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client.
         set_context: Sets the context in which TFF computations are executed.
-        **changes: Fields of `EvaluationOptions` that are other than the run's.
+        **changes: Keys of `config.evaluation` that are other than the run's.
 
     Returns:
         The exit code: 0, or 1 after an error that the user can mend.
@@ -69,18 +69,16 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         OutputDirectoryError: If there is no run, or none with a checkpoint.
         ConfigError: If the run's config is not one of this version.
     """
-    with restored_run(run_dir) as run:
-        try:
-            options = dataclasses.replace(configs.evaluation_options(run.config), **changes)
-        except ValueError as error:
-            raise configs.ConfigError(str(error)) from error
+    with restored_run(run_dir, **changes) as run:
+        options = configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
         columns = evaluator(run.server_state, run.source, is_last=True)
     result = {
         "run": run.title,
         "round_num": run.round_num,
-        "options": dataclasses.asdict(options),
+        "options": dataclasses.asdict(options)
+        | {"fine_tune_epochs": run.config.evaluation.fine_tune_epochs},
         "metrics": summarize(columns),
     }
     return result, columns
@@ -114,10 +112,14 @@ class RestoredRun(NamedTuple):
 
 
 @contextlib.contextmanager
-def restored_run(run_dir: str | os.PathLike) -> Iterator[RestoredRun]:
+def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[RestoredRun]:
     """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
 
     Nothing in the directory is changed; the states of clients can be read inside of the `with`.
+
+    Args:
+        run_dir: The run's output directory.
+        **changes: Keys of `config.evaluation` that are other than the run's.
 
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint.
@@ -125,6 +127,8 @@ def restored_run(run_dir: str | os.PathLike) -> Iterator[RestoredRun]:
     """
     store_path = os.path.join(run_dir, "checkpoint")
     config = configs.config_of_run(_settings(run_dir))
+    config.evaluation.update(changes)
+    configs.check_config(config)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     dataset, _ = configs.hold_out(config, configs.build_dataset(config))

@@ -92,9 +92,8 @@ def train(
         ForeignStateError: If it is one of another process.
     """
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
-    evaluator = evaluation.Evaluator(
-        process, model, dataset, evaluate or evaluation.EvaluationOptions()
-    )
+    options = evaluate or evaluation.EvaluationOptions()
+    evaluator = evaluation.Evaluator(process, model, dataset, options)
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
         process.client_state_type,
@@ -131,8 +130,15 @@ def train(
                     columns = evaluate_new_clients(state)
                     log.release_table("new_clients.csv", columns)
                     evaluated |= evaluation.summarize(columns)
-                if process.snapshot is not None:
-                    log.release_snapshot(round_num, process.snapshot(state))
+                snapshot = evaluation.take_snapshot(
+                    process,
+                    state,
+                    store,
+                    dataset.num_clients,
+                    clients_per_call=options.clients_per_call,
+                )
+                if snapshot:
+                    log.release_snapshot(round_num, snapshot)
                 metrics = metrics | evaluated
                 timings["evaluation_seconds"] = time.perf_counter() - start
                 progress["evaluations"].append([round_num, evaluated])

@@ -57,7 +57,7 @@ class MetricsLog:
         write_table(self._directory.file(name), columns)
 
     def release_snapshot(self, round_num: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes what there is to look at of the server's state, completely or not at all."""
+        """Writes what an algorithm has to show, completely or not at all."""
         path = self._directory.file("snapshots", f"round_{round_num:06d}.npz")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with whole_file(path, "wb") as file:

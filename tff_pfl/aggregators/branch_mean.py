@@ -1,0 +1,137 @@
+"""Means of which each part has weights of its own."""
+
+import collections
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+# Of the weights of a part, over all clients, below which nothing is known of it.
+_LEAST_WEIGHT = 1e-12
+
+
+class Shares(NamedTuple):
+    """What a client sends to a `BranchMeanFactory`.
+
+    Attributes:
+        value: Any structure of float tensors.
+        share: The weights of its parts: a structure whose leaves stand for a tensor, or for a
+            structure of tensors, in the same place of `value`. A leaf of rank `r` weighs the
+            entries of the first `r` axes, so that a scalar weighs all of a tensor, and one of
+            shape `[B]` its `B` branches.
+    """
+
+    value: Any
+    share: Any
+
+
+class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """The mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
+
+    `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum of the weights is below
+    1e-12: upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
+
+    It is made of two sums, for which any factory can stand: secure, compressed or private ones.
+
+    With `T` the type of `Shares.value` and `V` that of `Shares.share`, `next` is
+
+        (<value=F.state,share=G.state>@SERVER, {<value=T,share=V>}@CLIENTS, {float32}@CLIENTS
+         -> <state=<value=F.state,share=G.state>@SERVER, result=T@SERVER,
+             measurements=<value=F.measurements,share=G.measurements>@SERVER>)
+    """
+
+    def __init__(
+        self,
+        value_sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
+        share_sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
+    ):
+        """Creates the factory.
+
+        Args:
+            value_sum_factory: Of the sum above; default `tff.aggregators.SumFactory`.
+            share_sum_factory: Of the sum below; the same default.
+        """
+        self._value_sum = value_sum_factory or tff.aggregators.SumFactory()
+        self._share_sum = share_sum_factory or tff.aggregators.SumFactory()
+
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
+        """See the base class.
+
+        Raises:
+            TypeError: If `value_type` has not the fields of `Shares`, or its shares do not fit.
+        """
+        is_struct = isinstance(value_type, tff.types.StructType)
+        names = tff.structure.name_list_with_nones(value_type) if is_struct else None
+        if names != list(Shares._fields):
+            raise TypeError(f"A branch mean is of the fields {Shares._fields}, found {value_type}.")
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        def weigh(upload, weight):
+            share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
+            return Shares(_each_part(_times, share, upload.value), share)
+
+        @tff.tensorflow.computation(weigh.type_signature.result)
+        def divide(sums):
+            return _each_part(_divided_by, sums.share, sums.value)
+
+        value_sum = self._value_sum.create(weigh.type_signature.result.value)
+        share_sum = self._share_sum.create(weigh.type_signature.result.share)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_zip(
+                collections.OrderedDict(value=value_sum.initialize(), share=share_sum.initialize())
+            )
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.types.FederatedType(value_type, tff.CLIENTS),
+            tff.types.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def branch_mean(state, value, weight):
+            weighed = tff.federated_map(weigh, (value, weight))
+            values = value_sum.next(state.value, weighed.value)
+            shares = share_sum.next(state.share, weighed.share)
+            sums = Shares(values.result, shares.result)
+
+            def of_both(field):
+                both = collections.OrderedDict(
+                    value=getattr(values, field), share=getattr(shares, field)
+                )
+                return tff.federated_zip(both)
+
+            return tff.templates.MeasuredProcessOutput(
+                of_both("state"),
+                tff.federated_map(divide, tff.federated_zip(sums)),
+                of_both("measurements"),
+            )
+
+        return tff.templates.AggregationProcess(initialize, branch_mean)
+
+
+def _each_part(fn, share, value):
+    """`fn(share, tensor)` of each tensor of `value` and the leaf of `share` that stands for it."""
+    return tree.map_structure_up_to(
+        share,
+        lambda s, part: tf.nest.map_structure(lambda leaf: fn(_spread(s, leaf), leaf), part),
+        share,
+        value,
+    )
+
+
+def _spread(share, leaf):
+    """A share with trailing axes of 1, so that it multiplies the entries it stands for."""
+    if share.shape != leaf.shape[: share.shape.rank]:
+        raise TypeError(f"Shares of shape {share.shape} do not fit a tensor of {leaf.shape}.")
+    trailing = [1] * (leaf.shape.rank - share.shape.rank)
+    return tf.cast(tf.reshape(share, [*share.shape, *trailing]), leaf.dtype)
+
+
+def _times(share, leaf):
+    return share * leaf
+
+
+def _divided_by(share, leaf):
+    known = share >= _LEAST_WEIGHT
+    return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)

@@ -1,0 +1,197 @@
+"""pFedMB: Mori et al., "Personalized federated learning with multi-branch architecture",
+IJCNN 2023.
+
+Every linear layer `l` of the model has `B` branches `W_lb`, which the server holds, and every
+client a convex combination `alpha^i_l` of them in each layer: clients that are alike come to share
+branches (see `tff_pfl.models.multi_branch`). A round:
+
+    down    W, all branches
+    client  alpha^i <- LocalSGD(alpha^i) with W fixed
+            W^i      = LocalSGD(W) with the new alpha^i fixed
+    up      W^i - W,  alpha^i
+    server  W_lb <- sum_i n_i alpha^i_lb W^i_lb / sum_i n_i alpha^i_lb             (equation (5))
+            or, without weighing by alpha,  sum_i n_i W^i_lb / sum_i n_i           (equation (6))
+
+Both phases see the same batches. Sums are over the cohort; a branch that nobody in it uses keeps
+its value. Layers without branches are averaged by `n_i`. The personal model is the client's mixture
+of the current branches, for every client; `alpha` starts as 1 / B. The paper has no global model:
+here, it is the mixture of equal parts.
+
+How SGD stays on the simplex is not specified. "softmax": `alpha = softmax(a)`, and SGD moves the
+logits `a`; "projection": SGD moves alpha, and each step ends at the nearest point of the simplex.
+
+The gradient of a branch carries its coefficient, so that at first the mixture moves B times slower
+than a model of one branch would: the learning rate has to grow with B.
+
+B = 1: FedAvg. Clients with equal alpha that does not move: both averages are the same.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import BranchMeanFactory, Shares
+from tff_pfl.local import LocalSGD, project_to_simplex, trees
+from tff_pfl.models import Model, multi_branch
+from tff_pfl.names import check_names
+from tff_pfl.server import mean_update
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+)
+
+
+class OwnMixture(NamedTuple):
+    """Client state.
+
+    Attributes:
+        coefficients: float32 `[L, B]`, or `[1, B]` for one row that all layers share: the logits of
+            `alpha`, or `alpha` itself.
+        optimizers: What persists of the optimizers of coefficients and weights.
+    """
+
+    coefficients: Any
+    optimizers: Any
+
+
+class Parametrization(NamedTuple):
+    """How `alpha` is kept on the simplex.
+
+    Attributes:
+        initial: `(shape -> coefficients)`, those of equal parts.
+        alpha: `(coefficients -> alpha)`.
+        project: Applied to coefficients after each step, or `None`.
+    """
+
+    initial: Callable[[list[int]], tf.Tensor]
+    alpha: Callable[[tf.Tensor], tf.Tensor]
+    project: Callable[[tf.Tensor], tf.Tensor] | None
+
+
+_PARAMETRIZATIONS = {
+    "softmax": Parametrization(tf.zeros, tf.nn.softmax, None),
+    "projection": Parametrization(
+        lambda shape: tf.fill(shape, 1 / shape[-1]), tf.identity, project_to_simplex
+    ),
+}
+
+
+def build_pfedmb(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    branches: int = 5,
+    branched_layers: Iterable[str] | None = None,
+    shared_alpha: bool = False,
+    parametrization: str = "softmax",
+    alpha_weighted: bool = True,
+    alpha_learning_rate: float | None = None,
+    alpha_epochs: int | None = None,
+    init_scale: float = 1.0,
+    weighting: str = "num_examples",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds pFedMB.
+
+    A client's snapshot is its `alpha`, a row for each branched layer.
+
+    Args:
+        model: The model of one branch.
+        examples_type: TFF type of a client's examples.
+        local: The local training of alpha, without its weight decay, and of the branches.
+        branches: `B`; the paper has 5 in its study and tunes it up to 10.
+        branched_layers: Names of the layers that have branches; default all linear ones.
+        shared_alpha: Whether a client has one row of alpha for all layers, as in the paper's study.
+        parametrization: "softmax" or "projection".
+        alpha_weighted: Whether the server weighs by alpha.
+        alpha_learning_rate: Of alpha (or of its logits); default that of `local`.
+        alpha_epochs: Passes over the examples for alpha; default those of `local`.
+        init_scale: Factor of the initial branches; `sqrt(B)` keeps the scale of their mean.
+        weighting: Whether `n_i` is "num_examples", or 1: "uniform".
+        seed: Of the initial weights and of the order of batches.
+    """
+    check_names("parametrization", [parametrization], _PARAMETRIZATIONS)
+    if alpha_learning_rate is not None and not alpha_learning_rate >= 0:
+        raise ValueError(f"pFedMB needs alpha_learning_rate >= 0, got {alpha_learning_rate}.")
+    initial, alpha_of, project = _PARAMETRIZATIONS[parametrization]
+    branched = multi_branch(model, branches, layers=branched_layers, init_scale=init_scale)
+    shape = [1 if shared_alpha else len(branched.layers), branches]
+    # Weight decay is of weights: of logits, it would pull towards equal parts.
+    alpha_local = dataclasses.replace(local, weight_decay=0.0)
+
+    def client_init(client_id):
+        del client_id
+        coefficients = initial(shape)
+        optimized = (coefficients, branched.init(seed))
+        return OwnMixture(coefficients, tuple(map(local.optimizer_state, optimized)))
+
+    def client_work(weights, state, examples, context):
+        alpha_optimizer, weights_optimizer = state.optimizers
+        mixture = alpha_local.train(
+            branched.alpha_model(weights, alpha_of),
+            state.coefficients,
+            examples,
+            context,
+            epochs=alpha_epochs,
+            learning_rate=alpha_learning_rate,
+            project=project,
+            optimizer_state=alpha_optimizer,
+        )
+        alpha = alpha_of(mixture.weights)
+        trained = local.train(
+            branched.weights_model(alpha),
+            weights,
+            examples,
+            context,
+            optimizer_state=weights_optimizer,
+        )
+        change = trees.subtract(trained.weights, weights)
+        metrics = dict(trained.totals)
+        metrics.update((f"alpha_{name}", mean) for name, mean in mixture.totals.items())
+        return ClientOutput(
+            state=OwnMixture(mixture.weights, (mixture.optimizer_state, trained.optimizer_state)),
+            upload=Shares(change, shares(change, alpha)) if alpha_weighted else change,
+            weight=aggregation_weight(examples, weighting),
+            metrics=metrics,
+        )
+
+    def shares(weights, alpha):
+        rows = branched.rows(alpha)
+        return collections.OrderedDict((layer, rows.get(layer, 1.0)) for layer in weights)
+
+    def client_snapshot(state):
+        alpha = alpha_of(state.coefficients)
+        rows = {"all layers": alpha[0]} if shared_alpha else branched.rows(alpha)
+        return collections.OrderedDict((f"alpha/{layer}", row) for layer, row in rows.items())
+
+    return compose_personalized_process(
+        server_init=lambda: branched.init(seed),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=lambda weights: weights,
+                client_work=client_work,
+                aggregator=BranchMeanFactory() if alpha_weighted else tff.aggregators.MeanFactory(),
+                finalize=mean_update(),
+            )
+        ],
+        personalize=Personalization(
+            distribute=lambda weights: weights,
+            client_work=lambda weights, state, examples, context: branched.mix(
+                weights, alpha_of(state.coefficients)
+            ),
+        ),
+        global_weights=lambda weights: branched.mix(weights, branched.uniform()),
+        client_snapshot=client_snapshot,
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,135 @@
+"""Models whose linear layers have several branches, mixed by convex combinations."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.models.model import Model, Weights
+from tff_pfl.names import check_names
+
+# A layer that has one of these weights, and besides at most a bias, is linear in them.
+_LINEAR = ("kernel", "depthwise_kernel", "embeddings")
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiBranch:
+    """A model, some layers of which are convex combinations of `B` branches.
+
+    The weights of all branches are a structure like the model's, where each tensor of a branched
+    layer has a leading axis of `B`; other layers are as they were. Mixing coefficients `alpha` are
+    float32 `[L, B]`, a row for each of the `L` branched layers, or `[1, B]`, one row for all.
+
+    Since a layer is linear in its weights, to mix weights gives what to mix the outputs of the
+    branches would give, and a forward pass costs that of one ordinary layer.
+
+    Attributes:
+        model: The model of one branch.
+        branches: `B`.
+        layers: Names of the branched layers, in the model's order.
+        init_scale: Factor of the initial weights of branches; `sqrt(B)` makes up for that the mean
+            of `B` independent ones is shorter than each.
+    """
+
+    model: Model
+    branches: int
+    layers: tuple[str, ...]
+    init_scale: float = 1.0
+
+    def init(self, seed: int) -> Weights:
+        """The weights of all branches: the model's initial ones for different seeds.
+
+        The first branch, and layers without branches, are `model.init(seed)`.
+        """
+        drawn = [self.model.init(s) for s in distinct_seeds(seed, self.branches)]
+        weights = collections.OrderedDict(drawn[0])
+        for layer in self.layers:
+            stacked = tf.nest.map_structure(lambda *b: tf.stack(b), *[w[layer] for w in drawn])
+            weights[layer] = tf.nest.map_structure(lambda leaf: self.init_scale * leaf, stacked)
+        return weights
+
+    def uniform(self, rows: int | None = None) -> tf.Tensor:
+        """`alpha` that weighs all branches equally, of `L` rows or as many as are given."""
+        return tf.fill(
+            [len(self.layers) if rows is None else rows, self.branches], 1 / self.branches
+        )
+
+    def mix(self, weights: Weights, alpha: tf.Tensor) -> Weights:
+        """`W`, the model's weights: `W_l = sum_b alpha_lb W_lb` in branched layers."""
+        mixed = collections.OrderedDict(weights)
+        for layer, row in self.rows(alpha).items():
+            mixed[layer] = tf.nest.map_structure(
+                lambda leaf, row=row: tf.tensordot(row, leaf, axes=1), weights[layer]
+            )
+        return mixed
+
+    def rows(self, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The row of `alpha`, `[B]`, of each branched layer."""
+        alpha = tf.broadcast_to(alpha, [len(self.layers), self.branches])
+        return dict(zip(self.layers, tf.unstack(alpha), strict=True))
+
+    def weights_model(self, alpha: tf.Tensor) -> Model:
+        """The model as a function of the weights of all branches, `alpha` being constant."""
+        return dataclasses.replace(
+            self.model,
+            init=self.init,
+            apply=lambda weights, x, **options: self.model.apply(
+                self.mix(weights, alpha), x, **options
+            ),
+        )
+
+    def alpha_model(
+        self, weights: Weights, alpha: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    ) -> Model:
+        """The model as a function of what `alpha` is made of, all branches being constant."""
+        return dataclasses.replace(
+            self.model,
+            init=lambda seed: self.uniform(),
+            apply=lambda coefficients, x, **options: self.model.apply(
+                self.mix(weights, alpha(coefficients)), x, **options
+            ),
+        )
+
+
+def multi_branch(
+    model: Model, branches: int, *, layers: Iterable[str] | None = None, init_scale: float = 1.0
+) -> MultiBranch:
+    """Gives layers of a model several branches.
+
+    Args:
+        model: Any model.
+        branches: How many, 1 or more.
+        layers: Names of the layers that have branches. Default: all that are linear in their
+            weights, which are those of a kernel (or table of embeddings) and perhaps a bias: dense
+            and convolutional layers have branches, layers of normalisation have not.
+        init_scale: See `MultiBranch`.
+
+    Raises:
+        ValueError: If there is no such layer or no branch; for names, see `names.check_names`.
+    """
+    if isinstance(layers, str):
+        raise ValueError(f"layers takes names of layers, such as ({layers!r},), not a string.")
+    if layers is None:
+        layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
+    chosen = set(layers)
+    check_names(f"layer of model {model.name!r}", sorted(chosen), model.layers)
+    if not chosen:
+        raise ValueError(
+            f"{model.name!r} has no layer of a kernel and a bias; name some in layers."
+        )
+    if branches < 1 or not init_scale > 0:
+        raise ValueError(f"Need branches >= 1 and init_scale > 0, got {branches} and {init_scale}.")
+    ordered = tuple(name for name in model.layers if name in chosen)
+    return MultiBranch(model, branches, ordered, init_scale)
+
+
+def distinct_seeds(seed: int, number: int) -> list[int]:
+    """As many seeds, the first of which is `seed`: for models that start differently."""
+    others = np.random.SeedSequence(seed).generate_state(max(number - 1, 0))
+    return [seed, *(int(other >> 1) for other in others)]
+
+
+def _is_linear(names):
+    return len(names - {"bias"}) == 1 and not names.isdisjoint(_LINEAR)
