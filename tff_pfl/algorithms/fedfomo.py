@@ -19,7 +19,6 @@ initial weights. There is no global model.
 M = 1: Local, on the examples that are not for validation.
 """
 
-import collections
 from typing import Any, NamedTuple
 
 import tensorflow as tf

@@ -43,9 +43,8 @@ def fine_tuned(
     @tff.tensorflow.computation(tff.types.to_type(inputs_type))
     def tune(inputs):
         round_num, client_id = inputs["round_num"], inputs["client_id"]
-        context = ClientContext(
-            round_num, client_id, client_seed((seed, _BLOCK), round_num, client_id)
-        )
+        drawn = client_seed((seed, _BLOCK), round_num, client_id)
+        context = ClientContext(round_num, client_id, drawn)
         trained = local.train(
             model, inputs["weights"], inputs["data"], context, epochs=epochs, optimizer_state=()
         )

@@ -50,11 +50,9 @@ class MultiBranch:
             weights[layer] = tf.nest.map_structure(lambda leaf: self.init_scale * leaf, stacked)
         return weights
 
-    def uniform(self, rows: int | None = None) -> tf.Tensor:
-        """`alpha` that weighs all branches equally, of `L` rows or as many as are given."""
-        return tf.fill(
-            [len(self.layers) if rows is None else rows, self.branches], 1 / self.branches
-        )
+    def uniform(self) -> tf.Tensor:
+        """`alpha` that weighs all branches equally, one row for all layers."""
+        return tf.fill([1, self.branches], 1 / self.branches)
 
     def mix(self, weights: Weights, alpha: tf.Tensor) -> Weights:
         """`W`, the model's weights: `W_l = sum_b alpha_lb W_lb` in branched layers."""

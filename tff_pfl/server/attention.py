@@ -11,7 +11,7 @@ import tensorflow as tf
 def distance_attention(
     squared_distances: tf.Tensor, is_self: tf.Tensor, alpha: tf.Tensor, sigma: float
 ) -> tf.Tensor:
-    """FedAMP's `xi_ij = alpha A'(d_ij)` with `A'(x) = exp(-x / sigma) / sigma`, and `xi_ii` the rest.
+    """FedAMP's `xi_ij = alpha A'(d_ij)`, `A'(x) = exp(-x / sigma) / sigma`; `xi_ii` is the rest.
 
     Where the others of a row would come to more than 1, they are scaled to 1 and `xi_ii` is 0.
 

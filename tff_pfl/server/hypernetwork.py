@@ -106,7 +106,7 @@ class HypernetworkServer:
             embedding_gradients += self.weight_decay * embeddings
         optimizer, phi = self.optimizer.next(server.optimizer, server.phi, gradient)
         moved = embeddings - self.embedding_learning_rate * embedding_gradients
-        table = tf.tensor_scatter_nd_update(server.embeddings, ids[:, tf.newaxis], moved)
+        table = trees.put_rows(server.embeddings, ids, moved)
         return HypernetworkState(phi, table, optimizer), metrics
 
     def _gradients(self, phi, embeddings, changes):
