@@ -5,6 +5,7 @@
         [--populations=100,1000]
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
+    benchmark.py --branches [--num_branches=5]
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
 round of federated averaging takes, and a line with the ratios of their medians. Contenders take
@@ -41,6 +42,9 @@ gradients of seven times as many clients: the time of a round, and of its quadra
 
 With --pgfed_server, prints a line of PGFed on logistic regression: the time of a round, and of all
 that its server does: the messages of each client, and the new state.
+
+With --branches, prints a line for each kind of local step of pFedMB's LeNet: an ordinary one, one
+of the weights of all branches, and one of the coefficients that mix them.
 """
 
 import dataclasses
@@ -90,6 +94,10 @@ _PGFED_SERVER = flags.DEFINE_bool("pgfed_server", False, "Measure the server of 
 _POPULATION = flags.DEFINE_integer(
     "population", 1000, "Of --pgfed_server: clients of the federation.", lower_bound=1
 )
+_BRANCHES = flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.")
+_NUM_BRANCHES = flags.DEFINE_integer(
+    "num_branches", 5, "Of --branches: branches of each layer.", lower_bound=1
+)
 
 
 def main(argv):
@@ -125,6 +133,12 @@ def main(argv):
         workload = dataclasses.replace(benchmarks.MANY_CLIENTS, **chosen)
         population = _POPULATION.value
         _print(benchmarks.measure_pgfed_server(workload, population, rounds=_ROUNDS.value))
+        return
+    if _BRANCHES.value:
+        workload = dataclasses.replace(benchmarks.BRANCHED, **chosen)
+        branches = _NUM_BRANCHES.value
+        for record in benchmarks.measure_branches(workload, branches, rounds=_ROUNDS.value):
+            _print(record)
         return
     for name in _WORKLOADS.value:
         contenders = _CONTENDERS.value or workloads[name].default_contenders()

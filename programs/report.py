@@ -18,6 +18,11 @@ Who helps whom, for algorithms that learn it, such as PGFed; the matrices are th
 
     report.py --influence=DIR --output=FILE.png [--matrix=alpha]
 
+What clients mix their models of, for algorithms such as pFedMB: the parts of each layer, over the
+rounds; the clients are by default the first ones:
+
+    report.py --mixtures=DIR --output=FILE.png [--clients=0,5,1,6]
+
 The training loss of a client around the global model, if there is one, and around the client's own,
 on a plane of two random directions, both normalised filter by filter; the models are those of the
 last checkpoint, the client is by default the one with most training examples. The losses are also
@@ -44,6 +49,8 @@ _COLUMN = flags.DEFINE_string(
 )
 _INFLUENCE = flags.DEFINE_string("influence", None, "A run's output directory.")
 _MATRIX = flags.DEFINE_string("matrix", "alpha", "Of --influence: what is drawn.")
+_MIXTURES = flags.DEFINE_string("mixtures", None, "A run's output directory.")
+_CLIENTS = flags.DEFINE_list("clients", None, "Of --mixtures: ids of who is shown, in this order.")
 _OUTPUT = flags.DEFINE_string("output", None, "The picture, .png, .pdf or .svg.")
 _EXCLUDE_CLIENTS = flags.DEFINE_list("exclude_clients", [], "Ids of clients that are left out.")
 _LOG_SCALE = flags.DEFINE_bool("log_scale", False, "Draw on a logarithmic scale.")
@@ -69,6 +76,9 @@ def main(argv):
             print(_draw_histogram())
         elif _INFLUENCE.value is not None:
             training.plot_influence(_INFLUENCE.value, _OUTPUT.value, _MATRIX.value)
+        elif _MIXTURES.value is not None:
+            clients = None if _CLIENTS.value is None else map(int, _CLIENTS.value)
+            training.plot_mixtures(_MIXTURES.value, _OUTPUT.value, clients=clients)
         elif _LOSS_SURFACE.value is not None:
             print(f"numbers: {_draw_loss_surface()}")
         else:
@@ -128,14 +138,14 @@ def _is_picture(path):
     return path is None or path.endswith((".png", ".pdf", ".svg"))
 
 
-@flags.validator("exclude_clients", "Ids are integers.")
+@flags.multi_flags_validator(["exclude_clients", "clients"], "Ids are integers.")
 def _are_ids(values):
-    return all(value.isdecimal() for value in values)
+    return all(id_.isdecimal() for ids in values.values() for id_ in ids or ())
 
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("output")
     flags.mark_flags_as_mutual_exclusive(
-        ["runs", "histogram", "influence", "loss_surface"], required=True
+        ["runs", "histogram", "influence", "mixtures", "loss_surface"], required=True
     )
     app.run(main)

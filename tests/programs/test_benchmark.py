@@ -91,6 +91,16 @@ def test_the_server_of_pgfed():
     assert record["share_of_round"] == pytest.approx(share, abs=1e-3)
 
 
+def test_steps_of_branches():
+    workload = dataclasses.replace(benchmarks.BRANCHED, examples_per_client=10, batch_size=5)
+    records = list(benchmarks.measure_branches(workload, 3, rounds=2))
+    assert [record["step"] for record in records] == ["ordinary", "branches", "alpha"]
+    assert [record["branches"] for record in records] == [1, 3, 3]
+    medians = [record["seconds_per_step"]["median"] for record in records]
+    times = [record["times_ordinary"] for record in records]
+    assert times == pytest.approx([m / medians[0] for m in medians], rel=0.05)
+
+
 def test_states_of_all_clients_are_on_disk():
     point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
     record = benchmarks.measure_point(point)

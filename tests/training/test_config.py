@@ -21,7 +21,12 @@ CONFIGS = sorted(
     path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
 )
 # What stands before the algorithm in `--config=configs/NAME.py:`.
-CHOICES = {"fedpg": "dir,fmnist,", "pgfed": "cifar10,25,", "plgu": "cifar10,10,"}
+CHOICES = {
+    "fedpg": "dir,fmnist,",
+    "pgfed": "cifar10,25,",
+    "plgu": "cifar10,10,",
+    "pfedmb": "dirichlet,15,",
+}
 
 
 def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:

@@ -1,13 +1,21 @@
 """What a round costs: of the same federated averaging by contenders; and as federations grow."""
 
+from tff_pfl.benchmarks.branches import measure_branches
 from tff_pfl.benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
 from tff_pfl.benchmarks.descent import measure_descent
 from tff_pfl.benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
 from tff_pfl.benchmarks.pgfed_server import measure_pgfed_server
 from tff_pfl.benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
-from tff_pfl.benchmarks.workloads import DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS, Workload
+from tff_pfl.benchmarks.workloads import (
+    BRANCHED,
+    DESCENT_WORKLOADS,
+    MANY_CLIENTS,
+    WORKLOADS,
+    Workload,
+)
 
 __all__ = [
+    "BRANCHED",
     "CONTENDERS",
     "DESCENT_WORKLOADS",
     "MANY_CLIENTS",
@@ -20,6 +28,7 @@ __all__ = [
     "check_same_work",
     "machine",
     "measure",
+    "measure_branches",
     "measure_descent",
     "measure_pgfed_server",
     "measure_point",

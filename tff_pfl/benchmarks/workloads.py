@@ -114,6 +114,19 @@ MANY_CLIENTS = Workload(
     contenders=(),
 )
 
+# pFedMB's network, and a client of its federation of 15.
+BRANCHED = Workload(
+    network="lenet",
+    options={},
+    image_shape=(32, 32, 3),
+    clients=1,
+    examples_per_client=2667,
+    epochs=1,
+    batch_size=64,
+    learning_rate=0.05,
+    contenders=(),
+)
+
 WORKLOADS: dict[str, Workload] = {
     # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
     "linear": Workload(

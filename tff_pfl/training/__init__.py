@@ -16,11 +16,13 @@ from tff_pfl.training.config import (
 from tff_pfl.training.curves import plot_curves, read_curve
 from tff_pfl.training.evaluate import evaluate_program, evaluate_run
 from tff_pfl.training.histograms import plot_histograms, read_distribution
-from tff_pfl.training.influence import plot_influence, read_snapshots
+from tff_pfl.training.influence import plot_influence
 from tff_pfl.training.loop import Evaluation, Result, train
 from tff_pfl.training.loss_surface import loss_surfaces_of_run, plot_loss_surfaces
+from tff_pfl.training.mixtures import plot_mixtures
 from tff_pfl.training.program import USER_ERRORS, parse_flags, run_program
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
+from tff_pfl.training.snapshots import read_snapshots, snapshot_names
 from tff_pfl.training.summary import read_summary, table, write_summary
 
 __all__ = [
@@ -47,12 +49,14 @@ __all__ = [
     "plot_histograms",
     "plot_influence",
     "plot_loss_surfaces",
+    "plot_mixtures",
     "read_curve",
     "read_distribution",
     "read_snapshots",
     "read_summary",
     "resolved",
     "run_program",
+    "snapshot_names",
     "table",
     "train",
     "with_algorithm",

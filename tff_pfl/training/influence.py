@@ -5,38 +5,10 @@ import os
 import numpy as np
 
 from tff_pfl.data import Partition
-from tff_pfl.names import unknown_name
-from tff_pfl.training.curves import files_of_rounds
 from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.snapshots import read_snapshots
 
 _MOST_PANELS = 4
-
-
-def read_snapshots(
-    run_dir: str | os.PathLike, name: str = "alpha"
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """`(rounds, arrays)`: one array of a run's snapshots, at each evaluation.
-
-    Args:
-        run_dir: The run's output directory.
-        name: Of the array, as the algorithm calls it.
-
-    Raises:
-        OutputDirectoryError: If there are no snapshots, or they have no such array.
-    """
-    paths = files_of_rounds(run_dir, "snapshots", ".npz")
-    if not paths:
-        raise OutputDirectoryError(
-            f"{run_dir} has no snapshots/round_*.npz: its algorithm has nothing to show, or it was "
-            "not evaluated yet."
-        )
-    arrays = []
-    for path in paths.values():
-        with np.load(path) as snapshot:
-            if name not in snapshot:
-                raise OutputDirectoryError(unknown_name(f"array of {path}", name, list(snapshot)))
-            arrays.append(snapshot[name])
-    return np.array(list(paths)), arrays
 
 
 def plot_influence(
