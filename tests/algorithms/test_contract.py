@@ -2,6 +2,7 @@
 
 import collections
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tests.federation import (
 from tff_pfl.algorithms import ALGORITHMS, build, builder, hyperparameters
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import Examples, examples_type
+from tff_pfl.local import Examples, examples_type, trees
 from tff_pfl.templates import PersonalizedProcess
 
 # These switch on one of two options which another algorithm of the table switches on both, or an
@@ -34,11 +35,20 @@ CASES = [(name, {}) for name in ALGORITHMS if name not in COVERED] + [
     ("fedper", {"personal_layers": ("dense1", "head")}),
 ]
 # Where the defaults do not suit these tests: the learning rate is large; all examples are to count.
-OPTIONS = {"pfedme": {"lambda_": 1.0}, "plgu_grep": {"body_steps": None}}
+# FedAMP's pull is next to nothing.
+PULL = {"lambda_": 0.1, "alpha": 0.3}
+OPTIONS = {
+    "fedamp": {**PULL, "sigma": 1.0, "distance_scale": "median"},
+    "heur_fedamp": PULL,
+    "pfedme": {"lambda_": 1.0},
+    "plgu_grep": {"body_steps": None},
+}
 # Their rounds draw nothing: they use each client's exact gradient.
 EXACT = ("fedpg", "s_fedpg")
 # Every client's weights are generated.
 GENERATED = ("pfedhn", "pfedhn_pc", "plgu_ghn")
+# The server hears who takes part before they train.
+ANNOUNCED = ("fedamp", "heur_fedamp")
 
 
 class Subject:
@@ -193,16 +203,21 @@ def test_a_client_that_is_not_finite_is_left_out_and_counted(subject, bad):
         client._replace(data=client.data._replace(x=client.data.x.astype(np.float32)))
         for client in make_clients(process, [6, 5, 9])
     ]
-    clients[1].data.x[2, 0, 0, 0] = bad
+    clients[1].data.x[2:4, 0, 0, 0] = bad  # one of these may be for validation
     state = process.initialize()
     output = process.next(state, clients)
+    assert_equal(output.clients[1], clients[1].state)
+    assert output.metrics["train"]["num_nonfinite"] == 1
+    assert output.metrics["train"]["num_empty"] == 0
+    if subject.name in ANNOUNCED:  # it was a neighbour of the others
+        assert all(np.all(np.isfinite(leaf)) for leaf in leaves(output))
+        for i, own in enumerate(output.clients):
+            assert_equal(trees.row(output.state.algorithm.models, i), own.model)
+        return
     without = process.next(state, [clients[0], clients[2]])
     assert_equal(output.state, without.state)
     assert_equal(output.clients[0::2], without.clients)
-    assert_equal(output.clients[1], clients[1].state)
     assert_equal(_without_counts(output.metrics), _without_counts(without.metrics))
-    assert output.metrics["train"]["num_nonfinite"] == 1
-    assert output.metrics["train"]["num_empty"] == 0
 
 
 def test_a_cohort_of_clients_without_examples_keeps_the_server_state(subject):
@@ -225,9 +240,15 @@ def test_a_client_never_seen(subject):
         assert all(np.all(np.isfinite(leaf)) for leaf in leaves(weights))
     elif process.global_weights is not None:
         assert_equal(weights, process.global_weights(state))
+    elif subject.name == "ifca":
+        models = state.algorithm.models
+        assert any(
+            all(map(np.array_equal, leaves(weights), leaves(trees.row(models, j))))
+            for j in range(2)
+        )
     else:  # what is personal is as it was at the start, for all clients
         initial = subject.model.init(3)
-        shared = state.algorithm or {}
+        shared = state.algorithm if isinstance(state.algorithm, Mapping) else {}
         assert_equal(weights, {layer: shared.get(layer, initial[layer]) for layer in initial})
 
 
@@ -262,6 +283,23 @@ def test_bytes_are_those_of_the_model(subject):
     elif subject.name in GENERATED:
         head = 4 * (5 * 3 + 3) if subject.name == "pfedhn_pc" else 0
         expected = (model_bytes - head, model_bytes - head + weight_bytes + 4)
+    elif subject.name in ANNOUNCED:  # in the second exchange; in the first, the id
+        expected = (model_bytes, model_bytes + 2 * (4 + weight_bytes))
+    elif subject.name == "fedfomo":
+        # Others' models, ids and whether there is one. Own model and id, their ids, M ratings.
+        others = 4
+        expected = (
+            others * (model_bytes + 4 + 1),
+            model_bytes + 4 + 4 * others + 4 * (1 + others) + weight_bytes,
+        )
+    elif subject.name == "ifca":  # all models; change and cluster
+        expected = (2 * model_bytes, model_bytes + 4 + weight_bytes)
+    elif subject.name == "pfedmb":  # all branches; their changes and each layer's alpha
+        branches, layers = 5, 2
+        expected = (
+            branches * model_bytes,
+            branches * model_bytes + layers * branches * 4 + weight_bytes,
+        )
     elif subject.name in ("fedper", "fedrep", "plgu_grep"):
         head = 4 * (5 * 3 + 3)
         shared = {None: model_bytes - head, (): model_bytes}.get(

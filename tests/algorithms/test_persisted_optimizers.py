@@ -21,7 +21,15 @@ DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
 A = [spd(DIM, seed) for seed in range(3)]
 C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
 # Without its pull, Ditto's own models are those of Local.
-ALGORITHMS = {"fedavg": {}, "local": {}, "fedper": {}, "ditto": {"lambda_": 0.0}, "pgfed": {}}
+ALGORITHMS = {
+    "fedavg": {},
+    "local": {},
+    "fedper": {},
+    "ditto": {"lambda_": 0.0},
+    "pgfed": {},
+    "fedamp": {},
+    "fedfomo": {"num_models": 2},
+}
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 

@@ -1,9 +1,15 @@
 """Tests of `tff_pfl.local.examples`."""
 
 import numpy as np
+import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.local import Examples, examples_type
+from tff_pfl.local import Examples, examples_type, split_examples
+
+SIZES = (0, 1, 2, 5, 10, 600)
+# By share: of clients of `SIZES`, the first part's.
+FIRST_SIZES = {0.2: (0, 1, 1, 4, 8, 480), 0.3: (0, 1, 1, 3, 7, 420), 0.5: (0, 1, 1, 2, 5, 300)}
 
 
 def test_the_type_is_that_of_the_tuple():
@@ -20,3 +26,93 @@ def test_the_type_is_that_of_the_tuple():
 
     rows = np.zeros([3, 2], np.uint8), np.zeros([3], np.int32)
     assert fields(Examples(*rows, np.int32(2))) == 2
+
+
+def make_examples(size, padding=0):
+    """Example `k` has label `k` and input `[k, -k]`; padding is poison."""
+    x = np.full([size + padding, 2], np.nan, np.float32)
+    y = np.full([size + padding], -7, np.int32)
+    x[:size], y[:size] = np.arange(size)[:, np.newaxis] * [1, -1], np.arange(size)
+    return Examples(tf.constant(x), tf.constant(y), tf.constant(size))
+
+
+def labels(examples):
+    """Of the examples, in their order; inputs are those that belong to them."""
+    size = int(examples.size)
+    assert len(examples.x) == len(examples.y) >= size
+    y = np.asarray(examples.y)[:size]
+    np.testing.assert_array_equal(examples.x[:size], y[:, np.newaxis] * [1, -1])
+    return y.tolist()
+
+
+def split(examples, share=0.2, seed=(3, 4)):
+    first, second = split_examples(examples, share, seed=seed)
+    assert isinstance(first, Examples) and isinstance(second, Examples)
+    return labels(first), labels(second)
+
+
+@pytest.mark.parametrize("share", FIRST_SIZES)
+def test_two_parts_of_the_documented_sizes_are_all_examples(share):
+    for size, first_size in zip(SIZES, FIRST_SIZES[share], strict=True):
+        first, second = split(make_examples(size), share)
+        assert len(first) == first_size
+        assert sorted(first + second) == list(range(size))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.25, 0.3, 0.5, 0.7, 0.9, 0.95])
+def test_the_first_part_is_rounded_down_but_has_an_example_if_there_is_one(share):
+    for size in range(60):
+        first_size = max((100 - round(100 * share)) * size // 100, min(size, 1))
+        first, second = split_examples(make_examples(size, padding=3), share, seed=(3, 4))
+        assert (first.size, second.size) == (first_size, size - first_size)
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.35, 180), (0.41, 100), (0.48, 225)])
+def test_whole_numbers_are_not_rounded_to_the_next(share, size):
+    """Although their product in float32 is a little less."""
+    assert np.floor(np.float32(1 - share) * np.float32(size)) == round((1 - share) * size) - 1
+    first, _ = split_examples(make_examples(size), share, seed=(3, 4))
+    assert first.size == round((1 - share) * size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("share", FIRST_SIZES)
+def test_parts_do_not_depend_on_padding(share, size):
+    expected = split(make_examples(size), share)
+    for padding in (1, 2, 7, 200):
+        assert split(make_examples(size, padding), share) == expected
+
+
+def test_of_the_largest_client_no_part_has_padding():
+    """Parts are as long as those of a client of as many examples as there are rows."""
+    first, second = split_examples(make_examples(3, padding=7), 0.3, seed=(3, 4))
+    assert (len(first.y), len(second.y)) == (7, 3)
+    assert (first.size, second.size) == (2, 1)
+
+
+def test_a_split_is_a_function_of_both_seeds():
+    examples = make_examples(20)
+    assert split(examples) == split(examples, seed=(3, tf.constant(4)))
+    seconds = [split(examples, seed=seed)[1] for seed in ((3, 4), (3, 5), (4, 4), (0, 0))]
+    assert len(set(map(tuple, map(sorted, seconds)))) == 4
+
+
+def test_each_example_is_as_likely_in_the_second_part():
+    def second(client_id):
+        return split_examples(examples, 0.2, seed=(1, client_id))[1].y
+
+    examples = make_examples(10)
+    drawn = tf.function(lambda: tf.map_fn(second, tf.range(1500)))()
+    # Binomial(1500, 1/5): mean 300, standard deviation 15.5.
+    np.testing.assert_allclose(np.bincount(np.ravel(drawn), minlength=10), 300, atol=70)
+
+
+def test_in_a_computation_the_number_of_rows_may_be_unknown():
+    @tff.tensorflow.computation(examples_type([2], np.float32), np.int32)
+    def cut(examples, client_id):
+        return split_examples(examples, 0.3, seed=(3, client_id))
+
+    for size in (0, 1, 10):
+        examples = make_examples(size, padding=4)
+        parts = cut(Examples(*map(np.asarray, examples)), np.int32(4))
+        assert tuple(map(labels, parts)) == split(examples, 0.3)

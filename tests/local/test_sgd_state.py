@@ -185,3 +185,64 @@ def test_the_rate_of_a_round_is_that_of_a_persisted_state_too():
         weights, state = result.weights, result.optimizer_state
     rates = np.repeat([ETA, ETA / 2, ETA / 8], K)
     np.testing.assert_allclose(vector_of(weights), heavy_ball(rates)[-1], rtol=1e-5, atol=1e-6)
+
+
+class TestLearningRate:
+    def test_it_takes_the_place_of_the_optimizers(self):
+        for local in (FRESH, PERSISTING):
+            found = train(local, learning_rate=0.3, optimizer_state=())
+            expected = heavy_ball([0.3] * K)[-1]
+            np.testing.assert_allclose(vector_of(found.weights), expected, rtol=1e-5, atol=1e-6)
+
+    def test_it_decays_as_that_does(self):
+        local = dataclasses.replace(FRESH, learning_rate_decay=0.9)
+        for round_num in (0, 2):
+            found = train(local, round_num=round_num, learning_rate=0.3)
+            expected = heavy_ball([0.3 * 0.9**round_num] * K)[-1]
+            np.testing.assert_allclose(vector_of(found.weights), expected, rtol=1e-5, atol=1e-6)
+
+    def test_that_of_the_optimizer_is_the_default(self):
+        assert_equal(train(FRESH, learning_rate=ETA), train(FRESH))
+        assert_equal(train(FRESH, learning_rate=0.0).weights, START)
+
+    def test_it_is_of_one_call(self):
+        """The state that persists goes on with the optimizer's own rate."""
+        first = train(PERSISTING, optimizer_state=(), learning_rate=0.3)
+        second = train(PERSISTING, first.weights, optimizer_state=first.optimizer_state)
+        expected = heavy_ball([0.3] * K + [ETA] * K)[-1]
+        np.testing.assert_allclose(vector_of(second.weights), expected, rtol=1e-5, atol=1e-6)
+
+
+class TestProjection:
+    def project(self, weights):
+        """To a ball, out of which every step of the test leads."""
+        norm = tf.linalg.global_norm(tf.nest.flatten(weights))
+        return tf.nest.map_structure(lambda w: w * tf.minimum(1.0, 0.3 / norm), weights)
+
+    def test_after_each_step_and_the_next_starts_from_there(self):
+        w, u = W, np.zeros(3)
+        for _ in range(K):
+            u = 0.9 * u + A @ (w - C)
+            w = w - ETA * u
+            assert np.linalg.norm(w) > 0.31
+            w = 0.3 * w / np.linalg.norm(w)
+        end = heavy_ball([ETA] * K)[-1]
+        assert np.linalg.norm(0.3 * end / np.linalg.norm(end) - w) > 0.01
+        found = train(FRESH, project=self.project)
+        np.testing.assert_allclose(vector_of(found.weights), w, rtol=1e-5)
+
+    @pytest.mark.parametrize("capacity", [5, 12])
+    def test_as_often_as_there_are_steps(self, capacity):
+        """5 examples in batches of 2, whatever the padding."""
+        found = train(
+            FRESH,
+            size=5,
+            capacity=capacity,
+            learning_rate=0.0,
+            project=lambda weights: tf.nest.map_structure(lambda w: w + 1.0, weights),
+        )
+        np.testing.assert_allclose(vector_of(found.weights), W + 3 * K, rtol=1e-6)
+
+    def test_not_where_there_is_no_step(self):
+        for options in ({"size": 0}, {"epochs": 0}):
+            assert_equal(train(FRESH, project=self.project, **options).weights, START)

@@ -116,3 +116,60 @@ def test_rows_can_be_added_to_no_rows():
         return trees.no_rows([3], tf.float32)
 
     np.testing.assert_array_equal(add_ones(add_ones(nothing())), np.ones([2, 3]))
+
+
+STACKED = {
+    "matrix": tf.reshape(tf.range(12.0), [3, 2, 2]),
+    "and": (tf.constant([7, 8, 9]), {"a": tf.constant([[0.5], [1.5], [2.5]], tf.float16)}),
+}
+
+
+def assert_rows(actual, rows):
+    """That structures stacked along a leading axis are those of `STACKED` of these numbers."""
+    tf.nest.assert_same_structure(actual, STACKED)
+    for leaf, all_rows in zip(tf.nest.flatten(actual), tf.nest.flatten(STACKED), strict=True):
+        assert leaf.dtype == all_rows.dtype
+        np.testing.assert_array_equal(leaf, all_rows.numpy()[rows])
+
+
+def test_rows_are_taken_by_one_index_or_by_some():
+    for one in range(3):
+        assert_rows(trees.row(STACKED, one), one)
+        assert_rows(trees.row(STACKED, tf.constant(one)), one)
+    for some in ([2, 0], [1, 1, 2, 0], [1]):
+        assert_rows(trees.row(STACKED, tf.constant(some)), some)
+    assert_rows(trees.row(STACKED, tf.zeros([0], tf.int32)), slice(0))
+
+
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_copies_are_equal_rows(number):
+    copies = trees.copies(trees.row(STACKED, 1), number)
+    assert_rows(copies, [1] * number)
+
+
+def test_copies_of_a_scalar_are_a_vector():
+    np.testing.assert_array_equal(trees.copies(tf.constant(2.5), 3), [2.5, 2.5, 2.5])
+
+
+def test_rows_that_are_put_are_there_and_others_stay():
+    new = trees.row(STACKED, tf.constant([0, 1]))
+    assert_rows(trees.put_rows(STACKED, tf.constant([2, 0]), new), [1, 1, 0])
+    none = tf.zeros([0], tf.int32)
+    assert_rows(trees.put_rows(STACKED, none, trees.row(new, none)), [0, 1, 2])
+
+
+def test_each_row_is_scaled_by_its_own_factor():
+    rng = np.random.default_rng(0)
+    shapes = ((3,), (3, 4), (3, 2, 1, 5))
+    rows = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
+    factors = np.array([2.0, 0.0, -0.5], np.float32)
+    for scaled, row in zip(trees.scale_rows(rows, tf.constant(factors)), rows, strict=True):
+        np.testing.assert_array_equal(scaled, np.einsum("k,k...->k...", factors, row))
+
+
+def test_rows_are_combined_with_their_weights():
+    rows = {"matrix": STACKED["matrix"], "half": STACKED["and"][1]["a"]}
+    combined = trees.combine(tf.constant([2.0, 0.0, -1.0]), rows)
+    np.testing.assert_array_equal(combined["matrix"], [[-8.0, -7.0], [-6.0, -5.0]])
+    assert combined["half"].dtype == tf.float16
+    np.testing.assert_array_equal(combined["half"], [-1.5])

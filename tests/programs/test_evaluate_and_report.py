@@ -27,6 +27,7 @@ def test_evaluate(run_dir, tmp_path):
         f"--output={output}",
         "--synthetic=0,0.5",
         "--subsample",
+        "--fine_tune_epochs=2",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -35,13 +36,16 @@ def test_evaluate(run_dir, tmp_path):
     assert lines[-1] == f"results: {output}.json, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
     assert result["options"]["subsample"] is True
+    assert result["options"]["fine_tune_epochs"] == 2
     final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))
     assert len(clients) == 4
+    name = "global/local_test/accuracy_mean"
+    assert result["metrics"][name] == pytest.approx(final[name])
+    tuned = "personalized/local_test/loss_mean"
+    assert result["metrics"][tuned] < final[tuned] - 0.01
     for model in ("personalized", "global"):
-        name = f"{model}/local_test/accuracy"
-        assert result["metrics"][f"{name}_mean"] == pytest.approx(final[f"{name}_mean"])
         for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
             assert any(line.strip().startswith(f"{model}/{pool}/accuracy") for line in lines)
             for client in clients:
@@ -141,6 +145,11 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         "Fractions are numbers in [0, 1].": [*evaluate, "--run_dir=run", "--synthetic=0.5,1.5"],
         "--synthetic=['half']: Fractions are": [*evaluate, "--run_dir=run", "--synthetic=half"],
         "flag --split=train: value should be": [*evaluate, "--run_dir=run", "--split=train"],
+        "flag --fine_tune_epochs=-1: -1 is not": [
+            *evaluate,
+            "--run_dir=run",
+            "--fine_tune_epochs=-1",
+        ],
         "no_run has no config.json of a run": [*evaluate, "--run_dir=no_run"],
         "Flag --run_dir must have a value": evaluate,
         "Each is NAME:DIR.": [*report, f"--runs={run_dir}"],
@@ -151,9 +160,14 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             f"--runs=a:{run_dir}",
             "--column=global/local_test/los",
         ],
-        "Exactly one of (runs, histogram, influence, loss_surface) must have a value": report,
+        "one of (runs, histogram, influence, mixtures, loss_surface) must have a value": report,
         "flags runs=['a:": [*report, f"--runs=a:{run_dir}", f"--influence={run_dir}"],
         "has no snapshots": [*report, f"--influence={run_dir}"],
+        "clients=['0', 'x']: Ids are integers.": [
+            *report,
+            f"--mixtures={run_dir}",
+            "--clients=0,x",
+        ],
         "--histogram=['run']: Each is NAME:DIR.": [*report, "--histogram=run"],
         "--runs=[]: Each is NAME:DIR.": [*report, "--runs="],
         "A picture ends in .png, .pdf or .svg.": [report[0], "--output=x.npz", "--influence=run"],

@@ -48,6 +48,11 @@ def global_weights(state):
     return state
 
 
+@tff.federated_computation(tff.types.FederatedType(np.int32, tff.CLIENTS))
+def client_snapshot(states):
+    return states
+
+
 def build(initialize=initialize, next_round=next_round, **changes):
     arguments = {
         "initialize_client_fn": initialize_client,
@@ -66,6 +71,8 @@ def test_properties():
     tff.test.assert_types_identical(process.client_type, CLIENT)
     tff.test.assert_types_identical(process.client_state_type, tff.types.TensorType(np.int32))
     assert build(global_weights_fn=None).global_weights is None
+    assert process.client_snapshot is None
+    assert build(client_snapshot_fn=client_snapshot).client_snapshot is client_snapshot
 
 
 def test_next_takes_clients():
@@ -114,3 +121,21 @@ def test_the_other_computations_fit():
 
     with pytest.raises(ProcessSignatureError, match="`personalize` takes what `next` takes"):
         build(personalize_fn=without_state)
+
+
+def test_a_snapshot_of_clients_takes_their_states():
+    @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
+    def of_other_states(states):
+        return states
+
+    @tff.federated_computation(tff.types.FederatedType(np.int32, tff.SERVER))
+    def at_server(states):
+        return states
+
+    @tff.federated_computation(CLIENTS)
+    def of_clients(clients):
+        return clients.state
+
+    for wrong in (of_other_states, at_server, of_clients, initialize_client):
+        with pytest.raises(ProcessSignatureError, match=r"`client_snapshot` takes {C}@CLIENTS"):
+            build(client_snapshot_fn=wrong)

@@ -2,10 +2,11 @@ import importlib
 import pathlib
 
 import ml_collections
+import numpy as np
 import pytest
 
-from tests.federation import make_client
-from tff_pfl import algorithms, models
+from tests.federation import assert_equal, make_client
+from tff_pfl import algorithms, evaluation, models
 from tff_pfl.training import (
     ConfigError,
     build_dataset,
@@ -49,7 +50,7 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm):
     if name != "digits" and algorithm not in ("ditto", "plgu_lf"):
         return  # nothing but hyper-parameters that are built with one config could differ
     # Shrunk to digits and a small network of as many layers as are personal, it builds.
-    config.data.update(name="digits", num_clients=5)
+    config.data.update(name="digits", num_clients=5, num_validation=0)
     config.data.dirichlet.min_examples = 1
     config.clients_per_round = 2
     config.model = {"name": "mlp", "options": {"hidden": (4,) * 4}}
@@ -132,6 +133,10 @@ def changed(**changes):
         ({"rounds": 0}, "config.rounds must be at least 1, got 0"),
         ({"local__batch_size": 0}, "config.local.batch_size must be at least 1, got 0"),
         ({"evaluation__every": -1}, "config.evaluation.every must be at least 0"),
+        (
+            {"evaluation__fine_tune_epochs": -1},
+            "config.evaluation.fine_tune_epochs must be at least 0, got -1",
+        ),
         ({"seed": -1}, "config.seed must be at least 0"),
         (
             {"evaluation__generalization": "lats"},
@@ -185,6 +190,21 @@ def test_attackers_are_those_of_the_config():
     process = build_process(config, build_model(config, dataset), dataset)
     clients = [make_client(process, i, dataset.examples(i)) for i in range(6)]
     assert process.next(process.initialize(), clients).metrics["train"]["num_nonfinite"] == 2
+
+
+def test_models_are_fine_tuned_before_evaluation_as_the_config_says():
+    config = small()
+    config.seed = 3
+    dataset = build_dataset(config)
+    model = build_model(config, dataset)
+    plain = build_process(config, model, dataset)
+    config.evaluation.fine_tune_epochs = 2
+    process = build_process(config, model, dataset)
+    expected = evaluation.fine_tuned(plain, model, build_local(config), epochs=2, seed=3)
+    state, client = plain.initialize(), make_client(plain, 1, dataset.examples(1))
+    (weights,) = process.personalize(state, [client])
+    assert_equal([weights], expected.personalize(state, [client]))
+    assert np.any(weights["head"]["bias"] != plain.global_weights(state)["head"]["bias"])
 
 
 def test_more_classes_a_client_than_there_are():

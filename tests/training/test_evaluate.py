@@ -9,6 +9,7 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.training import (
+    ConfigError,
     OutputDirectoryError,
     evaluate_program,
     evaluate_run,
@@ -66,6 +67,28 @@ def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
             )
     assert len(columns["client_id"]) == 4
     assert files(run) == before
+
+
+def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path):
+    """It changes nothing but what is evaluated as personal."""
+    tuned = str(tmp_path / "tuned")
+    config = tiny_config(evaluation={"fine_tune_epochs": 3})
+    assert run_program(config, tuned, set_context=keep_the_context) == 0
+    final = json.loads((tmp_path / "tuned" / "summary.json").read_text())["final"]["metrics"]
+    plain, plain_columns = evaluate_run(str(run))
+    result, columns = evaluate_run(tuned)
+    for name, value in result["metrics"].items():
+        assert final[name] == pytest.approx(value, rel=1e-6)
+    for name, column in columns.items():
+        if not name.startswith("personalized/"):
+            np.testing.assert_array_equal(column, plain_columns[name])
+    loss = "personalized/local_test/loss"
+    assert np.all(columns[loss] != plain_columns[loss])
+    changed, columns = evaluate_run(tuned, fine_tune_epochs=0)
+    for name, column in columns.items():
+        np.testing.assert_array_equal(column, plain_columns[name])
+    epochs = [its["options"]["fine_tune_epochs"] for its in (plain, result, changed)]
+    assert epochs == [0, 3, 0]
 
 
 def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, capsys):
@@ -197,6 +220,15 @@ def test_a_run_from_before_there_were_attacks(run, tmp_path):
         ({"split": "validation"}, "no client has validation examples"),
         ({"generalization": "lats"}, "Did you mean 'last'"),
         ({"synthetic": (2.0,)}, "synthetic has fractions of clients"),
+        (
+            {"fine_tune_epochs": -1},
+            "config.evaluation.fine_tune_epochs must be at least 0, got -1",
+        ),
+        (
+            {"fine_tune_epochs": 2.5},
+            "config.evaluation: Could not override field 'fine_tune_epochs'",
+        ),
+        ({"fine_tune_epoch": 1}, "Unknown config key 'fine_tune_epoch'. Did you mean 'fine_tune_"),
     ],
     ids=str,
 )
@@ -204,6 +236,8 @@ def test_options_that_cannot_be(run, tmp_path, capsys, options, message):
     code = evaluate_program(str(run), str(tmp_path / "x"), set_context=keep_the_context, **options)
     assert code == 1
     assert message in capsys.readouterr().err
+    with pytest.raises(ConfigError):
+        evaluate_run(str(run), **options)
 
 
 def test_a_directory_that_is_none_is_an_error_of_its_own_kind(tmp_path):

@@ -112,12 +112,17 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 def _each_part(fn, share, value):
     """`fn(share, tensor)` of each tensor of `value` and the leaf of `share` that stands for it."""
-    return tree.map_structure_up_to(
-        share,
-        lambda s, part: tf.nest.map_structure(lambda leaf: fn(_spread(s, leaf), leaf), part),
-        share,
-        value,
-    )
+    try:
+        result = tree.map_structure_up_to(
+            share,
+            lambda s, part: tf.nest.map_structure(lambda leaf: fn(_spread(s, leaf), leaf), part),
+            share,
+            value,
+        )
+        tf.nest.assert_same_structure(result, value)  # else there are parts without a share
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"Shares do not fit the value: {error}") from error
+    return result
 
 
 def _spread(share, leaf):

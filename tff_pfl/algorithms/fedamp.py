@@ -18,7 +18,7 @@ weights. There is no global model.
 Squared distances grow with the number of weights: with most networks and a fixed sigma all `xi_ij`
 vanish, and FedAMP is Local. `distance_scale` measures them in another unit.
 
-lambda = 0 (and start="own"): Local.
+lambda = 0 (and start="own"): Local, but for the order of batches.
 """
 
 import collections
@@ -104,7 +104,8 @@ def build_fedamp(
         lambda_: `lambda`.
         self_weight: `xi_ii` with "cosine"; default one over the number of neighbours.
         distance_scale: The unit of squared distances: "none", "num_weights", their number, or
-            "median", the median of those between the clients of a cohort and their neighbours.
+            "median", the median of those between the clients of a cohort and their neighbours,
+            equal models apart.
         neighbours: Of whom clients take: "cohort", of this round; or "all", also of those who are
             absent, in their last known state.
         start: Where local training starts: "own" (`w_i`) or "mixture" (`u_i`).

@@ -126,11 +126,12 @@ def build_fedfomo(
             distance = trees.norm(trees.subtract(weights, state.reference))
             return (reference_loss - loss(weights)) / (distance + _SHORTEST)
 
-        own = omega(state.model)[tf.newaxis]
-        if num_models == 1:
-            return own
-        others = tf.map_fn(omega, received.models, fn_output_signature=tf.float32)
-        return tf.concat([own, tf.where(received.exists, others, 0.0)], axis=0)
+        ratings = omega(state.model)[tf.newaxis]
+        if num_models > 1:
+            others = tf.map_fn(omega, received.models, fn_output_signature=tf.float32)
+            ratings = tf.concat([ratings, tf.where(received.exists, others, 0.0)], axis=0)
+        # A model whose loss overflows is of no help, and no fault of who receives it.
+        return tf.where(tf.math.is_finite(ratings), ratings, 0.0)
 
     def mix(state, received, omega):
         positive = tf.nn.relu(omega)

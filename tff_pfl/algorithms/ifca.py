@@ -170,6 +170,7 @@ def build_ifca(
         models = trees.add(server.models, moves)
         settled = server.settled | (tf.reduce_min(shares) >= min_share)
         settled |= server.restarts >= restarts_allowed
+        settled |= tf.equal(tf.reduce_sum(members), 0.0)  # nobody came: the server keeps its state
         if restarts_allowed:
             starts = [functools.partial(initial_models, r) for r in range(restarts_allowed + 1)]
             anew = tf.switch_case(tf.minimum(server.restarts + 1, restarts_allowed), starts)

@@ -92,7 +92,7 @@ def split_examples(
     capacity = tf.shape(examples.y)[0]
 
     def first_size(size):
-        cut = tf.floor((1 - share) * tf.cast(size, tf.float32) + 1e-4)  # of 0.7 * 10, 7
+        cut = tf.floor((1 - share) * tf.cast(size, tf.float64) + 1e-9)  # of 0.7 * 10, 7
         cut = tf.cast(cut, tf.int32)
         return tf.maximum(cut, tf.minimum(size, 1))
 

@@ -12,6 +12,7 @@ def project_to_simplex(rows: tf.Tensor) -> tf.Tensor:
     Args:
         rows: `[k, B]`.
     """
+    rows -= tf.reduce_max(rows, axis=-1, keepdims=True)  # changes t alone, and sums keep digits
     descending = tf.math.top_k(rows, k=rows.shape[-1]).values
     counts = tf.range(1, rows.shape[-1] + 1, dtype=rows.dtype)
     # t if the `count` largest entries are those that stay positive; it is the largest of these.

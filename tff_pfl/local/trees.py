@@ -67,9 +67,12 @@ def put_rows(rows, indices: tf.Tensor, values):
 
 def scale_rows(rows, factors: tf.Tensor):
     """`k` structures stacked along a leading axis, each times its entry of `factors`, `[k]`."""
-    return tf.nest.map_structure(
-        lambda leaf: leaf * tf.reshape(factors, [-1] + [1] * (leaf.shape.rank - 1)), rows
-    )
+
+    def scaled(leaf):
+        factor = tf.reshape(factors, [-1] + [1] * (leaf.shape.rank - 1))
+        return leaf * tf.cast(factor, leaf.dtype)
+
+    return tf.nest.map_structure(scaled, rows)
 
 
 def zeros_like(a):

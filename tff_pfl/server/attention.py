@@ -23,7 +23,8 @@ def distance_attention(
     """
     others = tf.where(is_self, 0.0, alpha * tf.exp(-squared_distances / sigma) / sigma)
     others /= tf.maximum(tf.reduce_sum(others, axis=1, keepdims=True), 1.0)
-    return tf.where(is_self, 1.0 - tf.reduce_sum(others, axis=1, keepdims=True), others)
+    rest = tf.nn.relu(1.0 - tf.reduce_sum(others, axis=1, keepdims=True))  # rounded, below 0
+    return tf.where(is_self, rest, others)
 
 
 def cosine_attention(
@@ -53,15 +54,21 @@ def squared_distances(first: Any, second: Any) -> tf.Tensor:
     Of differences, not of inner products, which would lose those of models that are alike.
     """
 
-    def to_all(one):
-        return tf.add_n(
+    first, second = tf.nest.flatten(first), tf.nest.flatten(second)
+    number = tf.shape(first[0])[0]
+
+    def put_row(i, distances):
+        row = tf.add_n(
             [
-                tf.reduce_sum(tf.square(others - leaf), axis=list(range(1, others.shape.rank)))
-                for leaf, others in zip(tf.nest.flatten(one), tf.nest.flatten(second), strict=True)
+                tf.reduce_sum(tf.square(others - own[i]), axis=list(range(1, others.shape.rank)))
+                for own, others in zip(first, second, strict=True)
             ]
         )
+        return i + 1, tf.tensor_scatter_nd_update(distances, [[i]], [row])
 
-    return tf.map_fn(to_all, first, fn_output_signature=tf.TensorSpec([None], tf.float32))
+    # Row by row, as all differences at once are k m models.
+    start = (tf.constant(0), tf.zeros([number, tf.shape(second[0])[0]]))
+    return tf.while_loop(lambda i, _: i < number, put_row, start)[1]
 
 
 def cosines(first: Any, second: Any) -> tf.Tensor:
@@ -78,8 +85,12 @@ def cosines(first: Any, second: Any) -> tf.Tensor:
 
 
 def median_of_others(squared_distances: tf.Tensor, is_self: tf.Tensor) -> tf.Tensor:
-    """The median of squared distances between different clients; 0 if there are none."""
-    values = tf.sort(tf.boolean_mask(squared_distances, tf.logical_not(is_self)))
+    """The median of squared distances between clients of different models; 0 if there are none.
+
+    Those of equal models are left out: clients that never took part would make it 0.
+    """
+    differ = tf.logical_not(is_self) & (squared_distances > 0.0)
+    values = tf.sort(tf.boolean_mask(squared_distances, differ))
     number = tf.size(values)
     middle = values[(number - 1) // 2 : number // 2 + 1]
     return tf.math.divide_no_nan(tf.reduce_sum(middle), tf.cast(tf.size(middle), tf.float32))

@@ -16,7 +16,7 @@ class FedFomoState(NamedTuple):
         models: `W`, each tensor with a leading axis of `num_clients`: `theta`.
         affinity: float32 `[num_clients, num_clients]`, `P`.
         is_fresh: bool `[num_clients]`, who trained in the last round.
-        round_num: int32 scalar, rounds done.
+        round_num: int32 scalar, rounds done, those apart in which nobody was accepted.
     """
 
     models: Any

@@ -127,7 +127,10 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     """
     store_path = os.path.join(run_dir, "checkpoint")
     config = configs.config_of_run(_settings(run_dir))
-    config.evaluation.update(changes)
+    try:
+        config.evaluation.update(changes)
+    except TypeError as error:
+        raise configs.ConfigError(f"config.evaluation: {error}") from error
     configs.check_config(config)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")

@@ -24,6 +24,7 @@ case = Catalogue()
 
 SIZES = (6, 1, 9)
 ROWS = 10
+OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # where the defaults need more clients
 
 
 def tiny_cnn() -> models.Model:
@@ -82,6 +83,7 @@ def build_algorithm(name, model):
         num_clients=len(SIZES),
         clients_per_round=len(SIZES),
         seed=3,
+        **OPTIONS.get(name, {}),
     )
 
 

@@ -1,0 +1,308 @@
+"""Tests of `tff_pfl.aggregators.branch_mean`."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, leaves
+from tff_pfl.aggregators import BranchMeanFactory, Shares
+
+BRANCHES, NUM_CLIENTS = 3, 4
+WEIGHT = tff.types.to_type(np.float32)
+# In `alone`, a tensor has a share of its own; in `grid`, one share for each of its rows' entries.
+SHAPES = collections.OrderedDict(
+    dense=collections.OrderedDict(kernel=[BRANCHES, 2, 4], bias=[BRANCHES, 4]),
+    norm=collections.OrderedDict(gamma=[5], beta=[]),
+    alone=collections.OrderedDict(scalar=[], rows=[2, 3]),
+    grid=[2, 3, 2],
+)
+SHARES = collections.OrderedDict(
+    dense=[BRANCHES],
+    norm=[],
+    alone=collections.OrderedDict(scalar=[], rows=[2]),
+    grid=[2, 3],
+)
+
+
+def is_shape(value):
+    return isinstance(value, list)
+
+
+def of_shapes(shapes, fn):
+    if is_shape(shapes):
+        return fn(shapes)
+    return collections.OrderedDict((key, of_shapes(value, fn)) for key, value in shapes.items())
+
+
+def upload_type(value=SHAPES, share=SHARES, dtype=np.float32):
+    types = [of_shapes(s, lambda shape: tff.types.TensorType(dtype, shape)) for s in (value, share)]
+    return tff.types.StructWithPythonType(zip(Shares._fields, types, strict=True), Shares)
+
+
+def uploads(num_clients=NUM_CLIENTS, share=None):
+    rng = np.random.default_rng(num_clients)
+
+    def normal(shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    def uniform(shape):
+        return rng.uniform(size=shape).astype(np.float32)
+
+    return [
+        Shares(of_shapes(SHAPES, normal), of_shapes(SHARES, share or uniform))
+        for _ in range(num_clients)
+    ]
+
+
+WEIGHTS = list(np.float32([3, 0, 1, 7]))
+
+
+@functools.cache
+def process_of(*sums):
+    return BranchMeanFactory(*sums).create(upload_type(), WEIGHT)
+
+
+def run(process, values, weights=WEIGHTS):
+    return process.next(process.initialize(), values, weights)
+
+
+def times(share, value):
+    """The product of a share and all that it stands for."""
+    if isinstance(share, dict):
+        products = ((key, times(share[key], value[key])) for key in share)
+        return collections.OrderedDict(products)
+    share = np.asarray(share, np.float64)
+    return tf.nest.map_structure(
+        lambda v: share.reshape(share.shape + (1,) * (np.ndim(v) - share.ndim)) * v, value
+    )
+
+
+def mean(values, weights=WEIGHTS):
+    """`sum n s v / sum n s`."""
+
+    def summed(trees):
+        return tf.nest.map_structure(lambda *leaves: sum(leaves), *trees)
+
+    ones = tf.nest.map_structure(np.ones_like, values[0].value)
+    shares = [scaled(upload.share, n) for upload, n in zip(values, weights, strict=True)]
+    above = summed([times(s, upload.value) for s, upload in zip(shares, values, strict=True)])
+    below = summed([times(s, ones) for s in shares])
+    return tf.nest.map_structure(np.divide, above, below)
+
+
+def scaled(share, factor):
+    return tf.nest.map_structure(lambda s: factor * s, share)
+
+
+def test_types():
+    process = process_of()
+    assert process.is_weighted
+    signature = process.next.type_signature
+    tff.test.assert_types_identical(
+        signature.parameter.value, tff.types.FederatedType(upload_type(), tff.CLIENTS)
+    )
+    assert str(signature.parameter.weight) == "{float32}@CLIENTS"
+    tff.test.assert_types_identical(
+        signature.result.result, tff.types.FederatedType(upload_type().value, tff.SERVER)
+    )
+    assert str(signature.result.state) == "<value=<>,share=<>>@SERVER"
+    assert str(signature.result.measurements) == "<value=<>,share=<>>@SERVER"
+
+
+def test_the_formula():
+    result = run(process_of(), uploads()).result
+    assert list(result) == list(SHAPES)
+    assert_close(result, mean(uploads()))
+
+
+def test_of_one_client_it_is_its_value():
+    (upload,) = uploads(1)
+    assert_close(run(process_of(), [upload], WEIGHTS[:1]).result, upload.value)
+
+
+def test_with_equal_shares_it_is_the_weighted_mean():
+    """Whatever they are, as long as clients have the same ones."""
+    plain = tff.aggregators.MeanFactory().create(upload_type().value, WEIGHT)
+    expected = run(plain, [upload.value for upload in uploads()]).result
+    rng = np.random.default_rng(9)
+    ones = of_shapes(SHARES, lambda shape: np.ones(shape, np.float32))
+    row = of_shapes(SHARES, lambda shape: rng.uniform(0.1, 2, size=shape).astype(np.float32))
+    for share in (ones, row):
+        found = run(process_of(), [upload._replace(share=share) for upload in uploads()]).result
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("nobody", ["share", "weight", "cohort"])
+def test_what_nobody_shares_in_is_0(nobody):
+    values, weights = uploads(), WEIGHTS
+    if nobody == "share":
+        for upload in values:
+            upload.share["dense"][1] = 0.0
+            upload.share["norm"] = np.float32(0)
+    elif nobody == "weight":
+        weights = [np.float32(0)] * NUM_CLIENTS
+    else:
+        values = weights = []
+    result = run(process_of(), values, weights).result
+    if nobody != "share":
+        for leaf in leaves(result):
+            np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+        return
+    with np.errstate(invalid="ignore"):
+        expected = mean(values)
+    for part in ("kernel", "bias"):
+        assert np.all(np.isnan(expected["dense"][part][1]))
+        np.testing.assert_array_equal(result["dense"][part][1], 0.0 * result["dense"][part][1])
+    expected = tf.nest.map_structure(np.nan_to_num, expected)
+    assert np.count_nonzero(expected["dense"]["kernel"][[0, 2]]) == 2 * 8
+    assert_close(result, expected)
+
+
+@pytest.mark.parametrize(("share", "known"), [(1e-10, True), (1e-13, False)])
+def test_a_small_share_counts_down_to_a_limit(share, known):
+    """The mean of two clients has no scale, until nothing is known of it."""
+    values = uploads(2, share=lambda shape: np.full(shape, share, np.float32))
+    result = run(process_of(), values, [np.float32(1), np.float32(3)]).result
+    scale = 1.0 if known else 0.0
+    expected = tf.nest.map_structure(
+        lambda a, b: scale * (a + 3 * b) / 4, *[upload.value for upload in values]
+    )
+    assert_close(result, expected)
+
+
+def test_weights_scale_shares():
+    """Only products of a weight and a share matter."""
+    values = uploads()
+    moved = [
+        upload._replace(share=scaled(upload.share, n))
+        for upload, n in zip(values, WEIGHTS, strict=True)
+    ]
+    ones = [np.float32(1)] * NUM_CLIENTS
+    assert_close(run(process_of(), moved, ones).result, run(process_of(), values).result)
+
+
+def test_shares_of_another_data_type_than_values():
+    value, share = (upload_type(dtype=d) for d in (np.float64, np.float32))
+    mixed = tff.types.StructWithPythonType([("value", value.value), ("share", share.share)], Shares)
+    process = BranchMeanFactory().create(mixed, WEIGHT)
+    values = [
+        upload._replace(value=tf.nest.map_structure(np.float64, upload.value))
+        for upload in uploads()
+    ]
+    result = run(process, values).result
+    assert {leaf.dtype for leaf in leaves(result)} == {np.dtype(np.float64)}
+    assert_close(result, mean(values))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "value_type",
+        [
+            np.float32,
+            [np.float32, np.float32],
+            collections.OrderedDict(value=np.float32),
+            collections.OrderedDict(share=np.float32, value=np.float32),
+            collections.OrderedDict(value=np.float32, share=np.float32, more=np.float32),
+        ],
+        ids=lambda value_type: str(tff.types.to_type(value_type)),
+    )
+    def test_uploads_of_other_fields(self, value_type):
+        value_type = tff.types.to_type(value_type)
+        with pytest.raises(TypeError, match="^A branch mean is of the fields .* found ") as e:
+            BranchMeanFactory().create(value_type, WEIGHT)
+        assert str(value_type) in str(e.value)
+
+    @pytest.mark.parametrize(
+        ("value", "share"),
+        [
+            ([BRANCHES, 2], [2]),
+            ([BRANCHES, 2], [1]),
+            ([2], [2, 1]),
+            ([], [1]),
+            ({"a": [BRANCHES, 2], "b": [2]}, [BRANCHES]),
+        ],
+        ids=str,
+    )
+    def test_shares_of_other_shapes(self, value, share):
+        with pytest.raises(TypeError, match=r"Shares of shape \(.*\) do not fit a tensor of \("):
+            BranchMeanFactory().create(upload_type(value, share), WEIGHT)
+
+    @pytest.mark.parametrize(
+        ("value", "share"),
+        [
+            ({"a": [2]}, {"a": [2], "b": [2]}),
+            ({"a": [2]}, {"b": [2]}),
+            ({"a": [2], "b": [2]}, {"a": [2]}),
+            ([2], {"a": [2]}),
+        ],
+        ids=str,
+    )
+    def test_shares_of_other_parts(self, value, share):
+        with pytest.raises(TypeError, match="Shares do not fit the value: "):
+            BranchMeanFactory().create(upload_type(value, share), WEIGHT)
+
+
+def clipped_sum():
+    """A sum with a state, the norm, and measurements."""
+    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0)
+    return tff.aggregators.clipping_factory(norm, tff.aggregators.SumFactory())
+
+
+class TestSums:
+    """Sums that are not the plain one."""
+
+    def test_states_and_measurements_are_those_of_both(self):
+        """In two rounds, in the second of which the norm of clipping is another."""
+        process = process_of(clipped_sum(), clipped_sum())
+        state, types = process.initialize(), upload_type()
+        alone = {
+            "value": clipped_sum().create(types.value),
+            "share": clipped_sum().create(types.share),
+        }
+        states = {name: single.initialize() for name, single in alone.items()}
+        for cohort in (slice(0, 3), slice(1, 4)):
+            values, weights = uploads()[cohort], WEIGHTS[cohort]
+            output = process.next(state, values, weights)
+            shares = [scaled(upload.share, n) for upload, n in zip(values, weights, strict=True)]
+            weighed = {
+                "value": [times(s, upload.value) for s, upload in zip(shares, values, strict=True)],
+                "share": shares,
+            }
+            weighed = tf.nest.map_structure(np.float32, weighed)
+            for name, single in alone.items():
+                expected = single.next(states[name], weighed[name])
+                assert_close(output.state[name], expected.state)
+                assert_close(output.measurements[name], expected.measurements)
+                assert leaves(output.state[name]) != leaves(states[name])
+                states[name] = expected.state
+            state = output.state
+
+    def test_each_sum_is_given_by_itself(self):
+        only_shares = process_of(None, clipped_sum()).next.type_signature.result.state
+        assert len(only_shares.member.value) == 0 < len(only_shares.member.share)
+        only_values = process_of(clipped_sum()).next.type_signature.result.state
+        assert len(only_values.member.share) == 0 < len(only_values.member.value)
+
+
+class TestSecureSums:
+    BOUND = 64.0
+
+    def secure(self):
+        secure = tff.aggregators.SecureSumFactory(self.BOUND, -self.BOUND)
+        return process_of(secure, secure)
+
+    def test_nothing_is_summed_in_the_clear(self):
+        tff.test.assert_not_contains_unsecure_aggregation(self.secure().next)
+        tff.test.assert_contains_secure_aggregation(self.secure().next)
+        secure = tff.aggregators.SecureSumFactory(self.BOUND, -self.BOUND)
+        for sums in ((), (secure,), (None, secure)):
+            with pytest.raises(AssertionError, match="no unsecure aggregations, found 1|found 2"):
+                tff.test.assert_not_contains_unsecure_aggregation(process_of(*sums).next)
+
+    def test_the_mean_is_the_same_but_for_quantization(self):
+        found = run(self.secure(), uploads()).result
+        assert_close(found, mean(uploads()), tolerance=1e-5)

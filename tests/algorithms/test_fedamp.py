@@ -1,0 +1,356 @@
+"""FedAMP and HeurFedAMP: rounds on quadratics by hand, who takes of whom, and the end at Local."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    last,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    run_rounds,
+    tiny_model,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+    weights_of,
+)
+from tff_pfl.algorithms import build_fedamp, build_heur_fedamp, build_local
+from tff_pfl.local import LocalSGD
+from tff_pfl.names import UnknownNameError
+
+N, DIMS, DIM = 4, (2, 1), 3
+RATE, STEPS = 0.2, 3
+A = [spd(DIM, seed) for seed in range(N)]
+C = [2 * np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
+START = np.random.default_rng(5).normal(size=(N, DIM)).astype(np.float32)
+COHORTS = ((0, 1), (1, 2, 3), (3, 0), (2,), (0, 1, 2, 3))
+BASE = {"alpha": 0.5, "sigma": 3.0, "lambda_": 0.4}
+MODEL, SIZES = tiny_model(), (6, 9, 5, 7)
+
+
+@functools.cache
+def process_of(build=build_fedamp, momentum=None, **options):
+    local = LocalSGD(
+        tff.learning.optimizers.build_sgdm(RATE, momentum),
+        epochs=STEPS,
+        batch_size=1,
+        persist_optimizer_state=momentum is not None,
+    )
+    model = quadratic_model(*DIMS)
+    return build(model, quadratic_type(DIM), local, num_clients=N, **options, seed=2)
+
+
+def clients_of(process, models=START):
+    """All clients, whose own models are given."""
+    clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(N)]
+    return [
+        client._replace(state=client.state._replace(model=weights_of(model, *DIMS)))
+        for client, model in zip(clients, models, strict=True)
+    ]
+
+
+def server_of(process, models=START, round_num=0):
+    state = process.initialize()
+    server = state.algorithm._replace(models=stacked(models))
+    return state._replace(algorithm=server, round_num=np.int32(round_num))
+
+
+def stacked(models):
+    first, second = np.split(np.float32(models), [DIMS[0]], axis=1)
+    return {"layer0": {"w": first}, "layer1": {"w": second}}
+
+
+def matrix(weights):
+    """The models that the server has."""
+    return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
+
+
+def run(process, cohorts=COHORTS, models=START, round_num=0):
+    clients = clients_of(process, models)
+    return run_rounds(process, clients, cohorts, server_of(process, models, round_num))
+
+
+class Reference:
+    """FedAMP in NumPy."""
+
+    def __init__(
+        self,
+        alpha,
+        sigma,
+        lambda_,
+        similarity="distance",
+        self_weight=None,
+        distance_scale="none",
+        neighbours="cohort",
+        start="own",
+        alpha_decay=1.0,
+        alpha_decay_rounds=30,
+        momentum=0.0,
+    ):
+        self.__dict__.update(locals())
+        self.w, self.xi = START.astype(np.float64), np.eye(N)
+        self.velocity = np.zeros([N, DIM])
+
+    def attention(self, cohort, alpha):
+        of = sorted(cohort) if self.neighbours == "cohort" else range(N)
+        pairs = [(i, j) for i in cohort for j in of if i != j]
+        square = {(i, j): np.sum((self.w[i] - self.w[j]) ** 2) for i, j in pairs}
+        unit = {"none": 1.0, "num_weights": DIM}.get(self.distance_scale)
+        unit = unit or np.median(list(square.values()) or [1.0])
+        for i in cohort:
+            others = {}
+            for j in of:
+                if i != j and self.similarity == "cosine":
+                    norms = np.linalg.norm(self.w[i]) * np.linalg.norm(self.w[j])
+                    others[j] = np.exp(self.sigma * (self.w[i] @ self.w[j]) / norms)
+                elif i != j:
+                    others[j] = alpha * np.exp(-square[i, j] / unit / self.sigma) / self.sigma
+            total = sum(others.values())
+            if self.similarity == "cosine":
+                own = 1 / len(of) if self.self_weight is None else self.self_weight
+                own = own if others else 1.0
+                factor = (1 - own) / (total or 1.0)
+            else:
+                factor = 1 / max(total, 1.0)
+                own = 1 - factor * total
+            self.xi[i] = 0.0
+            self.xi[i, i] = own
+            for j, value in others.items():
+                self.xi[i, j] = factor * value
+
+    def next(self, cohort, round_num):
+        """The mixtures of the cohort; a later round starts with what is left here."""
+        alpha = self.alpha * self.alpha_decay ** (round_num // self.alpha_decay_rounds)
+        self.attention(cohort, alpha)
+        mixtures = self.xi @ self.w
+        for i in cohort:
+            w = self.w[i] if self.start == "own" else mixtures[i]
+            for _ in range(STEPS):
+                gradient = A[i] @ (w - C[i]) + self.lambda_ / alpha * (w - mixtures[i])
+                self.velocity[i] = self.momentum * self.velocity[i] + gradient
+                w = w - RATE * self.velocity[i]
+            self.w[i] = w
+            if not self.momentum:
+                self.velocity[i] = 0.0
+
+
+OPTIONS = {
+    "own": {},
+    "mixture": {"start": "mixture"},
+    "all": {"neighbours": "all", "alpha": 1.2},
+    "num_weights": {"distance_scale": "num_weights"},
+    "median": {"distance_scale": "median", "sigma": 1.0},
+    "median of all": {"distance_scale": "median", "sigma": 1.0, "neighbours": "all"},
+    "clamped": {"alpha": 50.0, "lambda_": 30.0},
+    "decay": {"alpha_decay": 0.7, "alpha_decay_rounds": 2},
+    "cosine": {
+        "similarity": "cosine",
+        "alpha_decay": 0.8,
+        "alpha_decay_rounds": 1,
+        "neighbours": "all",
+    },
+    "cosine, self": {"similarity": "cosine", "self_weight": 0.3, "start": "mixture"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rounds_on_quadratics(name):
+    options = BASE | OPTIONS[name]
+    process, expected = process_of(**options), Reference(**options)
+    clients, state = clients_of(process), server_of(process)
+    for t, cohort in enumerate(COHORTS):
+        output = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        state = output.state
+        expected.next(cohort, t)
+        assert_close(matrix(state.algorithm.models), expected.w)
+        assert_close(process.snapshot(state)["xi"], expected.xi)
+        own = np.mean(np.diag(expected.xi)[list(cohort)])
+        assert_close(output.metrics["arrivals"]["server"]["xi_own"], own)
+        for client, row in zip(clients, matrix(state.algorithm.models), strict=True):
+            assert_equal(vector_of(client.state.model), row)
+    for model, client in zip(process.personalize(state, clients), clients, strict=True):
+        assert_equal(model, client.state.model)
+    # What the options are for has a part in it.
+    assert np.max(np.abs(expected.xi - np.eye(N))) > 0.05
+    if name == "clamped":
+        assert np.min(np.diag(expected.xi)) < 1e-9
+
+
+@pytest.mark.parametrize("round_num", [29, 30, 61])
+def test_by_default_alpha_decays_every_30_rounds(round_num):
+    options = BASE | {"alpha_decay": 0.5, "alpha": 1.0}
+    process, expected = process_of(**options), Reference(**options)
+    state, _ = last(run(process, ((0, 1, 2),), round_num=round_num))
+    expected.next((0, 1, 2), round_num)
+    assert_close(matrix(state.algorithm.models), expected.w)
+    assert_close(state.algorithm.xi, expected.xi)
+
+
+def test_heur_fedamp_has_cosines_and_its_own_sigma():
+    process = process_of(build_heur_fedamp, lambda_=0.4, alpha=0.5)
+    expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
+    state, _ = last(run(process, ((0, 1, 2),)))
+    expected.next((0, 1, 2), 0)
+    # Of sharp attention float32 leaves fewer digits.
+    assert_close(state.algorithm.xi, expected.xi, tolerance=1e-4)
+    assert_close(matrix(state.algorithm.models), expected.w, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("neighbours", ["cohort", "all"])
+def test_whether_absent_clients_influence_others(neighbours):
+    process = process_of(**BASE | {"neighbours": neighbours, "alpha": 1.2})
+    moved = np.copy(START)
+    moved[3] = START[0]  # near to all
+    found = [
+        matrix(last(run(process, ((0, 1, 2),), models))[0].algorithm.models)
+        for models in (START, moved)
+    ]
+    differences = np.max(np.abs(found[0] - found[1]), axis=1)
+    if neighbours == "cohort":
+        np.testing.assert_array_equal(differences[:3], 0.0)
+    else:
+        assert np.all(differences[:3] > 1e-3)
+
+
+def test_the_order_of_the_cohort_does_not_matter():
+    process = process_of(**BASE)
+    states = [last(run(process, (cohort,)))[0] for cohort in ((3, 0, 1), (1, 3, 0))]
+    assert_equal(*states)
+
+
+@functools.cache
+def of_images(build, **options):
+    if build is not build_local:
+        options["num_clients"] = N
+    # Batches of all examples: the two have other orders of them.
+    return build(MODEL, EXAMPLES_TYPE, local_sgd(batch_size=max(SIZES)), **options, seed=1)
+
+
+def run_on_images(process):
+    return run_rounds(process, make_clients(process, SIZES), COHORTS)
+
+
+def test_without_lambda_it_is_local():
+    """Whatever the attention, which is strong here; but not where training starts of mixtures."""
+    options = {"alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}
+    process, local = of_images(build_fedamp, **options), of_images(build_local)
+    rounds = zip(run_on_images(process), run_on_images(local), strict=True)
+    for (state, clients), (_, alone) in rounds:
+        models = process.personalize(state, clients)
+        assert_close(models, [client.state.model for client in alone], tolerance=1e-6)
+    assert np.max(np.diag(state.algorithm.xi)) < 1e-3
+    of_mixtures = of_images(build_fedamp, start="mixture", **options)
+    _, others = last(run_on_images(of_mixtures))
+    assert not np.allclose(leaves(others[0].state.model)[0], leaves(models[0])[0], atol=1e-3)
+
+
+def test_bytes_are_those_of_one_model():
+    """And up, twice, the id and the weight."""
+    process = of_images(build_fedamp, alpha=1e4, sigma=1e4, lambda_=0.0)
+    metrics = process.next(process.initialize(), make_clients(process, [4, 5])).metrics
+    model_bytes = 4 * MODEL.num_weights
+    assert metrics["bytes_down_per_client"] == model_bytes
+    assert metrics["bytes_up_per_client"] == model_bytes + 2 * (4 + 4)
+
+
+def test_all_start_from_the_initial_weights():
+    process = process_of(**BASE)
+    state, first = process.initialize(), vector_of(quadratic_model(*DIMS).init(2))
+    assert_equal(matrix(state.algorithm.models), np.tile(first, [N, 1]))
+    assert_equal(state.algorithm.xi, np.eye(N, dtype=np.float32))
+    assert process.global_weights is None
+    newcomer = make_client(process, 1, quadratic_examples(A[1], C[1]))
+    assert_equal(vector_of(newcomer.state.model), first)
+    assert_equal(process.personalize(state, [newcomer])[0], newcomer.state.model)
+    # Among clients of equal models, the mixture is where training starts.
+    state, clients = last(run_rounds(process, [newcomer], ((0,),), state))
+    w = first.astype(np.float64)
+    for _ in range(STEPS):
+        w = w - RATE * (A[1] @ (w - C[1]) + 0.4 / 0.5 * (w - first))
+    assert_close(vector_of(clients[0].state.model), w)
+    assert_equal(matrix(state.algorithm.models)[[0, 2, 3]], np.tile(first, [3, 1]))
+
+
+def test_an_absent_client_keeps_its_state_and_its_row():
+    process = process_of(**BASE | {"neighbours": "all", "alpha": 1.2})
+    rounds = list(run(process, ((0, 1, 2), (2, 3), (3,))))
+    before, clients_before = rounds[0]
+    state, clients = rounds[-1]
+    for i in (0, 1):
+        assert_equal(clients[i].state, clients_before[i].state)
+        assert_equal(matrix(state.algorithm.models)[i], matrix(before.algorithm.models)[i])
+        assert_equal(state.algorithm.xi[i], before.algorithm.xi[i])
+    assert not np.allclose(state.algorithm.xi[2], before.algorithm.xi[2])
+
+
+def test_an_optimizer_that_persists():
+    """Momentum goes on, the pull's included."""
+    process = process_of(momentum=0.5, **BASE)
+    expected = Reference(**BASE, momentum=0.5)
+    for t, (cohort, (state, _)) in enumerate(zip(COHORTS, run(process), strict=True)):
+        expected.next(cohort, t)
+        assert_close(matrix(state.algorithm.models), expected.w)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_client_whose_training_is_not_finite(bad):
+    """It keeps its state; others still take of the model that is known of it."""
+    process, expected = process_of(**BASE), Reference(**BASE)
+    clients = clients_of(process)
+    clients[1] = clients[1]._replace(data=quadratic_examples(A[1], C[1] + bad))
+    output = process.next(server_of(process), [clients[i] for i in (0, 1, 2)])
+    expected.next((0, 1, 2), 0)
+    expected.w[1] = START[1]
+    assert_close(matrix(output.state.algorithm.models), expected.w)
+    assert_equal(matrix(output.state.algorithm.models)[[1, 3]], START[[1, 3]])
+    assert_equal(output.clients[1].model, clients[1].state.model)
+    assert_close(vector_of(output.clients[2].model), expected.w[2])
+    assert output.metrics["train"]["num_nonfinite"] == 1
+    assert output.metrics["train"]["num_clients"] == 2
+    for client_state in output.clients:
+        assert all(np.all(np.isfinite(leaf)) for leaf in leaves(client_state))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"similarity": "cosin"}, UnknownNameError, "'cosin'. Did you mean 'cosine'"),
+        ({"distance_scale": "mean"}, UnknownNameError, "distance_scale 'mean'"),
+        ({"neighbours": "some"}, UnknownNameError, "neighbours 'some'"),
+        ({"start": "u"}, UnknownNameError, "start 'u'.*Valid: 'own', 'mixture'"),
+        ({"alpha": 0.0}, ValueError, "alpha > 0.*got 0.0, 0.1, 5e-07 and 1.0"),
+        ({"alpha": np.nan}, ValueError, "alpha > 0.*got nan"),
+        ({"sigma": -1.0}, ValueError, "sigma > 0.*got 0.005, -1.0"),
+        ({"lambda_": -0.1}, ValueError, "lambda_ >= 0.*got 0.005, 0.1, -0.1"),
+        ({"alpha_decay": 0.0}, ValueError, "alpha_decay > 0, got .* and 0.0"),
+        ({"alpha_decay_rounds": 0}, ValueError, "at least 1, got 0"),
+        ({"self_weight": -0.1}, ValueError, r"in \[0, 1\] or None, got -0.1"),
+        ({"self_weight": 1.1}, ValueError, r"in \[0, 1\] or None, got 1.1"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        build_fedamp(MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=N, **options)
+
+
+def test_an_id_that_is_too_large():
+    process = process_of(**BASE)
+    client = make_client(process, N, quadratic_examples(A[0], C[0]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        process.next(process.initialize(), [client])

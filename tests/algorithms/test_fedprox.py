@@ -1,0 +1,120 @@
+"""FedProx: FedAvg without its pull, and its rounds on quadratics."""
+
+import functools
+import inspect
+
+import numpy as np
+import pytest
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_equal,
+    last,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    run_rounds,
+    tiny_model,
+)
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
+from tff_pfl.algorithms import build_fedavg, build_fedprox, hyperparameters
+
+MODEL = tiny_model()
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+DIM, RATE, STEPS, MU = 3, 0.2, 4, 0.7
+EYE = np.eye(DIM)
+A = [spd(DIM, seed) for seed in range(3)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+
+
+@functools.cache
+def trained(build_process, **options):
+    """`(server state, clients)` after some rounds."""
+    process = build_process(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    return last(run_rounds(process, make_clients(process, (6, 9, 5)), COHORTS))
+
+
+@pytest.mark.parametrize("personalized", ["global", "local"])
+def test_without_mu_it_is_fedavg(personalized):
+    state, clients = trained(build_fedprox, mu=0.0, personalized=personalized)
+    expected, expected_clients = trained(build_fedavg, personalized=personalized)
+    assert_equal(state, expected)
+    assert_equal([c.state for c in clients], [c.state for c in expected_clients])
+    assert bool(leaves(clients[0].state)) == (personalized == "local")
+
+
+@functools.cache
+def quadratic_process(mu, learning_rate=RATE, epochs=STEPS, **options):
+    local = local_sgd(learning_rate, epochs, max(SIZES))
+    return build_fedprox(
+        quadratic_model(2, 1), quadratic_type(DIM), local, mu=mu, **options, seed=2
+    )
+
+
+def quadratic_clients(process):
+    clients = []
+    for i, (a, c, size) in enumerate(zip(A, C, SIZES, strict=True)):
+        one = quadratic_examples(a, c)
+        examples = one._replace(
+            x=np.repeat(one.x, size, axis=0), y=np.repeat(one.y, size), size=np.int32(size)
+        )
+        clients.append(make_client(process, i, examples))
+    return clients
+
+
+def client_result(i, w, mu=MU, rate=RATE, steps=STEPS):
+    """w* + (I - eta (A + mu I))^K (w - w*), with w* = (A + mu I)^-1 (A c + mu w)."""
+    pulled = A[i] + mu * EYE
+    end = np.linalg.solve(pulled, A[i] @ C[i] + mu * w)
+    return end + np.linalg.matrix_power(EYE - rate * pulled, steps) @ (w - end)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
+)
+def test_rounds_on_quadratics(weighting, weights):
+    """Clients are pulled to the model of each round, and not to that of the step before."""
+    process = quadratic_process(MU, weighting=weighting, personalized="local")
+    w = vector_of(process.initialize().algorithm).astype(np.float64)
+    own = [None] * 3
+    for cohort, (state, clients) in zip(
+        COHORTS, run_rounds(process, quadratic_clients(process), COHORTS), strict=True
+    ):
+        for i in cohort:
+            own[i] = client_result(i, w)
+            # Far from what there would be without a pull, as of a model that moves along.
+            assert np.linalg.norm(own[i] - client_result(i, w, mu=0.0)) > 0.05
+        w = np.average([own[i] for i in cohort], axis=0, weights=[weights[i] for i in cohort])
+        np.testing.assert_allclose(vector_of(state.algorithm), w, rtol=1e-5, atol=1e-6)
+        for i in cohort:
+            np.testing.assert_allclose(
+                vector_of(clients[i].state.model), own[i], rtol=1e-5, atol=1e-6
+            )
+
+
+def test_a_large_mu_keeps_the_model():
+    """No step ends farther from w than twice `(A + mu I)^-1 A (c - w)`."""
+    mu, rate, steps = 95.0, 0.01, 30
+    moved = {}
+    for strength in (0.0, mu):
+        process = quadratic_process(strength, rate, steps)
+        state = process.initialize()
+        before = vector_of(state.algorithm)
+        after = vector_of(process.next(state, quadratic_clients(process)).state.algorithm)
+        moved[strength] = np.linalg.norm(after - before)
+    pulls = [np.linalg.solve(a + mu * EYE, a @ (c - before)) for a, c in zip(A, C, strict=True)]
+    assert moved[mu] < 2 * np.max(np.linalg.norm(pulls, axis=1)) < 0.1
+    assert moved[0.0] > 0.2
+
+
+@pytest.mark.parametrize("mu", [-0.1, np.nan])
+def test_mu_is_not_negative(mu):
+    with pytest.raises(ValueError, match=f"FedProx needs mu >= 0, got {mu}"):
+        build_fedprox(MODEL, EXAMPLES_TYPE, local_sgd(), mu=mu)
+
+
+def test_options_are_mu_and_those_of_fedavg():
+    assert hyperparameters("fedprox") == {"mu": 0.01} | hyperparameters("fedavg")
+    assert "seed" in inspect.signature(build_fedprox).parameters

@@ -1,0 +1,374 @@
+"""IFCA: its ends, what clients choose, what the server makes of it, and when models start anew."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    last,
+    local_sgd,
+    make_client,
+    make_clients,
+    random_examples,
+    run_rounds,
+    tiny_model,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+    weights_of,
+)
+from tff_pfl.algorithms import build_fedavg, build_ifca, build_local
+from tff_pfl.local import evaluate, trees
+from tff_pfl.models import distinct_seeds
+from tff_pfl.templates.errors import BlockTracingError
+
+MODEL = tiny_model()
+SIZES = (6, 9, 5)
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+DIM, RATE, STEPS, DECAY, SEED = 3, 0.2, 4, 0.5, 2
+QUADRATIC = quadratic_model(2, 1)
+N = 6
+A = [spd(DIM, seed) for seed in range(N)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) + (-1) ** i for i in range(N)]
+B = np.linspace(0.0, 1.0, N)
+NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one batch
+
+
+@functools.cache
+def build(build_process, **options):
+    return build_process(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+
+
+def run(process, clients=None):
+    """`(server state, clients)` after some rounds."""
+    return last(run_rounds(process, clients or make_clients(process, SIZES), COHORTS))
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_one_model_is_fedavg(weighting):
+    default = {} if weighting == "uniform" else {"weighting": weighting}
+    state, _ = run(build(build_ifca, num_clients=3, num_clusters=1, **default))
+    expected, _ = run(build(build_fedavg, weighting=weighting))
+    assert_close(trees.row(state.algorithm.models, 0), expected.algorithm, tolerance=1e-6)
+
+
+def test_a_model_for_each_client_is_local():
+    """If each client's own is fixed, and Local starts from the same ones."""
+    process = build(build_ifca, num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
+    initial = process.initialize().algorithm.models
+    state, _ = run(process)
+    alone = build(build_local)
+    clients = [
+        client._replace(state=client.state._replace(model=trees.row(initial, i)))
+        for i, client in enumerate(make_clients(alone, SIZES))
+    ]
+    _, expected = run(alone, clients)
+    for i, client in enumerate(expected):
+        assert_close(trees.row(state.algorithm.models, i), client.state.model, tolerance=1e-6)
+
+
+def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not():
+    """Each has images of a class of its own, and the last one never takes part."""
+    process = build(build_ifca, num_clients=4, num_clusters=3)
+    data = [random_examples(5 + i, seed=i) for i in range(4)]
+    data = [its._replace(y=np.full_like(its.y, i % 3)) for i, its in enumerate(data)]
+    clients = [make_client(process, i, its) for i, its in enumerate(data)]
+    start = process.initialize()
+    chosen = []
+    for state in [start, *(state for state, _ in run_rounds(process, clients, COHORTS, start))]:
+        models = [trees.row(state.algorithm.models, j) for j in range(3)]
+        choices = []
+        for its, own in zip(data, process.personalize(state, clients), strict=True):
+            losses = [float(evaluate(MODEL, w, its)["loss"].mean) for w in models]
+            choices.append(int(np.argmin(losses)))
+            assert_equal(own, models[choices[-1]])
+        chosen.append(choices)
+    assert len(set(chosen[-1])) > 1  # clients do not all choose the same one,
+    assert len(set(map(tuple, chosen))) > 1  # nor the same one in all rounds
+
+
+@functools.cache
+def quadratic_process(num_clusters=3, **options):
+    local = local_sgd(RATE, STEPS, max(NUMBERS), learning_rate_decay=DECAY)
+    options |= {"num_clients": N, "num_clusters": num_clusters}
+    return build_ifca(QUADRATIC, quadratic_type(DIM), local, **options, seed=SEED)
+
+
+def quadratic_clients(process, ids=range(N)):
+    clients = []
+    for i in ids:
+        one = quadratic_examples(A[i], C[i], B[i])
+        n = NUMBERS[i]
+        examples = one._replace(
+            x=np.repeat(one.x, n, axis=0), y=np.repeat(one.y, n), size=np.int32(n)
+        )
+        clients.append(make_client(process, i, examples))
+    return clients
+
+
+def with_models(state, rows):
+    models = tf.nest.map_structure(
+        lambda *parts: np.stack(parts), *(weights_of(row, 2, 1) for row in rows)
+    )
+    return state._replace(algorithm=state.algorithm._replace(models=models))
+
+
+def models_of(state):
+    """float32 `[k, DIM]`."""
+    layers = state.algorithm.models.values()
+    return np.concatenate([np.asarray(layer["w"]) for layer in layers], axis=1)
+
+
+def shares_of(metrics, num_clusters=3):
+    return [metrics["train"]["server"][f"share_{j}"] for j in range(num_clusters)]
+
+
+def loss(i, w):
+    return 0.5 * (w - C[i]) @ A[i] @ (w - C[i]) + B[i]
+
+
+def choice(i, models):
+    return int(np.argmin([loss(i, w) for w in models]))
+
+
+# Two that clients are near to, and one that is too far for any.
+START = np.float32([np.full(DIM, 1.5), np.full(DIM, -1.5), np.full(DIM, 50.0)])
+QUADRATIC_COHORTS = ((0, 1, 2), (1, 3, 4), (0, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("averaging", ["models", "gradients"])
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_rounds_on_quadratics(averaging, weighting):
+    process = quadratic_process(averaging=averaging, weighting=weighting)
+    clients, state = quadratic_clients(process), with_models(process.initialize(), START)
+    models = START.astype(np.float64)
+    for t, cohort in enumerate(QUADRATIC_COHORTS):
+        rate = RATE * DECAY**t
+        weights = np.array([NUMBERS[i] if weighting == "num_examples" else 1 for i in cohort])
+        choices = np.array([choice(i, models) for i in cohort])
+        assert set(choices) == {0, 1}
+        changes, losses = [], []
+        for i, j in zip(cohort, choices, strict=True):
+            w = models[j]
+            losses.append(loss(i, w))
+            steps = STEPS if averaging == "models" else 1
+            contraction = np.linalg.matrix_power(np.eye(DIM) - rate * A[i], steps)
+            changes.append(C[i] + contraction @ (w - C[i]) - w)
+        output = process.next(state, [clients[i] for i in cohort])
+        for j in (0, 1):
+            sums = (weights * (choices == j)) @ np.array(changes)
+            divisor = weights[choices == j] if averaging == "models" else weights
+            models[j] = models[j] + sums / np.sum(divisor)
+        state, metrics = output.state, output.metrics
+        found = models_of(state)
+        np.testing.assert_allclose(found, models, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found[2], START[2])  # nobody's
+        expected = [np.mean(choices == j) for j in range(3)]
+        np.testing.assert_allclose(shares_of(metrics), expected, rtol=1e-6)
+        assert metrics["train"]["server"]["restarts"] == 0
+        if averaging == "gradients":
+            numbers = [NUMBERS[i] for i in cohort]
+            mean = np.average(losses, weights=numbers)
+            assert metrics["train"]["loss"] == pytest.approx(mean, rel=1e-5)
+
+
+def test_of_equal_models_the_first_is_chosen():
+    process = quadratic_process()
+    models = START[[2, 0, 0]]
+    state, _, metrics = process.next(
+        with_models(process.initialize(), models), quadratic_clients(process)
+    )
+    assert shares_of(metrics) == [0, 1, 0]
+    found = models_of(state)
+    np.testing.assert_array_equal(found[[0, 2]], models[[0, 2]])
+    assert np.linalg.norm(found[1] - models[1]) > 0.1
+
+
+def test_models_in_another_order_give_the_same_in_that_order():
+    process = quadratic_process()
+    clients, start = quadratic_clients(process), process.initialize()
+    order = [2, 0, 1]
+    first, other = (
+        process.next(with_models(start, models), clients) for models in (START, START[order])
+    )
+    np.testing.assert_array_equal(models_of(other.state), models_of(first.state)[order])
+    assert shares_of(other.metrics) == [shares_of(first.metrics)[j] for j in order]
+    assert np.min(np.linalg.norm(models_of(first.state)[:2] - START[:2], axis=1)) > 0.1
+    own = (process.personalize(output.state, clients) for output in (first, other))
+    assert_equal(*own)
+
+
+def test_clients_that_are_left_out_have_no_share():
+    """Without examples, or with what is not finite, all losses are equal: the first is chosen."""
+    process = quadratic_process()
+    clients = quadratic_clients(process)
+    clients[1].data.x[:, -1] = np.nan
+    clients[3] = clients[3]._replace(data=clients[3].data._replace(size=np.int32(0)))
+    state = with_models(process.initialize(), START[[2, 0, 1]])
+    output = process.next(state, clients)
+    without = process.next(state, [clients[i] for i in (0, 2, 4, 5)])
+    assert output.metrics["train"]["num_nonfinite"] == output.metrics["train"]["num_empty"] == 1
+    assert_equal(output.state, without.state)
+    assert shares_of(output.metrics) == shares_of(without.metrics)
+    assert shares_of(output.metrics)[0] == 0
+
+
+def test_initial_models():
+    models = quadratic_process().initialize().algorithm.models
+    assert_equal(trees.row(models, 0), QUADRATIC.init(SEED))
+    rows = models_of(quadratic_process().initialize())
+    distances = np.linalg.norm(rows[:, np.newaxis] - rows, axis=-1)
+    assert np.min(distances[np.triu_indices(3, 1)]) > 0.1
+
+
+FIXED = (0, 0, 0, 0, 1, 1)
+ALL_OF_ONE, TOO_FEW, ENOUGH = (0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 4)
+
+
+def restarting(cohorts, **options):
+    """`(server state, metrics)` of rounds in which one of four clients is enough."""
+    options = {"fixed_clusters": FIXED, "min_share": 0.25, "max_restarts": 2} | options
+    process = quadratic_process(2, **options)
+    clients, state = quadratic_clients(process), process.initialize()
+    for cohort in cohorts:
+        state, _, metrics = process.next(state, [clients[i] for i in cohort])
+        yield state, metrics["train"]["server"]
+
+
+@functools.cache
+def initial_models():
+    """Of the start and of each restart, `[3, 2, DIM]`."""
+    rows = [vector_of(QUADRATIC.init(seed)) for seed in distinct_seeds(SEED, 6)]
+    return np.reshape(rows, [3, 2, DIM])
+
+
+def trained(models, cohort, t):
+    """The models after a round whose clients have fixed clusters."""
+    result = np.array(models, np.float64)
+    for j in range(2):
+        ends = [
+            C[i]
+            + np.linalg.matrix_power(np.eye(DIM) - RATE * DECAY**t * A[i], STEPS)
+            @ (models[j] - C[i])
+            for i in cohort
+            if FIXED[i] == j
+        ]
+        if ends:
+            result[j] = np.mean(ends, axis=0)
+    return result
+
+
+def assert_models(state, expected):
+    np.testing.assert_allclose(models_of(state), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_models_start_anew_until_restarts_are_used_up():
+    cohorts = (ALL_OF_ONE, TOO_FEW, ALL_OF_ONE, ALL_OF_ONE)
+    first, second, third, fourth = restarting(cohorts)
+    for number, (state, metrics) in enumerate((first, second), start=1):
+        np.testing.assert_array_equal(models_of(state), initial_models()[number])
+        assert metrics["restarts"] == state.algorithm.restarts == number
+        assert not state.algorithm.settled
+    assert first[1]["share_1"] == 0
+    assert second[1]["share_1"] == pytest.approx(0.2)
+    rows = np.reshape(initial_models(), [6, DIM])
+    distances = np.linalg.norm(rows[:, np.newaxis] - rows, axis=-1)
+    assert np.min(distances[np.triu_indices(6, 1)]) > 0.1
+    expected = initial_models()[2]
+    for t, (state, metrics) in ((2, third), (3, fourth)):
+        expected = trained(expected, ALL_OF_ONE, t)
+        assert_models(state, expected)
+        assert metrics["restarts"] == state.algorithm.restarts == 2
+        assert state.algorithm.settled
+
+
+def test_models_that_have_their_share_settle_for_good():
+    expected = initial_models()[0]
+    cohorts = (ENOUGH, ALL_OF_ONE, TOO_FEW)
+    for t, (state, metrics) in enumerate(restarting(cohorts)):
+        expected = trained(expected, cohorts[t], t)
+        assert_models(state, expected)
+        assert metrics["restarts"] == state.algorithm.restarts == 0
+        assert state.algorithm.settled
+        if t == 0:
+            assert (metrics["share_0"], metrics["share_1"]) == (0.75, 0.25)
+
+
+def test_models_may_settle_after_a_restart():
+    *_, (state, metrics) = restarting((TOO_FEW, ENOUGH, ALL_OF_ONE))
+    expected = trained(trained(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
+    assert_models(state, expected)
+    assert metrics["restarts"] == 1
+
+
+@pytest.mark.parametrize("options", [{"min_share": 0.0}, {"max_restarts": 0}], ids=str)
+def test_models_that_never_start_anew(options):
+    expected = initial_models()[0]
+    for t, (state, metrics) in enumerate(restarting((ALL_OF_ONE, TOO_FEW), **options)):
+        expected = trained(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
+        assert_models(state, expected)
+        assert metrics["restarts"] == 0
+
+
+def test_a_cohort_without_examples_starts_nothing_anew():
+    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
+    (client,) = quadratic_clients(process, [0])
+    client = client._replace(data=client.data._replace(size=np.int32(0)))
+    start = process.initialize()
+    assert_equal(process.next(start, [client]).state.algorithm, start.algorithm)
+
+
+def test_fixed_clusters_are_those_of_personal_models_too():
+    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
+    state = with_models(process.initialize(), START[:2])
+    clients = quadratic_clients(process)
+    assert [choice(i, START[:2]) for i in range(N)] != list(FIXED)
+    found = [vector_of(w) for w in process.personalize(state, clients)]
+    np.testing.assert_array_equal(found, START[list(FIXED)])
+
+
+def test_fixed_clusters_may_be_any_iterable():
+    options = {"num_clients": 3, "num_clusters": 2}
+    options |= {"fixed_clusters": iter([1, 0, 1]), "seed": 1}
+    process = build_ifca(MODEL, EXAMPLES_TYPE, local_sgd(), **options)
+    state, clients = process.initialize(), make_clients(process, SIZES)
+    own = process.personalize(state, clients)
+    assert_equal(own, [trees.row(state.algorithm.models, j) for j in (1, 0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_clusters": 0}, "num_clusters >= 1, .* got 0, 0.0 and 5"),
+        ({"min_share": -0.1}, "got 2, -0.1 and 5"),
+        ({"min_share": 0.51}, r"min_share in \[0, 1 / num_clusters\] .* got 2, 0.51 and 5"),
+        ({"min_share": np.nan}, "got 2, nan and 5"),
+        ({"min_share": 0.26, "num_clusters": 4}, "got 4, 0.26 and 5"),
+        ({"max_restarts": -1}, "max_restarts >= 0, got 2, 0.0 and -1"),
+        ({"averaging": "gradient"}, "Unknown averaging 'gradient'. Did you mean 'gradients'"),
+        ({"weighting": "unifrm"}, "Unknown weighting 'unifrm'. Did you mean 'uniform'"),
+        ({"fixed_clusters": (0, 1)}, r"0 to 1, for each of 3 clients, got \(0, 1\)"),
+        ({"fixed_clusters": ()}, r"for each of 3 clients, got \(\)"),
+        ({"fixed_clusters": (0, 1, 2)}, r"got \(0, 1, 2\)"),
+        ({"fixed_clusters": (0, -1, 1)}, r"got \(0, -1, 1\)"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_ifca(MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=3, **options)
+
+
+def test_optimizers_that_persist_are_refused():
+    local = local_sgd(persist_optimizer_state=True)
+    with pytest.raises(BlockTracingError, match="this algorithm keeps no optimizer's state"):
+        build_ifca(MODEL, EXAMPLES_TYPE, local, num_clients=3)

@@ -1,0 +1,230 @@
+"""Rounds of pFedMB on quadratics, in NumPy."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import scipy.optimize
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, assert_equal, last, make_client
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
+from tff_pfl.algorithms import build_pfedmb
+from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.models import multi_branch
+
+BRANCHES = 3
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+# Two layers have branches, and the third has not.
+DIMS, NAMED, DIM = (2, 2, 1), ("layer0", "layer1"), 5
+RATE, DECAY, STEPS = 0.2, 0.9, 3
+A = [spd(DIM, seed) for seed in range(3)]
+C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+COPIES = (1, 3, 2)  # of a client's one example
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    parametrization: str = "softmax"
+    alpha_weighted: bool = True
+    shared_alpha: bool = False
+    alpha_learning_rate: float | None = None
+    alpha_epochs: int | None = None
+    init_scale: float = 1.0
+    weighting: str = "num_examples"
+    # Of local training.
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    persist: bool = False
+
+    @functools.cached_property
+    def process(self):
+        options = dataclasses.asdict(self)
+        local = LocalSGD(
+            tff.learning.optimizers.build_sgdm(RATE, options.pop("momentum") or None),
+            epochs=STEPS,
+            batch_size=4,
+            learning_rate_decay=DECAY,
+            weight_decay=options.pop("weight_decay"),
+            persist_optimizer_state=options.pop("persist"),
+        )
+        options |= {"branches": BRANCHES, "branched_layers": NAMED, "seed": 2}
+        return build_pfedmb(quadratic_model(*DIMS), quadratic_type(DIM), local, **options)
+
+
+def alphas_of(process, clients):
+    """`[number of clients, L, B]`."""
+    rows = process.client_snapshot([client.state for client in clients])
+    return np.array([list(of_client.values()) for of_client in rows])
+
+
+def quadratic_clients(process):
+    for i, copies in enumerate(COPIES):
+        one = quadratic_examples(A[i], C[i])
+        x, y = np.repeat(one.x, copies, axis=0), np.zeros([copies], np.int32)
+        yield make_client(process, i, Examples(x, y, np.int32(copies)))
+
+
+def arrays_of(weights):
+    """A list of arrays, those of branched layers `[B, d]`."""
+    return [np.asarray(layer["w"], np.float64) for layer in weights.values()]
+
+
+def merged(weights, alpha):
+    mixtures = [row @ w for row, w in zip(alpha, weights[:2], strict=True)]
+    return np.concatenate([*mixtures, weights[2]])
+
+
+def nearest(row):
+    def excess(t):
+        return np.sum(np.maximum(row - t, 0)) - 1
+
+    return np.maximum(row - scipy.optimize.brentq(excess, row.min() - 2, row.max()), 0)
+
+
+def client_round(v: Variant, t, weights, own, a, c):
+    """`(weights, alpha, what it keeps, losses of alpha, losses of the weights)`."""
+
+    def alpha_of(coefficients):
+        if v.parametrization == "projection":
+            return coefficients
+        return np.exp(coefficients) / np.sum(np.exp(coefficients), axis=1, keepdims=True)
+
+    def loss_and_gradient(weights, alpha):
+        w = merged(weights, np.broadcast_to(alpha, (2, BRANCHES)))
+        return 0.5 * (w - c) @ a @ (w - c), np.split(a @ (w - c), np.cumsum(DIMS)[:-1])
+
+    coefficients, (u_alpha, u) = own
+    if not v.persist:
+        u_alpha, u = 0.0, [0.0] * 3
+    alpha_rate = RATE if v.alpha_learning_rate is None else v.alpha_learning_rate
+    alpha_losses, losses = [], []
+    for _ in range(STEPS if v.alpha_epochs is None else v.alpha_epochs):
+        alpha = alpha_of(coefficients)
+        loss, (g0, g1, _) = loss_and_gradient(weights, alpha)
+        alpha_losses.append(loss)
+        g = np.stack([weights[0] @ g0, weights[1] @ g1])
+        if v.shared_alpha:
+            g = np.sum(g, axis=0, keepdims=True)
+        if v.parametrization == "softmax":
+            g = alpha * (g - np.sum(alpha * g, axis=1, keepdims=True))
+        u_alpha = v.momentum * u_alpha + g
+        coefficients = coefficients - alpha_rate * DECAY**t * u_alpha
+        if v.parametrization == "projection":
+            coefficients = np.stack([nearest(row) for row in coefficients])
+    alpha = np.broadcast_to(alpha_of(coefficients), (2, BRANCHES))
+    for _ in range(STEPS):
+        loss, (g0, g1, g2) = loss_and_gradient(weights, alpha)
+        losses.append(loss)
+        gradient = [np.outer(alpha[0], g0), np.outer(alpha[1], g1), g2]
+        decayed = [g + v.weight_decay * w for g, w in zip(gradient, weights, strict=True)]
+        u = [v.momentum * m + g for m, g in zip(u, decayed, strict=True)]
+        weights = [w - RATE * DECAY**t * m for w, m in zip(weights, u, strict=True)]
+    return weights, alpha, (coefficients, (u_alpha, u)), alpha_losses, losses
+
+
+def server_mean(v, weights, trained, alphas, counts):
+    """Equation (5), or (6)."""
+    new = []
+    for layer, old in enumerate(weights):
+        shares = np.array(counts)[:, np.newaxis] * np.ones(len(old))
+        if layer < 2 and v.alpha_weighted:
+            shares = shares * np.array([alpha[layer] for alpha in alphas])
+        above = sum(
+            s.reshape([-1, *[1] * (old.ndim - 1)]) * w[layer]
+            for s, w in zip(shares, trained, strict=True)
+        )
+        below = np.sum(shares, axis=0).reshape([-1, *[1] * (old.ndim - 1)])
+        new.append(np.where(below > 0, above / np.where(below > 0, below, 1), old))
+    return new
+
+
+def rounds(v: Variant, weights):
+    """Of each round of `COHORTS`: `(weights, alpha of all clients, mean losses)`."""
+    start = 0.0 if v.parametrization == "softmax" else 1 / BRANCHES
+    shape = (1 if v.shared_alpha else 2, BRANCHES)
+    own = [(np.full(shape, start), (0.0, [0.0] * 3))] * 3
+    alphas = [np.full((2, BRANCHES), 1 / BRANCHES)] * 3
+    for t, cohort in enumerate(COHORTS):
+        counts = np.array([COPIES[i] for i in cohort])
+        results = [client_round(v, t, weights, own[i], A[i], C[i]) for i in cohort]
+        trained, new, kept, *losses = zip(*results, strict=True)
+        for i, alpha, state in zip(cohort, new, kept, strict=True):
+            alphas[i], own[i] = alpha, state
+        n = counts if v.weighting == "num_examples" else np.ones(len(cohort))
+        weights = server_mean(v, weights, trained, new, n)
+        means = [counts @ np.mean(of_clients, axis=1) / np.sum(counts) for of_clients in losses]
+        yield weights, list(alphas), means
+
+
+VARIANTS = {
+    "softmax": Variant(),
+    "projection": Variant("projection", alpha_learning_rate=0.6, init_scale=1.5),
+    "not-weighed": Variant(alpha_weighted=False, alpha_learning_rate=0.8, momentum=0.7),
+    "shared": Variant(
+        shared_alpha=True, weighting="uniform", alpha_learning_rate=0.9, alpha_epochs=5
+    ),
+    "persist": Variant(persist=True, momentum=0.7, weight_decay=0.4, alpha_learning_rate=0.4),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_rounds_on_quadratics(variant):
+    process = variant.process
+    options = {"layers": NAMED, "init_scale": variant.init_scale}
+    start = multi_branch(quadratic_model(*DIMS), BRANCHES, **options).init(2)
+    state, clients = process.initialize(), list(quadratic_clients(process))
+    assert_equal(state.algorithm, start)
+    expected = rounds(variant, arrays_of(start))
+    for cohort, (weights, alphas, losses) in zip(COHORTS, expected, strict=True):
+        output = process.next(state, [clients[i] for i in cohort])
+        state = output.state
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        assert_close(arrays_of(state.algorithm), weights)
+        found = alphas_of(process, clients)
+        assert_close(np.broadcast_to(found, np.shape(alphas)), np.array(alphas))
+        models = process.personalize(state, clients)
+        assert_close(
+            [vector_of(model) for model in models], [merged(weights, alpha) for alpha in alphas]
+        )
+        metrics = output.metrics["train"]
+        np.testing.assert_allclose([metrics["alpha_loss"], metrics["loss"]], losses, rtol=1e-4)
+    assert np.ptp(alphas, axis=-1).min() > 1e-3
+
+
+def test_every_option_matters():
+    start = arrays_of(Variant().process.initialize().algorithm)
+    base = Variant(momentum=0.7, weight_decay=0.4)
+    changes = {
+        "parametrization": "projection",
+        "alpha_weighted": False,
+        "shared_alpha": True,
+        "alpha_learning_rate": 0.5,
+        "alpha_epochs": 5,
+        "weighting": "uniform",
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "persist": True,
+    }
+    variants = [base, *(dataclasses.replace(base, **{k: v}) for k, v in changes.items())]
+    ends = [np.concatenate([np.ravel(w) for w in last(rounds(v, start))[0]]) for v in variants]
+    for i, end in enumerate(ends):
+        assert all(np.max(np.abs(end - other)) > 1e-3 for other in ends[:i])
+
+
+def test_with_constant_alpha_the_merged_model_descends_at_the_rate_of_its_square():
+    """`eta |alpha_l|^2` in a layer of branches, which starts at `eta / B`."""
+    process = Variant("projection", alpha_epochs=0).process
+    alpha = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
+    rates = RATE * np.repeat([*np.sum(alpha**2, axis=1), 1.0], DIMS)
+    state, clients = process.initialize(), list(quadratic_clients(process))
+    w = merged(arrays_of(state.algorithm), alpha)
+    for i, client in enumerate(clients):
+        own = client.state._replace(coefficients=np.float32(alpha))
+        output = process.next(state, [client._replace(state=own)])
+        expected = C[i] + np.linalg.matrix_power(np.eye(DIM) - rates[:, None] * A[i], STEPS) @ (
+            w - C[i]
+        )
+        assert_close(merged(arrays_of(output.state.algorithm), alpha), expected)

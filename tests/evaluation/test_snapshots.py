@@ -1,0 +1,109 @@
+"""Tests of `tff_pfl.evaluation.snapshots`."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.templates.mean_process import Visits, compose, mean_exchange
+from tff_pfl.clients import ClientStateStore
+from tff_pfl.evaluation import take_snapshot
+
+NUM_CLIENTS = 7
+# The others were never seen.
+SEEN = {5: 105, 0: 100, 2: 102}
+
+
+def of_server(server):
+    return collections.OrderedDict(server=10 * server)
+
+
+def of_client(state):
+    count = tf.cast(state.count, tf.float32)
+    return collections.OrderedDict(pair=tf.stack([count, -count]), single=state.count)
+
+
+@functools.cache
+def process_of(**options):
+    """A client that was never seen has its id as its count."""
+    return compose(mean_exchange(), client_init=lambda client_id: Visits(client_id), **options)
+
+
+class CountingStore(ClientStateStore):
+    """A store that keeps the ids it was asked for."""
+
+    def __init__(self, process):
+        super().__init__(process.initialize_client, process.client_state_type)
+        self.asked = []
+
+    def get(self, client_ids):
+        client_ids = list(client_ids)
+        self.asked.append(client_ids)
+        return super().get(client_ids)
+
+
+@pytest.fixture
+def take():
+    def take(num_clients=NUM_CLIENTS, options=None, **snapshots):
+        process = process_of(**snapshots)
+        store = CountingStore(process)
+        store.put(SEEN, [Visits(np.int32(count)) for count in SEEN.values()])
+        store.commit()
+        arrays = take_snapshot(process, process.initialize(), store, num_clients, **options or {})
+        return arrays, store
+
+    return take
+
+
+def assert_arrays(found, expected):
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert isinstance(found[name], np.ndarray)
+        np.testing.assert_array_equal(found[name], array)
+
+
+COUNTS = np.array([SEEN.get(i, i) for i in range(NUM_CLIENTS)])
+
+
+def test_of_the_server_and_of_clients_in_their_order(take):
+    arrays, _ = take(snapshot=of_server, client_snapshot=of_client)
+    expected = {
+        "server": [10.0, 20.0],
+        "pair": np.stack([COUNTS, -COUNTS], axis=1),
+        "single": COUNTS,
+    }
+    assert_arrays(arrays, expected)
+    assert arrays["pair"].dtype == np.float32
+    assert arrays["single"].dtype == np.int32
+
+
+@pytest.mark.parametrize("clients_per_call", [1, 2, 3, NUM_CLIENTS, 100])
+def test_few_states_are_read_at_a_time(take, clients_per_call):
+    arrays, store = take(client_snapshot=of_client, options={"clients_per_call": clients_per_call})
+    assert_arrays(arrays, {"pair": np.stack([COUNTS, -COUNTS], axis=1), "single": COUNTS})
+    assert max(map(len, store.asked)) == min(clients_per_call, NUM_CLIENTS)
+    assert sum(store.asked, []) == list(range(NUM_CLIENTS))
+
+
+def test_of_no_more_clients_than_there_are(take):
+    arrays, _ = take(3, client_snapshot=of_client)
+    np.testing.assert_array_equal(arrays["single"], COUNTS[:3])
+
+
+def test_of_the_server_alone_no_state_is_read(take):
+    arrays, store = take(snapshot=of_server)
+    assert_arrays(arrays, {"server": [10.0, 20.0]})
+    assert store.asked == []
+
+
+def test_nothing_to_look_at(take):
+    arrays, store = take()
+    assert arrays == {}
+    assert store.asked == []
+
+
+def test_states_are_left_as_they_were(take):
+    _, store = take(client_snapshot=of_client)
+    assert store.known_clients() == sorted(SEEN)

@@ -1,0 +1,302 @@
+"""Tests of `tff_pfl.models.multi_branch`."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import assert_close, assert_equal, leaves
+from tests.quadratics import quadratic_model
+from tff_pfl.local import Batch
+from tff_pfl.models import build, distinct_seeds, from_keras, multi_branch
+from tff_pfl.names import UnknownNameError
+
+SHAPE, GROUPS, EPSILON, CLASSES, BRANCHES = (6, 6, 2), 2, 1e-3, 3, 3
+LINEAR = ("conv", "dense")
+
+
+def network():
+    """A convolution, group normalisation, and a dense layer."""
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.InputLayer(input_shape=SHAPE),
+            tf.keras.layers.Conv2D(4, 3, name="conv"),
+            tf.keras.layers.GroupNormalization(GROUPS, epsilon=EPSILON, name="norm"),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(CLASSES, name="dense"),
+        ]
+    )
+
+
+MODEL = from_keras(network, input_shape=SHAPE)
+ALPHA = np.float32([[0.2, 0.5, 0.3], [0.7, 0.0, 0.3]])
+ROW = np.float32([[0.6, 0.1, 0.3]])
+
+
+def batch():
+    """5 rows, of which the last only fills the batch up."""
+    rng = np.random.default_rng(0)
+    return Batch(
+        x=tf.constant(rng.normal(size=(5, *SHAPE)), tf.float32),
+        y=tf.constant(rng.integers(0, CLASSES, 5), tf.int32),
+        weight=tf.constant([1.0, 1, 1, 1, 0]),
+        seed=tf.constant([3, 4]),
+    )
+
+
+def sequence(*middle, input_shape=(4, 4, 2)):
+    def keras_model():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.InputLayer(input_shape=input_shape),
+                *(layer() for layer in middle),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(2, name="head"),
+            ]
+        )
+
+    return from_keras(keras_model, input_shape=input_shape)
+
+
+def layer(kind, *args, **options):
+    return functools.partial(getattr(tf.keras.layers, kind), *args, **options, name="middle")
+
+
+class TestWhichLayers:
+    @pytest.mark.parametrize(
+        ("middle", "input_shape", "linear"),
+        [
+            (layer("Dense", 3), (4,), True),
+            (layer("Dense", 3, use_bias=False), (4,), True),
+            (layer("Conv2D", 3, 2), (4, 4, 2), True),
+            (layer("Conv2D", 3, 2, use_bias=False), (4, 4, 2), True),
+            (layer("Conv1D", 3, 2), (4, 2), True),
+            (layer("Conv2DTranspose", 3, 2), (4, 4, 2), True),
+            (layer("DepthwiseConv2D", 2), (4, 4, 2), True),
+            (layer("Embedding", 5, 3), (4,), True),
+            # A product of two kernels.
+            (layer("SeparableConv2D", 3, 2), (4, 4, 2), False),
+            (layer("GroupNormalization", 1), (4, 4, 2), False),
+            (layer("GroupNormalization", 1, scale=False), (4, 4, 2), False),
+            (layer("LayerNormalization"), (4,), False),
+            (layer("LSTM", 3, unit_forget_bias=False), (4, 2), False),
+            (layer("GRU", 3), (4, 2), False),
+            (layer("SimpleRNN", 3), (4, 2), False),
+            (layer("PReLU"), (4,), False),
+        ],
+        ids=lambda value: value.func.__name__ if isinstance(value, functools.partial) else None,
+    )
+    def test_by_default_those_that_are_linear_in_their_weights(self, middle, input_shape, linear):
+        branched = multi_branch(sequence(middle, input_shape=input_shape), 2)
+        *of_middle, head = branched.layers
+        assert head == "head"
+        assert len(of_middle) == linear
+
+    def test_of_a_network(self):
+        assert multi_branch(MODEL, BRANCHES).layers == LINEAR
+
+    def test_of_a_residual_network_all_but_the_norms(self):
+        model = build("resnet18", (8, 8, 3), 3, width=4, blocks=(1, 1), groups=2)
+        layers = multi_branch(model, 2).layers
+        others = set(model.layers) - set(layers)
+        weights = model.init(0)
+        assert {tuple(weights[name]) for name in others} == {("gamma", "beta")}
+        assert {tuple(weights[name])[0] for name in layers} == {"kernel"}
+
+    @pytest.mark.parametrize("layers", [["dense", "conv"], iter(["dense", "conv"]), ("conv",) * 2])
+    def test_others_by_their_names(self, layers):
+        chosen = multi_branch(MODEL, 2, layers=layers).layers
+        assert chosen in (("conv", "dense"), ("conv",))  # in the model's order
+        assert len(set(chosen)) == len(chosen)
+
+    def test_named_layers_may_be_of_any_kind(self):
+        branched = multi_branch(MODEL, 2, layers=("norm",))
+        assert branched.layers == ("norm",)
+        shapes = {name: tuple(w.shape) for name, w in branched.init(0)["norm"].items()}
+        assert shapes == {"gamma": (2, 4), "beta": (2, 4)}
+        assert branched.init(0)["dense"]["bias"].shape == (CLASSES,)
+
+    def test_an_unknown_name_is_answered_with_the_nearest(self):
+        with pytest.raises(UnknownNameError, match="'dens'. Did you mean 'dense'"):
+            multi_branch(MODEL, 2, layers=("conv", "dens"))
+
+    def test_a_string_is_not_names(self):
+        with pytest.raises(ValueError, match=r"layers takes names .* \('dense',\), not a string"):
+            multi_branch(MODEL, 2, layers="dense")
+
+    @pytest.mark.parametrize(("model", "layers"), [(quadratic_model(2, 1), None), (MODEL, ())])
+    def test_there_has_to_be_one(self, model, layers):
+        with pytest.raises(ValueError, match="has no layer of a kernel and a bias; name some"):
+            multi_branch(model, 2, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("branches", "init_scale"), [(0, 1.0), (-1, 1.0), (2, 0.0), (2, -1.0), (2, np.nan)]
+)
+def test_values_out_of_range(branches, init_scale):
+    message = f"branches >= 1 and init_scale > 0, got {branches} and {init_scale}"
+    with pytest.raises(ValueError, match=message):
+        multi_branch(MODEL, branches, init_scale=init_scale)
+
+
+class TestInit:
+    def test_one_branch_starts_as_the_model(self):
+        weights, expected = multi_branch(MODEL, 1).init(7), MODEL.init(7)
+        assert list(weights) == list(MODEL.layers)
+        for name in MODEL.layers:
+            for kind, whole in expected[name].items():
+                stacked = whole[tf.newaxis] if name in LINEAR else whole
+                np.testing.assert_array_equal(weights[name][kind], stacked)
+
+    @pytest.mark.parametrize("seed", [0, 7])
+    def test_branches_are_the_model_of_distinct_seeds(self, seed):
+        weights, seeds = multi_branch(MODEL, BRANCHES).init(seed), distinct_seeds(seed, BRANCHES)
+        assert_equal(weights["norm"], MODEL.init(seed)["norm"])
+        for name in LINEAR:
+            kernels = weights[name]["kernel"].numpy()
+            assert len(kernels) == BRANCHES
+            for b, drawn in enumerate(seeds):
+                np.testing.assert_array_equal(kernels[b], MODEL.init(drawn)[name]["kernel"])
+                for other in kernels[:b]:
+                    assert np.max(np.abs(kernels[b] - other)) > 0.1
+        assert_equal(multi_branch(MODEL, BRANCHES).init(seed), weights)
+
+    def test_the_first_seed_is_the_one_given_and_all_are_distinct_int32(self):
+        for seed in (0, 1, 2**31 - 1):
+            seeds = distinct_seeds(seed, 50)
+            assert seeds[0] == seed
+            assert len(set(seeds)) == 50
+            assert all(0 <= s < 2**31 for s in seeds)
+            assert distinct_seeds(seed, 3) == seeds[:3]
+        assert not set(distinct_seeds(0, 20)) & set(distinct_seeds(1, 20))
+
+    def test_a_scale_is_that_of_the_branched_layers(self):
+        plain = multi_branch(MODEL, BRANCHES).init(1)
+        scaled = multi_branch(MODEL, BRANCHES, init_scale=1.75).init(1)
+        assert_equal(scaled["norm"], plain["norm"])
+        for name in LINEAR:
+            assert_close(scaled[name], tf.nest.map_structure(lambda w: 1.75 * w, plain[name]))
+
+    def test_the_root_of_b_keeps_the_scale_of_the_mean(self):
+        """Up to the chance of 1000 weights."""
+        model = build("mlp", (50,), 2, hidden=(20,))
+        branched = multi_branch(model, 4, init_scale=2.0)
+        kernel = branched.mix(branched.init(0), branched.uniform())["dense1"]["kernel"]
+        expected = np.std(model.init(0)["dense1"]["kernel"])
+        np.testing.assert_allclose(np.std(kernel), expected, rtol=0.1)
+
+
+NETWORK = multi_branch(MODEL, BRANCHES)
+RNG = np.random.default_rng(5)
+# All of them random, biases and norms too.
+WEIGHTS = tf.nest.map_structure(
+    lambda w: tf.constant(RNG.normal(size=w.shape), tf.float32), NETWORK.init(0)
+)
+
+
+def mixture_of_outputs(weights, alpha, x):
+    """The network's forward pass, in which the outputs of branches are mixed."""
+    conv, norm, dense = weights["conv"], weights["norm"], weights["dense"]
+    h = sum(
+        a * (tf.nn.conv2d(x, conv["kernel"][b], 1, "VALID") + conv["bias"][b])
+        for b, a in enumerate(alpha[0])
+    )
+    groups = tf.reshape(h, [*h.shape[:3], GROUPS, -1])
+    mean, variance = tf.nn.moments(groups, [1, 2, 4], keepdims=True)
+    h = tf.reshape((groups - mean) / tf.sqrt(variance + EPSILON), h.shape)
+    h = tf.nn.relu(h * norm["gamma"] + norm["beta"])
+    h = tf.reshape(h, [h.shape[0], -1])
+    return sum(a * (h @ dense["kernel"][b] + dense["bias"][b]) for b, a in enumerate(alpha[-1]))
+
+
+@pytest.mark.parametrize("alpha", [ALPHA, ROW, np.float32([[0.0, 1.0, 0.0]])])
+def test_to_mix_weights_is_to_mix_the_outputs_of_branches(alpha):
+    x = batch().x
+    expected = mixture_of_outputs(WEIGHTS, alpha, x)
+    assert np.std(expected) > 0.1
+    for outputs in (
+        MODEL.apply(NETWORK.mix(WEIGHTS, alpha), x),
+        NETWORK.weights_model(alpha).apply(WEIGHTS, x),
+        NETWORK.alpha_model(WEIGHTS).apply(tf.constant(alpha), x),
+    ):
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_row_stands_for_all_layers():
+    assert_equal(NETWORK.mix(WEIGHTS, ROW), NETWORK.mix(WEIGHTS, np.repeat(ROW, 2, axis=0)))
+    assert_equal(list(NETWORK.rows(ROW).values()), [ROW[0]] * 2)
+    assert list(NETWORK.rows(ALPHA)) == list(LINEAR)
+    assert_equal(list(NETWORK.rows(ALPHA).values()), list(ALPHA))
+
+
+def test_the_uniform_mixture_is_the_mean():
+    mixed = NETWORK.mix(WEIGHTS, NETWORK.uniform())
+    assert list(mixed) == list(MODEL.layers)
+    assert_equal(mixed["norm"], WEIGHTS["norm"])
+    for name in LINEAR:
+        for kind, branches in WEIGHTS[name].items():
+            np.testing.assert_allclose(mixed[name][kind], np.mean(branches, axis=0), atol=1e-6)
+    assert_equal(NETWORK.alpha_model(WEIGHTS).init(0), NETWORK.uniform())
+
+
+class TestGradients:
+    """Against that of the merged model."""
+
+    def merged(self, alpha):
+        gradient, totals = MODEL.gradient(NETWORK.mix(WEIGHTS, alpha), batch())
+        assert min(np.max(np.abs(g)) for g in leaves(gradient)) > 1e-3
+        return gradient, totals
+
+    @pytest.mark.parametrize("alpha", [ALPHA, ROW])
+    def test_that_of_a_branch_carries_its_coefficient(self, alpha):
+        expected, expected_totals = self.merged(alpha)
+        model = NETWORK.weights_model(alpha)
+        gradient, totals = model.gradient(WEIGHTS, batch())
+        assert_close(totals, expected_totals)
+        assert_close(gradient["norm"], expected["norm"])
+        for name, row in zip(LINEAR, (alpha[0], alpha[-1]), strict=True):
+            for found, whole in zip(leaves(gradient[name]), leaves(expected[name]), strict=True):
+                np.testing.assert_allclose(found, np.multiply.outer(row, whole), atol=1e-5)
+
+    def products(self, alpha):
+        """`<W_lb, dL/dW_l>`, bias included, `[L, B]`."""
+        gradient, _ = self.merged(alpha)
+        pairs = [(leaves(WEIGHTS[name]), leaves(gradient[name])) for name in LINEAR]
+        return np.array(
+            [
+                [sum(np.sum(w[b] * g) for w, g in zip(*pair, strict=True)) for b in range(BRANCHES)]
+                for pair in pairs
+            ]
+        )
+
+    def test_that_of_alpha_is_a_product_with_the_branch(self):
+        model = NETWORK.alpha_model(WEIGHTS)
+        gradient, totals = model.gradient(tf.constant(ALPHA), batch())
+        np.testing.assert_allclose(gradient, self.products(ALPHA), rtol=1e-4, atol=1e-4)
+        assert_close(totals, self.merged(ALPHA)[1])
+
+    def test_that_of_one_row_is_the_sum_over_layers(self):
+        gradient, _ = NETWORK.alpha_model(WEIGHTS).gradient(tf.constant(ROW), batch())
+        expected = np.sum(self.products(ROW), axis=0, keepdims=True)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
+
+    def test_that_of_logits(self):
+        """`da = alpha (g - <alpha, g>)`."""
+        logits = tf.math.log(ROW)
+        model = NETWORK.alpha_model(WEIGHTS, tf.nn.softmax)
+        gradient, _ = model.gradient(logits, batch())
+        g = np.sum(self.products(ROW), axis=0, keepdims=True)
+        np.testing.assert_allclose(gradient, ROW * (g - np.sum(ROW * g)), rtol=1e-3, atol=1e-4)
+
+
+def test_what_else_a_model_has():
+    for model in (NETWORK.weights_model(ROW), NETWORK.alpha_model(WEIGHTS)):
+        assert model.name == MODEL.name
+        assert model.example_loss is MODEL.example_loss
+        assert model.example_metrics is MODEL.example_metrics
+    whole = NETWORK.weights_model(ROW)
+    assert_equal(whole.init(3), NETWORK.init(3))
+    norm = sum(np.size(w) for w in leaves(MODEL.init(0)["norm"]))
+    assert whole.num_weights == BRANCHES * (MODEL.num_weights - norm) + norm
