@@ -75,6 +75,31 @@ def test_properties():
     assert build(client_snapshot_fn=client_snapshot).client_snapshot is client_snapshot
 
 
+def test_a_process_with_other_parts_keeps_the_rest():
+    @tff.federated_computation(STATE, CLIENTS)
+    def other_round(state, clients):
+        return ProcessOutput(state, clients.state, state)
+
+    @tff.federated_computation(STATE, CLIENTS)
+    def other_personalize(state, clients):
+        return tff.federated_broadcast(state)
+
+    process = build(snapshot_fn=global_weights, client_snapshot_fn=client_snapshot)
+    changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
+    assert changed.next is other_round
+    assert changed.personalize is other_personalize
+    for name in (
+        "initialize",
+        "initialize_client",
+        "global_weights",
+        "snapshot",
+        "client_snapshot",
+    ):
+        assert getattr(changed, name) is getattr(process, name) is not None
+    assert process.replace().next is next_round
+    assert process.replace().personalize is personalize
+
+
 def test_next_takes_clients():
     @tff.federated_computation(STATE, tff.types.FederatedType(np.float32, tff.CLIENTS))
     def values(state, clients):

@@ -60,12 +60,4 @@ def fine_tuned(
         )
         return tff.federated_map(tune, tff.federated_zip(inputs))
 
-    return PersonalizedProcess(
-        process.initialize,
-        process.next,
-        initialize_client_fn=process.initialize_client,
-        personalize_fn=personalize,
-        global_weights_fn=process.global_weights,
-        snapshot_fn=process.snapshot,
-        client_snapshot_fn=process.client_snapshot,
-    )
+    return process.replace(personalize_fn=personalize)

@@ -124,6 +124,23 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         self._snapshot_fn = snapshot_fn
         self._client_snapshot_fn = client_snapshot_fn
 
+    def replace(
+        self,
+        *,
+        next_fn: tff.Computation | None = None,
+        personalize_fn: tff.Computation | None = None,
+    ) -> "PersonalizedProcess":
+        """The process with another `next` or `personalize`; all else is its own."""
+        return PersonalizedProcess(
+            self.initialize,
+            next_fn or self.next,
+            initialize_client_fn=self.initialize_client,
+            personalize_fn=personalize_fn or self.personalize,
+            global_weights_fn=self.global_weights,
+            snapshot_fn=self.snapshot,
+            client_snapshot_fn=self.client_snapshot,
+        )
+
     @property
     def client_type(self) -> tff.types.StructType:
         """`<client_id=int32, state=C, data=D>`, what `next` takes of each client."""

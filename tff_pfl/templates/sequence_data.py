@@ -77,13 +77,7 @@ def compose_with_sequence_data(
     def personalize(state, clients):
         return process.personalize(state, gathered(clients))
 
-    return PersonalizedProcess(
-        process.initialize,
-        next_round,
-        initialize_client_fn=process.initialize_client,
-        personalize_fn=personalize,
-        global_weights_fn=process.global_weights,
-    )
+    return process.replace(next_fn=next_round, personalize_fn=personalize)
 
 
 def _row(type_signature: tff.types.TensorType) -> tff.types.TensorType:
