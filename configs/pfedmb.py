@@ -1,7 +1,7 @@
 """The tables of pFedMB: `--config=configs/pfedmb.py:PARTITION,CLIENTS,METHOD`.
 
-    PARTITION  pairs (Table 1): clients 0 and 1, 2 and 3, ... have the same two classes; two_classes, at
-               random, or dirichlet, Dir(0.5) (Table 2)
+    PARTITION  pairs (Table 1): clients 0 and 1, 2 and 3, ... have the same two classes;
+               two_classes, at random, or dirichlet, Dir(0.5) (Table 2)
     CLIENTS    10 for pairs; 15, all of them a round, or 50, 10 of them a round
     METHOD     an algorithm, or pfedmb_unweighted: pFedMB without weighing by alpha
 
