@@ -21,7 +21,7 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 	    --output_dir=runs/quickstart --resume
 
 test: $(venv)  ## run the tests, without those marked slow
-	.venv/bin/python -m pytest -n 2 --dist worksteal
+	.venv/bin/python -m pytest -n 2
 
 lint: $(venv)  ## check style and format
 	.venv/bin/ruff check .
