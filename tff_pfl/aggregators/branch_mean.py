@@ -1,11 +1,12 @@
 """Means of which each part has weights of its own."""
 
-import collections
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
+
+from tff_pfl.aggregators.fields import FieldsFactory
 
 # Of the weights of a part, over all clients, below which nothing is known of it.
 _LEAST_WEIGHT = 1e-12
@@ -52,8 +53,10 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
             value_sum_factory: Of the sum above; default `tff.aggregators.SumFactory`.
             share_sum_factory: Of the sum below; the same default.
         """
-        self._value_sum = value_sum_factory or tff.aggregators.SumFactory()
-        self._share_sum = share_sum_factory or tff.aggregators.SumFactory()
+        self._sums = FieldsFactory(
+            value=value_sum_factory or tff.aggregators.SumFactory(),
+            share=share_sum_factory or tff.aggregators.SumFactory(),
+        )
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -71,43 +74,24 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
             share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
             return Shares(_each_part(_times, share, upload.value), share)
 
-        @tff.tensorflow.computation(weigh.type_signature.result)
-        def divide(sums):
-            return _each_part(_divided_by, sums.share, sums.value)
+        sums = self._sums.create(weigh.type_signature.result, weight_type)
 
-        value_sum = self._value_sum.create(weigh.type_signature.result.value)
-        share_sum = self._share_sum.create(weigh.type_signature.result.share)
-
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_zip(
-                collections.OrderedDict(value=value_sum.initialize(), share=share_sum.initialize())
-            )
+        @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
+        def divide(totals):
+            return _each_part(_divided_by, totals["share"], totals["value"])
 
         @tff.federated_computation(
-            initialize.type_signature.result,
+            sums.initialize.type_signature.result,
             tff.types.FederatedType(value_type, tff.CLIENTS),
             tff.types.FederatedType(weight_type, tff.CLIENTS),
         )
         def branch_mean(state, value, weight):
-            weighed = tff.federated_map(weigh, (value, weight))
-            values = value_sum.next(state.value, weighed.value)
-            shares = share_sum.next(state.share, weighed.share)
-            sums = Shares(values.result, shares.result)
-
-            def of_both(field):
-                both = collections.OrderedDict(
-                    value=getattr(values, field), share=getattr(shares, field)
-                )
-                return tff.federated_zip(both)
-
+            output = sums.next(state, tff.federated_map(weigh, (value, weight)), weight)
             return tff.templates.MeasuredProcessOutput(
-                of_both("state"),
-                tff.federated_map(divide, tff.federated_zip(sums)),
-                of_both("measurements"),
+                output.state, tff.federated_map(divide, output.result), output.measurements
             )
 
-        return tff.templates.AggregationProcess(initialize, branch_mean)
+        return tff.templates.AggregationProcess(sums.initialize, branch_mean)
 
 
 def _each_part(fn, share, value):

@@ -28,7 +28,7 @@ class Stack(NamedTuple):
         """
         rows = tf.where(self.weight > 0.0)[:, 0]
         rows = tf.gather(rows, tf.argsort(tf.gather(client_ids, rows)))
-        return tf.nest.map_structure(lambda leaf: tf.gather(leaf, rows), self.value)
+        return trees.row(self.value, rows)
 
 
 class StackFactory(tff.aggregators.WeightedAggregationFactory):

@@ -172,8 +172,8 @@ def build_ifca(
         settled |= server.restarts >= restarts_allowed
         settled |= tf.equal(tf.reduce_sum(members), 0.0)  # nobody came: the server keeps its state
         if restarts_allowed:
-            starts = [functools.partial(initial_models, r) for r in range(restarts_allowed + 1)]
-            anew = tf.switch_case(tf.minimum(server.restarts + 1, restarts_allowed), starts)
+            starts = [functools.partial(initial_models, 1 + r) for r in range(restarts_allowed)]
+            anew = tf.switch_case(server.restarts, starts)  # the last of them where it is settled
             models = trees.select(settled, models, anew)
         restarts = server.restarts + tf.cast(tf.logical_not(settled), tf.int32)
         metrics = collections.OrderedDict((f"share_{j}", shares[j]) for j in range(num_clusters))

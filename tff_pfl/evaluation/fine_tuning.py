@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.local import LocalSGD
+from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import Model
 from tff_pfl.templates import ClientContext, PersonalizedProcess
-from tff_pfl.templates.blocks import client_seed
 
 _BLOCK = -1  # in the place of an exchange's index: what is drawn is drawn for nothing else
 

@@ -53,7 +53,6 @@ def squared_distances(first: Any, second: Any) -> tf.Tensor:
 
     Of differences, not of inner products, which would lose those of models that are alike.
     """
-
     first, second = tf.nest.flatten(first), tf.nest.flatten(second)
     number = tf.shape(first[0])[0]
 

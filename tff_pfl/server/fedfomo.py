@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import trees
+from tff_pfl.local.seeds import client_seed
 
 
 class FedFomoState(NamedTuple):
@@ -90,9 +91,7 @@ class FedFomoServer:
         may_be = tf.not_equal(all_ids, client_id)
         if self.candidates == "last_cohort":
             may_be &= server.is_fresh
-        seed = tf.constant([self.seed & 0x7FFFFFFF, 0], tf.int32)
-        for value in (server.round_num, client_id):
-            seed = tf.random.experimental.stateless_fold_in(seed, value)
+        seed = client_seed((self.seed, 0), server.round_num, client_id)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
         is_random = tf.random.stateless_uniform([self.num_others], seeds[0]) < self._exploration(
             server.round_num

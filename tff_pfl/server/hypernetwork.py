@@ -75,8 +75,7 @@ class HypernetworkServer:
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """The weights that are generated for a client."""
         embedding = tf.gather(server.embeddings, client_id)[tf.newaxis]
-        generated = self.hypernetwork.generate(server.phi, embedding)
-        return tf.nest.map_structure(lambda leaf: leaf[0], generated)
+        return trees.row(self.hypernetwork.generate(server.phi, embedding), 0)
 
     def finalize(self, server: HypernetworkState, uploads: Any, round_num: tf.Tensor):
         """The state after a round, and metrics.

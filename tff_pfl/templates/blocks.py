@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.local.seeds import client_seed
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientContext, Message
@@ -172,14 +173,6 @@ class ClientBlock:
         if carry is not None:
             inputs["carry"] = carry
         return tff.federated_map(self.work, tff.federated_zip(inputs))
-
-
-def client_seed(seed: tuple[int, int], round_num, client_id):
-    """`int32[2]`, a function of (run seed, block, round, client id)."""
-    folded = tf.constant([seed[0] & 0x7FFFFFFF, seed[1]], tf.int32)
-    for value in (round_num, client_id):
-        folded = tf.random.experimental.stateless_fold_in(folded, value)
-    return folded
 
 
 @tff.tensorflow.computation(np.int32)

@@ -37,8 +37,9 @@ def plot_mixtures(
     if not layers:
         mixtures = sorted({other.partition("/")[0] for other in names if "/" in other})
         raise OutputDirectoryError(unknown_name(f"mixture of {run_dir}", name, mixtures))
-    mixtures = [np.array(read_snapshots(run_dir, f"{name}/{layer}")[1]) for layer in layers]
-    rounds, _ = read_snapshots(run_dir, f"{name}/{layers[0]}")
+    snapshots = [read_snapshots(run_dir, f"{name}/{layer}") for layer in layers]
+    rounds = snapshots[0][0]
+    mixtures = [np.array(of_rounds) for _, of_rounds in snapshots]
     _, num_clients, num_parts = mixtures[0].shape
     shown = list(range(min(num_clients, _MOST_CLIENTS)) if clients is None else clients)
     if strangers := [i for i in shown if not 0 <= i < num_clients]:
