@@ -131,6 +131,9 @@ def changed(**changes):
         ({"local__optimizer": "sgdd"}, "Unknown optimizer 'sgdd'. Did you mean 'sgd'"),
         ({"evaluation__split": "tset"}, "Unknown split 'tset'. Did you mean 'test'"),
         ({"rounds": 0}, "config.rounds must be at least 1, got 0"),
+        ({"rounds": None}, "config.rounds is None, but must be of type int"),
+        ({"local__momentum": None}, "config.local.momentum is None, but must be of type float"),
+        ({"algorithm__weighting": None}, "config.algorithm.weighting is None, .* of type str"),
         ({"local__batch_size": 0}, "config.local.batch_size must be at least 1, got 0"),
         ({"evaluation__every": -1}, "config.evaluation.every must be at least 0"),
         (

@@ -140,6 +140,14 @@ def config_of_run(settings: typing.Any) -> ml_collections.ConfigDict:
     return config
 
 
+def _may_be_none(key: str, default, algorithm: str) -> bool:
+    section, _, option = key.partition(".")
+    if default is None or section != "algorithm" or option == "name":
+        return default is None
+    annotation = inspect.signature(algorithms.builder(algorithm)).parameters[option].annotation
+    return types.NoneType in typing.get_args(annotation)
+
+
 def _optional_type(annotation) -> type:
     """The type of values of `T | None`, as flags parse them: `tuple` for any iterable."""
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
@@ -175,6 +183,10 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     with _values_of("evaluation"):
         evaluation_options(config)
     values = flatten(config.to_dict(), ".")
+    for key, default in flatten(with_algorithm(valid, name).to_dict(), ".").items():
+        if values.get(key, default) is None and not _may_be_none(key, default, name):
+            kind = type(default).__name__
+            raise ConfigError(f"config.{key} is None, but must be of type {kind}.")
     for key, least in (
         ("seed", 0),
         ("rounds", 1),

@@ -7,6 +7,7 @@ import ml_collections
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
+from ml_collections import config_flags
 
 from tff_pfl import clients, models, runtime
 from tff_pfl.training import config as configs
@@ -34,8 +35,27 @@ USER_ERRORS = (
 )
 
 
+class _NumberOrNone(flags.ArgumentParser):
+    """Parses a number, or `None`; where that is no value, `check_config` says so."""
+
+    def __init__(self, number: flags.ArgumentParser):
+        self._number = number
+        self.syntactic_help = f"{number.syntactic_help}, or None"
+
+    def parse(self, argument):
+        return None if argument == "None" else self._number.parse(argument)
+
+    def flag_type(self):
+        return self._number.flag_type()
+
+
 def parse_flags(argv):
-    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback."""
+    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
+
+    Flags of a config for numbers take `None` as well.
+    """
+    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
+    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
     try:
         positional = flags.FLAGS(argv)
         for value in flags.FLAGS.flag_values_dict().values():
