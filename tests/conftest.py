@@ -1,10 +1,15 @@
 """What every process that runs tests begins with: quiet libraries, one runtime."""
 
+import gc
+
 import pytest
 
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
+# Graphs are traced all the time, of objects that live on: looking for garbage less often spares a
+# twentieth of the time.
+gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,9 @@ from tff_pfl.templates import Client
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
 EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
+# These differ from another algorithm by an option or two, which have tests of their own. What all
+# algorithms are tested for is slow for them.
+COVERED = ("heur_fedamp", "pgfed_ce", "pgfedmo", "plgu_ghn")
 
 
 def tiny_model() -> models.Model:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COVERED,
     EXAMPLES_TYPE,
     IMAGE_SHAPE,
     assert_equal,
@@ -25,14 +26,17 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.local import Examples, examples_type, trees
 from tff_pfl.templates import PersonalizedProcess
 
-# These switch on one of two options which another algorithm of the table switches on both, or an
-# option that is the server's alone.
-COVERED = ("pgfed_ce", "pgfedmo", "plgu_ghn")
 # Each algorithm with its defaults, and the variants that take other paths.
-CASES = [(name, {}) for name in ALGORITHMS if name not in COVERED] + [
-    ("fedavg", {"personalized": "local", "weighting": "uniform"}),
-    ("fedper", {"personal_layers": ()}),
-    ("fedper", {"personal_layers": ("dense1", "head")}),
+CASES = [
+    pytest.param((name, {}), id=name, marks=[pytest.mark.slow] if name in COVERED else [])
+    for name in ALGORITHMS
+] + [
+    pytest.param((name, options), id="-".join([name, *options]))
+    for name, options in (
+        ("fedavg", {"personalized": "local", "weighting": "uniform"}),
+        ("fedper", {"personal_layers": ()}),
+        ("fedper", {"personal_layers": ("dense1", "head")}),
+    )
 ]
 # Where the defaults do not suit these tests: the learning rate is large; all examples are to count.
 # FedAMP's pull is next to nothing.
@@ -52,7 +56,7 @@ ANNOUNCED = ("fedamp", "heur_fedamp")
 
 
 class Subject:
-    """An algorithm, built once for all tests of this module."""
+    """An algorithm, built as rarely as can be for all tests of this module."""
 
     def __init__(self, name, options):
         self.name = name
@@ -74,13 +78,17 @@ class Subject:
 
     @functools.cached_property
     def float_process(self):
-        """The same on float inputs, which can hold what is no number."""
+        """The same, built again, on float inputs, which can hold what is no number."""
         return self.build(examples_type(IMAGE_SHAPE, np.float32))
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join([case[0], *case[1]]))
+@pytest.fixture(scope="module", params=CASES)
 def subject(request):
     return Subject(*request.param)
+
+
+def with_floats(client):
+    return client._replace(data=client.data._replace(x=client.data.x.astype(np.float32)))
 
 
 def test_types(subject):
@@ -127,7 +135,7 @@ def test_a_round_is_a_function_of_its_arguments_and_the_seed(subject):
     first = subject.process.next(state, clients)
     again = subject.process.next(state, clients)
     assert_equal(first, again)
-    rebuilt = subject.build().next(state, clients)
+    rebuilt = subject.float_process.next(state, list(map(with_floats, clients)))
     assert_equal(first, rebuilt)
     other = subject.build(seed=4).next(state, clients)
     is_random = subject.name not in EXACT
@@ -199,10 +207,7 @@ def test_a_client_with_no_examples_changes_nothing(subject):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_client_that_is_not_finite_is_left_out_and_counted(subject, bad):
     process = subject.float_process
-    clients = [
-        client._replace(data=client.data._replace(x=client.data.x.astype(np.float32)))
-        for client in make_clients(process, [6, 5, 9])
-    ]
+    clients = list(map(with_floats, make_clients(process, [6, 5, 9])))
     clients[1].data.x[2:4, 0, 0, 0] = bad  # one of these may be for validation
     state = process.initialize()
     output = process.next(state, clients)

@@ -58,6 +58,8 @@ class Case:
         raises: The exceptions of which running it must raise one, if it must.
         match: A regular expression found in the exception's message, if any.
         slow: Whether it takes more than a few seconds.
+        kinds: Of runtimes it is run on: the stock one, and the graph runtime with clients
+            vectorized or not as it sees fit, or never.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Case:
     raises: type[Exception] | tuple[type[Exception], ...] | None = None
     match: str | None = None
     slow: bool = False
+    kinds: tuple[str, ...] = ("stock", "auto", "never")
 
 
 class Catalogue:
@@ -76,7 +79,7 @@ class Catalogue:
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases)
 
-    def __call__(self, *, raises=None, match=None, slow=False, **parameters):
+    def __call__(self, *, raises=None, match=None, slow=False, kinds=Case.kinds, **parameters):
         """A decorator; the function becomes a case for each combination of the parameters."""
 
         def add(build):
@@ -84,7 +87,7 @@ class Catalogue:
                 options = dict(zip(parameters, values, strict=True))
                 name = "-".join([build.__name__, *map(_label, values)])
                 bound = lambda options=options: build(**options)  # noqa: E731
-                self._cases.append(Case(name, bound, raises, match, slow))
+                self._cases.append(Case(name, bound, raises, match, slow, kinds))
             return build
 
         return add

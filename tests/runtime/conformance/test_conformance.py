@@ -14,9 +14,13 @@ from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
 from tests.runtime.conformance.compare import assert_same
 from tff_pfl import runtime
 
+# Those of a case follow one another, in one process if there are more.
 PARAMETERS = [
-    pytest.param(case, marks=[pytest.mark.slow] if case.slow else [], id=case.name)
+    pytest.param(
+        case, kind, marks=[pytest.mark.slow] if case.slow else [], id=f"{case.name}-{kind}"
+    )
     for case in CASES
+    for kind in case.kinds
 ]
 
 
@@ -82,9 +86,7 @@ def raise_if_exception(value):
         raise value
 
 
-# One function, so that the tests of a case follow one another, in one process if there are more.
-@pytest.mark.parametrize("kind", ["stock", "auto", "never"])
-@pytest.mark.parametrize("case", PARAMETERS)
+@pytest.mark.parametrize(("case", "kind"), PARAMETERS)
 def test_result(case, kind):
     """The stock runtime gives what a case states, a graph runtime what the stock runtime gives."""
     stated = built(case).gives
