@@ -21,18 +21,16 @@ vanish, and FedAMP is Local. `distance_scale` measures them in another unit.
 lambda = 0 (and start="own"): Local, but for the order of batches.
 """
 
-import collections
 import functools
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
-from tff_pfl.server import attention
+from tff_pfl.server.fedamp import FedAMPServer, OwnUpload
 from tff_pfl.templates import (
     ClientOutput,
     Exchange,
@@ -42,30 +40,11 @@ from tff_pfl.templates import (
 )
 
 
-class ClientModels(NamedTuple):
-    """Server state.
-
-    Attributes:
-        models: `W`, each tensor with a leading axis of `num_clients`.
-        xi: float32 `[num_clients, num_clients]`; row `i` is of the last round of client `i`.
-    """
-
-    models: Any
-    xi: Any
-
-
 class OwnModel(NamedTuple):
     """Client state: `model`, `W`; and `optimizer`, what persists of the client's optimizer."""
 
     model: Any
     optimizer: Any
-
-
-class OwnUpload(NamedTuple):
-    """What a client sends: its `client_id`, int32, and in the second exchange `model`, `W`."""
-
-    client_id: Any
-    model: Any = ()
 
 
 def build_fedamp(
@@ -126,37 +105,17 @@ def build_fedamp(
         raise ValueError(f"alpha_decay_rounds must be at least 1, got {alpha_decay_rounds}.")
     if self_weight is not None and not 0 <= self_weight <= 1:
         raise ValueError(f"self_weight must be in [0, 1] or None, got {self_weight}.")
-
-    def alpha_of(round_num):
-        return alpha * alpha_decay ** tf.cast(round_num // alpha_decay_rounds, tf.float32)
-
-    def attend(models, ids, neighbour_ids, round_num):
-        """`xi` of some clients to their neighbours."""
-        is_self = tf.equal(ids[:, tf.newaxis], neighbour_ids)
-        own, others = trees.row(models, ids), trees.row(models, neighbour_ids)
-        if similarity == "cosine":
-            cosines = attention.cosines(own, others)
-            return attention.cosine_attention(cosines, is_self, sigma, self_weight)
-        distances = attention.squared_distances(own, others)
-        if distance_scale == "num_weights":
-            distances /= model.num_weights
-        elif distance_scale == "median":
-            unit = attention.median_of_others(distances, is_self)
-            distances = tf.math.divide_no_nan(distances, unit)
-        return attention.distance_attention(distances, is_self, alpha_of(round_num), sigma)
-
-    def finalize_arrivals(server, uploads, round_num):
-        ids = uploads.accepted(uploads.value.client_id).client_id
-        neighbour_ids = ids if neighbours == "cohort" else tf.range(num_clients)
-        rows = attend(server.models, ids, neighbour_ids, round_num)
-        columns = tf.one_hot(neighbour_ids, num_clients)
-        rows = tf.matmul(rows, columns)  # 0 where there is no neighbour
-        xi = trees.put_rows(server.xi, ids, rows)
-        own = tf.gather(tf.linalg.diag_part(xi), ids)
-        metrics = collections.OrderedDict(
-            xi_own=tf.math.divide_no_nan(tf.reduce_sum(own), tf.cast(tf.size(ids), tf.float32))
-        )
-        return server._replace(xi=xi), metrics
+    server = FedAMPServer(
+        num_clients,
+        similarity,
+        alpha,
+        sigma,
+        self_weight,
+        distance_scale,
+        neighbours,
+        alpha_decay,
+        alpha_decay_rounds,
+    )
 
     def client_init(client_id):
         del client_id
@@ -168,7 +127,7 @@ def build_fedamp(
 
     def client_work(message, state, examples, context):
         mixture = message.own
-        pull = lambda_ / alpha_of(context.round_num)
+        pull = lambda_ / server.alpha_of(context.round_num)
         trained = local.train(
             model,
             state.model if start == "own" else mixture,
@@ -183,37 +142,27 @@ def build_fedamp(
             metrics=trained.totals,
         )
 
-    def finalize(server, uploads, round_num):
-        del round_num
-        ids, trained = uploads.accepted(uploads.value.client_id)
-        models = trees.put_rows(server.models, ids, trained)
-        return server._replace(models=models), collections.OrderedDict()
-
     return compose_personalized_process(
-        server_init=lambda: ClientModels(
-            trees.copies(model.init(seed), num_clients), tf.eye(num_clients)
-        ),
+        server_init=lambda: server.init(model.init(seed)),
         client_init=client_init,
         exchanges=[
             Exchange(
                 client_work=arrive,
                 aggregator=StackFactory(),
-                finalize=finalize_arrivals,
+                finalize=server.finalize_arrivals,
                 name="arrivals",
             ),
             Exchange(
-                select=lambda server, client_id: trees.combine(
-                    tf.gather(server.xi, client_id), server.models
-                ),
+                select=server.own,
                 client_work=client_work,
                 aggregator=StackFactory(),
-                finalize=finalize,
+                finalize=server.finalize,
             ),
         ],
         personalize=Personalization(
             client_work=lambda message, state, examples, context: state.model
         ),
-        snapshot=lambda server: {"xi": server.xi},
+        snapshot=lambda state: {"xi": state.xi},
         examples_type=examples_type,
         seed=seed,
     )
