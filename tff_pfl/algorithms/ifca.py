@@ -25,10 +25,7 @@ whole training again, 10 % for 4 models and 35 % for 2.)
 k = 1: FedAvg with uniform weights.
 """
 
-import collections
-import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -37,6 +34,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, distinct_seeds
 from tff_pfl.names import check_names
+from tff_pfl.server.ifca import IfcaServer, OwnChoice
 from tff_pfl.templates import (
     ClientOutput,
     Exchange,
@@ -45,27 +43,6 @@ from tff_pfl.templates import (
     aggregation_weight,
     compose_personalized_process,
 )
-
-
-class ClusterModels(NamedTuple):
-    """Server state.
-
-    Attributes:
-        models: `W`, each tensor with a leading axis of `k`.
-        restarts: int32 scalar, how often the models started anew.
-        settled: bool scalar, whether they will not any more.
-    """
-
-    models: Any
-    restarts: Any
-    settled: Any
-
-
-class OwnChoice(NamedTuple):
-    """What a client sends: its `cluster`, int32, and the `change` of that model, `W`."""
-
-    cluster: Any
-    change: Any
 
 
 def build_ifca(
@@ -115,15 +92,9 @@ def build_ifca(
                 f"fixed_clusters needs a cluster, 0 to {num_clusters - 1}, for each of "
                 f"{num_clients} clients, got {fixed_clusters}."
             )
-    restarts_allowed = max_restarts if min_share else 0
-    seeds = distinct_seeds(seed, (restarts_allowed + 1) * num_clusters)
-
-    def initial_models(restarts: int):
-        drawn = seeds[restarts * num_clusters : (restarts + 1) * num_clusters]
-        return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *map(model.init, drawn))
-
-    def server_init():
-        return ClusterModels(initial_models(0), tf.constant(0), tf.constant(min_share == 0))
+    starts = 1 + (max_restarts if min_share else 0)
+    seeds = distinct_seeds(seed, starts * num_clusters)
+    server = IfcaServer(model.init, seeds, num_clusters, averaging, min_share)
 
     def choose(models, examples, client_id):
         """`(c, w_c)`."""
@@ -153,47 +124,18 @@ def build_ifca(
     def personalize(models, state, examples, context):
         return choose(models, examples, context.client_id)[1]
 
-    def finalize(server, uploads, round_num):
-        del round_num
-        clusters, weight = uploads.value.cluster, uploads.weight
-
-        def of_clusters(values):
-            return tf.math.unsorted_segment_sum(values, clusters, num_clusters)
-
-        members = of_clusters(tf.sign(weight))
-        shares = members / tf.maximum(tf.reduce_sum(members), 1.0)
-        divisors = of_clusters(weight)
-        if averaging == "gradients":
-            divisors = tf.fill([num_clusters], tf.reduce_sum(weight))
-        sums = tf.nest.map_structure(of_clusters, trees.scale_rows(uploads.value.change, weight))
-        moves = trees.scale_rows(sums, tf.math.divide_no_nan(1.0, divisors))
-        models = trees.add(server.models, moves)
-        settled = server.settled | (tf.reduce_min(shares) >= min_share)
-        settled |= server.restarts >= restarts_allowed
-        settled |= tf.equal(tf.reduce_sum(members), 0.0)  # nobody came: the server keeps its state
-        if restarts_allowed:
-            starts = [functools.partial(initial_models, 1 + r) for r in range(restarts_allowed)]
-            anew = tf.switch_case(server.restarts, starts)  # the last of them where it is settled
-            models = trees.select(settled, models, anew)
-        restarts = server.restarts + tf.cast(tf.logical_not(settled), tf.int32)
-        metrics = collections.OrderedDict((f"share_{j}", shares[j]) for j in range(num_clusters))
-        metrics["restarts"] = restarts
-        return ClusterModels(models, restarts, settled), metrics
-
     return compose_personalized_process(
-        server_init=server_init,
+        server_init=server.init,
         client_init=lambda client_id: (),
         exchanges=[
             Exchange(
-                distribute=lambda server: server.models,
+                distribute=lambda state: state.models,
                 client_work=client_work,
                 aggregator=StackFactory(),
-                finalize=finalize,
+                finalize=server.finalize,
             )
         ],
-        personalize=Personalization(
-            distribute=lambda server: server.models, client_work=personalize
-        ),
+        personalize=Personalization(distribute=lambda state: state.models, client_work=personalize),
         examples_type=examples_type,
         seed=seed,
     )
