@@ -25,6 +25,11 @@ case = Catalogue()
 
 SIZES = (6, 1, 9)
 ROWS = 10
+# Made of the same blocks as another one.
+SIMILAR = (
+    *COVERED,
+    *("fedper", "fedpg", "fedprox", "fedsam", "local", "pfedhn", "pgfed", "plgu_grep"),
+)
 OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # where the defaults need more clients
 
 
@@ -100,13 +105,13 @@ def run_of(name, model, *, padded=False) -> Run:
 
 
 # What they do with their clients in a loop, all their other tests show.
-@case(name=[name for name in ALGORITHMS if name not in COVERED], kinds=("stock", "auto"))
+@case(name=[name for name in ALGORITHMS if name not in SIMILAR], kinds=("stock", "auto"))
 def algorithm(name):
     return run_of(name, "mlp")
 
 
-@case(name=COVERED, slow=True)
-def covered_algorithm(name):
+@case(name=SIMILAR, slow=True)
+def similar_algorithm(name):
     return run_of(name, "mlp")
 
 
