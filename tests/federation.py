@@ -1,5 +1,7 @@
 """A small federation for tests: random images of 4x4 pixels, 3 classes, a tiny network."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -16,6 +18,7 @@ EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
 COVERED = ("heur_fedamp", "pgfed_ce", "pgfedmo", "plgu_ghn")
 
 
+@functools.cache
 def tiny_model() -> models.Model:
     return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
 
