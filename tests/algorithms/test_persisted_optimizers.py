@@ -79,7 +79,13 @@ def test_momentum_goes_on_when_a_client_comes_back(name):
         assert not np.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("fedavg", "ditto") else [pytest.mark.slow])
+        for name in ALGORITHMS
+    ],
+)
 def test_of_plain_sgd_nothing_goes_on(name):
     cohorts = [(0, 1), (1, 2), (0, 1)]
     kept, fresh = (process_of(name, persist=persist) for persist in (True, False))

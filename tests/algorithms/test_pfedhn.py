@@ -290,8 +290,16 @@ def mean_loss(process, state, clients):
     return np.mean(losses)
 
 
-def test_it_learns():
-    process = build_plgu_ghn(
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build_pfedhn, marks=pytest.mark.slow),
+        pytest.param(build_pfedhn_pc, marks=pytest.mark.slow),
+        build_plgu_ghn,
+    ],
+)
+def test_it_learns(build):
+    process = build(
         MODEL,
         EXAMPLES_TYPE,
         local_sgd(learning_rate=0.1, epochs=5),

@@ -93,10 +93,11 @@ def test_downsampling(name, size, options, last_size):
     assert model.output_shape == (None, 10)
 
 
+@pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SMALL)
-def test_weights_serve_images_of_any_size(name):
-    images = RNG.integers(256, size=(2, 16, 16, 3)).astype(np.uint8)
-    logits = small(name, (16, 16, 3)).apply(small(name).init(0), images)
+def test_weights_serve_images_of_any_size(name, size):
+    images = RNG.integers(256, size=(2, size, size, 3)).astype(np.uint8)
+    logits = small(name, (size, size, 3)).apply(small(name).init(0), images)
     assert logits.shape == [2, 3]
     assert np.all(np.isfinite(logits))
 

@@ -15,20 +15,21 @@ def run(*arguments, **variables):
     return run_python("programs/benchmark.py", *arguments, **variables)
 
 
-def test_it_prints_json_lines_and_nothing_else():
-    ended = run("--workloads=linear", "--clients=2", "--examples_per_client=6", "--rounds=2")
+@pytest.mark.parametrize("name", ["linear", pytest.param("cnn", marks=pytest.mark.slow)])
+def test_it_prints_json_lines_and_nothing_else(name):
+    ended = run(f"--workloads={name}", "--clients=2", "--examples_per_client=6", "--rounds=2")
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     machine, *records = map(json.loads, ended.stdout.splitlines())
     assert list(machine["machine"]) == ["cpus", "memory_gib", "gpus", "tensorflow", "tff"]
-    workload = benchmarks.WORKLOADS["linear"]
+    workload = benchmarks.WORKLOADS[name]
     *measured, ratios = records
     assert [record["contender"] for record in measured] == list(workload.default_contenders())
     for record in measured:
         seconds = record["seconds_per_round"]
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
         assert record["ms_per_client"] == pytest.approx(500 * seconds["median"], rel=1e-2)
-        assert (record["workload"], record["batch_size"]) == ("linear", workload.batch_size)
+        assert (record["workload"], record["batch_size"]) == (name, workload.batch_size)
         assert (record["clients"], record["examples_per_client"]) == (2, 6)
         assert (record["rounds"], record["epochs"]) == (2, workload.epochs)
     first, second = (record["seconds_per_round"]["median"] for record in measured[:2])

@@ -67,6 +67,15 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkey
     assert options == expected | {"seed": config.seed}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+def test_every_algorithm_is_built_by_a_config(algorithm):
+    config = small(algorithm)
+    config.model.options.hidden = (4,) * 4
+    dataset = build_dataset(config)
+    assert build_process(config, build_model(config, dataset), dataset).next is not None
+
+
 def test_hyperparameters_are_those_of_the_builder_and_typed():
     config = default_config("ditto")
     assert config.algorithm.lambda_ == 0.1
