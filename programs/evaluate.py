@@ -1,7 +1,7 @@
 """Evaluates the last checkpoint of a run, also on the examples of other clients.
 
     evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
-        [--fine_tune_epochs=5]
+        [--fine_tune_epochs=5] [--fine_tune_learning_rate=0.01]
 
 Every client's own model and the global one are evaluated on the client's examples (`local_test`),
 on those of all clients (`generalization_test`), and on the client's own together with those of a
@@ -33,15 +33,23 @@ _FINE_TUNE_EPOCHS = flags.DEFINE_integer(
     "those of the run's config.",
     lower_bound=0,
 )
+_FINE_TUNE_LEARNING_RATE = flags.DEFINE_float(
+    "fine_tune_learning_rate",
+    None,
+    "The learning rate of that, not that of the run's config.",
+    lower_bound=0,
+)
 _SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "What is evaluated on.")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    changes = {}
-    if _FINE_TUNE_EPOCHS.value is not None:
-        changes["fine_tune_epochs"] = _FINE_TUNE_EPOCHS.value
+    changes = {
+        flag.name: flag.value
+        for flag in (_FINE_TUNE_EPOCHS, _FINE_TUNE_LEARNING_RATE)
+        if flag.value is not None
+    }
     return training.evaluate_program(
         _RUN_DIR.value,
         _OUTPUT.value,

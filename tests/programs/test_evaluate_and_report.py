@@ -28,6 +28,7 @@ def test_evaluate(run_dir, tmp_path):
         "--synthetic=0,0.5",
         "--subsample",
         "--fine_tune_epochs=2",
+        "--fine_tune_learning_rate=0.05",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -37,6 +38,7 @@ def test_evaluate(run_dir, tmp_path):
     result = json.loads(output.with_suffix(".json").read_text())
     assert result["options"]["subsample"] is True
     assert result["options"]["fine_tune_epochs"] == 2
+    assert result["options"]["fine_tune_learning_rate"] == 0.05
     final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))

@@ -157,6 +157,13 @@ def changed(**changes):
             {"evaluation__fine_tune_epochs": -1},
             "config.evaluation.fine_tune_epochs must be at least 0, got -1",
         ),
+        ({"local__learning_rate": -0.1}, "config.local.learning_rate must be at least 0, got -0.1"),
+        ({"local__learning_rate": float("nan")}, "learning_rate must be at least 0, got nan"),
+        ({"local__learning_rate": float("inf")}, "learning_rate must be at least 0, got inf"),
+        (
+            {"evaluation__fine_tune_learning_rate": -0.1},
+            "config.evaluation.fine_tune_learning_rate must be at least 0, got -0.1",
+        ),
         ({"seed": -1}, "config.seed must be at least 0"),
         (
             {"evaluation__generalization": "lats"},
@@ -212,14 +219,16 @@ def test_attackers_are_those_of_the_config():
     assert process.next(process.initialize(), clients).metrics["train"]["num_nonfinite"] == 2
 
 
-def test_models_are_fine_tuned_before_evaluation_as_the_config_says():
+@pytest.mark.parametrize("learning_rate", [None, 0.02])
+def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rate):
     config = small()
     config.seed = 3
     dataset = build_dataset(config)
     model = build_model(config, dataset)
     plain = build_process(config, model, dataset)
-    config.evaluation.fine_tune_epochs = 2
+    config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
     process = build_process(config, model, dataset)
+    config.local.learning_rate = learning_rate or config.local.learning_rate
     expected = evaluation.fine_tuned(plain, model, build_local(config), epochs=2, seed=3)
     state, client = plain.initialize(), make_client(plain, 1, dataset.examples(1))
     (weights,) = process.personalize(state, [client])

@@ -6,6 +6,7 @@ flags such as `--config.rounds=50` override single ones.
 
 import contextlib
 import inspect
+import math
 import types
 import typing
 
@@ -90,6 +91,7 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
     config.evaluation.split = "test"  # or "validation", for tuning
     config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # None: local's
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
@@ -199,8 +201,10 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ("new_clients.fine_tune_epochs", 0),
         ("local.epochs", 0),
         ("local.batch_size", 1),
+        ("local.learning_rate", 0),
+        ("evaluation.fine_tune_learning_rate", 0),
     ):
-        if values[key] < least:
+        if values[key] is not None and not least <= values[key] < math.inf:
             raise ConfigError(f"config.{key} must be at least {least}, got {values[key]}.")
 
 
@@ -289,9 +293,11 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
         )
 
 
-def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
-    """The local training of a config."""
+def build_local(config: ml_collections.ConfigDict, learning_rate: float | None = None) -> LocalSGD:
+    """The local training of a config, or the same with another learning rate."""
     local = config.local
+    if learning_rate is None:
+        learning_rate = local.learning_rate
     if local.momentum and local.optimizer != "sgd":
         raise ConfigError(
             f"config.local.momentum={local.momentum} is of sgd, but config.local.optimizer is "
@@ -300,7 +306,7 @@ def build_local(config: ml_collections.ConfigDict) -> LocalSGD:
     options = {"momentum": local.momentum} if local.momentum else {}
     with _values_of("local"):
         return LocalSGD(
-            optimizer=OPTIMIZERS[local.optimizer](local.learning_rate, **options),
+            optimizer=OPTIMIZERS[local.optimizer](learning_rate, **options),
             epochs=local.epochs,
             steps=local.steps,
             batch_size=local.batch_size,
@@ -371,4 +377,5 @@ def build_process(
     epochs = config.evaluation.fine_tune_epochs
     if not epochs:
         return process
-    return evaluation.fine_tuned(process, model, local, epochs=epochs, seed=config.seed)
+    fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
+    return evaluation.fine_tuned(process, model, fine_tuning, epochs=epochs, seed=config.seed)

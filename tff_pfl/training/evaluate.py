@@ -24,6 +24,8 @@ from tff_pfl.training.program import USER_ERRORS, suitable_capacity
 from tff_pfl.training.run_directory import OutputDirectoryError, write_json
 from tff_pfl.training.summary import rows
 
+_FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
+
 
 def evaluate_program(
     run_dir: str,
@@ -78,7 +80,7 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         "run": run.title,
         "round_num": run.round_num,
         "options": dataclasses.asdict(options)
-        | {"fine_tune_epochs": run.config.evaluation.fine_tune_epochs},
+        | {key: run.config.evaluation[key] for key in _FINE_TUNING},
         "metrics": summarize(columns),
     }
     return result, columns

@@ -39,20 +39,14 @@ def table(summary: Mapping[str, Any]) -> str:
         evaluated = summary[what]
         note = f", selected on {summary['best_was_selected_on']}" if what == "best" else ""
         lines += ["", f"{what}: round {evaluated['round_num']}{note}", *rows(evaluated["metrics"])]
-    notes = []
-    for name, value in summary["final"]["metrics"].items():
-        if name.endswith("/num_nonfinite") and value:
-            model = name.partition("/")[0]
-            notes.append(f"{model}: {value} models have diverged, their loss is not finite.")
-        if name == "num_clients_never_selected" and value:
-            notes.append(f"{value} clients never took part; they are evaluated all the same.")
-    if notes:
-        lines += ["", *notes]
+    absent = summary["final"]["metrics"].get("num_clients_never_selected")
+    if absent:
+        lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]
     return "\n".join(lines)
 
 
 def rows(metrics: Mapping[str, float]) -> list[str]:
-    """Lines of a table of accuracies and other means, of an evaluation's metrics."""
+    """Lines of a table of accuracies and other means, and of models that have diverged."""
     names = [name.removesuffix("_std") for name in metrics if name.endswith("_std")]
     width = max(map(len, names), default=0)
     header = "".join(f"{column.replace('_5_percent', ' 5 %'):>12}" for column in _COLUMNS)
@@ -62,4 +56,8 @@ def rows(metrics: Mapping[str, float]) -> list[str]:
         loss = metrics[f"{name.rpartition('/')[0]}/loss_mean"]
         cells = "".join(f"{value:>12.4f}" for value in [*values, loss])
         lines.append(f"  {name:{width}}{cells}")
+    for name, value in metrics.items():
+        if name.endswith("/num_nonfinite") and value:
+            pool = name.removesuffix("/num_nonfinite")
+            lines.append(f"  {pool}: models that have diverged, of a loss not finite: {value}")
     return lines

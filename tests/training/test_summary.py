@@ -1,0 +1,40 @@
+"""What is printed of a run's result."""
+
+import numpy as np
+
+from tff_pfl.evaluation import summarize
+from tff_pfl.training.summary import rows, table
+
+COLUMNS = {
+    "client_id": np.arange(3),
+    "num_examples": np.array([10, 10, 10]),
+    "was_selected": np.array([1, 0, 1]),
+    "personalized/local_test/accuracy": np.array([0.75, 0.0, 0.5]),
+    "personalized/local_test/loss": np.array([1.0, np.nan, 2.0]),
+}
+
+
+def test_models_that_have_diverged_are_counted():
+    metrics = summarize(COLUMNS)
+    line = "  personalized/local_test: models that have diverged, of a loss not finite: 1"
+    assert rows(metrics)[-1] == line
+    fine = summarize(COLUMNS | {"personalized/local_test/loss": np.ones(3)})
+    assert len(rows(fine)) == len(rows(metrics)) - 1
+
+
+def test_the_table_has_both_rounds_and_clients_that_never_took_part():
+    metrics = summarize(COLUMNS) | {"num_clients_never_selected": 1}
+    evaluated = {"round_num": 4, "metrics": metrics}
+    summary = {
+        "title": "fedavg on digits",
+        "final": evaluated,
+        "best": evaluated | {"round_num": 2},
+        "best_was_selected_on": "the data that it reports",
+        "seconds": 3.0,
+    }
+    lines = table(summary).splitlines()
+    assert "final: round 4" in lines
+    assert "best: round 2, selected on the data that it reports" in lines
+    accuracy = [line for line in lines if line.startswith("  personalized/local_test/accuracy")]
+    assert len(accuracy) == 2 and "0.4167" in accuracy[0]
+    assert lines[-1] == "clients that never took part, and are evaluated all the same: 1"
