@@ -107,7 +107,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         (
             ["--config.algorithm.lamda_=1"],
             "configs/digits.py:ditto",
-            "unknown config key 'lamda_' Did you mean \"lambda_\"",
+            "Unknown config key 'lamda_'. Did you mean 'lambda_'?",
+        ),
+        (
+            ["--noconfig.data.mrege"],
+            "configs/digits.py:ditto",
+            "Unknown config key 'mrege'. Did you mean 'merge'?",
         ),
         ([], "configs/digit.py", "No such file or directory: 'configs/digit.py'"),
     ],

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from tests.runs import tiny_config
 from tff_pfl.training import (
@@ -34,10 +35,13 @@ def test_snapshots_have_the_mixtures_of_all_clients(run_dir):
 
 
 def test_the_picture(run_dir, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.stackplot", lambda axis, x, y, **_: drawn.append((x, y)) or []
-    )
+    drawn, stackplot = [], Axes.stackplot
+
+    def recorded(axis, x, y, **options):
+        drawn.append((x, y))
+        return stackplot(axis, x, y, **options)
+
+    monkeypatch.setattr(Axes, "stackplot", recorded)
     plot_mixtures(run_dir, tmp_path / "picture.png", clients=[2, 0])
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
     alphas = [np.array(read_snapshots(run_dir, f"alpha/{n}")[1]) for n in ("dense1", "head")]

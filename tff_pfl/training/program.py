@@ -1,7 +1,7 @@
 """What `programs/train.py` does between its flags and its exit code."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import ml_collections
 import tensorflow as tf
@@ -10,6 +10,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from tff_pfl import clients, models, runtime
+from tff_pfl.names import unknown_name
 from tff_pfl.training import config as configs
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -62,8 +63,30 @@ def parse_flags(argv):
             hasattr(value, "items")  # a config file that is missing raises when it is used
         return positional
     except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        print(f"error: {_reason(error)}\nPass --help for the flags.", file=sys.stderr)
+        reason = _unknown_key(argv) or _reason(error)
+        print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
         sys.exit(1)
+
+
+def _unknown_key(argv: Sequence[str]) -> str | None:
+    """The message for the first key that the config file does not have, if there is one."""
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
+    try:
+        others = holder(argv, known_only=True)
+        config = loaded.value
+    except Exception:  # of a config file that is not there, or fails
+        return None
+    for flag in others:
+        name, *keys = flag.partition("=")[0].lstrip("-").split(".")
+        section = config if name in ("config", "noconfig") else None
+        for key in keys:
+            if not isinstance(section, ml_collections.ConfigDict):
+                break
+            if key not in section:
+                return unknown_name("config key", key, section)
+            section = section[key]
+    return None
 
 
 def _reason(error: Exception) -> str:
@@ -72,9 +95,6 @@ def _reason(error: Exception) -> str:
     while isinstance(reason, Exception):  # some are wrapped in one another
         reason = reason.args[0] if reason.args else type(reason).__name__
     reason = str(reason).strip()
-    if isinstance(error, AttributeError | KeyError):
-        # The bare key, and perhaps the nearest valid one.
-        return f"unknown config key {' '.join(reason.split())}"
     if "Traceback" in reason:
         # A config file that fails comes with a traceback, whose last line says why.
         return reason.splitlines()[-1].partition(": ")[2]
