@@ -55,6 +55,20 @@ def test_evaluate(run_dir, tmp_path):
                 assert right == pytest.approx(round(right))  # of as many examples in each pool
 
 
+def test_evaluate_without_other_clients(run_dir, tmp_path):
+    output = tmp_path / "evaluated"
+    done = run_python(
+        "programs/evaluate.py", f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    metrics = json.loads(output.with_suffix(".json").read_text())["metrics"]
+    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
+    pools = {name.split("/")[1] for name in metrics if "/" in name}
+    assert pools == {"local_test"}
+    name = "personalized/local_test/accuracy_mean"
+    assert metrics[name] == pytest.approx(final[name])
+
+
 def test_report(run_dir, tmp_path):
     path = tmp_path / "curves.png"
     done = run_python(
