@@ -95,6 +95,8 @@ def _reason(error: Exception) -> str:
     while isinstance(reason, Exception):  # some are wrapped in one another
         reason = reason.args[0] if reason.args else type(reason).__name__
     reason = str(reason).strip()
+    if isinstance(error, KeyError):  # of a config file that fails; its message is the bare key
+        return f"KeyError: {reason}"
     if "Traceback" in reason:
         # A config file that fails comes with a traceback, whose last line says why.
         return reason.splitlines()[-1].partition(": ")[2]
