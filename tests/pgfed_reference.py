@@ -6,6 +6,15 @@ import dataclasses
 
 import numpy as np
 
+# Options of `build_pgfed`, by the name of what they make of it.
+CE = {"communication_efficient": True}
+VARIANTS = {
+    "pgfed": {},
+    "pgfedmo": {"beta": 0.5},
+    "pgfed_ce": {**CE, "weighting": "uniform"},
+    "pgfedmo_ce": {**CE, "beta": 0.8},
+}
+
 
 @dataclasses.dataclass
 class Quadratic:

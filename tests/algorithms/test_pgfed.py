@@ -10,15 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import pgfed_reference as reference
-from tests.federation import (
-    EXAMPLES_TYPE,
-    assert_close,
-    assert_equal,
-    last,
-    make_clients,
-    run_rounds,
-    tiny_model,
-)
+from tests.federation import assert_close, assert_equal
+from tests.pgfed_reference import CE, VARIANTS
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
@@ -27,8 +20,8 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_fedavg, build_pgfed
-from tff_pfl.local import Examples, LocalSGD, trees
+from tff_pfl.algorithms import build_pgfed
+from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.server.pgfed import PGFedServer
 from tff_pfl.templates import Client
 
@@ -39,13 +32,6 @@ SERVER = PGFedServer(N, COHORT_SIZE, MU, ALPHA_RATE, communication_efficient=Fal
 SIZES = (1, 2, 3, 1, 2, 4)
 # Client 1 takes part in three rounds in a row, 0 and 2 come back, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
-CE = {"communication_efficient": True}
-VARIANTS = {
-    "pgfed": {},
-    "pgfedmo": {"beta": 0.5},
-    "pgfed_ce": {**CE, "weighting": "uniform"},
-    "pgfedmo_ce": {**CE, "beta": 0.8},
-}
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -286,79 +272,6 @@ class TestCommunicationEfficient:
         for i in range(N):
             own = dataclasses.replace(SERVER, **CE).own(federation.algorithm, i)
             assert_equal(vector_of(own.auxiliary_gradient), federation.auxiliary_gradient(i))
-
-    def test_one_step_for_all_that_a_client_did_on_its_mini_batches(self):
-        process = tiny_process(0.1, **CE)
-        state, clients = process.initialize(), make_clients(process, TINY_SIZES)
-        state = process.next(state, clients[:2]).state
-        alpha = np.full([4, 4], 0.05, np.float32)
-        state = state._replace(algorithm=state.algorithm._replace(alpha=alpha))
-        found = process.next(state, clients).state.algorithm.alpha
-        shared = dataclasses.replace(SERVER, mu=0.1).shared(state.algorithm)
-        slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
-        for i, size in enumerate(TINY_SIZES):
-            for _ in range(2 * math.ceil(size / 4)):
-                alpha[i, :2] = np.maximum(0, alpha[i, :2] - ALPHA_RATE * slopes)
-        assert_close(found, alpha)
-        assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
-
-
-TINY, TINY_SIZES = tiny_model(), (6, 9, 5)
-TINY_LOCAL = LocalSGD(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, batch_size=4)
-
-
-@functools.cache
-def tiny_process(mu, **options):
-    return build_pgfed(
-        TINY,
-        EXAMPLES_TYPE,
-        TINY_LOCAL,
-        num_clients=4,
-        clients_per_round=4,
-        mu=mu,
-        alpha_learning_rate=ALPHA_RATE,
-        seed=1,
-        **options,
-    )
-
-
-@functools.cache
-def fedavg():
-    return build_fedavg(TINY, EXAMPLES_TYPE, TINY_LOCAL, personalized="local", seed=1)
-
-
-def run(process, cohorts):
-    state, clients = last(run_rounds(process, make_clients(process, TINY_SIZES), cohorts))
-    return state.algorithm, [client.state.model for client in clients]
-
-
-@each_variant
-def test_without_mu_it_is_fedavg(options):
-    cohorts = ((0, 1), (1, 2), (0, 2))
-    weights, models = run(fedavg(), cohorts)
-    process = tiny_process(0.0, **{**options, "weighting": "num_examples"})
-    algorithm, found = run(process, cohorts)
-    assert_equal([algorithm.weights, found], [weights, models])
-    assert_equal(algorithm.alpha, np.full([4, 4], 0.25, np.float32))
-
-
-@pytest.mark.parametrize("options", [{}, CE], ids=["pgfed", "pgfed_ce"])
-def test_the_first_round_is_fedavgs_whatever_mu(options):
-    weights, models = run(fedavg(), [(0, 1, 2)])
-    algorithm, found = run(tiny_process(0.1, **options), [(0, 1, 2)])
-    assert_equal([algorithm.weights, found], [weights, models])
-
-
-@pytest.mark.parametrize(
-    ("options", "models", "scalars"), [({}, (3, 2), 16), (CE, (2, 2), 4)], ids=["pgfed", "pgfed_ce"]
-)
-def test_messages_are_of_as_many_models_as_the_specification_has(options, models, scalars):
-    """And of some scalars; one with `alpha` of a cohort besides others has more than 4."""
-    process = tiny_process(0.1, **options)
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
-    for direction, n in zip(("down", "up"), models, strict=True):
-        rest = metrics[f"bytes_{direction}_per_client"] - n * 4 * TINY.num_weights
-        assert 0 < rest <= 4 * scalars
 
 
 def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
