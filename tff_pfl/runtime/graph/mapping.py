@@ -7,7 +7,7 @@ import absl.logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import devices, pfor_rules, values, vectorization
+from tff_pfl.runtime.graph import concurrency, devices, pfor_rules, values, vectorization
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
@@ -108,12 +108,13 @@ class ClientMap:
                 array.write(index, value) for array, value in zip(arrays, written, strict=True)
             ]
 
-        _, arrays = tf.while_loop(
+        index, arrays = tf.while_loop(
             lambda index, _: index < size,
             body,
             (tf.constant(0), arrays),
             parallel_iterations=self._max_concurrent_clients or len(os.sched_getaffinity(0)),
         )
+        concurrency.one_at_a_time_where_needed(index.op)
         arrays = iter(arrays)
         return tuple(
             values.Ragged.make(next(arrays).concat(), next(arrays).stack())

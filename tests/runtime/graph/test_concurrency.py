@@ -1,0 +1,102 @@
+"""Client work whose clients must wait for one another, since TensorFlow's kernels demand it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.runtime.graph import concurrency
+
+ROWS = (None, 3)
+
+
+def normalize(x):
+    """As Keras' `LayerNormalization` does: each row is a channel."""
+    rows, columns = tf.unstack(tf.shape(x))
+    normalized, _, _ = tf.compat.v1.nn.fused_batch_norm(
+        tf.reshape(x, [1, rows, columns, 1]),
+        scale=tf.ones([rows]),
+        offset=tf.zeros([rows]),
+        data_format="NCHW",
+    )
+    return tf.reshape(normalized, [rows, columns])
+
+
+def normalize_channels(x):
+    """As Keras' `BatchNormalization` does; there are as many channels for all clients."""
+    images = x[:, tf.newaxis, tf.newaxis]
+    normalized, _, _ = tf.compat.v1.nn.fused_batch_norm(images, tf.ones([3]), tf.zeros([3]))
+    return normalized[:, 0, 0]
+
+
+def in_a_function(x):
+    return tf.function(normalize, autograph=False)(x)
+
+
+def in_a_branch(x):
+    return tf.cond(tf.shape(x)[0] > 2, lambda: in_a_function(x), lambda: x)
+
+
+def in_a_loop(x):
+    return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, in_a_branch(y)), (0, x))[1]
+
+
+def gradient_alone(x):
+    normalized = tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=x[:, tf.newaxis, tf.newaxis],
+        x=x[:, tf.newaxis, tf.newaxis],
+        **{name: x[0] for name in ("scale", "reserve_space_1", "reserve_space_2")},
+        reserve_space_3=x[0],
+    )
+    return normalized.x_backprop[:, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "expected"),
+    [
+        (tf.math.softmax, ROWS, 4),
+        (normalize_channels, ROWS, 4),
+        (gradient_alone, ROWS, 4),
+        (gradient_alone, (2, None), 1),
+        (normalize, (2, 3), 4),
+        (normalize, ROWS, 1),
+        (in_a_function, ROWS, 1),
+        (in_a_branch, ROWS, 1),
+        (in_a_loop, ROWS, 1),
+    ],
+)
+def test_who_must_wait(function, shape, expected):
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(shape)])
+    def run(x):
+        def body(index, total):
+            return index + 1, total + tf.reduce_sum(function(x))
+
+        index, _ = tf.while_loop(
+            lambda index, _: index < 5, body, (tf.constant(0), 0.0), parallel_iterations=4
+        )
+        concurrency.one_at_a_time_where_needed(index.op)
+        found.append(index.op.get_attr("parallel_iterations"))
+        return index
+
+    found = []
+    run.get_concrete_function()
+    assert found == [expected]
+
+
+def test_rows_that_are_normalized_for_clients_of_different_sizes():
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(size, 3)).astype(np.float32) for size in [1, 40, 7, 23] * 10]
+    function = tff.tensorflow.computation(normalize, tff.types.TensorType(np.float32, ROWS))
+
+    @tff.federated_computation(tff.types.FederatedType((np.float32, ROWS), tff.CLIENTS))
+    def run(values):
+        return tff.federated_map(function, values)
+
+    context = runtime.create_graph_context()
+    with tff.framework.get_context_stack().install(context):
+        for _ in range(20):
+            for x, normalized in zip(clients, run(clients), strict=True):
+                centered = x - x.mean(axis=1, keepdims=True)
+                expected = centered / np.sqrt(x.var(axis=1, keepdims=True) + 1e-3)
+                np.testing.assert_allclose(normalized, expected, rtol=1e-3, atol=1e-4)
