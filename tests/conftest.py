@@ -1,12 +1,16 @@
 """What every process that runs tests begins with: quiet libraries, one runtime."""
 
 import gc
+import signal
 
 import pytest
 
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
+# Shells have what they start in the background ignore interruption; the programs that tests
+# interrupt would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs are traced all the time, of objects that live on: looking for garbage less often spares a
 # twentieth of the time.
 gc.set_threshold(10_000, 20, 20)
