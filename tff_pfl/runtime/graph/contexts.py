@@ -39,7 +39,8 @@ def create_graph_context(
             grouped convolutions). The choice is logged, once for each function.
         max_concurrent_clients: How many clients of a device are computed at a time, which bounds
             the memory. By default, in a stack: all of them; in a loop: as many as there are CPU
-            cores.
+            cores, or one where TensorFlow's kernels demand it, as for Keras' `LayerNormalization`
+            of any number of rows.
         jit_compile: Whether XLA compiles what is vectorized. It takes seconds for each size of a
             cohort; assertions of client work are dropped; stateless random numbers may be others
             than without; and what XLA cannot compile, such as loops of more steps for some
