@@ -86,7 +86,6 @@ def test_report(run_dir, tmp_path):
     assert path.stat().st_size > 5000
 
 
-@pytest.mark.slow
 def test_report_draws_histograms(run_dir, tmp_path):
     path = tmp_path / "histogram.png"
     done = run_python(
@@ -114,7 +113,6 @@ def test_report_draws_histograms(run_dir, tmp_path):
     assert path.stat().st_size > 5000
 
 
-@pytest.mark.slow
 def test_report_draws_loss_surfaces(run_dir, tmp_path):
     path = tmp_path / "new" / "surface.png"
     done = run_python(

@@ -28,8 +28,7 @@ ROWS = 10
 # Made of the same blocks as another one.
 SIMILAR = (
     *COVERED,
-    *("fedamp", "fedper", "fedpg", "fedprox", "fedrep", "fedsam", "local"),
-    *("pfedhn", "pfedme", "pgfed", "plgu_grep"),
+    *("fedper", "fedpg", "fedprox", "fedsam", "local", "pfedhn", "pgfed", "plgu_grep"),
 )
 OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # where the defaults need more clients
 

@@ -38,9 +38,9 @@ def growth(what, number, *, settled):
     )
 
 
-@pytest.mark.slow
-def test_rounds_of_cohorts_of_all_sizes():
-    megabytes, functions = growth("rounds", 500, settled=50)
+@pytest.mark.parametrize("rounds", [150, pytest.param(500, marks=pytest.mark.slow)])
+def test_rounds_of_cohorts_of_all_sizes(rounds):
+    megabytes, functions = growth("rounds", rounds, settled=50)
     assert megabytes < SLACK
     assert functions == 0
 
