@@ -10,12 +10,20 @@ from tests.runs import run_python
 from tff_pfl import benchmarks
 from tff_pfl.algorithms import ALGORITHMS
 
+each_workload = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "cnn" else [])
+        for name in benchmarks.WORKLOADS
+    ],
+)
+
 
 def run(*arguments, **variables):
     return run_python("programs/benchmark.py", *arguments, **variables)
 
 
-@pytest.mark.parametrize("name", ["linear", pytest.param("cnn", marks=pytest.mark.slow)])
+@each_workload
 def test_it_prints_json_lines_and_nothing_else(name):
     ended = run(f"--workloads={name}", "--clients=2", "--examples_per_client=6", "--rounds=2")
     assert ended.returncode == 0, ended.stderr
@@ -146,7 +154,7 @@ def tiny(name):
     )
 
 
-@pytest.mark.parametrize("name", ["linear", pytest.param("cnn", marks=pytest.mark.slow)])
+@each_workload
 def test_contenders_do_the_same_work(name):
     # With one batch an epoch its order does not matter: any other number of steps, other step or
     # other average would show in the losses of the next round.
