@@ -1,3 +1,4 @@
+import functools
 import importlib
 import pathlib
 
@@ -53,6 +54,13 @@ def shrunk(name, algorithm):
     return config
 
 
+@functools.cache
+def model_of_shrunk():
+    """The model of all of them, which takes longer to make than to describe a run."""
+    config = shrunk("digits", "fedavg")
+    return build_model(config, build_dataset(config))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
 def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkeypatch):
@@ -61,7 +69,7 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkey
     config = shrunk(name, algorithm)
     config.evaluation.fine_tune_epochs = 0
     dataset = build_dataset(config)
-    (built, *_), options = build_process(config, build_model(config, dataset), dataset)
+    (built, *_), options = build_process(config, model_of_shrunk(), dataset)
     assert built == algorithm
     expected = config.algorithm.to_dict() | {"num_clients": 5, "clients_per_round": 2}
     del expected["name"]
