@@ -3,10 +3,9 @@
 import json
 import os
 
-import ml_collections
 import pytest
 from absl import flags
-from ml_collections import config_dict, config_flags
+from ml_collections import config_flags
 
 from tests.runs import tiny_config
 from tff_pfl import runtime
@@ -72,33 +71,49 @@ def test_flags_that_do_not_parse(capsys):
     assert "error: Unknown command line flag 'no_such_flag'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("steps=None", None),
-        ("steps=7", 7),
-        ("rate=None", None),
-        ("rate=0.5", 0.5),
-        ("limit=None", None),
-        ("limit=2.0", 2.0),
-    ],
-)
-def test_flags_for_numbers_take_none(monkeypatch, argument, value):
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """`(flag) -> config`, as a program parses a flag of its config file."""
+    path = tmp_path / "numbers.py"
+    path.write_text(
+        """
+import ml_collections
+from ml_collections import config_dict
+
+def get_config():
     config = ml_collections.ConfigDict({"steps": 1, "rate": 0.1})
     config.limit = config_dict.placeholder(float)
     config.limit = 3.0
-    parse(monkeypatch, config, f"--config.{argument}")
-    assert config[argument.partition("=")[0]] == value
-
-
-def test_a_flag_that_is_neither_a_number_nor_none(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        parse(monkeypatch, ml_collections.ConfigDict({"steps": 1}), "--config.steps=no")
-    assert "flag --config.steps=no: invalid literal for int()" in capsys.readouterr().err
-
-
-def parse(monkeypatch, config, argument):
-    argv = ["program", argument]
+    return config
+"""
+    )
     monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
-    config_flags.DEFINE_config_dict("config", config, flag_values=flags.FLAGS, sys_argv=argv)
-    parse_flags(argv)
+
+    def config_of(flag):
+        argv = ["program", f"--config={path}", flag]
+        config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+        parse_flags(argv)
+        return flags.FLAGS.config
+
+    return config_of
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("steps", "None", None),
+        ("steps", "7", 7),
+        ("rate", "None", None),
+        ("rate", "0.5", 0.5),
+        ("limit", "None", None),
+        ("limit", "2.0", 2.0),
+    ],
+)
+def test_flags_for_numbers_take_none(parse, key, text, value):
+    assert parse(f"--config.{key}={text}")[key] == value
+
+
+def test_a_flag_that_is_neither_a_number_nor_none(parse, capsys):
+    with pytest.raises(SystemExit):
+        parse("--config.steps=no")
+    assert "flag --config.steps=no: invalid literal for int()" in capsys.readouterr().err
