@@ -230,6 +230,26 @@ def test_loss_and_metrics_may_be_ones_own():
     tf.nest.assert_same_structure(totals, model.zero_totals())
 
 
+def normal(shape):
+    return np.random.default_rng().normal(size=shape).astype(np.float32)
+
+
+def test_initial_values_that_are_not_drawn_need_no_initializer():
+    """As an LSTM has them for its bias: ones for the gate that forgets, zeros for the others."""
+    model = from_keras(
+        lambda: tf.keras.Sequential(
+            [
+                layers.LSTM(2, input_shape=(3, 1)),
+                layers.Dense(2, kernel_initializer=lambda shape, dtype: tf.ones(shape, dtype)),
+            ]
+        ),
+        input_shape=(3, 1),
+    )
+    weights = model.init(3)
+    np.testing.assert_array_equal(weights["lstm/lstm_cell"]["bias"], [0, 0, 1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(weights["dense"]["kernel"], np.ones([2, 2]))
+
+
 class Unseeded(tf.keras.initializers.Initializer):
     def __call__(self, shape, dtype=None, **kwargs):
         return tf.random.normal(shape, dtype=dtype)
@@ -280,8 +300,17 @@ def twins():
         (Frozen, "non-trainable.*scale"),
         (lambda: layers.Dense(3), "tf.keras.Model, got Dense"),
         (
-            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: tf.ones(s))),
+            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: normal(s))),
             "dense/kernel.*tf.keras.initializers",
+        ),
+        (
+            lambda: tf.keras.Sequential(
+                [
+                    layers.Reshape((4, 1), input_shape=(4,)),
+                    layers.LSTM(2, bias_initializer="normal"),
+                ]
+            ),
+            "lstm_cell/bias.*tf.keras.initializers",
         ),
         (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
         (compiled, r"not weights of the model.*compile\(\)"),

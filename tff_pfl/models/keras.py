@@ -16,6 +16,10 @@ import tensorflow as tf
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.stateless import stateless_dropout
 
+# In the types of operations that draw random numbers, of which Keras' initializers have seeds of
+# their own choice.
+_RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
+
 
 class KerasModelError(ValueError):
     """A Keras model that cannot be made pure; the message says why and what to change."""
@@ -199,10 +203,8 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
     """`(seed: int) -> tensor` from the initial value that Keras passes to a variable."""
     initializer = getattr(initial_value, "func", None)
     if not isinstance(initializer, tf.keras.initializers.Initializer):
-        raise KerasModelError(
-            f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
-            "tf.keras.initializers, which can be seeded."
-        )
+        constant = _constant(initial_value, name)
+        return lambda seed: tf.constant(constant)
     config = initializer.get_config()
 
     def value(seed: int):
@@ -213,6 +215,28 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
         return seeded(*initial_value.args, **initial_value.keywords)
 
     return value
+
+
+def _constant(initial_value, name) -> np.ndarray:
+    """What a function that is no initializer of Keras gives, as an LSTM has for its bias."""
+    if callable(initial_value):
+        with _eager_mode():
+            traced = tf.function(initial_value, autograph=False).get_concrete_function()
+            first, second = traced().numpy(), np.asarray(initial_value())
+        if not any(name in node.op for node in _nodes(traced.graph) for name in _RANDOM) and (
+            np.array_equal(first, second)
+        ):
+            return first
+    raise KerasModelError(
+        f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
+        "tf.keras.initializers, which can be seeded, or one that draws no random numbers."
+    )
+
+
+def _nodes(graph) -> list:
+    """All nodes of a graph, those of its functions included."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
 
 
 def _derived_seed(seed: int, index: int) -> int:
@@ -226,9 +250,7 @@ def _check_stateless(model, input_shape):
         model.apply(
             model.init(0), tf.zeros([2, *input_shape]), training=True, seed=tf.zeros([2], tf.int32)
         )
-    functions = graph.as_graph_def().library.function
-    nodes = list(graph.as_graph_def().node) + [n for f in functions for n in f.node_def]
-    for node in nodes:
+    for node in _nodes(graph):
         with contextlib.suppress(KeyError):
             if node.op.startswith("Random") and graph.op_def_for_type(node.op).is_stateful:
                 raise KerasModelError(

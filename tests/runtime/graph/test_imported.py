@@ -35,6 +35,18 @@ def test_each_run_has_variables_of_its_own():
     np.testing.assert_array_equal(many(tf.range(50.0)), np.arange(50.0) + 1)
 
 
+def test_reductions_of_data_sets_may_read_variables():
+    """The step has lost the shapes of what it makes of them."""
+
+    @tff.tensorflow.computation(tff.types.SequenceType(tff.types.TensorType(np.float32, [None, 2])))
+    def weighted_sum(rows):
+        weights = tf.Variable([1.0, 2.0])
+        return rows.reduce(0.0, lambda total, x: total + tf.reduce_sum(x * weights))
+
+    batches = [np.ones([2, 2], np.float32), np.ones([1, 2], np.float32)]
+    assert weighted_sum(batches) == 3 * (1 + 2)
+
+
 def test_variables_are_freed():
     @tff.tensorflow.computation(np.float32)
     def large(x):

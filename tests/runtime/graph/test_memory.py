@@ -2,8 +2,11 @@
 
 import contextlib
 import copy
+import gc
+import itertools
 import pickle
 import statistics
+import weakref
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import tensorflow_federated as tff
 
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
-from tff_pfl.runtime.graph import executor
+from tff_pfl.runtime.graph import executor, vectorization
 
 SLACK = 10.0  # megabytes
 # Left out is what others keep on purpose: oneDNN a kernel for each shape that it has seen, malloc
@@ -124,6 +127,49 @@ def test_cohorts_and_clients_of_all_sizes_share_a_graph(installed, traces, vecto
     assert len(traces) == 2
     assert total_of_all([]) == 0
     assert len(traces) == 3
+
+
+def test_leaves_whose_shapes_differ_share_a_graph(installed, traces):
+    """In whichever of them clients differ."""
+    installed()
+    parts = tff.types.to_type([UNKNOWN] * 3)
+
+    @tff.tensorflow.computation(parts)
+    def totals(x):
+        return [tf.reduce_sum(part) for part in x]
+
+    @tff.federated_computation(
+        tff.types.FederatedType(parts, tff.CLIENTS), tff.types.FederatedType(UNKNOWN, tff.CLIENTS)
+    )
+    def compute(x, y):
+        return tff.federated_map(totals, x), y
+
+    for lengths in itertools.product((1, 2), repeat=4):
+        first, second = (np.ones(n, np.float32) for n in (1, 2))
+        *x, y = (np.ones(n, np.float32) for n in lengths)
+        results, given = compute([x, [first] * 3], [y, second])
+        assert list(map(list, results)) == [list(lengths[:3]), [1.0, 1.0, 1.0]]
+        assert list(map(len, given)) == [lengths[3], 2]
+    assert len(traces) == 2
+
+
+def test_normalizations_leave_no_graphs_behind():
+    """TensorFlow keeps what it makes of them, for whole graphs, in a dictionary of a module."""
+
+    def normalized(x):
+        return tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=[1.0], offset=[0.0], mean=[0.0], variance=[1.0]
+        ).y
+
+    images = np.random.default_rng(0).normal(size=(3, 2, 2, 2, 1)).astype(np.float32)
+    specs = [tf.TensorSpec(images.shape[1:])]
+    function = tf.function(lambda x: [normalized(x)]).get_concrete_function(*specs)
+    graph = tf.Graph()
+    with graph.as_default():
+        vectorization.vectorize(function, tf.constant(3), [tf.constant(images)])
+    graph = weakref.ref(graph)
+    gc.collect()
+    assert graph() is None
 
 
 def test_a_state_shares_its_graph_whatever_holds_it(installed, traces):

@@ -169,6 +169,100 @@ def test_the_log_says_why_clients_are_computed_in_a_loop(caplog, function, reaso
     assert never.endswith("a loop over clients (vectorize='never').")
 
 
+def appended_ones(number):
+    """How many numbers there are after one more in each of `number` steps."""
+    _, x = tf.while_loop(
+        lambda i, _: i < number,
+        lambda i, x: (i + 1, tf.concat([x, [1.0]], axis=0)),
+        (0, tf.ones([1])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+    )
+    return tf.reduce_sum(x)
+
+
+def losses_with_shared_labels(logits):
+    labels = tf.nn.softmax(logits[:1])
+    return tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=labels).loss
+
+
+LOGITS = [np.random.default_rng(i).normal(size=(3, 4)).astype(np.float32) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("function", "member", "clients"),
+    [
+        (appended_ones, np.int32, [np.int32(i) for i in (1, 3, 2)]),
+        (losses_with_shared_labels, tff.types.TensorType(np.float32, [3, 4]), LOGITS),
+    ],
+)
+def test_what_fails_only_when_it_is_vectorized_is_a_loop(caplog, function, member, clients):
+    """The rule of TensorFlow makes a graph of it that cannot be run."""
+    computation = mapped(function, member)
+    expected = [function(tf.constant(client)).numpy() for client in clients]
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        context = runtime.create_graph_context()
+        with tff.framework.get_context_stack().install(context):
+            for _ in range(2):
+                assert_same(computation(clients), expected)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "absl"]
+    assert sum("fails when it is run" in warning for warning in warnings) == 1
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+def test_an_error_of_client_work_is_an_error_once(vectorize):
+    def checked(x):
+        assertion = tf.debugging.assert_less(x, 2.0, "the client's own mistake")
+        with tf.control_dependencies([assertion]):
+            return tf.identity(x)
+
+    computation = mapped(checked, np.float32)
+    context = runtime.create_graph_context(vectorize=vectorize)
+    with tff.framework.get_context_stack().install(context):
+        assert computation([np.float32(1)]) == [1.0]
+        for _ in range(2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="own mistake") as raised:
+                computation([np.float32(1), np.float32(3)])
+            assert "pfor" not in str(raised.value)
+            assert raised.value.__context__ is None
+        assert computation([np.float32(1)]) == [1.0]
+
+
+def test_a_cohort_of_another_size_than_was_inferred_is_refused():
+    @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
+    def total(x):
+        return tff.federated_sum(x)
+
+    for number in (1, 3):
+        context = tff.framework.SyncExecutionContext(
+            runtime.create_graph_context().executor_factory,
+            cardinality_inference_fn=lambda *_, number=number: {tff.CLIENTS: number},
+        )
+        with (
+            tff.framework.get_context_stack().install(context),
+            pytest.raises(ValueError, match=f"Values of 2 clients for a cohort of {number}"),
+        ):
+            total([np.float32(1), np.float32(2)])
+
+
+def test_the_number_of_clients_where_nothing_tells_it():
+    @tff.federated_computation
+    def count():
+        return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
+    assert run(count) == 0
+    assert run(count, default_num_clients=3) == 3
+    assert asyncio.run(
+        _in_program(count, runtime.create_async_graph_context(default_num_clients=2))
+    ) == (2)
+    with pytest.raises(ValueError, match="default_num_clients must not be negative, got -1"):
+        runtime.create_graph_context(default_num_clients=-1)
+
+
+async def _in_program(computation, context):
+    with tff.framework.get_context_stack().install(runtime.ProgramContext(context)):
+        return await tff.program.materialize_value(computation())
+
+
 def test_data_that_are_elsewhere_are_refused():
     data = tff.framework.Data(any_pb2.Any(), tff.types.TensorType(np.int32))
     block = tff.framework.Lambda(None, None, data)

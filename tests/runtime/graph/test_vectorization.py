@@ -1,5 +1,7 @@
 """One function on stacks of inputs: what TensorFlow's parallel-for lacks or gets wrong."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -99,6 +101,33 @@ def test_biases_of_each_client():
     check(tf.nn.bias_add, images, X)
     with pytest.raises(NotVectorizableError, match="BiasAdd"):
         vectorize(lambda x, b: tf.nn.bias_add(x, b, "NCHW"), images.swapaxes(2, 4), X)
+
+
+def test_slices_from_where_each_client_says():
+    starts = np.int32([0, 2, 1, 1])
+    check(lambda x, i: tf.slice(x, [i], [1]), X, starts)
+    check(lambda x, i: tf.slice(x[tf.newaxis], [0, i], [-1, 1]), X, starts)
+    for size in ([-1], [-1, 1]):
+        with pytest.raises(NotVectorizableError, match="Slice.*sizes may differ"):
+            vectorize(
+                lambda x, i, s=size: tf.slice(tf.reshape(x, s), [i, 0][: len(s)], s), X, starts
+            )
+
+
+def test_complex_products():
+    """TensorFlow's rule conjugates what is to be transposed."""
+    x = np.array([[[1j, 2], [3, 4j]], [[2 - 1j, 0], [1j, 1]]], np.complex64)
+    for options in itertools.product((False, True), repeat=2):
+        check(
+            lambda x, y, o=options: tf.raw_ops.MatMul(a=x, b=y, transpose_a=o[0], transpose_b=o[1]),
+            x,
+            x[::-1],
+        )
+    for name in ("transpose_a", "transpose_b", "adjoint_a", "adjoint_b"):
+        check(lambda x, name=name: tf.matmul(x, x, **{name: True}), x)
+    np.testing.assert_allclose(
+        vectorize(lambda x: tf.matmul(x, x, transpose_b=True), x)[0], [[3, 11j], [11j, -7]]
+    )
 
 
 def test_broadcasting_of_different_ranks():

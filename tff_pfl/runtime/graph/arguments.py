@@ -19,6 +19,9 @@ _STRING = tff.types.TensorType(np.str_).dtype.type
 def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
     """An argument's layout and tensors, on the devices where they are needed.
 
+    If the clients differ in the shape of one leaf, all leaves whose shapes may differ are laid out
+    as if they did: there are two layouts of a type, and not two for each of its leaves.
+
     Args:
         value: As TFF's stock runtime takes it.
         type_spec: Its type.
@@ -27,42 +30,90 @@ def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layou
 
     Raises:
         TypeError: `value` is not of the type.
+        ValueError: There are more clients than the shards have, or fewer.
     """
+    num_clients = shards[-1][1].stop if shards else 0
+    parts = _checked_parts(value, type_spec, num_clients)
+    shapes_differ = any(
+        part.shapes_differ for part in tf.nest.flatten(parts) if isinstance(part, _Clients)
+    )
+    return _lay_out(parts, shapes_differ, server, shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Clients:
+    """What clients have: of each leaf, a column with the value of each client."""
+
+    columns: list[Sequence]
+    leaf_types: list[tff.types.Type]
+
+    @property
+    def shapes_differ(self) -> bool:
+        return any(
+            len({tuple(cell.shape) for cell in column}) > 1
+            for column in self.columns
+            if not isinstance(column, np.ndarray)
+        )
+
+    def kinds(self, shapes_differ: bool) -> tuple[type[values.Leaf], ...]:
+        return tuple(
+            values.Ragged if shapes_differ and values.may_differ(leaf_type) else values.Stacked
+            for leaf_type in self.leaf_types
+        )
+
+
+def _checked_parts(value, type_spec, num_clients):
+    """An argument, each leaf checked: a `Layout` of a function, `_Clients`, a leaf, or a tuple."""
     if isinstance(type_spec, tff.types.FunctionType):
-        return Layout("function", (value.to_building_block(),)), []
+        return Layout("function", (value.to_building_block(),))
     if isinstance(type_spec, tff.types.FederatedType):
         if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
-            return _ingest_clients(value, type_spec.member, shards)
-        return ingest(value, type_spec.member, server, shards)
+            return _checked_clients(value, type_spec.member, num_clients)
+        return _checked_parts(value, type_spec.member, num_clients)
     if isinstance(type_spec, tff.types.StructType):
         elements = zip(_elements(value, type_spec), type_spec, strict=True)
-        parts = [ingest(element, kind, server, shards) for element, kind in elements]
-        tensors = [tensor for _, part in parts for tensor in part]
-        return Layout("struct", tuple(layout for layout, _ in parts)), tensors
-    with tf.device(server):
-        return Layout("leaf"), [_to_tensor(_checked(value, type_spec))]
+        return tuple(_checked_parts(element, kind, num_clients) for element, kind in elements)
+    return _checked(value, type_spec)
 
 
-def _ingest_clients(clients, member, shards) -> tuple[Layout, list[tf.Tensor]]:
+def _checked_clients(clients, member, num_clients) -> _Clients:
     if not isinstance(clients, list):
         raise TypeError(
             f"Values placed at clients are a list with a value a client, not {type(clients)}."
+        )
+    if len(clients) != num_clients:
+        raise ValueError(
+            f"Values of {len(clients)} clients for a cohort of {num_clients}. Every value placed "
+            "at clients has one for each, and a context's cardinality_inference_fn their number."
         )
     leaf_types = values.leaf_types(member)
     flatten = _flattener(member)
     rows = [flatten(client) for client in clients]
     columns = zip(*rows, strict=True) if rows else [()] * len(leaf_types)
-    columns = list(map(_checked_column, columns, leaf_types))
-    kinds = [_leaf_kind(column) for column in columns]
+    return _Clients(list(map(_checked_column, columns, leaf_types)), leaf_types)
+
+
+def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
+    """The layout and the tensors of checked parts."""
+    if isinstance(part, Layout):
+        return part, []
+    if isinstance(part, tuple):
+        laid_out = [_lay_out(element, shapes_differ, server, shards) for element in part]
+        tensors = [tensor for _, element in laid_out for tensor in element]
+        return Layout("struct", tuple(layout for layout, _ in laid_out)), tensors
+    if not isinstance(part, _Clients):
+        with tf.device(server):
+            return Layout("leaf"), [_to_tensor(part)]
+    kinds = part.kinds(shapes_differ)
     tensors = []
-    for device, part in shards:
+    for device, rows in shards:
         with tf.device(device):
-            for column, kind, leaf_type in zip(columns, kinds, leaf_types, strict=True):
+            for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
                 if kind is values.Ragged:
-                    tensors += _ragged(column[part], leaf_type)
+                    tensors += _ragged(column[rows], leaf_type)
                 else:
-                    tensors += _stacked(column[part])
-    return Layout("clients", tuple(kinds)), tensors
+                    tensors += _stacked(column[rows])
+    return Layout("clients", kinds), tensors
 
 
 def _checked_column(column, leaf_type) -> Sequence:
@@ -77,12 +128,6 @@ def _checked_column(column, leaf_type) -> Sequence:
             if all(form.type is dtype and _fits(shape, leaf_type.shape) for form, shape in forms):
                 return column
     return [_checked(cell, leaf_type) for cell in column]
-
-
-def _leaf_kind(column) -> type[values.Leaf]:
-    if isinstance(column, np.ndarray):
-        return values.Stacked
-    return values.Ragged if len({tuple(cell.shape) for cell in column}) > 1 else values.Stacked
 
 
 def _ragged(column, leaf_type) -> list[tf.Tensor]:

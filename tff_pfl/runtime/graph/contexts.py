@@ -17,6 +17,7 @@ def create_graph_context(
     max_concurrent_clients: int | None = None,
     jit_compile: bool = False,
     keep_tensors: bool | None = None,
+    default_num_clients: int = 0,
 ) -> tff.framework.SyncExecutionContext:
     """A context that runs each TFF computation as one TensorFlow graph, in this process.
 
@@ -36,7 +37,9 @@ def create_graph_context(
             `"auto"`: at once where possible. It is not where clients' tensors differ in shape, for
             sequences (`tf.data`), for variables, for operations that TensorFlow cannot vectorize,
             and, on CPUs, for convolutions whose filters differ by client (on GPUs these become
-            grouped convolutions). The choice is logged, once for each function.
+            grouped convolutions). The choice is logged, once for each function. Where what is
+            vectorized fails when it is run, the whole computation is run again with loops: the
+            result is theirs, as is the error if the client work has one.
         max_concurrent_clients: How many clients of a device are computed at a time, which bounds
             the memory. By default, in a stack: all of them; in a loop: as many as there are CPU
             cores, or one where TensorFlow's kernels demand it, as for Keras' `LayerNormalization`
@@ -44,26 +47,30 @@ def create_graph_context(
         jit_compile: Whether XLA compiles what is vectorized. It takes seconds for each size of a
             cohort; assertions of client work are dropped; stateless random numbers may be others
             than without; and what XLA cannot compile, such as loops of more steps for some
-            clients, fails when it is run.
+            clients, is found out when it is run, and is a loop then.
         keep_tensors: Whether arrays of results that are not placed at clients stay tensors on
             their device, instead of becoming NumPy arrays. By default on GPUs. Either way, an
             array that is an argument again is not copied to the device again.
+        default_num_clients: How many clients there are for a computation whose argument does not
+            tell, as one without clients' values.
 
     Raises:
         DeviceError: A device is not there.
-        ValueError: `max_concurrent_clients` is not positive.
+        ValueError: `max_concurrent_clients` is not positive, `default_num_clients` is negative.
         UnknownNameError: `vectorize` is none of the three.
     """
     check_names("vectorize", [vectorize], mapping.VECTORIZE)
     if max_concurrent_clients is not None and max_concurrent_clients < 1:
         raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
+    if default_num_clients < 0:
+        raise ValueError(f"default_num_clients must not be negative, got {default_num_clients}.")
     devices = device_names.choose(devices)
     if keep_tensors is None:
         keep_tensors = device_names.is_gpu(devices[0])
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
     return tff.framework.SyncExecutionContext(
-        executor.GraphExecutorFactory(devices, client_map, keep_tensors)
+        executor.GraphExecutorFactory(devices, client_map, keep_tensors, default_num_clients)
     )
 
 

@@ -2,35 +2,55 @@
 
 import asyncio
 import collections
+import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+import absl.logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import arguments, internals, lowering, mapping, results, values
+from tff_pfl.runtime.graph.layout import Layout
 
 # Graphs that are kept: of how many computations, and how many of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
+_NAME_LENGTH = 200
 # Tracing changes TensorFlow's rules of vectorization for a moment, for all threads.
 _TRACING = threading.Lock()
+# What a rule of vectorization that is wrong for these values ends in, and errors of client work.
+_FAILURES = (
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+    tf.errors.UnimplementedError,
+)
 
 
 class GraphExecutorFactory(tff.framework.ExecutorFactory):
     """Makes executors that share their graphs; see `create_graph_context`."""
 
-    def __init__(self, devices: Sequence[str], client_map: mapping.ClientMap, keep_tensors: bool):
+    def __init__(
+        self,
+        devices: Sequence[str],
+        client_map: mapping.ClientMap,
+        keep_tensors: bool,
+        default_num_clients: int = 0,
+    ):
         self.devices = tuple(devices)
         self.client_map = client_map
         self.keep_tensors = keep_tensors
+        self.default_num_clients = default_num_clients
         self._programs = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def create_executor(self, cardinalities):
-        return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, 0))
+        return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, self.default_num_clients))
 
     def clean_up_executor(self, cardinalities):
         """Does nothing: an executor holds no resources, and a graph that failed still works."""
@@ -48,6 +68,24 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         return program
 
 
+@dataclasses.dataclass
+class _Graph:
+    """A computation for arguments of one layout.
+
+    Attributes:
+        function: From the sizes of the shards and the tensors of the argument to those of the
+            result.
+        result_layout: Of these.
+        vectorizes: Whether some client work is vectorized.
+        loop: The same with loops over clients, once it was needed.
+    """
+
+    function: tf.types.experimental.ConcreteFunction
+    result_layout: Layout
+    vectorizes: bool
+    loop: "_Graph | None" = None
+
+
 class Program:
     """A computation, and its graphs."""
 
@@ -56,6 +94,7 @@ class Program:
         self._proto = proto  # kept, so that its id is not given to another
         self._block = block
         self._functions = {}
+        self._announced = False
         self._graphs = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -70,24 +109,64 @@ class Program:
                 self._factory.devices[0],
                 list(zip(self._factory.devices, _slices(sizes), strict=False)),
             )
-        graph, result_layout = self._graph(layout, type_signature, len(sizes))
-        outputs = graph(*map(tf.constant, sizes), *tensors)
+        graph = self._graph(layout, type_signature, len(sizes))
+        tensors = [*map(tf.constant, sizes), *tensors]
+        reason = None
+        try:
+            outputs = graph.function(*tensors)
+        except _FAILURES as error:
+            if not (graph.vectorizes and self._factory.client_map.falls_back):
+                raise
+            reason = _last_line(error)
+        if reason is not None:  # outside of the handler, as an error of the loop is one of its own
+            graph = self._loop(graph, layout, type_signature, len(sizes))
+            outputs = graph.function(*tensors)
+            self._announce(type_signature, reason)
         return results.to_python(
-            type_signature.result, result_layout, iter(outputs), sizes, self._factory.keep_tensors
+            type_signature.result,
+            graph.result_layout,
+            iter(outputs),
+            sizes,
+            self._factory.keep_tensors,
         )
+
+    def _loop(self, graph, layout, type_signature, num_shards) -> _Graph:
+        """The same graph with loops over clients, whose errors are those of the client work.
+
+        It takes the place of the vectorized one for this call only: what a call computes does not
+        depend on those before.
+        """
+        with self._lock:
+            if graph.loop is None:
+                with _TRACING:
+                    client_map = self._factory.client_map.looping()
+                    graph.loop = self._trace(layout, type_signature, num_shards, client_map)
+            return graph.loop
+
+    def _announce(self, type_signature, reason):
+        if not self._announced:
+            self._announced = True
+            absl.logging.warning(
+                "Client work of %s, vectorized, fails when it is run (%s): it is a loop over "
+                "clients wherever that happens, after the attempt.",
+                str(type_signature)[:_NAME_LENGTH],
+                reason,
+            )
 
     def _graph(self, layout, type_signature, num_shards):
         key = layout, num_shards
         with self._lock:
             if key not in self._graphs:
                 with _TRACING:
-                    self._graphs[key] = self._trace(layout, type_signature, num_shards)
+                    self._graphs[key] = self._trace(
+                        layout, type_signature, num_shards, self._factory.client_map
+                    )
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)
             return self._graphs[key]
 
-    def _trace(self, layout, type_signature, num_shards):
+    def _trace(self, layout, type_signature, num_shards, client_map) -> _Graph:
         emitted = []
 
         def lowered(*tensors):
@@ -97,7 +176,7 @@ class Program:
                 for device in self._factory.devices[:num_shards]
             ]
             context = lowering.Lowering(
-                self._functions, self._factory.client_map, self._factory.devices[0], shards
+                self._functions, client_map, self._factory.devices[0], shards
             )
             with tf.device(self._factory.devices[0]):
                 argument = None
@@ -107,14 +186,19 @@ class Program:
                 if isinstance(result, values.Function):
                     result = result.call(argument)
                 result_layout, outputs = results.emit(result, type_signature.result)
-            emitted.append(result_layout)
+            emitted.append((result_layout, context.vectorizes))
             return outputs
 
         specs = [tf.TensorSpec([], tf.int32)] * num_shards
         if layout is not None:
             specs += layout.specs(type_signature.parameter, num_shards)
         graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
-        return graph, emitted[-1]
+        return _Graph(graph, *emitted[-1])
+
+
+def _last_line(error: tf.errors.OpError) -> str:
+    """What went wrong, without the places where the operation was made."""
+    return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2][:_NAME_LENGTH]
 
 
 def _sizes(num_clients: int, num_devices: int) -> list[int]:

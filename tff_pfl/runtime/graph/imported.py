@@ -295,7 +295,10 @@ def _reduction(node, step):
 
         def body(optional, *state):
             values = tf.raw_ops.OptionalGetValue(optional=optional, **element)
-            return take(), *step(*state, *values, *args[num_states:])
+            state = step(*state, *values, *args[num_states:])
+            for tensor, shape in zip(state, state_shapes, strict=True):
+                tensor.set_shape(shape)  # which the function has lost if it reads variables
+            return take(), *state
 
         with tf.control_dependencies([made]):
             first = take()

@@ -28,6 +28,9 @@ from tensorflow.python.eager.polymorphic_function import concrete_function as _c
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.ops.parallel_for.pfor import PFor
 from tensorflow.python.ops.parallel_for.pfor import (
+    _channel_flatten_input_cache as pfor_normalization_cache,
+)
+from tensorflow.python.ops.parallel_for.pfor import (
     _convert_flatten_batch as pfor_convert_flatten_batch,
 )
 from tensorflow.python.ops.parallel_for.pfor import (
@@ -63,6 +66,7 @@ __all__ = [
     "pfor_convert_flatten_batch_shape_input",
     "pfor_create_op",
     "pfor_flatten_with_inner_dim",
+    "pfor_normalization_cache",
     "pfor_rules",
     "pfor_stack",
     "pfor_unflatten_with_inner_dim",

@@ -196,20 +196,19 @@ def _extreme(lowering, argument, combine, reduce, limit):
 def _aggregate(lowering, type_signature, argument):
     clients, zero, accumulate, merge, report = argument
     accumulator_type = accumulate.type_signature.parameter[0]
-    invariants = tuple(
-        tf.TensorShape(leaf_type.shape) for leaf_type in values.leaf_types(accumulator_type)
-    )
+    accumulator_leaves = values.leaf_types(accumulator_type)
+    invariants = tuple(values.tensor_spec(leaf_type).shape for leaf_type in accumulator_leaves)
 
     def fold(shard, start):
         def body(index, leaves):
             accumulator = values.pack(accumulator_type, iter(leaves))
             accumulator = accumulate.call((accumulator, shard.at(index, clients.member)))
-            return index + 1, tuple(map(tf.convert_to_tensor, values.flatten(accumulator)))
+            return index + 1, tuple(map(values.as_tensor, values.flatten(accumulator)))
 
         _, leaves = tf.while_loop(
             lambda index, _: index < shard.size,
             body,
-            (tf.constant(0), tuple(map(tf.convert_to_tensor, values.flatten(start)))),
+            (tf.constant(0), tuple(map(values.as_tensor, values.flatten(start)))),
             shape_invariants=(tf.TensorShape([]), invariants),
         )
         return values.pack(accumulator_type, iter(leaves))

@@ -14,7 +14,11 @@ from tff_pfl.runtime.graph.values import CannotLowerError, Clients, Function, Sh
 
 
 class Lowering:
-    """Evaluates building blocks, under `tf.device` of the server or of the clients."""
+    """Evaluates building blocks, under `tf.device` of the server or of the clients.
+
+    Attributes:
+        vectorizes: Whether client work that was met so far is vectorized.
+    """
 
     def __init__(self, functions, client_map, server_device: str, shards):
         """Prepares.
@@ -29,6 +33,7 @@ class Lowering:
         self._client_map = client_map
         self._server_device = server_device
         self._shards = tuple(shards)
+        self.vectorizes = False
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
         """The value of a building block, with the values of the names it may refer to."""
@@ -171,7 +176,11 @@ class Lowering:
                 shared = all(isinstance(leaf, Shared) for leaf in shard.leaves)
                 if shared and function.is_deterministic and not has_sequences:
                     return [Shared(leaf) for leaf in call(x.value for x in shard.leaves)]
-                return self._client_map(call, shard, result, str(function.type_signature))
+                leaves, vectorized = self._client_map(
+                    call, shard, result, str(function.type_signature)
+                )
+                self.vectorizes |= vectorized
+                return leaves
 
         return clients.with_leaves(result, map(leaves, clients.shards))
 

@@ -23,14 +23,23 @@ class ClientMap:
         self._jit_compile = jit_compile
         self._announced = set()
 
+    @property
+    def falls_back(self) -> bool:
+        """Whether a loop may take the place of what cannot be vectorized."""
+        return self._vectorize == AUTO
+
+    def looping(self) -> "ClientMap":
+        """The same, but for that nothing is vectorized."""
+        return ClientMap(NEVER, self._max_concurrent_clients, self._jit_compile)
+
     def __call__(
         self,
         function: Callable[[Iterable], list],
         shard: values.Shard,
         result: tff.types.Type,
         name: str,
-    ) -> tuple[values.Leaf, ...]:
-        """The leaves of `{result}@CLIENTS` from those of a shard.
+    ) -> tuple[tuple[values.Leaf, ...], bool]:
+        """The leaves of `{result}@CLIENTS` from those of a shard, and whether they are vectorized.
 
         Args:
             function: From the leaves of a client's value to those of its result.
@@ -51,13 +60,13 @@ class ClientMap:
                 reason = str(error).split("\n", 1)[0][:_REASON_LENGTH]
             else:
                 self._announce(name, shard.device, "vectorized over clients")
-                return tuple(map(values.Stacked, stacks))
+                return tuple(map(values.Stacked, stacks)), True
         if self._vectorize == ALWAYS:
             raise vectorization.NotVectorizableError(
                 f"{name} cannot be vectorized, as vectorize={ALWAYS!r} demands: {reason}"
             )
         self._announce(name, shard.device, f"a loop over clients ({reason})")
-        return self._looped(call, shard, result_types)
+        return self._looped(call, shard, result_types), False
 
     def _not_vectorizable(self, shard, result_types):
         if self._vectorize == NEVER:
@@ -90,7 +99,7 @@ class ClientMap:
 
     def _looped(self, call, shard, result_types) -> tuple[values.Leaf, ...]:
         size = shard.size
-        ragged = [_is_ragged(leaf_type) for leaf_type in result_types]
+        ragged = [values.may_differ(leaf_type) for leaf_type in result_types]
         arrays = []
         for leaf_type, is_ragged in zip(result_types, ragged, strict=True):
             spec = values.tensor_spec(leaf_type)
@@ -161,13 +170,6 @@ def _flattened(leaf, rank) -> list[tf.Tensor]:
 
 def _is_variant(leaf) -> bool:
     return isinstance(leaf, values.Stacked) and leaf.tensor.dtype == tf.variant
-
-
-def _is_ragged(leaf_type) -> bool:
-    return (
-        isinstance(leaf_type, tff.types.TensorType)
-        and not tf.TensorShape(leaf_type.shape).is_fully_defined()
-    )
 
 
 def _array(dtype, size, shape, same=True) -> tf.TensorArray:

@@ -28,7 +28,7 @@ _traced_once = tf.function(autograph=False, reduce_retracing=True)
 @_traced_once
 def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """`StatelessRandomGetKeyCounter`: `uint64[n, 1]` and `[n, 2]` from integer seeds `[n, 2]`."""
-    seeds = tf.cast(seeds, tf.int64)
+    seeds = tf.ensure_shape(tf.cast(seeds, tf.int64), [None, 2])
     key = tf.constant([_SEED_KEY], tf.int64)
     words = _philox(key[:, tf.newaxis], _words(seeds)[:, tf.newaxis])[:, 0]
     key, high = _join(words[:, :2]), _join(words[:, 2:])
@@ -40,12 +40,13 @@ def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
     """`count` numbers of 32 bits for each key, as `int64[n, count]`."""
     blocks = tf.range(tf.cast((count + 3) // 4, tf.int64))
-    counters = tf.bitcast(counters, tf.int64)
+    keys, counters = (
+        tf.ensure_shape(tf.bitcast(words, tf.int64), [None, length])
+        for words, length in ((keys, 1), (counters, 2))
+    )
     low = counters[:, tf.newaxis, :1] + blocks[:, tf.newaxis]
     high = tf.broadcast_to(counters[:, tf.newaxis, 1:], tf.shape(low))
-    words = _philox(
-        _words(tf.bitcast(keys, tf.int64))[:, tf.newaxis], _words(tf.concat([low, high], axis=2))
-    )
+    words = _philox(_words(keys)[:, tf.newaxis], _words(tf.concat([low, high], axis=2)))
     return tf.reshape(words, tf.stack([tf.shape(words)[0], -1]))[:, :count]
 
 

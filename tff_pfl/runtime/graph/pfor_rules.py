@@ -16,7 +16,10 @@ that is a loop or wants an input to be shared, and a few of its rules are wrong.
     roll                    of negative axes as well. TensorFlow's rule takes the axis after: for -1
                             that of the clients, which mixes them.
     matmul                  of clients without rows as well, whose shapes TensorFlow's rule gets
-                            wrong.
+                            wrong, and of complex matrices, which it conjugates where they are to be
+                            transposed.
+    slice                   from where each client says, if all slices have the same size.
+                            TensorFlow's rule gives all clients the largest.
     unsorted segments       with negative ids as well, which drop a row. TensorFlow's rule gives
                             such rows to the client before.
     sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
@@ -103,11 +106,12 @@ def _new_rules():
         "DepthwiseConv2dNative": _depthwise,
         "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
         "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
-        "MatMul": _matmul,
         "Roll": _roll,
+        "Slice": _slice,
     }
     return {
         "L2Loss": _l2_loss,
+        "MatMul": _matmul,
         "PadV2": _pad,
         **{
             name: functools.partial(_unsorted_segments, reduce)
@@ -129,14 +133,13 @@ def _outputs(pfor_input, inputs):
     return internals.pfor_create_op(pfor_input.op_type, inputs, dtypes, attributes).outputs
 
 
-def _matmul(pfor_input, otherwise):
-    """Inputs: matrices, of which one is shared."""
+def _matmul(pfor_input):
+    """Inputs: matrices, of which one may be shared."""
     left, right = pfor_input.inputs
-    if left.is_stacked and right.is_stacked:
-        return otherwise(pfor_input)
     transposed = [pfor_input.get_attr(name) for name in ("transpose_a", "transpose_b")]
     if right.is_stacked:
-        return wrap(tf.matmul(left.t[tf.newaxis], right.t, *transposed))
+        matrices = left.t if left.is_stacked else left.t[tf.newaxis]
+        return wrap(tf.matmul(matrices, right.t, *transposed))
     matrices = tf.linalg.matrix_transpose(left.t) if transposed[0] else left.t
     clients, rows, columns = tf.unstack(tf.shape(matrices))
     product = tf.matmul(
@@ -179,6 +182,20 @@ def _pad(pfor_input):
     paddings = tf.pad(pfor_input.unstacked_input(1), [[1, 0], [0, 0]])
     (output,) = _outputs(pfor_input, [values, paddings, pfor_input.unstacked_input(2)])
     return wrap(output)
+
+
+def _slice(pfor_input, otherwise):
+    """Inputs: values, where the slice begins, its size; -1 is all that is left."""
+    if pfor_input.input(1).is_stacked:
+        begins = tf.get_static_value(pfor_input.op.inputs[1], partial=True)
+        sizes = tf.get_static_value(pfor_input.unstacked_input(2))
+        unknown = [None] * (0 if sizes is None else len(sizes))
+        begins = unknown if begins is None else begins
+        if sizes is None or any(
+            size < 0 and begin is None for begin, size in zip(begins, sizes, strict=True)
+        ):
+            raise NotVectorizableError("Slices whose sizes may differ by client.")
+    return otherwise(pfor_input)
 
 
 def _roll(pfor_input, otherwise):

@@ -62,6 +62,14 @@ def pack(type_spec: tff.types.Type, leaves: Iterator) -> Any:
     return tuple(pack(element, leaves) for element in type_spec)
 
 
+def may_differ(leaf_type: tff.types.Type) -> bool:
+    """Whether the shapes of a leaf may differ by client."""
+    return (
+        isinstance(leaf_type, tff.types.TensorType)
+        and not tf.TensorShape(leaf_type.shape).is_fully_defined()
+    )
+
+
 def tensor_spec(type_spec: tff.types.Type) -> tf.TensorSpec:
     """What a leaf of a type is in a graph; a sequence is a variant."""
     if isinstance(type_spec, tff.types.SequenceType):

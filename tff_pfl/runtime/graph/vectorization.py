@@ -73,6 +73,7 @@ def _installed():
         raise NotVectorizableError(str(escape)) from escape.__cause__
     finally:
         internals.pfor_rules.update(before)
+        internals.pfor_normalization_cache.clear()  # or the graphs of its tensors live for ever
         internals.PForInput.expanddim_inputs_for_broadcast = expand
 
 
