@@ -1,0 +1,318 @@
+"""One case of the fuzz: an operation in a context, vectorized, against one client at a time."""
+
+import dataclasses
+import enum
+
+import numpy as np
+import tensorflow as tf
+
+from tests.runtime.graph.fuzz.catalogue import Operation
+from tff_pfl.runtime.graph import vectorization
+from tff_pfl.runtime.graph.pfor_rules import grouped_convolutions
+
+# Not every operation is for every context, and for types that do not tell shapes.
+UNTRACEABLE = (TypeError, ValueError, LookupError, NotImplementedError)
+
+
+class Shapes(enum.Enum):
+    """What the types of clients' values say of their shapes."""
+
+    KNOWN = "known"
+    OPEN = "of known rank"
+    UNKNOWN = "unknown"
+
+
+class Outcome(enum.Enum):
+    """What became of a case; the runtime takes a loop after each of these but the first."""
+
+    EQUAL = "equal"
+    REFUSED = "refused when the graph is made"
+    FAILS = "fails when it is run"
+    INAPPLICABLE = "not for this operation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An operation and what it is tried with.
+
+    Attributes:
+        operation: What clients compute.
+        variant: Of its operands.
+        context: A name of `CONTEXTS` or `SMOOTH_CONTEXTS`.
+        stacked: Of each operand, whether clients have values of their own.
+        constant: Whether what clients share is known when the graph is made.
+        shapes: What types say.
+        num_clients: At least 1.
+        size: Of the axes `"n"`.
+        seed: Of the values.
+        jit_compile: Whether XLA compiles it.
+    """
+
+    operation: Operation
+    variant: int
+    context: str
+    stacked: tuple[bool, ...]
+    constant: bool
+    shapes: Shapes
+    num_clients: int
+    size: int
+    seed: int
+    jit_compile: bool
+
+
+def run(case: Case) -> Outcome:
+    """Compares.
+
+    Raises:
+        AssertionError: The vectorized graph gives something else.
+    """
+    stacks, shared = _values(case)
+    alone = _alone(case, shared)
+    specs = [_spec(stack, case.shapes) for stack in stacks]
+    try:
+        graph = tf.function(alone, autograph=False).get_concrete_function(*specs)
+    except UNTRACEABLE:
+        return Outcome.INAPPLICABLE
+    rows = [[stack[client] for stack in stacks] for client in range(case.num_clients)]
+    try:
+        expected = [[x.numpy() for x in graph(*map(tf.constant, row))] for row in rows]
+    except tf.errors.OpError:
+        return Outcome.INAPPLICABLE
+    try:
+        vectorized, inputs = _vectorized(case, stacks, shared, specs)
+    except Exception:  # as the runtime does: TensorFlow's rules fail in many ways
+        return Outcome.REFUSED
+    try:
+        actual = vectorized(*inputs)
+    except tf.errors.OpError:
+        return Outcome.FAILS
+    for index, result in enumerate(actual):
+        wanted = [client[index] for client in expected]
+        _assert_same(np.asarray(result), wanted, _tolerance(case))
+    return Outcome.EQUAL
+
+
+def operation_types(case: Case) -> set[str]:
+    """Of all operations in the graph of one client, its functions included."""
+    stacks, shared = _values(case)
+    specs = [_spec(stack, case.shapes) for stack in stacks]
+    graph = tf.function(_alone(case, shared), autograph=False).get_concrete_function(*specs).graph
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    return {node.op for node in nodes}
+
+
+def _values(case):
+    """The stacks, and the values that clients share (`None` where they have their own)."""
+    rng = np.random.default_rng(case.seed)
+    sizes = {"n": case.size}
+    stacks, shared = [], []
+    for draw, is_stacked in zip(case.operation.variants[case.variant], case.stacked, strict=True):
+        if is_stacked:
+            stacks.append(np.stack([draw(rng, sizes) for _ in range(case.num_clients)]))
+        shared.append(None if is_stacked else draw(rng, sizes))
+    steps = rng.integers(0, 4, case.num_clients).astype(np.int32)
+    return [*stacks, steps], shared
+
+
+def _alone(case, shared):
+    """What one client computes, from its rows of the stacks."""
+    context = (CONTEXTS | SMOOTH_CONTEXTS)[case.context]
+
+    def alone(*rows):
+        *rows, steps = rows
+        rows = iter(rows)
+        operands = [
+            next(rows) if value is None else tf.convert_to_tensor(value) for value in shared
+        ]
+        results = tf.nest.flatten(context(case.operation.function, operands, steps))
+        return [tf.convert_to_tensor(result) for result in results]
+
+    return alone
+
+
+def _spec(stack, shapes) -> tf.TensorSpec:
+    shape = {
+        Shapes.KNOWN: stack.shape[1:],
+        Shapes.OPEN: [None] * (stack.ndim - 1),
+        Shapes.UNKNOWN: None,
+    }[shapes]
+    return tf.TensorSpec(shape, stack.dtype)
+
+
+def _vectorized(case, stacks, shared, specs):
+    """The function, and the tensors to call it with."""
+    stack_specs = [
+        tf.TensorSpec([None, *spec.shape], spec.dtype)
+        if spec.shape.rank is not None
+        else tf.TensorSpec(None, spec.dtype)
+        for spec in specs
+    ]
+    present = [value for value in shared if value is not None and not case.constant]
+    shared_specs = [tf.TensorSpec(value.shape, value.dtype) for value in present]
+
+    def outer(size, *tensors):
+        stacks, captured = tensors[: len(specs)], iter(tensors[len(specs) :])
+        values = [value if value is None or case.constant else next(captured) for value in shared]
+        one = tf.function(_alone(case, values), autograph=False).get_concrete_function(*specs)
+        vectorized = tf.function(
+            lambda size, *stacks: vectorization.vectorize(one, size, stacks),
+            autograph=False,
+            jit_compile=case.jit_compile,
+        )
+        return vectorized(size, *stacks)
+
+    with grouped_convolutions(case.jit_compile):  # of which only XLA has all gradients on a CPU
+        function = tf.function(outer, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.int32), *stack_specs, *shared_specs
+        )
+    return function, map(tf.constant, [np.int32(case.num_clients), *stacks, *present])
+
+
+def _tolerance(case) -> float:
+    return 2e-3 if case.jit_compile or case.context in _SECOND_ORDER else 2e-4
+
+
+def _assert_same(actual, wanted, tolerance):
+    if any(array.shape != wanted[0].shape for array in wanted):
+        raise AssertionError(
+            f"Shapes {[array.shape for array in wanted]} became a stack of shape {actual.shape}."
+        )
+    wanted = np.stack(wanted)
+    if wanted.dtype == object or not np.issubdtype(wanted.dtype, np.inexact):
+        np.testing.assert_array_equal(actual, wanted, strict=True)
+        return
+    assert actual.dtype == wanted.dtype
+    double = np.complex128 if np.iscomplexobj(wanted) else np.float64
+    if wanted.dtype.itemsize == 2:
+        tolerance = 2e-2
+    scale = np.nanmax(np.abs(wanted), initial=1, where=np.isfinite(wanted))
+    np.testing.assert_allclose(
+        actual.astype(double),
+        wanted.astype(double),
+        rtol=tolerance,
+        atol=tolerance * float(scale) / 10,
+    )
+
+
+# Contexts: `(function, operands, steps)`, where `steps` is a number from 0 to 3 of each client.
+
+
+def _plain(function, operands, steps):
+    return function(*operands)
+
+
+def _called(function, operands, steps):
+    return tf.function(function, autograph=False)(*operands)
+
+
+def _total(function, operands):
+    """A number that depends on all that is real in the results."""
+    results = [tf.convert_to_tensor(x) for x in tf.nest.flatten(function(*operands))]
+    smooth = [tf.cast(tf.math.real(x), tf.float64) for x in results if _is_smooth(x)]
+    if not smooth:
+        raise NotImplementedError("Nothing has a gradient.")
+    return tf.add_n([tf.reduce_sum(tf.sin(x + 0.3)) for x in smooth])
+
+
+def _is_smooth(tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+def _gradients(function, operands, steps):
+    smooth = [x for x in operands if _is_smooth(x)]
+    if not smooth:
+        raise NotImplementedError("Nothing has a gradient.")
+    with tf.GradientTape() as tape:
+        tape.watch(smooth)
+        total = _total(function, operands)
+    return _present(tape.gradient(total, smooth))
+
+
+def _present(gradients):
+    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    if not gradients:
+        raise NotImplementedError("Nothing has a gradient.")
+    return gradients
+
+
+def _second_order(function, operands, steps):
+    smooth = [x for x in operands if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(smooth)
+        gradients = [g for g in _gradients(function, operands, steps) if g.dtype.is_floating]
+        total = _total(lambda: gradients, [])
+    return _present(tape.gradient(total, smooth))
+
+
+def _shrunk(operands, index):
+    """Other values of the operands at each step."""
+    factor = 1 - 0.1 * tf.cast(index, tf.float64)
+    return [x * tf.cast(factor, x.dtype) if _is_smooth(x) else x for x in operands]
+
+
+def _looped(function, operands, steps):
+    results = function(*operands)
+    start = tf.nest.map_structure(tf.zeros_like, results)
+    shapes = tf.nest.map_structure(lambda x: x.shape, start)
+    return tf.while_loop(
+        lambda index, _: index < steps,
+        lambda index, _: (index + 1, function(*_shrunk(operands, index))),
+        (tf.constant(0), start),
+        shape_invariants=(tf.TensorShape([]), shapes),
+    )
+
+
+def _looped_alike(function, operands, steps):
+    return _looped(function, operands, tf.constant(2))
+
+
+def _branched(function, operands, steps):
+    return tf.cond(
+        steps > 1,
+        lambda: function(*operands),
+        lambda: function(*_shrunk(operands, 1)),
+    )
+
+
+def _gradients_of_loop(function, operands, steps):
+    """Of which the loop, as one in which clients train, has all in it."""
+    smooth = [x for x in operands if _is_smooth(x)]
+    if not smooth:
+        raise NotImplementedError("Nothing has a gradient.")
+    moved = [tf.zeros_like(x) for x in smooth]
+
+    def step(index, moved):
+        rest = iter(moved)
+        at = [x + next(rest) if _is_smooth(x) else x for x in operands]
+        gradients = _gradients(function, at, steps)
+        if len(gradients) != len(moved):
+            raise NotImplementedError("Some have no gradient.")
+        return index + 1, [
+            m - 0.01 * tf.cast(g, m.dtype) for m, g in zip(moved, gradients, strict=True)
+        ]
+
+    return tf.while_loop(lambda index, _: index < steps, step, (tf.constant(0), moved))
+
+
+CONTEXTS = {
+    "plain": _plain,
+    "in a function": _called,
+    "in a loop": _looped_alike,
+    "in a loop of more steps for some clients": _looped,
+    "in a branch": _branched,
+}
+# Of operations with operands that have gradients.
+SMOOTH_CONTEXTS = {
+    "gradients": _gradients,
+    "second-order gradients": _second_order,
+    "descent in a loop of more steps for some clients": _gradients_of_loop,
+}
+_SECOND_ORDER = ("second-order gradients", "descent in a loop of more steps for some clients")
+
+
+def contexts_of(operands) -> list[str]:
+    """Those that apply to an operation with these operands."""
+    drawn = [draw(np.random.default_rng(0), {"n": 1}) for draw in operands]
+    is_smooth = any(np.issubdtype(value.dtype, np.inexact) for value in drawn)
+    return [*CONTEXTS, *(SMOOTH_CONTEXTS if is_smooth else ())]

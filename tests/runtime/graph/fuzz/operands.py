@@ -1,0 +1,119 @@
+"""What operations of the fuzz are called with: arrays, drawn for each client anew.
+
+An operand is a function `(rng, sizes) -> array`; in a shape, a name such as `"n"` stands for the
+size that `sizes` has for it.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+Operand = Callable[[np.random.Generator, Mapping[str, int]], np.ndarray]
+
+FLOAT, DOUBLE = np.float32, np.float64
+INT, LONG = np.int32, np.int64
+COMPLEX = np.complex64
+
+
+def _shape(shape, sizes) -> tuple[int, ...]:
+    return tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+
+
+def real(*shape, dtype=FLOAT) -> Operand:
+    """Normal numbers, some of them equal or zero."""
+
+    def draw(rng, sizes):
+        values = rng.normal(size=_shape(shape, sizes))
+        rounded = rng.random(values.shape) < 0.3
+        return np.asarray(np.where(rounded, np.round(values), values), dtype)
+
+    return draw
+
+
+def between(low, high, *shape, dtype=FLOAT) -> Operand:
+    return lambda rng, sizes: np.asarray(rng.uniform(low, high, _shape(shape, sizes)), dtype)
+
+
+def positive(*shape, dtype=FLOAT) -> Operand:
+    return between(0.2, 2.5, *shape, dtype=dtype)
+
+
+def complexes(*shape, dtype=COMPLEX) -> Operand:
+    def draw(rng, sizes):
+        real, imaginary = rng.normal(size=(2, *_shape(shape, sizes)))
+        return np.asarray(real + 1j * imaginary, dtype)
+
+    return draw
+
+
+def integers(low, high, *shape, dtype=INT) -> Operand:
+    """From `low` to `high - 1`."""
+    return lambda rng, sizes: np.asarray(rng.integers(low, high, _shape(shape, sizes)), dtype)
+
+
+def booleans(*shape) -> Operand:
+    return lambda rng, sizes: np.asarray(rng.random(_shape(shape, sizes)) < 0.5)
+
+
+def ascending(low, high, *shape, dtype=INT) -> Operand:
+    """Integers, sorted along the last axis."""
+    draw = integers(low, high, *shape, dtype=dtype)
+    return lambda rng, sizes: np.sort(draw(rng, sizes), axis=-1)
+
+
+def permutation(size, dtype=INT) -> Operand:
+    return lambda rng, sizes: rng.permutation(*_shape([size], sizes)).astype(dtype)
+
+
+def seed(dtype=INT) -> Operand:
+    """Of a stateless random operation."""
+    return integers(-(2**31), 2**31, 2, dtype=dtype)
+
+
+def probabilities(*shape, dtype=FLOAT) -> Operand:
+    """That add up to 1 along the last axis."""
+
+    def draw(rng, sizes):
+        values = rng.uniform(0.1, 1, _shape(shape, sizes))
+        return (values / values.sum(axis=-1, keepdims=True)).astype(dtype)
+
+    return draw
+
+
+def regular(*shape, dtype=FLOAT) -> Operand:
+    """Square matrices far from singular."""
+
+    def draw(rng, sizes):
+        values = rng.normal(size=_shape(shape, sizes))
+        if np.issubdtype(dtype, np.complexfloating):
+            values = values + 1j * rng.normal(size=values.shape)
+        return (values + 4 * np.eye(values.shape[-1])).astype(dtype)
+
+    return draw
+
+
+def definite(*shape, dtype=FLOAT) -> Operand:
+    """Symmetric positive definite matrices, whose eigenvalues are not near one another."""
+    draw = regular(*shape, dtype=dtype)
+
+    def draw_definite(rng, sizes):
+        values = draw(rng, sizes)
+        square = values @ values.conj().swapaxes(-1, -2)
+        return (square + np.diag(np.arange(square.shape[-1]) * 20.0)).astype(dtype)
+
+    return draw_definite
+
+
+def triangular(*shape, dtype=FLOAT) -> Operand:
+    draw = regular(*shape, dtype=dtype)
+    return lambda rng, sizes: np.tril(draw(rng, sizes))
+
+
+def distinct(*shape, dtype=FLOAT) -> Operand:
+    """No two numbers are equal: what sorting makes of them is certain."""
+
+    def draw(rng, sizes):
+        shape_ = _shape(shape, sizes)
+        return rng.permutation(int(np.prod(shape_))).reshape(shape_).astype(dtype)
+
+    return draw
