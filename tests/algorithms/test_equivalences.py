@@ -84,10 +84,6 @@ class TestDitto:
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
         assert_equal(models[2], state.algorithm)
 
-    def test_lambda_is_not_negative(self):
-        with pytest.raises(ValueError, match="lambda_ >= 0, got -1"):
-            build(build_ditto, lambda_=-1)
-
 
 def ones_like(client):
     return tf.nest.map_structure(np.ones_like, client.state.model)

@@ -327,25 +327,17 @@ def test_a_client_whose_training_is_not_finite(bad):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"similarity": "cosin"}, UnknownNameError, "'cosin'. Did you mean 'cosine'"),
-        ({"distance_scale": "mean"}, UnknownNameError, "distance_scale 'mean'"),
-        ({"neighbours": "some"}, UnknownNameError, "neighbours 'some'"),
-        ({"start": "u"}, UnknownNameError, "start 'u'.*Valid: 'own', 'mixture'"),
-        ({"alpha": 0.0}, ValueError, "alpha > 0.*got 0.0, 0.1, 5e-07 and 1.0"),
-        ({"alpha": np.nan}, ValueError, "alpha > 0.*got nan"),
-        ({"sigma": -1.0}, ValueError, "sigma > 0.*got 0.005, -1.0"),
-        ({"lambda_": -0.1}, ValueError, "lambda_ >= 0.*got 0.005, 0.1, -0.1"),
-        ({"alpha_decay": 0.0}, ValueError, "alpha_decay > 0, got .* and 0.0"),
-        ({"alpha_decay_rounds": 0}, ValueError, "at least 1, got 0"),
-        ({"self_weight": -0.1}, ValueError, r"in \[0, 1\] or None, got -0.1"),
-        ({"self_weight": 1.1}, ValueError, r"in \[0, 1\] or None, got 1.1"),
+        ({"similarity": "cosin"}, "'cosin'. Did you mean 'cosine'"),
+        ({"distance_scale": "mean"}, "distance_scale 'mean'"),
+        ({"neighbours": "some"}, "neighbours 'some'"),
+        ({"start": "u"}, "start 'u'.*Valid: 'own', 'mixture'"),
     ],
     ids=str,
 )
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_options(options, message):
+    with pytest.raises(UnknownNameError, match=message):
         build_fedamp(MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=N, **options)
 
 

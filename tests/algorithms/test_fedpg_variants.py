@@ -128,17 +128,13 @@ def test_dropout_is_off_in_the_exact_gradient():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"gradient": "exact"}, UnknownNameError, "Unknown gradient 'exact'"),
-        ({"direction": "mgdaa"}, UnknownNameError, "Did you mean 'mgda'"),
-        ({"gamma_mode": "const"}, UnknownNameError, "Unknown gamma_mode 'const'"),
-        ({"gamma": 1.5}, ValueError, "0 <= gamma <= 1, got 1.5"),
-        ({"gamma": float("nan")}, ValueError, "0 <= gamma <= 1, got nan"),
-        ({"memory_size": 0}, ValueError, "memory_size >= 1, got 0"),
-        ({"max_trials": 0}, ValueError, "max_trials >= 1, got 0"),
+        ({"gradient": "exact"}, "Unknown gradient 'exact'"),
+        ({"direction": "mgdaa"}, "Did you mean 'mgda'"),
+        ({"gamma_mode": "const"}, "Unknown gamma_mode 'const'"),
     ],
 )
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_options(options, message):
+    with pytest.raises(UnknownNameError, match=message):
         build_fedpg(tiny_model(), EXAMPLES_TYPE, local_sgd(), **options)

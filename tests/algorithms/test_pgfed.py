@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -290,21 +289,6 @@ def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
 def test_a_cohort_that_is_too_large():
     with pytest.raises(tf.errors.InvalidArgumentError, match="was built for 3 clients"):
         Federation().next((0, 1, 2, 3))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mu": -1}, "mu >= 0.*got mu=-1, "),
-        ({"alpha_learning_rate": -0.5}, "alpha_learning_rate >= 0.*alpha_learning_rate=-0.5"),
-        ({"mu": math.nan}, "got mu=nan, "),
-        ({"beta": 2}, r"beta in \[0, 1\].*beta=2"),
-    ],
-    ids=str,
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        quadratic_process(**options)
 
 
 def test_snapshot_and_metrics_are_of_alpha():

@@ -364,11 +364,6 @@ def test_unknown_names(options, message):
     ("options", "message"),
     [
         ({"num_personal_layers": 3}, "in 0 to 2, the layers of 'mlp', got 3"),
-        ({"num_personal_layers": -1}, "in 0 to 2, the layers of 'mlp', got -1"),
-        ({"rho": -0.1}, "needs rho >= 0, .* got -0.1, 1.0 and 2.0"),
-        ({"rho": np.nan}, "needs rho >= 0"),
-        ({"xi_scale": -1.0}, "xi_scale >= 0 .* got 0.05, -1.0 and 2.0"),
-        ({"norm_order": 1.0}, "norm_order over 1, got 0.05, 1.0 and 1.0"),
     ],
 )
 def test_values_out_of_range(options, message):

@@ -114,5 +114,5 @@ def test_no_epochs_are_the_models_as_they_are(name):
 
 
 def test_negative_epochs():
-    with pytest.raises(ValueError, match="fine-tuned for 0 epochs or more, got -1"):
+    with pytest.raises(ValueError, match="epochs must be a whole number of at least 0, got -1"):
         fine_tuned(process_of("fedavg"), MODEL, local_of("fedavg"), epochs=-1)

@@ -136,8 +136,7 @@ class TestWhichLayers:
     ("branches", "init_scale"), [(0, 1.0), (-1, 1.0), (2, 0.0), (2, -1.0), (2, np.nan)]
 )
 def test_values_out_of_range(branches, init_scale):
-    message = f"branches >= 1 and init_scale > 0, got {branches} and {init_scale}"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="(branches|init_scale) must be a (whole|finite) number"):
         multi_branch(MODEL, branches, init_scale=init_scale)
 
 

@@ -219,10 +219,13 @@ def test_a_run_from_before_there_were_attacks(run, tmp_path):
     [
         ({"split": "validation"}, "no client has validation examples"),
         ({"generalization": "lats"}, "Did you mean 'last'"),
-        ({"synthetic": (2.0,)}, "synthetic has fractions of clients"),
+        (
+            {"synthetic": (2.0,)},
+            "config.evaluation.synthetic must be a sequence",
+        ),
         (
             {"fine_tune_epochs": -1},
-            "config.evaluation.fine_tune_epochs must be at least 0, got -1",
+            "config.evaluation.fine_tune_epochs must be a whole number of at least 0, got -1",
         ),
         (
             {"fine_tune_epochs": 2.5},

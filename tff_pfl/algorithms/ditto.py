@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -49,6 +50,7 @@ class OwnModel(NamedTuple):
     optimizers: Any
 
 
+@takes(lambda_=at_least(0), personal_epochs=whole(0))
 def build_ditto(
     model: Model,
     examples_type: tff.types.Type,
@@ -70,8 +72,6 @@ def build_ditto(
         weighting: "num_examples", or "uniform" as in the authors' code.
         seed: Of the initial weights and of the order of batches.
     """
-    if lambda_ < 0:
-        raise ValueError(f"Ditto needs lambda_ >= 0, got {lambda_}.")
 
     def client_init(client_id):
         del client_id

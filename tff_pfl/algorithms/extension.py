@@ -4,12 +4,14 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 
+from tff_pfl.ranges import ranges_of
+
 
 def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable], Callable]:
     """Decorates a builder whose `**options` are the keyword arguments of another builder.
 
     The signature, from which configs learn the hyper-parameters, then shows all of them: the
-    builder's own, and those of `base` that it does not have.
+    builder's own, and those of `base` that it does not have; and so do the ranges of numbers.
 
         @extends(build_fedavg)
         def build_fedsam(model, examples_type, local, *, rho=0.05, **options):
@@ -37,6 +39,8 @@ def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable],
             return builder(*args, **kwargs)
 
         build.__signature__ = inspect.Signature(parameters)
+        ranges = {**ranges_of(base), **ranges_of(builder)}
+        build.__ranges__ = {p.name: ranges[p.name] for p in parameters if p.name in ranges}
         return build
 
     return decorate

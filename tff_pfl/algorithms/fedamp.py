@@ -30,6 +30,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import above, at_least, between, takes, whole
 from tff_pfl.server.fedamp import FedAMPServer, OwnUpload
 from tff_pfl.templates import (
     ClientOutput,
@@ -47,6 +48,14 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@takes(
+    alpha=above(0),
+    sigma=above(0),
+    lambda_=at_least(0),
+    self_weight=between(0, 1),
+    alpha_decay=above(0),
+    alpha_decay_rounds=whole(1),
+)
 def build_fedamp(
     model: Model,
     examples_type: tff.types.Type,
@@ -96,15 +105,6 @@ def build_fedamp(
     check_names("distance_scale", [distance_scale], ("none", "num_weights", "median"))
     check_names("neighbours", [neighbours], ("cohort", "all"))
     check_names("start", [start], ("own", "mixture"))
-    if not (alpha > 0 and sigma > 0 and lambda_ >= 0 and alpha_decay > 0):
-        raise ValueError(
-            "FedAMP needs alpha > 0, sigma > 0, lambda_ >= 0 and alpha_decay > 0, got "
-            f"{alpha}, {sigma}, {lambda_} and {alpha_decay}."
-        )
-    if alpha_decay_rounds < 1:
-        raise ValueError(f"alpha_decay_rounds must be at least 1, got {alpha_decay_rounds}.")
-    if self_weight is not None and not 0 <= self_weight <= 1:
-        raise ValueError(f"self_weight must be in [0, 1] or None, got {self_weight}.")
     server = FedAMPServer(
         num_clients,
         similarity,

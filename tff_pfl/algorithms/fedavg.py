@@ -26,6 +26,7 @@ import tensorflow_federated as tff
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, takes
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -56,6 +57,7 @@ class OwnState(NamedTuple):
     participations: Any = ()
 
 
+@takes(server_learning_rate=at_least(0))
 def build_fedavg(
     model: Model,
     examples_type: tff.types.Type,

@@ -28,6 +28,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, evaluate, split_examples, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, between, inside, takes, whole
 from tff_pfl.server.fedfomo import FedFomoServer, Ratings
 from tff_pfl.templates import (
     ClientOutput,
@@ -54,6 +55,12 @@ class OwnModels(NamedTuple):
     optimizer: Any
 
 
+@takes(
+    num_models=whole(1),
+    exploration=between(0, 1),
+    exploration_decay=at_least(0),
+    validation_share=inside(0, 1),
+)
 def build_fedfomo(
     model: Model,
     examples_type: tff.types.Type,
@@ -96,14 +103,9 @@ def build_fedfomo(
     check_names("candidates", [candidates], ("all", "last_cohort"))
     check_names("affinity", [affinity], ("normalized", "raw", "clipped"))
     check_names("fallback", [fallback], ("own", "reference"))
-    if not 1 <= num_models <= num_clients:
+    if num_models > num_clients:
         raise ValueError(
             f"num_models must be in 1 to {num_clients}, the clients, got {num_models}."
-        )
-    if not (0 <= exploration <= 1 and exploration_decay >= 0 and 0 < validation_share < 1):
-        raise ValueError(
-            "FedFomo needs exploration in [0, 1], exploration_decay >= 0 and validation_share in "
-            f"(0, 1), got {exploration}, {exploration_decay} and {validation_share}."
         )
     server = FedFomoServer(
         num_clients, num_models - 1, exploration, exploration_decay, candidates, affinity, seed

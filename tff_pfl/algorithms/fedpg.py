@@ -36,6 +36,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import ExactGradient, LocalSGD, evaluate, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
 from tff_pfl.server import step_ladder
 from tff_pfl.server.fedpg import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
 from tff_pfl.templates import (
@@ -78,6 +79,14 @@ class Carry(NamedTuple):
     direction: Any = ()
 
 
+@takes(
+    memory_size=whole(1),
+    gamma=between(0, 1),
+    outlier_ratio=at_least_or_infinite(1),
+    search_doublings=whole(0),
+    sufficient_decrease=between(0, 1),
+    max_trials=whole(1),
+)
 def build_fedpg(
     model: Model,
     examples_type: tff.types.Type,

@@ -16,10 +16,12 @@ from tff_pfl.algorithms.extension import extends
 from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, takes
 from tff_pfl.templates import PersonalizedProcess
 
 
 @extends(build_fedavg)
+@takes(mu=at_least(0))
 def build_fedprox(
     model: Model, examples_type: tff.types.Type, local: LocalSGD, *, mu: float = 0.01, **options
 ) -> PersonalizedProcess:
@@ -33,8 +35,6 @@ def build_fedprox(
             comparison has 0.5.
         **options: Those of FedAvg.
     """
-    if not mu >= 0:
-        raise ValueError(f"FedProx needs mu >= 0, got {mu}.")
     return build_fedavg(
         model,
         examples_type,

@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model, partition
+from tff_pfl.ranges import takes, whole
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientContext,
@@ -47,6 +48,7 @@ class OwnHead(NamedTuple):
     optimizers: Any
 
 
+@takes(head_epochs=whole(0), body_epochs=whole(0), evaluation_head_epochs=whole(0))
 def build_fedrep(
     model: Model,
     examples_type: tff.types.Type,

@@ -19,10 +19,12 @@ from tff_pfl.algorithms.fedavg import build_fedavg
 from tff_pfl.local import LocalSGD
 from tff_pfl.local.sharpness import sharpness_aware_gradient
 from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, takes
 from tff_pfl.templates import PersonalizedProcess
 
 
 @extends(build_fedavg)
+@takes(rho=at_least(0))
 def build_fedsam(
     model: Model, examples_type: tff.types.Type, local: LocalSGD, *, rho: float = 0.05, **options
 ) -> PersonalizedProcess:
@@ -35,8 +37,6 @@ def build_fedsam(
         rho: Radius of the perturbation; 0.05 in PLGU's comparison, 0.1 in Caldarola et al.
         **options: Those of FedAvg.
     """
-    if not rho >= 0:
-        raise ValueError(f"FedSAM needs rho >= 0, got {rho}.")
     gradient = sharpness_aware_gradient(model, rho)
     return build_fedavg(
         model, examples_type, local, lambda received: {"gradient": gradient}, **options

@@ -25,7 +25,7 @@ whole training again, 10 % for 4 models and 35 % for 2.)
 k = 1: FedAvg with uniform weights.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -34,6 +34,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, distinct_seeds
 from tff_pfl.names import check_names
+from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.server.ifca import IfcaServer, OwnChoice
 from tff_pfl.templates import (
     ClientOutput,
@@ -45,6 +46,12 @@ from tff_pfl.templates import (
 )
 
 
+@takes(
+    num_clusters=whole(1),
+    fixed_clusters=each(whole(0)),
+    min_share=between(0, 1),
+    max_restarts=whole(0),
+)
 def build_ifca(
     model: Model,
     examples_type: tff.types.Type,
@@ -53,7 +60,7 @@ def build_ifca(
     num_clients: int,
     num_clusters: int = 2,
     averaging: str = "models",
-    fixed_clusters: Iterable[int] | None = None,
+    fixed_clusters: Sequence[int] | None = None,
     min_share: float = 0.0,
     max_restarts: int = 5,
     weighting: str = "uniform",
@@ -78,10 +85,9 @@ def build_ifca(
         seed: Of the initial weights and of the order of batches.
     """
     check_names("averaging", [averaging], ("models", "gradients"))
-    if not (num_clusters >= 1 and 0 <= min_share <= 1 / num_clusters and max_restarts >= 0):
+    if min_share > 1 / num_clusters:
         raise ValueError(
-            "IFCA needs num_clusters >= 1, min_share in [0, 1 / num_clusters] and max_restarts >= "
-            f"0, got {num_clusters}, {min_share} and {max_restarts}."
+            f"min_share must be at most 1 / num_clusters = {1 / num_clusters:g}, got {min_share}."
         )
     if fixed_clusters is not None:
         fixed_clusters = tuple(fixed_clusters)

@@ -33,6 +33,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Hypernetwork, Model, partition
 from tff_pfl.names import check_names
+from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.server.hypernetwork import HypernetworkServer, OwnChange
 from tff_pfl.templates import (
     ClientOutput,
@@ -55,6 +56,17 @@ class OwnLayers(NamedTuple):
     optimizer: Any
 
 
+@takes(
+    hidden_width=whole(1),
+    hidden_layers=whole(0),
+    embedding_dim=whole(1),
+    server_learning_rate=at_least(0),
+    server_momentum=up_to(0, 1),
+    server_weight_decay=at_least(0),
+    server_clip_norm=above_or_infinite(0),
+    embedding_learning_rate=at_least(0),
+    rho=at_least(0),
+)
 def build_pfedhn(
     model: Model,
     examples_type: tff.types.Type,
@@ -112,20 +124,8 @@ def build_pfedhn(
         embedding_dim = num_clients if embeddings == "one_hot" else 1 + num_clients // 4
     elif embeddings == "one_hot" and embedding_dim != num_clients:
         raise ValueError(f"One-hot embeddings of {num_clients} clients have that dimension.")
-    if not (rho >= 0 and embedding_dim >= 1 and hidden_width >= 1 and hidden_layers >= 0):
-        raise ValueError(
-            "A hypernetwork needs rho >= 0, embedding_dim >= 1, hidden_width >= 1 and "
-            f"hidden_layers >= 0, got {rho}, {embedding_dim}, {hidden_width} and {hidden_layers}."
-        )
     if embedding_learning_rate is None:
         embedding_learning_rate = server_learning_rate
-    if not (embedding_learning_rate >= 0 and server_weight_decay >= 0):
-        raise ValueError(
-            "pFedHN needs embedding_learning_rate >= 0 and server_weight_decay >= 0, got "
-            f"{embedding_learning_rate} and {server_weight_decay}."
-        )
-    if server_clip_norm is not None and not server_clip_norm > 0:
-        raise ValueError(f"server_clip_norm must be positive or None, got {server_clip_norm}.")
     parts = partition(model, personal=personal_layers)
     if not parts.shared:
         raise ValueError(f"All layers of {model.name!r} are personal: there is none to generate.")

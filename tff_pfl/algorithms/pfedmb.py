@@ -38,6 +38,7 @@ from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.local import LocalSGD, project_to_simplex, trees
 from tff_pfl.models import Model, multi_branch
 from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, ranges_of, takes, whole
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -84,6 +85,7 @@ _PARAMETRIZATIONS = {
 }
 
 
+@takes(alpha_learning_rate=at_least(0), alpha_epochs=whole(0), **ranges_of(multi_branch))
 def build_pfedmb(
     model: Model,
     examples_type: tff.types.Type,
@@ -120,8 +122,6 @@ def build_pfedmb(
         seed: Of the initial weights and of the order of batches.
     """
     check_names("parametrization", [parametrization], _PARAMETRIZATIONS)
-    if alpha_learning_rate is not None and not alpha_learning_rate >= 0:
-        raise ValueError(f"pFedMB needs alpha_learning_rate >= 0, got {alpha_learning_rate}.")
     initial, alpha_of, project = _PARAMETRIZATIONS[parametrization]
     branched = multi_branch(model, branches, layers=branched_layers, init_scale=init_scale)
     shape = [1 if shared_alpha else len(branched.layers), branches]

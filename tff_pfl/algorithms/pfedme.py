@@ -30,6 +30,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -56,6 +57,13 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@takes(
+    lambda_=at_least(0),
+    beta=at_least(0),
+    personal_learning_rate=at_least(0),
+    personal_steps=whole(1),
+    personal_weight_decay=at_least(0),
+)
 def build_pfedme(
     model: Model,
     examples_type: tff.types.Type,
@@ -87,13 +95,6 @@ def build_pfedme(
         ValueError: For values out of range, and for a learning rate that times `lambda_` is 2 or
             more, with which what it pulls together flies apart.
     """
-    if not (lambda_ >= 0 and beta >= 0 and personal_steps >= 1 and personal_learning_rate >= 0):
-        raise ValueError(
-            "pFedMe needs lambda_ >= 0, beta >= 0, personal_steps >= 1 and personal_learning_rate "
-            f">= 0, got {lambda_}, {beta}, {personal_steps} and {personal_learning_rate}."
-        )
-    if not personal_weight_decay >= 0:
-        raise ValueError(f"pFedMe needs personal_weight_decay >= 0, got {personal_weight_decay}.")
     rates = {
         "the learning rate": float(local.learning_rate(0)),
         "personal_learning_rate": personal_learning_rate,

@@ -38,6 +38,7 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.local import LocalSGD, exact_gradient, trees
 from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, between, takes
 from tff_pfl.server.pgfed import PGFedServer, Risk
 from tff_pfl.templates import (
     ClientOutput,
@@ -85,6 +86,7 @@ class Upload(NamedTuple):
     risk: Any
 
 
+@takes(mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
 def build_pgfed(
     model: Model,
     examples_type: tff.types.Type,
@@ -118,11 +120,6 @@ def build_pgfed(
         weighting: "num_examples" or "uniform".
         seed: Of the initial weights and of the order of batches.
     """
-    if not (mu >= 0 and alpha_learning_rate >= 0 and 0 <= beta <= 1):
-        raise ValueError(
-            f"PGFed needs mu >= 0, alpha_learning_rate >= 0 and beta in [0, 1], got mu={mu}, "
-            f"alpha_learning_rate={alpha_learning_rate} and beta={beta}."
-        )
     server = PGFedServer(
         num_clients, clients_per_round, mu, alpha_learning_rate, communication_efficient
     )

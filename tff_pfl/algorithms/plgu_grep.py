@@ -29,10 +29,17 @@ from tff_pfl.algorithms.extension import extends
 from tff_pfl.algorithms.fedrep import build_fedrep
 from tff_pfl.local import LocalSGD, sharpness, trees
 from tff_pfl.models import Model, partition
+from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 
 @extends(build_fedrep, without=["body_epochs"])
+@takes(
+    rho=at_least(0),
+    body_steps=whole(0),
+    xi_scale=at_least(0),
+    norm_order=above_or_infinite(1),
+)
 def build_plgu_grep(
     model: Model,
     examples_type: tff.types.Type,
@@ -60,13 +67,6 @@ def build_plgu_grep(
         weighting: "uniform" as in the paper, or "num_examples".
         **options: Those of FedRep.
     """
-    if not (rho >= 0 and xi_scale >= 0 and norm_order > 1):
-        raise ValueError(
-            "PLGU-GRep needs rho >= 0, xi_scale >= 0 and norm_order over 1, got "
-            f"{rho}, {xi_scale} and {norm_order}."
-        )
-    if not (body_steps is None or body_steps >= 0):
-        raise ValueError(f"body_steps must be 0 or more, or None, got {body_steps}.")
     if not partition(model, personal=options.get("personal_layers")).shared:
         raise ValueError(f"All layers of {model.name!r} are personal: there is no body to train.")
 

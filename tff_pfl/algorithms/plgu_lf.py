@@ -39,6 +39,7 @@ import tensorflow_federated as tff
 from tff_pfl.local import LocalSGD, sharpness, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.server import mean_update
 from tff_pfl.templates import (
     ClientOutput,
@@ -65,6 +66,12 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@takes(
+    rho=at_least(0),
+    num_personal_layers=whole(0),
+    xi_scale=at_least(0),
+    norm_order=above_or_infinite(1),
+)
 def build_plgu_lf(
     model: Model,
     examples_type: tff.types.Type,
@@ -104,12 +111,7 @@ def build_plgu_lf(
     check_names("eps_from", [eps_from], ("global", "personal"))
     check_names("perturb_layers", [perturb_layers], ("all", "universal"))
     num_layers = len(model.layers)
-    if not (rho >= 0 and xi_scale >= 0 and norm_order > 1):
-        raise ValueError(
-            "PLGU-LF needs rho >= 0, xi_scale >= 0 and norm_order over 1, got "
-            f"{rho}, {xi_scale} and {norm_order}."
-        )
-    if not 0 <= num_personal_layers <= num_layers:
+    if num_personal_layers > num_layers:
         raise ValueError(
             f"num_personal_layers must be in 0 to {num_layers}, the layers of {model.name!r}, got "
             f"{num_personal_layers}."

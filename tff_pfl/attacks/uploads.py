@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tff_pfl.ranges import ANY_NUMBER, each, takes, whole
 from tff_pfl.templates import Exchange
 
 
+@takes(client_ids=each(whole(0)), factor=ANY_NUMBER)
 def scaled_uploads(
     client_ids: Sequence[int], factor: float, *, exchange_name: str = "train"
 ) -> Callable[[Exchange], Exchange]:

@@ -1,6 +1,7 @@
 """Data sets, how they are spread over clients, and a client's examples."""
 
 from tff_pfl.data.federated_dataset import (
+    PARTITIONERS,
     ExamplesError,
     FederatedDataset,
     check_examples,
@@ -25,6 +26,7 @@ __all__ = [
     "FederatedDataset",
     "LabelledImages",
     "NORMALIZATIONS",
+    "PARTITIONERS",
     "Partition",
     "PartitionError",
     "PartitionFileError",

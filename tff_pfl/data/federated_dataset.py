@@ -25,13 +25,15 @@ from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
 from tff_pfl.data.sources import LabelledImages
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import unknown_name
+from tff_pfl.ranges import takes, whole
 
-_PARTITIONERS = {
+PARTITIONERS = {
     "dirichlet": partitioners.dirichlet,
     "classes_per_client": partitioners.classes_per_client,
     "iid": partitioners.iid,
     "natural": partitioners.natural,
 }
+"""By the names that `federate` knows."""
 
 
 class ExamplesError(ValueError):
@@ -159,6 +161,12 @@ class FederatedDataset:
         return getattr(self.partition, split)
 
 
+@takes(
+    num_clients=whole(1),
+    fractions=partitioners.FRACTIONS,
+    num_validation=whole(0),
+    seed=whole(0),
+)
 def federate(
     images: LabelledImages,
     *,
@@ -219,7 +227,7 @@ def federate(
         if partitioner == "natural":
             parts = partitioners.natural(images.writer[rows], num_clients)
         else:
-            make = _PARTITIONERS[partitioner]
+            make = PARTITIONERS[partitioner]
             parts = make(images.y[rows], num_clients, rng(1), **args)
         return [rows[part] for part in parts]
 
@@ -286,9 +294,9 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
 
 def _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation):
     """The errors of `federate` that concern its arguments alone."""
-    if partitioner not in _PARTITIONERS:
-        raise ValueError(unknown_name("partitioner", partitioner, _PARTITIONERS))
-    parameters = inspect.signature(_PARTITIONERS[partitioner]).parameters.values()
+    if partitioner not in PARTITIONERS:
+        raise ValueError(unknown_name("partitioner", partitioner, PARTITIONERS))
+    parameters = inspect.signature(PARTITIONERS[partitioner]).parameters.values()
     own = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     for name in args:
         if name not in own:

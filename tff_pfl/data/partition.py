@@ -5,17 +5,26 @@ arrays are disjoint and together hold every row of the pool; their order carries
 randomness comes from the generator that is passed in.
 """
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from tff_pfl.names import unknown_name
+from tff_pfl.ranges import Range, at_least, each, takes, whole
 
 
 class PartitionError(ValueError):
     """A partition that was asked for cannot be made; the message says what to change."""
 
 
+@takes(
+    range_error=PartitionError,
+    num_clients=whole(1),
+    alpha=at_least(1e-6),  # each class to one client; with less, a draw takes seconds
+    min_examples=whole(0),
+    max_seconds=at_least(0),
+)
 def dirichlet(
     labels: np.ndarray,
     num_clients: int,
@@ -23,7 +32,7 @@ def dirichlet(
     *,
     alpha: float,
     min_examples: int,
-    max_redraws: int = 1000,
+    max_seconds: float = 10.0,
 ) -> list[np.ndarray]:
     """Splits every class in proportions drawn from a Dirichlet distribution.
 
@@ -39,18 +48,16 @@ def dirichlet(
         rng: Source of all randomness.
         alpha: Concentration, > 0. Small: few classes per client. Large: close to IID.
         min_examples: Fewest examples a client may have.
-        max_redraws: How often to draw again before giving up.
+        max_seconds: How long to draw again before giving up.
 
     Returns:
         N int64 arrays of row numbers.
 
     Raises:
-        PartitionError: `alpha` is not a positive number, `min_examples` is more than n/N, or no
-            draw reached it.
+        PartitionError: A number is out of range, `min_examples` is more than n/N, or no draw
+            reached it in time.
     """
-    labels = _checked(labels, num_clients)
-    if not (alpha > 0 and np.isfinite(alpha)):
-        raise PartitionError(f"alpha must be a positive finite number, got {alpha}.")
+    labels = _checked(labels)
     if min_examples * num_clients > len(labels):
         raise PartitionError(
             f"min_examples={min_examples} for {num_clients} clients takes "
@@ -58,8 +65,10 @@ def dirichlet(
             f"min_examples to at most {len(labels) // num_clients}, or num_clients."
         )
     classes, class_sizes = np.unique(labels, return_counts=True)
-    best = -1
-    for _ in range(max_redraws + 1):
+    best, draws = -1, 0
+    deadline = time.monotonic() + max_seconds
+    while not draws or time.monotonic() < deadline:
+        draws += 1
         # Only the counts are drawn again, the rows are shuffled and cut once: redraws are cheap.
         cuts = _dirichlet_cuts(class_sizes, num_clients, alpha, rng)
         if cuts is None:
@@ -71,11 +80,12 @@ def dirichlet(
     found = f"the best draw had {best}" if best >= 0 else "no draw could be completed"
     raise PartitionError(
         f"No draw of Dirichlet({alpha}) gave each of {num_clients} clients {min_examples} of "
-        f"{len(labels)} examples in {max_redraws} redraws; {found}. Lower min_examples "
-        "or num_clients, raise alpha, or raise max_redraws."
+        f"{len(labels)} examples, of {draws} in {max_seconds:g} s; {found}. Lower min_examples or "
+        "num_clients, or raise alpha."
     )
 
 
+@takes(range_error=PartitionError, num_clients=whole(1), classes=whole(1))
 def classes_per_client(
     labels: np.ndarray,
     num_clients: int,
@@ -106,12 +116,12 @@ def classes_per_client(
         PartitionError: k is not within 1..C, N*k < C leaves a class without a client, a class
             has fewer examples than clients, or `assignment` is unknown.
     """
-    labels = _checked(labels, num_clients)
+    labels = _checked(labels)
     names, class_sizes = np.unique(labels, return_counts=True)
     num_classes = len(names)
     if assignment not in ("ordered", "random"):
         raise PartitionError(unknown_name("assignment", assignment, ("ordered", "random")))
-    if not 1 <= classes <= num_classes:
+    if classes > num_classes:
         raise PartitionError(
             f"A client cannot hold {classes} classes: the labels have {num_classes}, so classes "
             f"must be within 1..{num_classes}."
@@ -136,9 +146,10 @@ def classes_per_client(
     return _cut_classes(labels, names, cuts, rng)
 
 
+@takes(range_error=PartitionError, num_clients=whole(1))
 def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffles all rows and deals them out in N parts whose sizes differ by one at most."""
-    labels = _checked(labels, num_clients)
+    labels = _checked(labels)
     return np.array_split(rng.permutation(len(labels)), num_clients)
 
 
@@ -197,6 +208,14 @@ def by_reference(
     return _cut_classes(labels, classes, cuts, rng)
 
 
+FRACTIONS = Range(
+    "(train, validation, test), finite numbers >= 0 with train > 0, such as (5, 0, 1)",
+    lambda values: each(at_least(0)).contains(values) and len(values) == 3 and values[0] > 0,
+)
+"""What a client's examples are cut by."""
+
+
+@takes(range_error=PartitionError, fractions=FRACTIONS)
 def split(
     indices: np.ndarray, fractions: Sequence[float], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,12 +235,6 @@ def split(
         PartitionError: `fractions` are not three finite numbers >= 0 with a positive first.
     """
     weights = np.asarray(fractions, np.float64)
-    valid = weights.shape == (3,) and np.isfinite(weights).all() and (weights >= 0).all()
-    if not valid or weights[0] == 0:
-        raise PartitionError(
-            f"fractions must be (train, validation, test), numbers >= 0 with train > 0, e.g. "
-            f"(5, 0, 1); got {fractions}."
-        )
     _, validation, test = np.rint(len(indices) * weights / weights.sum()).astype(int)
     spare = max(len(indices) - 1, 0)  # one example stays in train
     test = min(max(test, int(weights[2] > 0)), spare)
@@ -235,15 +248,13 @@ def class_counts(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: i
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
-def _checked(labels, num_clients):
-    """`labels` as an array; refuses pools and numbers of clients that mean nothing."""
+def _checked(labels):
+    """`labels` as an array."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise PartitionError(
             f"labels must be integers of shape [n], got {labels.dtype} of shape {labels.shape}."
         )
-    if num_clients < 1:
-        raise PartitionError(f"num_clients must be at least 1, got {num_clients}.")
     return labels
 
 

@@ -11,11 +11,13 @@ from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 GENERALIZATION = ("never", "last", "always")
 
 
+@takes(clients_per_call=whole(1), synthetic=each(between(0, 1)), seed=whole(0))
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
     """What is evaluated.
@@ -39,10 +41,6 @@ class EvaluationOptions:
 
     def __post_init__(self):
         check_names("generalization", [self.generalization], GENERALIZATION)
-        if not all(0 <= fraction <= 1 for fraction in self.synthetic):
-            raise ValueError(
-                f"synthetic has fractions of clients, in [0, 1]; got {self.synthetic}."
-            )
 
 
 class Evaluator:

@@ -8,11 +8,13 @@ import tensorflow_federated as tff
 from tff_pfl.local import LocalSGD
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import Model
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import ClientContext, PersonalizedProcess
 
 _BLOCK = -1  # in the place of an exchange's index: what is drawn is drawn for nothing else
 
 
+@takes(epochs=whole(0))
 def fine_tuned(
     process: PersonalizedProcess, model: Model, local: LocalSGD, *, epochs: int, seed: int = 0
 ) -> PersonalizedProcess:
@@ -30,8 +32,6 @@ def fine_tuned(
     Returns:
         A process whose `personalize` returns the fine-tuned weights; all else is that of `process`.
     """
-    if epochs < 0:
-        raise ValueError(f"Models are fine-tuned for 0 epochs or more, got {epochs}.")
     state_type, clients_type = process.next.type_signature.parameter
     inputs_type = collections.OrderedDict(
         weights=model.weights_type,

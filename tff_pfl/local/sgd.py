@@ -11,6 +11,7 @@ from tff_pfl.local import trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import Examples
 from tff_pfl.models.model import Model, Totals
+from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 
 
 class TrainResult(NamedTuple):
@@ -30,6 +31,14 @@ class TrainResult(NamedTuple):
     carry: Any
 
 
+@takes(
+    epochs=whole(0),
+    steps=whole(1),
+    batch_size=whole(1),
+    learning_rate_decay=above(0),
+    weight_decay=at_least(0),
+    clip_norm=above_or_infinite(0),
+)
 @dataclasses.dataclass(frozen=True)
 class LocalSGD:
     """Passes of mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
@@ -60,10 +69,6 @@ class LocalSGD:
     persist_optimizer_state: bool = False
     steps: int | None = None
     clip_norm: float | None = None
-
-    def __post_init__(self):
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be positive, got {self.clip_norm}.")
 
     def train(
         self,

@@ -5,7 +5,7 @@ from tff_pfl.models.keras import KerasModelError, from_keras
 from tff_pfl.models.model import Mean, Model, Totals, Weights
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.partition import Partition, partition
-from tff_pfl.models.zoo import ZOO, build
+from tff_pfl.models.zoo import ZOO, build, options
 
 __all__ = [
     "ZOO",
@@ -21,5 +21,6 @@ __all__ = [
     "distinct_seeds",
     "from_keras",
     "multi_branch",
+    "options",
     "partition",
 ]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.names import check_names
+from tff_pfl.ranges import above, takes, whole
 
 # A layer that has one of these weights, and besides at most a bias, is linear in them.
 _LINEAR = ("kernel", "depthwise_kernel", "embeddings")
@@ -91,6 +92,7 @@ class MultiBranch:
         )
 
 
+@takes(branches=whole(1), init_scale=above(0))
 def multi_branch(
     model: Model, branches: int, *, layers: Iterable[str] | None = None, init_scale: float = 1.0
 ) -> MultiBranch:
@@ -117,8 +119,6 @@ def multi_branch(
         raise ValueError(
             f"{model.name!r} has no layer of a kernel and a bias; name some in layers."
         )
-    if branches < 1 or not init_scale > 0:
-        raise ValueError(f"Need branches >= 1 and init_scale > 0, got {branches} and {init_scale}.")
     ordered = tuple(name for name in model.layers if name in chosen)
     return MultiBranch(model, branches, ordered, init_scale)
 

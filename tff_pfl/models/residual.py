@@ -21,8 +21,12 @@ import math
 import tensorflow as tf
 
 from tff_pfl.names import check_names
+from tff_pfl.ranges import each, takes, up_to, whole
+
+_STAGES = {"width": whole(1), "blocks": each(whole(1), fewest=1), "groups": whole(1)}
 
 
+@takes(**_STAGES)
 def resnet18(
     image_shape, num_classes, *, width=64, blocks=(2, 2, 2, 2), stem="cifar", groups=32
 ) -> tf.keras.Model:
@@ -39,6 +43,7 @@ def resnet18(
     return _resnet("resnet18", _basic, image_shape, num_classes, width, blocks, stem, groups)
 
 
+@takes(**_STAGES)
 def resnet50(
     image_shape, num_classes, *, width=64, blocks=(3, 4, 6, 3), stem="cifar", groups=32
 ) -> tf.keras.Model:
@@ -49,6 +54,7 @@ def resnet50(
     return _resnet("resnet50", _bottleneck, image_shape, num_classes, width, blocks, stem, groups)
 
 
+@takes(depth=whole(10), widen=whole(1), dropout_rate=up_to(0, 1), groups=whole(1))
 def wide_resnet(
     image_shape, num_classes, *, depth=28, widen=10, dropout_rate=0.0, groups=32
 ) -> tf.keras.Model:
@@ -62,9 +68,8 @@ def wide_resnet(
         dropout_rate: Of the dropout between the convolutions of a block.
         groups: Groups of channels, where they divide the channels; see the module.
     """
-    if depth < 10 or depth % 6 != 4:
+    if depth % 6 != 4:
         raise ValueError(f"depth must be 6n + 4 with n >= 1, such as 10, 16 or 28, got {depth}.")
-    _check_positive(widen=widen, groups=groups)
     inputs = tf.keras.Input(image_shape)
     x = _conv(inputs, 16, 3, 1, "stem")
     for name, factor, stride in _plan(blocks=[(depth - 4) // 6] * 3):
@@ -75,7 +80,6 @@ def wide_resnet(
 
 def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, stem, groups):
     check_names("stem", [stem], ["cifar", "imagenet"])
-    _check_positive(width=width, groups=groups, blocks=min(blocks, default=0))
     inputs = tf.keras.Input(image_shape)
     size, stride = (3, 1) if stem == "cifar" else (7, 2)
     x = _relu(_norm(_conv(inputs, width, size, stride, "stem"), groups, "stem_norm"))
@@ -154,9 +158,3 @@ def _norm(x, groups, name):
 
 def _relu(x):
     return tf.keras.layers.ReLU()(x)
-
-
-def _check_positive(**numbers):
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}.")

@@ -4,7 +4,9 @@ All take images as they are stored (uint8, `[height, width, channels]`), scale t
 normalise each channel by `(x - mean) / std`. All return logits.
 """
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,8 +14,10 @@ from tff_pfl.models import residual
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
+from tff_pfl.ranges import each, takes, whole
 
 
+@takes(hidden=each(whole(1)))
 def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
     """FedPG's Fashion-MNIST network: 784-200-200-10, ReLU; 199,210 weights."""
     model = tf.keras.Sequential(name="mlp")
@@ -86,7 +90,18 @@ ZOO: dict[str, Callable[..., tf.keras.Model]] = {
 }
 
 
-def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), **options) -> Model:
+def options(name: str) -> dict[str, Any]:
+    """The further arguments of a network, with their defaults.
+
+    Raises:
+        ValueError: For an unknown name; it gives the nearest one.
+    """
+    check_names("model", [name], ZOO)
+    parameters = inspect.signature(ZOO[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), **chosen) -> Model:
     """Builds a network of the zoo.
 
     Args:
@@ -95,14 +110,14 @@ def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), 
         num_classes: Number of logits.
         mean: Per-channel mean of images in [0, 1], subtracted.
         std: Per-channel standard deviation, divided by.
-        **options: Further arguments of the network, such as `hidden` of the MLP.
+        **chosen: Those of `options` that are not to have their defaults.
 
     Raises:
-        ValueError: For an unknown name; it gives the nearest one.
+        ValueError: For an unknown name, of a network or an option; it gives the nearest one.
     """
-    check_names("model", [name], ZOO)
+    check_names(f"option of model {name!r}", chosen, options(name))
     return from_keras(
-        lambda: ZOO[name](tuple(image_shape), num_classes, **options),
+        lambda: ZOO[name](tuple(image_shape), num_classes, **chosen),
         input_shape=tuple(image_shape),
         preprocess=lambda x: (x / 255.0 - tf.constant(mean)) / tf.constant(std),
     )

@@ -124,20 +124,6 @@ class FedPGServer:
         check_names("gamma_mode", [self.gamma_mode], GAMMA_MODES)
         check_names("fair_from", [self.fair_from], SCALES)
         check_names("rescale_with", [self.rescale_with], SCALES)
-        for name, least, most in (
-            ("gamma", 0, 1),
-            ("memory_size", 1, None),
-            ("outlier_ratio", 1, None),
-            ("search_doublings", 0, None),
-            ("sufficient_decrease", 0, 1),
-            ("max_trials", 1, None),
-        ):
-            value = getattr(self, name)
-            if value is None and name == "outlier_ratio":
-                continue
-            if not least <= value <= (value if most is None else most):  # nor NaN
-                limits = f"{name} >= {least}" if most is None else f"{least} <= {name} <= {most}"
-                raise ValueError(f"FedPG needs {limits}, got {value}.")
 
     @property
     def _uses_memory(self) -> bool:

@@ -5,10 +5,11 @@ flags such as `--config.rounds=50` override single ones.
 """
 
 import contextlib
+import functools
 import inspect
-import math
 import types
 import typing
+from collections.abc import Iterator
 
 import ml_collections
 import numpy as np
@@ -19,9 +20,9 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
+from tff_pfl.ranges import Range, at_least, ranges_of, up_to, whole
 from tff_pfl.templates import PersonalizedProcess, exchanges_changed_by
 from tff_pfl.templates.errors import TemplateError
-from tff_pfl.training.run_directory import flatten
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -30,6 +31,22 @@ OPTIMIZERS = {
     "adamw": tff.learning.optimizers.build_adamw,
     "rmsprop": tff.learning.optimizers.build_rmsprop,
     "yogi": tff.learning.optimizers.build_yogi,
+}
+
+
+# The numbers of a config that nobody else takes as they are.
+_OWN_NUMBERS = {
+    "seed": whole(0, 2**63 - 1),
+    "rounds": whole(1),
+    "clients_per_round": whole(1),
+    "checkpoint_every": whole(1),
+    "local.learning_rate": at_least(0),
+    "local.momentum": up_to(0, 1),
+    "evaluation.every": whole(0),
+    "evaluation.fine_tune_epochs": whole(0),
+    "evaluation.fine_tune_learning_rate": at_least(0),
+    "new_clients.number": whole(0),
+    "new_clients.fine_tune_epochs": whole(0),
 }
 
 
@@ -142,6 +159,17 @@ def config_of_run(settings: typing.Any) -> ml_collections.ConfigDict:
     return config
 
 
+def _leaves(
+    config: ml_collections.ConfigDict, prefix: str = ""
+) -> Iterator[tuple[str, typing.Any]]:
+    """`(key, value)` of all sections, keys such as "local.epochs"."""
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def _may_be_none(key: str, default, algorithm: str) -> bool:
     section, _, option = key.partition(".")
     if default is None or section != "algorithm" or option == "name":
@@ -182,30 +210,47 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     check_names("model", [config.model.name], models.ZOO, error=ConfigError)
     check_names("optimizer", [config.local.optimizer], OPTIMIZERS, error=ConfigError)
     check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
-    with _values_of("evaluation"):
-        evaluation_options(config)
-    values = flatten(config.to_dict(), ".")
-    for key, default in flatten(with_algorithm(valid, name).to_dict(), ".").items():
+    check_names(
+        f"option of model {config.model.name!r}",
+        config.model.options,
+        models.options(config.model.name),
+        error=ConfigError,
+    )
+    values = dict(_leaves(config))
+    valid.model.options = models.options(config.model.name)
+    for key, default in _leaves(with_algorithm(valid, name)):
         if values.get(key, default) is None and not _may_be_none(key, default, name):
             kind = type(default).__name__
             raise ConfigError(f"config.{key} is None, but must be of type {kind}.")
-    for key, least in (
-        ("seed", 0),
-        ("rounds", 1),
-        ("clients_per_round", 1),
-        ("checkpoint_every", 1),
-        ("evaluation.every", 0),
-        ("evaluation.fine_tune_epochs", 0),
-        ("evaluation.clients_per_call", 1),
-        ("new_clients.number", 0),
-        ("new_clients.fine_tune_epochs", 0),
-        ("local.epochs", 0),
-        ("local.batch_size", 1),
-        ("local.learning_rate", 0),
-        ("evaluation.fine_tune_learning_rate", 0),
-    ):
-        if values[key] is not None and not least <= values[key] < math.inf:
-            raise ConfigError(f"config.{key} must be at least {least}, got {values[key]}.")
+    for key, range_ in number_ranges(config).items():
+        if values[key] is not None:  # where it may not be, it was refused above
+            range_.check(f"config.{key}", values[key], ConfigError)
+    with _values_of("evaluation"):
+        evaluation_options(config)
+
+
+def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
+    """The ranges of all numbers of a config, by keys such as "local.epochs".
+
+    They are stated by those who take the numbers: the builder of the algorithm, the network, the
+    partitioner, and so on. What they say of other arguments is no key of the config.
+    """
+    sections = {
+        "algorithm": algorithms.builder(config.algorithm.name),
+        "attack": scaled_uploads,
+        "data": data.federate,
+        "evaluation": evaluation.EvaluationOptions,
+        "local": LocalSGD,
+        "model.options": models.ZOO[config.model.name],
+    }
+    sections |= {f"data.{name}": make for name, make in data.PARTITIONERS.items()}
+    ranges = dict(_OWN_NUMBERS)
+    for section, owner in sections.items():
+        found = functools.reduce(lambda x, name: x.get(name, {}), section.split("."), config)
+        for name, range_ in ranges_of(owner).items():
+            if name in found:
+                ranges[f"{section}.{name}"] = range_
+    return ranges
 
 
 def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:

@@ -1,0 +1,87 @@
+"""Ranges: what they hold, and who checks them."""
+
+import dataclasses
+import functools
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from tff_pfl import ranges
+from tff_pfl.algorithms import extends
+from tff_pfl.ranges import RangeError, at_least, check_numbers, each, ranges_of, takes, whole
+
+
+@takes(rate=at_least(0), steps=whole(1))
+def build(model, *, rate: float = 0.1, steps: int | None = 3, name="x"):
+    return model, rate, steps, name
+
+
+@pytest.mark.parametrize(
+    ("range_", "inside", "outside"),
+    [
+        (ranges.at_least(0), [0, 0.0, 1e300, np.float32(1)], [-1e-9, math.inf, math.nan]),
+        (ranges.at_least_or_infinite(1), [1, math.inf], [0.9, math.nan]),
+        (ranges.above(0), [1e-300, 10**400], [0, -math.inf, math.inf, math.nan]),
+        (ranges.above_or_infinite(1), [1.1, math.inf], [1.0, math.nan]),
+        (ranges.between(0, 1), [0, 1], [-0.1, 1.1, math.nan]),
+        (ranges.inside(0, 1), [0.5], [0, 1, math.nan]),
+        (ranges.up_to(0, 1), [0, 0.9], [1, -0.1, math.nan]),
+        (ranges.whole(1), [1, 10**30, np.int64(2)], [0, 1.0, math.nan, math.inf]),
+        (ranges.whole(1, 3), [1, 3], [0, 4]),
+        (ranges.ANY_NUMBER, [0, math.nan, -math.inf], []),
+        (each(whole(1), fewest=1), [(1,), [2, 3], np.array([4])], [(), (0,), {1}, iter([1])]),
+        (each(whole(1)), [()], [(1, 0)]),
+    ],
+)
+def test_what_is_in_a_range(range_, inside, outside):
+    assert all(range_.contains(value) for value in inside)
+    assert not any(range_.contains(value) for value in [*outside, True, np.True_, "1", None, "11"])
+
+
+def test_a_call_is_checked_before_it_is_made():
+    assert build("m", rate=0, steps=None) == ("m", 0, None, "x")
+    assert inspect.signature(build).parameters.keys() == {"model", "rate", "steps", "name"}
+    message = "^rate must be a finite number of at least 0, got nan.$"
+    for build_it in (build, functools.partial(build, steps=2)):
+        with pytest.raises(RangeError, match=message):
+            build_it("m", rate=math.nan)
+        with pytest.raises(ValueError, match="got None"):
+            build_it("m", rate=None)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rats'"):
+        build("m", rats=1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'model'"):
+        build()
+
+
+def test_numbers_are_checked_before_a_call():
+    check_numbers(functools.partial(build), {"rate": 1.0, "steps": None, "name": -1})
+    with pytest.raises(KeyError, match="config.a.steps must be a whole number of at least 1"):
+        check_numbers(build, {"steps": 0}, prefix="config.a.", error=KeyError)
+
+
+def test_dataclasses_state_ranges_too():
+    @takes(size=whole(1), range_error=ArithmeticError)
+    @dataclasses.dataclass(frozen=True)
+    class Batches:
+        size: int = 1
+
+    with pytest.raises(ArithmeticError, match="size must be .*, got 0"):
+        dataclasses.replace(Batches(), size=0)
+    assert (Batches(3).size, ranges_of(Batches).keys()) == (3, {"size"})
+
+
+def test_a_builder_that_extends_another_has_its_ranges():
+    @extends(build, without=["steps"])
+    @takes(own=whole(0))
+    def build_more(model, *, own=1, **options):
+        return build(model, **options)
+
+    assert ranges_of(build_more).keys() == {"own", "rate"}
+    assert ranges_of(build).keys() == {"rate", "steps"}
+
+
+def test_a_range_is_of_an_argument():
+    with pytest.raises(TypeError, match="build has no argument 'rats'"):
+        takes(rats=whole(0))(build)

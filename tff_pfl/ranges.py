@@ -1,0 +1,188 @@
+"""Ranges of the numbers that users set, stated by the function or class that takes them.
+
+    @takes(lambda_=at_least(0), personal_epochs=whole(0))
+    def build_ditto(model, examples_type, local, *, lambda_=0.1, personal_epochs=None): ...
+
+A call with a number out of range is answered with an error that names the argument, what is right
+and what was given. `ranges_of(build_ditto)` are the ranges, for who wants to check numbers, such as
+those of a config, before anything is built.
+"""
+
+import functools
+import inspect
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class RangeError(ValueError):
+    """A number that makes no sense; the message names it and says what would."""
+
+
+class Range(NamedTuple):
+    """What a number, or each of several numbers, may be.
+
+    Attributes:
+        text: What is right, after "must be".
+        contains: `(value -> bool)`, for values of any type.
+    """
+
+    text: str
+    contains: Callable[[Any], bool]
+
+    def check(self, name: str, value: Any, error: type[Exception] = RangeError) -> None:
+        """Raises `error`, with a message for `name`, if the value is out of range."""
+        if not self.contains(value):
+            raise error(f"{name} must be {self.text}, got {value!r}.")
+
+
+def _is_number(value, kind=numbers.Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _finite(text, contains):
+    return Range(
+        f"a finite number {text}",
+        lambda value: _is_number(value) and -math.inf < value < math.inf and contains(value),
+    )
+
+
+def at_least(least: float) -> Range:
+    """Finite numbers of `least` or more."""
+    return _finite(f"of at least {least:g}", lambda value: value >= least)
+
+
+def above(least: float) -> Range:
+    """Finite numbers of more than `least`."""
+    return _finite(f"above {least:g}", lambda value: value > least)
+
+
+def above_or_infinite(least: float) -> Range:
+    """Numbers of more than `least`, infinity included."""
+    return Range(f"a number above {least:g}", lambda value: _is_number(value) and value > least)
+
+
+def at_least_or_infinite(least: float) -> Range:
+    """Numbers of `least` or more, infinity included."""
+    return Range(
+        f"a number of at least {least:g}", lambda value: _is_number(value) and value >= least
+    )
+
+
+def between(least: float, most: float) -> Range:
+    """Numbers from `least` to `most`, these included."""
+    return _finite(f"in [{least:g}, {most:g}]", lambda value: least <= value <= most)
+
+
+def inside(least: float, most: float) -> Range:
+    """Numbers between `least` and `most`, these left out."""
+    return _finite(f"in ({least:g}, {most:g})", lambda value: least < value < most)
+
+
+def up_to(least: float, most: float) -> Range:
+    """Numbers from `least`, which is included, to `most`, which is not."""
+    return _finite(f"in [{least:g}, {most:g})", lambda value: least <= value < most)
+
+
+def whole(least: int, most: int | None = None) -> Range:
+    """Integers of `least` or more, and of `most` or less."""
+    text = f"of at least {least}" if most is None else f"in {least} to {most}"
+    return Range(
+        f"a whole number {text}",
+        lambda value: (
+            _is_number(value, numbers.Integral)
+            and least <= value <= (value if most is None else most)
+        ),
+    )
+
+
+def each(range_: Range, *, fewest: int = 0) -> Range:
+    """Sequences of `fewest` or more values, each of a range."""
+    many = f"{fewest} or more numbers, " if fewest else "a sequence of numbers, "
+    return Range(
+        f"{many}each {range_.text}",
+        lambda values: (
+            isinstance(values, Sequence | np.ndarray)
+            and not isinstance(values, str)
+            and len(values) >= fewest
+            and all(map(range_.contains, values))
+        ),
+    )
+
+
+ANY_NUMBER = Range("a number", _is_number)
+"""Every real number, NaN and infinity included."""
+
+
+def takes(
+    *, range_error: type[Exception] = RangeError, **ranges: Range
+) -> Callable[[Callable], Callable]:
+    """Decorates a function or a class with the ranges of its arguments, and checks them.
+
+    `None` is in range where it is an argument's default, or its annotation allows it.
+
+    Args:
+        range_error: What is raised.
+        **ranges: By names of arguments.
+    """
+
+    def decorate(owner):
+        checked = owner.__init__ if inspect.isclass(owner) else owner
+        signature = inspect.signature(checked)
+        for name in ranges:
+            if name not in signature.parameters:
+                raise TypeError(f"{owner.__name__} has no argument {name!r}.")
+
+        @functools.wraps(checked)
+        def call(*args, **kwargs):
+            given = signature.bind_partial(*args, **kwargs).arguments
+            check_numbers(owner, given, error=range_error)
+            return checked(*args, **kwargs)
+
+        owner.__ranges__ = ranges
+        call.__ranges__ = ranges
+        if not inspect.isclass(owner):
+            return call
+        owner.__init__ = call
+        return owner
+
+    return decorate
+
+
+def ranges_of(owner: Callable) -> Mapping[str, Range]:
+    """The ranges of a function or class that was decorated by `takes`; of others, none."""
+    while isinstance(owner, functools.partial):
+        owner = owner.func
+    return getattr(owner, "__ranges__", {})
+
+
+def check_numbers(
+    owner: Callable,
+    values: Mapping[str, Any],
+    *,
+    prefix: str = "",
+    error: type[Exception] = RangeError,
+) -> None:
+    """Checks values of arguments before the function or class is called with them.
+
+    Args:
+        owner: See `ranges_of`.
+        values: By names of arguments; those without a range are not looked at.
+        prefix: What stands before a name in the message.
+        error: What is raised.
+    """
+    for name, range_ in ranges_of(owner).items():
+        value = values.get(name)
+        if name in values and not (value is None and _may_be_none(owner, name)):
+            range_.check(f"{prefix}{name}", value, error)
+
+
+def _may_be_none(owner, name) -> bool:
+    parameter = inspect.signature(owner).parameters[name]
+    annotated = types.NoneType in typing.get_args(parameter.annotation)
+    return parameter.default is None or annotated
