@@ -32,6 +32,7 @@ written as numbers, beside the picture: FILE.npz with `axis`, `global` and `pers
         [--surface_radius=1.0] [--surface_examples=1000]
 """
 
+import re
 import sys
 
 from absl import app, flags
@@ -130,7 +131,11 @@ def _by_name(runs):
 @flags.validator("histogram", "Each is NAME:DIR.")
 @flags.validator("runs", "Each is NAME:DIR.")
 def _are_named(runs):
-    return runs is None or (len(runs) > 0 and all(":" in run for run in runs))
+    names = [run.partition(":")[0] for run in runs or ()]
+    for name in names:
+        if names.count(name) > 1:
+            raise flags.ValidationError(f"{name!r} is the name of two runs; each needs its own.")
+    return runs is None or (len(runs) > 0 and all(map(re.compile(".+:.+").match, runs)))
 
 
 @flags.validator("output", "A picture ends in .png, .pdf or .svg.")

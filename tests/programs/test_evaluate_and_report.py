@@ -185,6 +185,13 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             "--clients=0,x",
         ],
         "--histogram=['run']: Each is NAME:DIR.": [*report, "--histogram=run"],
+        "--runs=['a:']: Each is NAME:DIR.": [*report, "--runs=a:"],
+        "'a' is the name of two runs; each needs its own.": [*report, "--runs=a:x,b:y,a:z"],
+        "to leave out: its ids are 0 to 3.": [
+            *report,
+            f"--runs=a:{run_dir}",
+            "--exclude_clients=1,77",
+        ],
         "--runs=[]: Each is NAME:DIR.": [*report, "--runs="],
         "A picture ends in .png, .pdf or .svg.": [report[0], "--output=x.npz", "--influence=run"],
         "was not evaluated at round 7, but at 1, 2.": [

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from tff_pfl.training import OutputDirectoryError, plot_curves, read_curve
 
@@ -49,6 +50,12 @@ def test_clients_that_are_left_out(run_dir):
     assert_curve(read_curve(run_dir, LOSS, iter([0, 2])), [5, 20, 1000000], [2.0, 1.5, 1.0])
 
 
+def test_clients_that_do_not_exist_cannot_be_left_out(run_dir):
+    message = r"round_000005.csv has no clients \[3, 77\] to leave out: its ids are 0 to 2"
+    with pytest.raises(OutputDirectoryError, match=message):
+        read_curve(run_dir, LOSS, [1, 3, 77])
+
+
 def test_clients_with_no_examples_do_not_count(tmp_path):
     write_round(tmp_path, 1, [1.0, "nan", 3.0], num_examples=[2, 0, 9])
     assert_curve(read_curve(tmp_path, LOSS), [1], [2.0])
@@ -91,6 +98,27 @@ def test_a_picture(run_dir, tmp_path, log_scale):
     plot_curves(runs, LOSS, path, exclude_clients=[2], log_scale=log_scale)
     assert pixels(path) == (960, 540)
     assert path.stat().st_size > 5000
+
+
+def test_a_curve_of_one_evaluation_is_seen(tmp_path, monkeypatch):
+    drawn, plot = [], Axes.plot
+
+    def recorded(axes, *args, **options):
+        drawn.extend(plot(axes, *args, **options))
+        return drawn
+
+    monkeypatch.setattr(Axes, "plot", recorded)
+    write_round(tmp_path / "one", 5, [1.0, 2.0])
+    write_round(tmp_path / "diverged", 5, [1.0, "nan"])
+    runs = {"one": tmp_path / "one", "diverged": tmp_path / "diverged"}
+    plot_curves(runs, LOSS, tmp_path / "curves.png")
+    assert [line.get_marker() for line in drawn] == [".", "."]
+    assert [line.get_label() for line in drawn] == ["one", "diverged (never finite)"]
+
+
+def test_the_folder_of_a_picture_is_made(run_dir, tmp_path):
+    plot_curves({"a run": run_dir}, LOSS, tmp_path / "new" / "folder" / "curves.png")
+    assert (tmp_path / "new" / "folder" / "curves.png").exists()
 
 
 def test_all_options_show_in_the_picture(run_dir, tmp_path):

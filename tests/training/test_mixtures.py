@@ -1,5 +1,7 @@
 """The picture of what clients mix their models of."""
 
+import shutil
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -50,6 +52,20 @@ def test_the_picture(run_dir, tmp_path, monkeypatch):
     for (rounds, parts), alpha in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(rounds, [1, 2])
         np.testing.assert_array_equal(parts, alpha)
+
+
+def test_one_evaluation_fills_the_picture(run_dir, tmp_path, monkeypatch):
+    shutil.copytree(run_dir, tmp_path / "run")
+    (tmp_path / "run" / "snapshots" / "round_000002.npz").unlink()
+    drawn = []
+    stackplot = Axes.stackplot
+    monkeypatch.setattr(
+        Axes, "stackplot", lambda axis, *xy, **o: drawn.append(xy) or stackplot(axis, *xy, **o)
+    )
+    plot_mixtures(tmp_path / "run", tmp_path / "picture.png", clients=[0])
+    for rounds, parts in drawn:
+        np.testing.assert_array_equal(rounds, [1, 2])
+        np.testing.assert_array_equal(parts[:, 0], parts[:, 1])
 
 
 def test_the_picture_of_all_clients(run_dir, tmp_path):

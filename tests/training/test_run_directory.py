@@ -73,6 +73,22 @@ def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, 
         start(tmp_path, **options)
 
 
+@pytest.mark.parametrize("left", ["checkpoint/data.mdb", "metrics.csv", "clients/round_000001.csv"])
+def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_path, left):
+    directory = start(tmp_path)
+    directory._delete("config.json")
+    (tmp_path / left).parent.mkdir(exist_ok=True)
+    (tmp_path / left).write_text("a run's")
+    name = left.partition("/")[0]
+    for options in ({}, {"resume": True}):
+        message = rf"holds a run \({name}\) without its config.json.*--overwrite"
+        with pytest.raises(OutputDirectoryError, match=message):
+            start(tmp_path, **options)
+        assert not (tmp_path / "config.json").exists()
+    start(tmp_path, overwrite=True)
+    assert not (tmp_path / left).exists()
+
+
 def test_files_of_others_are_not_a_run_even_with_a_config(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(OutputDirectoryError, match="files that are not a run's"):
@@ -88,6 +104,10 @@ def test_a_run_is_resumed_with_its_own_settings(tmp_path):
         tmp_path,
         SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
         resume=True,
+    )
+    more = RunDirectory(tmp_path, SETTINGS | {"rounds": 12}, resume=True)
+    assert (
+        more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]
     )
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
     with pytest.raises(

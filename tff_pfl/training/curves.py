@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tff_pfl.names import unknown_name
+from tff_pfl.training import figures
 from tff_pfl.training.run_directory import OutputDirectoryError
 
 
@@ -62,9 +63,15 @@ def values_of_clients(
         exclude_clients: Ids of clients that are left out.
 
     Raises:
-        OutputDirectoryError: If there are none.
+        OutputDirectoryError: If there are none, or there is none of those left out.
     """
-    is_excluded = np.isin(clients["client_id"], list(exclude_clients))
+    exclude_clients = list(exclude_clients)
+    if strangers := [i for i in exclude_clients if i not in clients["client_id"]]:
+        raise OutputDirectoryError(
+            f"{path} has no clients {strangers} to leave out: its ids are "
+            f"{clients['client_id'].min():.0f} to {clients['client_id'].max():.0f}."
+        )
+    is_excluded = np.isin(clients["client_id"], exclude_clients)
     values = clients[column][(clients["num_examples"] > 0) & ~is_excluded]
     if not len(values):
         raise OutputDirectoryError(f"{path} has no clients but those left out.")
@@ -130,7 +137,9 @@ def plot_curves(
         rounds, means = read_curve(run_dir, column, exclude_clients)
         # Ten colours; further lines are dashed.
         line_style = ("-", "--", ":", "-.")[index // 10 % 4]
-        axes.plot(rounds, means, line_style, label=name, linewidth=1.5)
+        label = name if np.isfinite(means).any() else f"{name} (never finite)"
+        # A point beside no other is a mark, where there is no line.
+        axes.plot(rounds, means, line_style, label=label, linewidth=1.5, marker=".")
     who = f"all but {', '.join(map(str, exclude_clients))}" if exclude_clients else "all"
     axes.set(xlabel="round", ylabel=column, title=f"mean over clients: {who}")
     if log_scale:
@@ -140,4 +149,4 @@ def plot_curves(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="0.92")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path)

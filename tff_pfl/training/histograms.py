@@ -9,6 +9,7 @@ import numpy as np
 
 from tff_pfl.evaluation import over_clients
 from tff_pfl.names import unknown_name
+from tff_pfl.training import figures
 from tff_pfl.training.curves import evaluations_of_run, read_clients, values_of_clients
 from tff_pfl.training.run_directory import OutputDirectoryError
 
@@ -128,7 +129,7 @@ def plot_histograms(
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=9
     )
-    figure.savefig(path, dpi=120)
+    figures.save(figure, path)
     return table_of_distributions(distributions, threshold)
 
 

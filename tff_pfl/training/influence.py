@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from tff_pfl.data import Partition
+from tff_pfl.training import figures
 from tff_pfl.training.run_directory import OutputDirectoryError
 from tff_pfl.training.snapshots import read_snapshots
 
@@ -65,4 +66,4 @@ def plot_influence(
         )
         axis.grid(color="0.92")
         axis.set_axisbelow(True)
-    figure.savefig(output, dpi=120)
+    figures.save(figure, output)

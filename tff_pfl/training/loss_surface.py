@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_pfl.evaluation import grid_axis, loss_surface
 from tff_pfl.local import Examples
+from tff_pfl.training import figures
 from tff_pfl.training.config import ConfigError
 from tff_pfl.training.evaluate import RestoredRun, restored_run
 from tff_pfl.training.run_directory import whole_file
@@ -146,7 +147,7 @@ def plot_loss_surfaces(found: LossSurfaces, output: str | os.PathLike) -> str:
     figure.colorbar(contours, ax=panels, label=label, ticks=levels[::3], format="%.3g")
     figure.supxlabel("first direction (a step of 1 is as long as the weights)", fontsize=10)
     figure.suptitle(found.title, fontsize=11)
-    figure.savefig(output, dpi=120)
+    figures.save(figure, output)
     return numbers
 
 

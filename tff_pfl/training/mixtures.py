@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tff_pfl.names import unknown_name
+from tff_pfl.training import figures
 from tff_pfl.training.run_directory import OutputDirectoryError
 from tff_pfl.training.snapshots import read_snapshots, snapshot_names
 
@@ -40,6 +41,8 @@ def plot_mixtures(
     snapshots = [read_snapshots(run_dir, f"{name}/{layer}") for layer in layers]
     rounds = snapshots[0][0]
     mixtures = [np.array(of_rounds) for _, of_rounds in snapshots]
+    if len(rounds) == 1:  # which alone would have no width
+        rounds, mixtures = np.append(rounds, rounds + 1), [np.repeat(m, 2, 0) for m in mixtures]
     _, num_clients, num_parts = mixtures[0].shape
     shown = list(range(min(num_clients, _MOST_CLIENTS)) if clients is None else clients)
     if strangers := [i for i in shown if not 0 <= i < num_clients]:
@@ -51,7 +54,7 @@ def plot_mixtures(
     for row, layer, mixture in zip(axes, layers, mixtures, strict=True):
         for axis, client in zip(row, shown, strict=True):
             parts = axis.stackplot(rounds, mixture[:, client].T, colors=_colors(num_parts))
-            axis.set(xlim=(rounds[0], max(rounds[-1], rounds[0] + 1)), ylim=(0, 1))
+            axis.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
             axis.set(xticks=rounds[[0, -1]], yticks=())
         row[0].set_ylabel(layer, rotation=0, ha="right", va="center")
     for axis, client in zip(axes[0], shown, strict=True):
@@ -59,7 +62,7 @@ def plot_mixtures(
     figure.supxlabel("round", fontsize="small")
     labels = [f"branch {part}" for part in range(num_parts)]
     figure.legend(parts, labels, loc="outside right upper", fontsize="small")
-    figure.savefig(output, dpi=120)
+    figures.save(figure, output)
 
 
 def _colors(number):

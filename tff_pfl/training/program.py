@@ -18,6 +18,13 @@ from tff_pfl.training.summary import read_summary, table, write_summary
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
+# Settings by which a run that is over would have other results.
+_OF_RESULTS = (
+    "evaluation.generalization",
+    "evaluation.subsample",
+    "evaluation.synthetic",
+    "new_clients.fine_tune_epochs",
+)
 # What a user can mend: shown as one message, without a traceback.
 USER_ERRORS = (
     clients.CorruptStateError,
@@ -129,7 +136,8 @@ def run_program(
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
         summary = None if overwrite else read_summary(directory)
-        if summary is None or summary["final"]["round_num"] != config.rounds:
+        is_over = summary is not None and summary["final"]["round_num"] == config.rounds
+        if not is_over:
             set_context()
             print(f"clients are computed on {', '.join(runtime.current_devices() or ['the CPU'])}")
             summary = _run(config, directory)
@@ -142,6 +150,14 @@ def run_program(
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
     for name in filter(directory.has, directory.FILES):
         print(f"  {name}")
+    ignored = [change for change in directory.changes if change.startswith(_OF_RESULTS)]
+    if is_over and ignored:
+        changes = "".join(f"  {change}\n" for change in ignored)
+        print(
+            f"note: the run was over, its results are those of then, without\n{changes}"
+            f"programs/evaluate.py --run_dir={directory.path} evaluates it with other settings.",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -35,6 +35,7 @@ class RunDirectory:
     """The files of a run: `with RunDirectory(path, settings) as directory: train(...)`.
 
     Attributes:
+        changes: Of a run that is resumed, the settings that are others now and may be, as text.
         path: The directory. In it:
             `config.json`     all settings
             `metrics.csv`     a row a round
@@ -87,6 +88,7 @@ class RunDirectory:
         self._resume = resume
         self._overwrite = overwrite
         self._lock = None
+        self.changes = []
         self._check()
 
     def create(self) -> None:
@@ -154,7 +156,10 @@ class RunDirectory:
                 f"{self.path} holds files that are not a run's ({', '.join(sorted(content)[:3])}). "
                 "Choose an empty or a new directory."
             )
-        if "config.json" not in content or self._overwrite:
+        if self._overwrite:
+            return
+        if "config.json" not in content:
+            self._check_unclaimed()
             return
         if not self._resume:
             raise OutputDirectoryError(
@@ -162,6 +167,21 @@ class RunDirectory:
                 "delete it, or another --output_dir."
             )
         self._check_settings()
+
+    def _check_unclaimed(self):
+        """Refuses what a run left whose settings are gone; what is made before them may be here."""
+        left = [name for name in self.FILES if self.has(name) and self._content(name)]
+        if left:
+            raise OutputDirectoryError(
+                f"{self.path} holds a run ({', '.join(left)}) without its config.json, so that "
+                "nobody knows its settings. Put config.json back, pass --overwrite to delete the "
+                "run, or choose another --output_dir."
+            )
+
+    def _content(self, name):
+        """What a folder holds; of a file, its name."""
+        path = self.file(name)
+        return os.listdir(path) if os.path.isdir(path) else [name]
 
     def _check_settings(self):
         try:
@@ -172,12 +192,14 @@ class RunDirectory:
                 f"{self.file('config.json')} is damaged ({error}); the run cannot be resumed."
             ) from error
         new = flatten(self._settings, ".")
-        changed = [
-            f"  {key}: {old.get(key)!r} then, {new.get(key)!r} now"
+        changes = {
+            key: f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
             for key in sorted(old.keys() | new.keys())
             if repr(old.get(key)) != repr(new.get(key))  # as NaN is not equal to itself
-            and not any(key == free or key.startswith(f"{free}.") for free in RESUMABLE)
-        ]
+        }
+        free = {key for key in changes if any(f"{key}.".startswith(f"{f}.") for f in RESUMABLE)}
+        self.changes = [changes[key] for key in changes if key in free]
+        changed = [f"  {changes[key]}" for key in changes if key not in free]
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n" + "\n".join(changed) + "\n"
