@@ -55,6 +55,36 @@ def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
         assert json.load(file)["seed"] == 1
 
 
+def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
+    path = str(tmp_path / "run")
+    assert run_program(tiny_config(rounds=1), path) == 0
+    capsys.readouterr()
+    assert run_program(tiny_config(rounds=1, checkpoint_every=2), path, resume=True) == 0
+    assert capsys.readouterr().err == ""
+    other = tiny_config(rounds=1, evaluation={"generalization": "last", "synthetic": (0.1,)})
+    assert run_program(other, path, resume=True) == 0
+    assert capsys.readouterr().err == (
+        "note: the run was over, its results are those of then, without\n"
+        "  evaluation.generalization: 'never' then, 'last' now\n"
+        "  evaluation.synthetic.0: 0.5 then, 0.1 now\n"
+        f"programs/evaluate.py --run_dir={path} evaluates it with other settings.\n"
+    )
+
+
+def test_metrics_that_were_lost_are_not_written_on(tmp_path, capsys):
+    path = tmp_path / "run"
+    assert run_program(tiny_config(), str(path)) == 0
+    file = path / "metrics.csv"
+    header, first, second = file.read_text().splitlines(keepends=True)
+    for left in (None, header + first, header + first + second[:9], header + second):
+        file.unlink()
+        if left is not None:
+            file.write_text(left)
+        assert run_program(tiny_config(rounds=3), str(path), resume=True) == 1
+        assert str(file) in capsys.readouterr().err
+        file.write_text("")
+
+
 def test_files_and_folders_that_cannot_be_had(tmp_path, capsys):
     config = tiny_config()
     config.data.partition_file = str(tmp_path / "no.npz")

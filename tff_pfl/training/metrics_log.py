@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.training.run_directory import RunDirectory, whole_file
+from tff_pfl.training.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    whole_file,
+)
 
 
 class MetricsLog:
@@ -24,6 +28,9 @@ class MetricsLog:
         Args:
             directory: Of the run.
             rounds_done: Rounds whose metrics are kept, those up to the checkpoint.
+
+        Raises:
+            OutputDirectoryError: If the metrics of one of these are not there.
         """
         self._directory = directory
         self._metrics = _Table(directory.file("metrics.csv"), rounds_done)
@@ -74,7 +81,9 @@ class _Table:
         if os.path.exists(path):
             self._columns, rows = self._read()
         # A row of a round that is not done may be cut off in the middle: it is dropped unread.
-        _write(path, self._columns, rows[:rounds_done])
+        rows = rows[:rounds_done]
+        _check_complete(path, self._columns, rows, rounds_done)
+        _write(path, self._columns, rows)
 
     def append(self, row: Mapping) -> None:
         """Appends a row and waits until it is on the disk."""
@@ -92,6 +101,18 @@ class _Table:
         with open(self._path, newline="") as file:
             columns, *rows = csv.reader(file)
         return columns, rows
+
+
+def _check_complete(path, columns, rows, rounds_done):
+    """Refuses a table that does not have the rows of all rounds that the checkpoint has."""
+    for round_num in range(1, rounds_done + 1):
+        row = rows[round_num - 1] if len(rows) >= round_num else []
+        if row[:1] != [str(round_num)] or len(row) != len(columns):
+            raise OutputDirectoryError(
+                f"{path} lacks the row of round {round_num}, or a part of it, but the checkpoint "
+                f"beside it is of round {rounds_done}: the file was deleted or cut. Put it back as "
+                "it was, or start the run again with --overwrite or another --output_dir."
+            )
 
 
 def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
