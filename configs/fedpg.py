@@ -14,7 +14,7 @@ method. `config.paper` has its results.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names
+from tff_pfl.names import parts_of_choice
 from tff_pfl.training import default_config
 
 _VARIANTS = {
@@ -77,15 +77,17 @@ _COLUMNS = [
 ]
 
 
-def get_config(choice: str = "dir,fmnist,fedpg"):
+def get_config(choice: str = ""):
     """The config for `PARTITION,DATASET,METHOD[,PERCENT]`."""
-    parts = choice.split(",")
-    if len(parts) not in (3, 4) or not all(part.isdecimal() for part in parts[3:]):
-        raise ValueError(f"The config is PARTITION,DATASET,METHOD[,PERCENT]; got {choice!r}.")
-    partition, dataset, method, *percent = parts
-    check_names("partition", [partition], ("dir", "pat"))
-    check_names("data set", [dataset], ("fmnist", "cifar10"))
-    check_names("method", [method], ALGORITHMS | _VARIANTS)
+    partition, dataset, method, *percent = parts_of_choice(
+        choice,
+        PARTITION=("dir", "pat"),
+        DATASET=("fmnist", "cifar10"),
+        METHOD=ALGORITHMS | _VARIANTS,
+        optional="PERCENT",
+    )
+    if not all(map(str.isdecimal, percent)):
+        raise ValueError(f"PERCENT is a whole number, found {percent[0]!r}.")
     algorithm, options = _VARIANTS.get(method, (method, {}))
     config = default_config(algorithm)
     config.algorithm.update(options)

@@ -16,7 +16,7 @@ not state the concentration of its Dirichlet distribution; what is here of these
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names
+from tff_pfl.names import check_names, parts_of_choice
 from tff_pfl.training import default_config
 
 _PARTITIONS = {"pairs": ("10",), "two_classes": ("15", "50"), "dirichlet": ("15", "50")}
@@ -38,15 +38,15 @@ _PAPER = {
 }
 
 
-def get_config(choice: str = "two_classes,15,pfedmb"):
+def get_config(choice: str = ""):
     """The config for `PARTITION,CLIENTS,METHOD`."""
-    parts = choice.split(",")
-    if len(parts) != 3:
-        raise ValueError(f"The config is PARTITION,CLIENTS,METHOD; got {choice!r}.")
-    partition, clients, method = parts
-    check_names("partition", [partition], _PARTITIONS)
-    check_names(f"number of clients with {partition}", [clients], _PARTITIONS[partition])
-    check_names("method", [method], [*ALGORITHMS, *_VARIANTS])
+    partition, clients, method = parts_of_choice(
+        choice,
+        PARTITION=_PARTITIONS,
+        CLIENTS=("10", "15", "50"),
+        METHOD=[*ALGORITHMS, *_VARIANTS],
+    )
+    check_names(f"CLIENTS with {partition}", [clients], _PARTITIONS[partition])
     algorithm, variant = _VARIANTS.get(method, (method, {}))
     config = default_config(algorithm)
     config.rounds = 100

@@ -15,7 +15,7 @@ goes on with a client's momentum in its next round: `--config.local.persist_opti
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names
+from tff_pfl.names import parts_of_choice
 from tff_pfl.training import default_config
 
 _COLUMNS = [
@@ -90,15 +90,14 @@ _PAPER = {
 }
 
 
-def get_config(choice: str = "cifar10,25,pgfed"):
+def get_config(choice: str = ""):
     """The config for `DATASET,CLIENTS,METHOD`."""
-    parts = choice.split(",")
-    if len(parts) != 3:
-        raise ValueError(f"The config is DATASET,CLIENTS,METHOD; got {choice!r}.")
-    dataset, num_clients, method = parts
-    check_names("data set", [dataset], ("cifar10", "cifar100"))
-    check_names("number of clients", [num_clients], ("25", "50", "100"))
-    check_names("method", [method], ALGORITHMS)
+    dataset, num_clients, method = parts_of_choice(
+        choice,
+        DATASET=("cifar10", "cifar100"),
+        CLIENTS=("25", "50", "100"),
+        METHOD=ALGORITHMS,
+    )
     config = default_config(method)
     config.rounds = 300
     config.clients_per_round = int(num_clients) // 4

@@ -23,7 +23,7 @@ layers: `--config.model.name=cnn_pgfed --config.algorithm.num_personal_layers=1`
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names
+from tff_pfl.names import check_names, parts_of_choice
 from tff_pfl.training import default_config
 
 _DATA = {
@@ -159,16 +159,17 @@ _VARIED = {
 _METRICS = ("mean", "worst_5_percent", "best_5_percent")
 
 
-def get_config(choice: str = "cifar10,10,plgu_lf"):
+def get_config(choice: str = ""):
     """The config for `DATASET,COHORT,METHOD[,VARIED]`."""
-    parts = choice.split(",")
-    if len(parts) not in (3, 4):
-        raise ValueError(f"The config is DATASET,COHORT,METHOD[,VARIED]; got {choice!r}.")
-    dataset, cohort, method, *varied = parts
-    check_names("data set", [dataset], _DATA)
+    dataset, cohort, method, *varied = parts_of_choice(
+        choice,
+        DATASET=_DATA,
+        COHORT=dict.fromkeys(size for *_, cohorts, _, _ in _DATA.values() for size in cohorts),
+        METHOD=ALGORITHMS,
+        optional="VARIED",
+    )
     num_clients, labels, cohorts, network, fractions = _DATA[dataset]
-    check_names(f"cohort of {dataset}", [cohort], cohorts)
-    check_names("method", [method], ALGORITHMS)
+    check_names(f"COHORT of {dataset}", [cohort], cohorts)
     config = default_config(method)
     config.rounds = 100
     config.clients_per_round = int(cohort)

@@ -16,6 +16,30 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
 
 
+def parts_of_choice(
+    choice: str, *, optional: str | None = None, **valid: Iterable[str]
+) -> list[str]:
+    """The parts of a choice such as "cifar10,25,pgfed".
+
+    Args:
+        choice: Parts with commas between them.
+        optional: What a last part, which may be missing, is called.
+        **valid: For each part, in order: what it is called, and what it may be.
+
+    Raises:
+        UnknownNameError: If there are fewer or more parts, or one is not valid.
+    """
+    parts = choice.split(",")
+    valid = {kind: list(names) for kind, names in valid.items()}
+    if len(parts) not in (len(valid), len(valid) + (optional is not None)):
+        form = ",".join(valid) + (f"[,{optional}]" if optional else "")
+        listed = "".join(f"\n  {kind}: {', '.join(names)}" for kind, names in valid.items())
+        raise UnknownNameError(f"After the colon comes {form}, found {choice!r}.{listed}")
+    for part, (kind, names) in zip(parts, valid.items(), strict=False):
+        check_names(kind, [part], names)
+    return parts
+
+
 def check_names(
     kind: str,
     names: Iterable[str],

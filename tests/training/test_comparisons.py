@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import fedpg, pgfed, plgu
+from configs import fedpg, pfedmb, pgfed, plgu
 from tff_pfl import algorithms
 from tff_pfl.names import UnknownNameError
 from tff_pfl.training import check_config
@@ -48,11 +48,11 @@ def test_the_percentage_of_clients_that_take_part():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("dirr,fmnist,fedpg", "Unknown partition 'dirr'. Did you mean 'dir'"),
-        ("pat,fminst,fedpg", "Unknown data set 'fminst'. Did you mean 'fmnist'"),
-        ("pat,cifar,fedpg", "Unknown data set 'cifar'. Did you mean 'cifar10'"),
-        ("dir,fmnist,fedp", "Unknown method 'fedp'. Did you mean 'fedpg'"),
-        ("dir,fmnist,s_fedgp", "Unknown method 's_fedgp'. Did you mean 's_fedpg'"),
+        ("dirr,fmnist,fedpg", "Unknown PARTITION 'dirr'. Did you mean 'dir'"),
+        ("pat,fminst,fedpg", "Unknown DATASET 'fminst'. Did you mean 'fmnist'"),
+        ("pat,cifar,fedpg", "Unknown DATASET 'cifar'. Did you mean 'cifar10'"),
+        ("dir,fmnist,fedp", "Unknown METHOD 'fedp'. Did you mean 'fedpg'"),
+        ("dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
     ],
 )
 def test_comparisons_that_there_are_not(choice, message):
@@ -85,10 +85,10 @@ def test_results_of_pgfed_stand_beside_their_protocol():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("cifar,25,pgfed", "Unknown data set 'cifar'. Did you mean 'cifar10'"),
-        ("cifar10,20,pgfed", "Unknown number of clients '20'.*Valid: '25', '50', '100'"),
-        ("cifar10,25,pgfd", "Unknown method 'pgfd'. Did you mean 'pgfed'"),
-        ("cifar10,25", "DATASET,CLIENTS,METHOD; got 'cifar10,25'"),
+        ("cifar,25,pgfed", "Unknown DATASET 'cifar'. Did you mean 'cifar10'"),
+        ("cifar10,20,pgfed", "Unknown CLIENTS '20'.*Valid: '25', '50', '100'"),
+        ("cifar10,25,pgfd", "Unknown METHOD 'pgfd'. Did you mean 'pgfed'"),
+        ("cifar10,25", "DATASET,CLIENTS,METHOD, found 'cifar10,25'"),
     ],
 )
 def test_comparisons_of_pgfed_that_there_are_not(choice, message):
@@ -157,10 +157,10 @@ def test_what_tables_3_and_4_of_plgu_vary():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("cifar10,50,plgu_lf", "Unknown cohort of cifar10 '50'.*Valid: '10', '100'"),
-        ("tinyimagenet,20,plgu_lf", "data set 'tinyimagenet'. Did you mean 'tiny_imagenet'"),
-        ("cifar10,10,plgu_lt", "Unknown method 'plgu_lt'. Did you mean 'plgu_lf'"),
-        ("cifar10,10", "DATASET,COHORT,METHOD.*got 'cifar10,10'"),
+        ("cifar10,20,plgu_lf", "Unknown COHORT of cifar10 '20'.*Valid: '10', '100'"),
+        ("tinyimagenet,20,plgu_lf", "DATASET 'tinyimagenet'. Did you mean 'tiny_imagenet'"),
+        ("cifar10,10,plgu_lt", "Unknown METHOD 'plgu_lt'. Did you mean 'plgu_lf'"),
+        ("cifar10,10", r"DATASET,COHORT,METHOD\[,VARIED\], found 'cifar10,10'"),
         ("cifar10,10,plgu_lf,rho=0.01", "Unknown variation 'rho=0.01'. Did you mean 'rho=0.1'"),
         ("cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
         ("cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
@@ -169,3 +169,16 @@ def test_what_tables_3_and_4_of_plgu_vary():
 def test_comparisons_of_plgu_that_there_are_not(choice, message):
     with pytest.raises(ValueError, match=message):
         plgu.get_config(choice)
+
+
+@pytest.mark.parametrize("comparisons", [fedpg, pgfed, pfedmb, plgu])
+def test_no_comparison_is_taken_unasked(comparisons):
+    with pytest.raises(UnknownNameError) as raised:
+        comparisons.get_config()
+    first, *lists = str(raised.value).splitlines()
+    kinds = first.removeprefix("After the colon comes ").removesuffix(", found ''.")
+    kinds = kinds.partition("[")[0].split(",")
+    assert len(kinds) == 3
+    for kind, listed in zip(kinds, lists, strict=True):
+        assert listed.startswith(f"  {kind}: ")
+    assert "fedavg, " in lists[-1]

@@ -7,9 +7,9 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from tests.runs import tiny_config
-from tff_pfl import runtime
-from tff_pfl.training import parse_flags, run_program
+from tests.runs import ROOT, tiny_config
+from tff_pfl import models, runtime
+from tff_pfl.training import check_config, parse_flags, run_program
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,84 @@ def get_config():
         return flags.FLAGS.config
 
     return config_of
+
+
+def load(monkeypatch, *argv):
+    """The config of flags, as a program parses them."""
+    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
+    argv = ["program", *argv]
+    config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+    parse_flags(argv)
+    check_config(flags.FLAGS.config)
+    return flags.FLAGS.config
+
+
+DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "options"),
+    [
+        ([], "mlp", {"hidden": (64,)}),
+        (["--config.model.name=mlp"], "mlp", {"hidden": (64,)}),
+        (["--config.model.name=resnet18"], "resnet18", {}),
+        (["--config.model.name=lenet", "--config.model.name", "resnet18"], "resnet18", {}),
+        (
+            ["--config.model.options.width=16", "--config.model.name=resnet18"],
+            "resnet18",
+            models.options("resnet18") | {"width": 16},
+        ),
+        (
+            ["--config.model.name=wide_resnet", "--config.model.options.dropout_rate", "0.5"],
+            "wide_resnet",
+            models.options("wide_resnet") | {"dropout_rate": 0.5},
+        ),
+        (
+            ["--config.model.name=mlp", "--config.model.options.hidden=(3,)"],
+            "mlp",
+            {"hidden": (3,)},
+        ),
+    ],
+    ids=str,
+)
+def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, name, options):
+    config = load(monkeypatch, DIGITS, *arguments)
+    assert config.model.to_dict() == {"name": name, "options": options}
+    assert config.is_locked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--config.model.name=resnet18", "--config.model.options.hidden=(4,)"],
+            "Unknown config key 'hidden'. Valid: 'blocks', 'groups', 'stem', 'width'.",
+        ),
+        (
+            ["--config.model.options.width=16"],
+            "Unknown config key 'width'. Valid: 'hidden'.",
+        ),
+        (
+            ["--config.model.name=lennet", "--config.model.options.width=16"],
+            "Unknown model 'lennet'. Did you mean 'lenet'?",
+        ),
+    ],
+)
+def test_options_of_another_model_are_not_dropped(monkeypatch, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        load(monkeypatch, DIGITS, *arguments)
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
+
+
+def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        load(monkeypatch, f"--config={ROOT / 'configs' / 'pgfed.py'}")
+    assert capsys.readouterr().err.startswith(
+        f"error: flag --config={ROOT / 'configs' / 'pgfed.py'}: After the colon comes "
+        "DATASET,CLIENTS,METHOD, found ''.\n  DATASET: cifar10, cifar100\n  CLIENTS: 25, 50, 100\n"
+    )
 
 
 @pytest.mark.parametrize(

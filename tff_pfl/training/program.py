@@ -12,6 +12,7 @@ from ml_collections import config_flags
 from tff_pfl import clients, models, runtime
 from tff_pfl.names import unknown_name
 from tff_pfl.training import config as configs
+from tff_pfl.training.config_file import ConfigFileParser
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.training.summary import read_summary, table, write_summary
@@ -60,8 +61,11 @@ class _NumberOrNone(flags.ArgumentParser):
 def parse_flags(argv):
     """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
 
-    Flags of a config for numbers take `None` as well.
+    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`.
     """
+    if "config" in flags.FLAGS:
+        flag = flags.FLAGS["config"]
+        flag.parser = ConfigFileParser(flag.parser, argv)
     config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
     config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
     try:
@@ -79,6 +83,7 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
     """The message for the first key that the config file does not have, if there is one."""
     holder = flags.FlagValues()
     loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
+    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
     try:
         others = holder(argv, known_only=True)
         config = loaded.value
