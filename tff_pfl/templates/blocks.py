@@ -13,6 +13,7 @@ from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientContext, Message
 from tff_pfl.templates.process import Client
+from tff_pfl.templates.randomness import seeded_only
 
 
 def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
@@ -20,9 +21,10 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
 
     Raises:
         BlockTracingError: If `fn` fails; it names the block and the types it was traced with.
+        RandomnessError: If it draws random numbers that no seed controls.
     """
     try:
-        computation = tff.tensorflow.computation(fn, *types)
+        computation = tff.tensorflow.computation(seeded_only(what, fn), *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, where it should take none")
         return computation

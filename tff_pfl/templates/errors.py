@@ -31,6 +31,10 @@ class AggregatorError(TemplateError):
     """The aggregator is not a `tff.aggregators` factory, or refuses the type of the uploads."""
 
 
+class RandomnessError(TemplateError):
+    """A block draws random numbers that no seed controls, so that no two runs are the same."""
+
+
 class MessageShapeError(TemplateError):
     """A message has a shape that is not fully known, so that its bytes cannot be stated."""
 

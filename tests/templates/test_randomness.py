@@ -1,0 +1,96 @@
+"""Random numbers in blocks: those of a seed, and no others."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.templates.mean_process import compose, mean_exchange
+from tff_pfl.templates import blocks, errors
+
+SHAPE = [3]
+
+
+def shuffled(**options):
+    return (
+        tf.data.Dataset.range(4).shuffle(4, **options).reduce(np.int64(0), lambda s, x: 2 * s + x)
+    )
+
+
+def in_loop(x):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, s: (i + 1, s + x * draw()), (0, 0.0))[1]
+
+
+def draw():
+    return tf.random.normal([])
+
+
+UNSEEDED = {
+    "RandomUniform": lambda x: tf.random.uniform(SHAPE),
+    "RandomUniformInt": lambda x: tf.random.uniform(SHAPE, maxval=3, dtype=tf.int32),
+    "RandomStandardNormal": lambda x: tf.random.normal(SHAPE, seed=1),
+    "TruncatedNormal": lambda x: tf.random.truncated_normal(SHAPE),
+    "RandomShuffle": lambda x: tf.random.shuffle(tf.range(4), seed=7),
+    "Multinomial": lambda x: tf.random.categorical([[0.0, x]], 2),
+    "RandomGamma": lambda x: tf.random.gamma(SHAPE, 2.0),
+    "RandomPoissonV2": lambda x: tf.random.poisson(SHAPE, 2.0),
+    "ParameterizedTruncatedNormal": lambda x: tf.raw_ops.ParameterizedTruncatedNormal(
+        shape=SHAPE, means=[x], stdevs=[1.0], minvals=[-1.0], maxvals=[1.0]
+    ),
+    "UniformCandidateSampler": lambda x: tf.random.uniform_candidate_sampler(
+        tf.constant([[1]], tf.int64), 1, 2, True, 5
+    )[0],
+    "NonDeterministicInts": lambda x: tf.raw_ops.NonDeterministicInts(shape=[2]),
+    "ShuffleDataset": lambda x: shuffled(),
+}
+NESTED = {
+    "a function": lambda x: tf.function(lambda: x * draw())(),
+    "a loop": in_loop,
+    "a branch": lambda x: tf.cond(x > 0.0, draw, lambda: 0.0),
+    "a map": lambda x: tf.map_fn(lambda y: y * draw(), x * tf.ones(SHAPE)),
+    "a data set": lambda x: (
+        tf.data.Dataset.range(2).map(lambda _: draw()).reduce(0.0, lambda s, y: s + y)
+    ),
+}
+SEEDED = {
+    "stateless": lambda x: tf.random.stateless_normal(SHAPE, [1, 2]),
+    "stateless shuffle": lambda x: tf.random.experimental.stateless_shuffle(tf.range(4), [1, 2]),
+    "data set": lambda x: shuffled(seed=0),
+    "no numbers": lambda x: x,
+    "tf.function": tf.function(lambda x: x + tf.random.stateless_uniform([], [1, 2])),
+}
+
+
+@pytest.fixture(autouse=True)
+def with_a_seed_of_the_graph():
+    """Which makes no difference: such operations go on where their last call ended."""
+    tf.random.set_seed(3)
+
+
+@pytest.mark.parametrize("kind", UNSEEDED)
+def test_operations_that_no_seed_controls(kind):
+    with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):
+        blocks.trace("a block", UNSEEDED[kind], np.float32)
+
+
+@pytest.mark.parametrize("where", NESTED)
+def test_wherever_they_are(where):
+    with pytest.raises(errors.RandomnessError, match="'RandomStandardNormal' draws random numbers"):
+        blocks.trace("a block", NESTED[where], np.float32)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_numbers_of_a_seed(name):
+    traced = blocks.trace("a block", SEEDED[name], np.float32)
+    assert traced.type_signature.parameter == tff.types.TensorType(np.float32)
+    np.testing.assert_array_equal(traced(1.0), traced(1.0))
+
+
+def test_client_work_that_draws_is_refused_by_name():
+    def noisy(message, state, data, context):
+        output = mean_exchange().client_work(message, state, data, context)
+        return output._replace(upload=output.upload + tf.random.normal([2]))
+
+    message = "Exchange 'train': client_work: operation '.*' of type 'RandomStandardNormal'"
+    with pytest.raises(errors.RandomnessError, match=message):
+        compose(mean_exchange(client_work=noisy))
