@@ -321,3 +321,31 @@ def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
     with pytest.raises(KerasModelError) as refused:
         pure(keras_model_fn)
     assert re.search(message, str(refused.value))
+
+
+def built_before(model):
+    return lambda: model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (mlp, r"is a Sequential, built already.*from_keras\(network, ...\), not"),
+        (lambda: layers.Dense(3), "is a Dense, built already"),
+        (lambda: "mlp", "must be a function that builds a model, got 'mlp'"),
+        (
+            lambda: built_before(mlp()),
+            r"'body/kernel:0', .* were there before it was",
+        ),
+    ],
+)
+def test_models_that_are_built_already_are_refused(make, message):
+    with pytest.raises(KerasModelError, match=message):
+        from_keras(make(), input_shape=(4,))
+
+
+def test_a_layer_that_is_built_before_is_refused():
+    kept = layers.Dense(5, name="body")
+    kept.build((None, 4))
+    with pytest.raises(KerasModelError, match="anew at every call"):
+        from_keras(sequential(lambda: kept), input_shape=(4,))

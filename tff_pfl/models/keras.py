@@ -69,8 +69,10 @@ def from_keras(
     Raises:
         KerasModelError: For layers that keep state (batch normalisation), models that end in a
             softmax though the loss takes logits, stochastic layers other than dropout, models
-            without weights, and variables that are not weights of the model.
+            without weights, variables that are not weights of the model, and models that are built
+            already.
     """
+    _check_is_function(keras_model_fn)
     if preprocess is None:
         preprocess = tf.identity
     takes_logits = example_loss is sparse_cross_entropy
@@ -101,6 +103,18 @@ def from_keras(
     )
     _check_stateless(model, input_shape)
     return model
+
+
+def _check_is_function(keras_model_fn):
+    if isinstance(keras_model_fn, tf.keras.layers.Layer):  # which can be called, too
+        raise KerasModelError(
+            f"keras_model_fn is a {type(keras_model_fn).__name__}, built already. Give the "
+            "function that builds it: from_keras(network, ...), not from_keras(network(), ...)."
+        )
+    if not callable(keras_model_fn):
+        raise KerasModelError(
+            f"keras_model_fn must be a function that builds a model, got {keras_model_fn!r}."
+        )
 
 
 def _eager_mode():
@@ -173,6 +187,13 @@ def _check_weights(model, created):
             )
     if not model.weights:
         raise KerasModelError(f"Keras model {model.name!r} has no weights.")
+    here = {variable.ref() for variable in created}
+    before = [weight.name for weight in model.weights if weight.ref() not in here]
+    if before:
+        raise KerasModelError(
+            f"keras_model_fn returns a model whose weights {before} were there before it was "
+            "called. It must build the model, and all of its layers, anew at every call."
+        )
     if model.non_trainable_weights:
         raise KerasModelError(
             f"Keras model {model.name!r} has non-trainable weights "
