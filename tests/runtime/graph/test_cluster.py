@@ -55,5 +55,6 @@ def test_a_worker_that_died_raises_within_seconds(saved, moment):
     assert saved["count"] == 3
     kind, message = saved[moment]["raised"]
     assert kind == "WorkerDiedError"
+    assert message.startswith("The worker at 127.0.0.1:2302 does not answer, of those with the ")
     assert all(worker in message for worker in WORKERS)
     assert saved[moment]["seconds"] < 10

@@ -15,6 +15,10 @@ from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 _SECONDS_FOR_WORKERS = 10.0
 
 
+# The addresses of the cluster that this process has joined, in the order of its tasks.
+_workers: list[str] = []
+
+
 def choose(devices: Sequence[str] | None) -> list[str]:
     """The full names of the devices, checked; see `create_graph_context`.
 
@@ -80,6 +84,7 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
     """
     for worker in workers:
         _wait_for(worker)
+    _workers[:] = workers
     cluster = tf.train.ClusterSpec({"worker": list(workers)})
     try:
         tf.config.experimental_connect_to_cluster(cluster, job_name="coordinator")
@@ -88,6 +93,26 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
     names = [device.name for device in tf.config.list_logical_devices()]
     remote = [name for name in names if "/job:worker/" in name]
     return [name for name in remote if "device:GPU" in name] or remote
+
+
+def lost_workers(devices: Sequence[str]) -> list[str]:
+    """The addresses of those workers, of the ones with these devices, that do not answer now.
+
+    Args:
+        devices: Full names.
+    """
+    specs = map(tf.DeviceSpec.from_string, devices)
+    lent = [s.task for s in specs if s.job == "worker" and s.task < len(_workers)]
+    return [_workers[i] for i in dict.fromkeys(lent) if not _answers(_workers[i])]
+
+
+def _answers(worker: str) -> bool:
+    host, _, port = worker.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _wait_for(worker: str) -> None:

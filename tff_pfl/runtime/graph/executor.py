@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.errors import WorkerDiedError
-from tff_pfl.runtime.graph import arguments, internals, lowering, mapping, results, values
+from tff_pfl.runtime.graph import arguments, devices, internals, lowering, mapping, results, values
 from tff_pfl.runtime.graph.layout import Layout
 
 # Graphs that are kept: of how many computations, and how many of each.
@@ -269,9 +269,11 @@ class _GraphExecutor(internals.Executor):
                 program.run, argument, comp.type_signature, self._num_clients
             )
         except tf.errors.UnavailableError as error:
+            lost = ", ".join(devices.lost_workers(self._factory.devices))
+            who = f"The worker at {lost}" if lost else "A worker"
             raise WorkerDiedError(
-                f"A machine with one of the devices {', '.join(self._factory.devices)} does not "
-                "answer: its server ended or cannot be reached. Start it, and this program, again. "
-                f"TensorFlow says: {error.message}"
+                f"{who} does not answer, of those with the devices "
+                f"{', '.join(self._factory.devices)}: it ended or cannot be reached. Start it, and "
+                f"this program, again. TensorFlow says: {error.message}"
             ) from error
         return _Value(result, comp.type_signature.result)
