@@ -12,6 +12,7 @@ from tff_pfl.names import unknown_name
 from tff_pfl.training import figures
 from tff_pfl.training.curves import evaluations_of_run, read_clients, values_of_clients
 from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.tables import aligned, decimal
 
 _BINS = 20
 _MOST_PER_ROW = 4
@@ -137,20 +138,18 @@ def table_of_distributions(
     distributions: Mapping[str, Distribution], threshold: float | None = None
 ) -> str:
     """Mean, tails and, with a threshold, the share of clients below it; a line for each name."""
-    header = ["round", "clients", "mean", "lowest 5 %", "top 5 %"]
-    if threshold is not None:
-        header.append(f"below {threshold:g}")
-    width = max(map(len, distributions), default=0)
-    lines = [f"  {'':{width}}{''.join(f'{name:>12}' for name in header)}"]
+    rows = [["", "round", "clients", "mean", "lowest 5 %", "top 5 %"]]
     for name, distribution in distributions.items():
         statistics = over_clients(distribution.values)
-        cells = f"{distribution.round_num:>12}{len(distribution.values):>12}"
-        for key in ("mean", "worst_5_percent", "best_5_percent"):
-            cells += f"{statistics[key]:>12.4f}"
-        if threshold is not None:
-            cells += f"{100 * distribution.share_below(threshold):>10.1f} %"
-        lines.append(f"  {name:{width}}{cells}")
-    return "\n".join(lines)
+        rows.append([name, str(distribution.round_num), str(len(distribution.values))])
+        rows[-1] += [
+            decimal(statistics[key]) for key in ("mean", "worst_5_percent", "best_5_percent")
+        ]
+    if threshold is not None:
+        rows[0].append(f"below {threshold:g}")
+        for row, distribution in zip(rows[1:], distributions.values(), strict=True):
+            row.append(f"{100 * distribution.share_below(threshold):.1f} %")
+    return "\n".join(aligned(rows))
 
 
 def shared_edges(values: Iterable[np.ndarray]) -> np.ndarray:

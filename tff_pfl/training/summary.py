@@ -7,6 +7,7 @@ from typing import Any
 
 from tff_pfl.training.loop import Result
 from tff_pfl.training.run_directory import RunDirectory
+from tff_pfl.training.tables import aligned, decimal
 
 _COLUMNS = ("mean", "std", "worst_5_percent", "best_5_percent")
 
@@ -48,14 +49,12 @@ def table(summary: Mapping[str, Any]) -> str:
 def rows(metrics: Mapping[str, float]) -> list[str]:
     """Lines of a table of accuracies and other means, and of models that have diverged."""
     names = [name.removesuffix("_std") for name in metrics if name.endswith("_std")]
-    width = max(map(len, names), default=0)
-    header = "".join(f"{column.replace('_5_percent', ' 5 %'):>12}" for column in _COLUMNS)
-    lines = [f"  {'':{width}}{header}{'loss':>12}"]
+    cells = [["", *(column.replace("_5_percent", " 5 %") for column in _COLUMNS), "loss"]]
     for name in names:
         values = [metrics[f"{name}_{column}"] for column in _COLUMNS]
         loss = metrics[f"{name.rpartition('/')[0]}/loss_mean"]
-        cells = "".join(f"{value:>12.4f}" for value in [*values, loss])
-        lines.append(f"  {name:{width}}{cells}")
+        cells.append([name, *map(decimal, [*values, loss])])
+    lines = aligned(cells)
     for name, value in metrics.items():
         if name.endswith("/num_nonfinite") and value:
             pool = name.removesuffix("/num_nonfinite")

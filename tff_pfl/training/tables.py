@@ -1,0 +1,23 @@
+"""Tables of numbers as text."""
+
+from collections.abc import Sequence
+
+_NARROWEST = 10
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line a row, names to the left and all else to the right, columns two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *cells in rows:
+        right = (
+            f"  {cell:>{max(width, _NARROWEST)}}"
+            for cell, width in zip(cells, widths[1:], strict=True)
+        )
+        lines.append(f"  {name:{widths[0]}}{''.join(right)}")
+    return lines
+
+
+def decimal(value: float) -> str:
+    """A number with four decimals, or as a power of ten if it is too long for that."""
+    return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"
