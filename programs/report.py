@@ -32,6 +32,7 @@ written as numbers, beside the picture: FILE.npz with `axis`, `global` and `pers
         [--surface_radius=1.0] [--surface_examples=1000]
 """
 
+import math
 import re
 import sys
 
@@ -73,6 +74,7 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     try:
+        training.check_writable(_OUTPUT.value)
         if _HISTOGRAM.value is not None:
             print(_draw_histogram())
         elif _INFLUENCE.value is not None:
@@ -141,6 +143,11 @@ def _are_named(runs):
 @flags.validator("output", "A picture ends in .png, .pdf or .svg.")
 def _is_picture(path):
     return path is None or path.endswith((".png", ".pdf", ".svg"))
+
+
+@flags.multi_flags_validator(["top", "threshold"], "Both are finite numbers.")
+def _are_finite(values):
+    return all(value is None or math.isfinite(value) for value in values.values())
 
 
 @flags.multi_flags_validator(["exclude_clients", "clients"], "Ids are integers.")

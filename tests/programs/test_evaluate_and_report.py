@@ -184,6 +184,21 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             f"--mixtures={run_dir}",
             "--clients=0,x",
         ],
+        "top=nan, threshold=None: Both are finite numbers.": [
+            *report,
+            f"--runs=a:{run_dir}",
+            "--top=nan",
+        ],
+        "x/ is a folder; name the files in it: x/NAME.": [
+            evaluate[0],
+            f"--run_dir={run_dir}",
+            "--output=x/",
+        ],
+        "config.json is a file.": [
+            report[0],
+            f"--loss_surface={run_dir}",
+            f"--output={run_dir / 'config.json' / 'surface.png'}",
+        ],
         "--histogram=['run']: Each is NAME:DIR.": [*report, "--histogram=run"],
         "--runs=['a:']: Each is NAME:DIR.": [*report, "--runs=a:"],
         "'a' is the name of two runs; each needs its own.": [*report, "--runs=a:x,b:y,a:z"],

@@ -243,6 +243,15 @@ def test_options_that_cannot_be(run, tmp_path, capsys, options, message):
         evaluate_run(str(run), **options)
 
 
+def test_where_results_cannot_be_nothing_is_computed(run, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    output = str(tmp_path / "file" / "x")
+    assert evaluate_program(str(run), output, set_context=lambda: pytest.fail("computes")) == 1
+    assert capsys.readouterr().err.endswith(
+        f"x cannot be written: {tmp_path / 'file'} is a file.\n"
+    )
+
+
 def test_a_directory_that_is_none_is_an_error_of_its_own_kind(tmp_path):
     with pytest.raises(OutputDirectoryError, match="has no config.json of a run"):
         evaluate_run(str(tmp_path))

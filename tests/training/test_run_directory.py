@@ -3,7 +3,13 @@ import os
 
 import pytest
 
-from tff_pfl.training import OutputDirectoryError, RunDirectory, default_config, resolved
+from tff_pfl.training import (
+    OutputDirectoryError,
+    RunDirectory,
+    check_writable,
+    default_config,
+    resolved,
+)
 
 SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
 
@@ -124,6 +130,24 @@ def test_damaged_settings(tmp_path):
             file.write(damage)
         with pytest.raises(OutputDirectoryError, match="config.json is damaged|other settings"):
             start(tmp_path, resume=True)
+
+
+def test_results_that_could_not_be_written(tmp_path, monkeypatch):
+    check_writable(tmp_path / "new" / "folder" / "results")
+    check_writable("results")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        OutputDirectoryError, match="file/new/x cannot be written: .*file is a file"
+    ):
+        check_writable(tmp_path / "file" / "new" / "x")
+    with pytest.raises(
+        OutputDirectoryError, match="new/ is a folder; name the files in it: .*NAME"
+    ):
+        check_writable(f"{tmp_path}/new/")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(OutputDirectoryError, match=f"no permission in {tmp_path}"):
+        check_writable(tmp_path / "new" / "x")
 
 
 def test_a_config_is_json(tmp_path):

@@ -21,7 +21,12 @@ from tff_pfl.training.loop import Evaluation, Result, train
 from tff_pfl.training.loss_surface import loss_surfaces_of_run, plot_loss_surfaces
 from tff_pfl.training.mixtures import plot_mixtures
 from tff_pfl.training.program import USER_ERRORS, parse_flags, run_program
-from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
+from tff_pfl.training.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    check_writable,
+    resolved,
+)
 from tff_pfl.training.snapshots import read_snapshots, snapshot_names
 from tff_pfl.training.summary import read_summary, table, write_summary
 
@@ -38,6 +43,7 @@ __all__ = [
     "build_new_clients_evaluation",
     "build_process",
     "check_config",
+    "check_writable",
     "config_of_run",
     "default_config",
     "evaluate_program",

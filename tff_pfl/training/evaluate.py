@@ -21,7 +21,7 @@ from tff_pfl.training import config as configs
 from tff_pfl.training.checkpoint import Checkpoint
 from tff_pfl.training.metrics_log import write_table
 from tff_pfl.training.program import USER_ERRORS, suitable_capacity
-from tff_pfl.training.run_directory import OutputDirectoryError, write_json
+from tff_pfl.training.run_directory import OutputDirectoryError, check_writable, write_json
 from tff_pfl.training.summary import rows
 
 _FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
@@ -38,7 +38,8 @@ def evaluate_program(
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client.
+        output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client; their folder
+            is made.
         set_context: Sets the context in which TFF computations are executed.
         **changes: Keys of `config.evaluation` that are other than the run's.
 
@@ -46,6 +47,7 @@ def evaluate_program(
         The exit code: 0, or 1 after an error that the user can mend.
     """
     try:
+        check_writable(output)
         set_context()
         result, columns = evaluate_run(run_dir, **changes)
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
@@ -249,3 +250,23 @@ def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
 def resolved(config: config_dict.ConfigDict) -> dict[str, Any]:
     """A config as JSON values, with nothing left to look up."""
     return json.loads(config.to_json_best_effort())
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Says before anything is computed that the results could not be written.
+
+    Args:
+        path: Where files shall be, or what their names begin with; folders may yet be made.
+
+    Raises:
+        OutputDirectoryError: If no file can be there.
+    """
+    path = os.fspath(path)
+    if not os.path.basename(path):
+        raise OutputDirectoryError(f"{path} is a folder; name the files in it: {path}NAME.")
+    folder = pathlib.Path(os.path.abspath(path)).parent
+    existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    if not existing.is_dir():
+        raise OutputDirectoryError(f"{path} cannot be written: {existing} is a file.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise OutputDirectoryError(f"{path} cannot be written: no permission in {existing}.")
