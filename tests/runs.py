@@ -10,17 +10,18 @@ from tff_pfl.training import default_config
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run_python(*arguments, **variables) -> subprocess.CompletedProcess:
-    """Runs Python in the repository, without what pytest and other tests have set.
+def run_python(*arguments, folder=ROOT, **variables) -> subprocess.CompletedProcess:
+    """Runs Python on the repository, without what pytest and other tests have set.
 
     Args:
         *arguments: Its command line.
+        folder: Where it runs.
         **variables: Of the environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
+        cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT)} | variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,

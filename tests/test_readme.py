@@ -1,4 +1,4 @@
-"""The examples of the README are complete: they run, one after the other, as they stand."""
+"""The examples of the README are complete: they run, as they stand, with no other output."""
 
 import pathlib
 import re
@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from tests.federation import EXAMPLES_TYPE, assert_close, local_sgd, make_clients, tiny_model
-from tff_pfl import runtime
+from tests.runs import run_python
 from tff_pfl.algorithms import build_fedavg, build_local
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
@@ -16,14 +16,15 @@ def examples():
     return re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
-def test_own_algorithm_model_and_data(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "set_graph_context", lambda: None, raising=False)
-    names = {}
-    for code in examples():
-        exec(compile(code, str(README), "exec"), names)
-    personalized, global_ = (float(line) for line in capsys.readouterr().out.split()[-2:])
-    assert personalized > 0.8 > 0.5 > global_
+def test_own_algorithm_model_and_data(tmp_path):
+    algorithm, *program = examples()
+    (tmp_path / "mixed_start.py").write_text(algorithm)
+    (tmp_path / "program.py").write_text("".join(program))
+    done = run_python(tmp_path / "program.py", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    *evaluations, personalized, global_ = done.stdout.splitlines()
+    assert float(personalized) > 0.8 > 0.5 > float(global_)
+    assert [line.partition(":")[0] for line in evaluations] == ["round 10", "round 20"]
     assert (tmp_path / "runs" / "mixed_start" / "metrics.csv").exists()
 
 
