@@ -97,7 +97,7 @@ class TestGradient:
 class TestSteps:
     """Batches of 2: a client of 5 examples has 3 of them, or 2 without the partial one."""
 
-    @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 7])
+    @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
     @pytest.mark.parametrize("capacity", [5, 12])
     @pytest.mark.parametrize("drop_remainder", [False, True])
     def test_exactly_so_many(self, steps, capacity, drop_remainder):
