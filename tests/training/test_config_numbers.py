@@ -9,7 +9,7 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.training import ConfigError, check_config, default_config
-from tff_pfl.training.config import number_ranges
+from tff_pfl.training.config_numbers import number_ranges
 
 NAN, INF = math.nan, math.inf
 # By kind: a value that is right, others that are not. (A config makes 1.0 of `True` itself, where

@@ -5,7 +5,6 @@ flags such as `--config.rounds=50` override single ones.
 """
 
 import contextlib
-import functools
 import inspect
 import types
 import typing
@@ -20,9 +19,9 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
-from tff_pfl.ranges import Range, at_least, ranges_of, up_to, whole
 from tff_pfl.templates import PersonalizedProcess, exchanges_changed_by
 from tff_pfl.templates.errors import TemplateError
+from tff_pfl.training.config_numbers import number_ranges
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -31,22 +30,6 @@ OPTIMIZERS = {
     "adamw": tff.learning.optimizers.build_adamw,
     "rmsprop": tff.learning.optimizers.build_rmsprop,
     "yogi": tff.learning.optimizers.build_yogi,
-}
-
-
-# The numbers of a config that nobody else takes as they are.
-_OWN_NUMBERS = {
-    "seed": whole(0, 2**63 - 1),
-    "rounds": whole(1),
-    "clients_per_round": whole(1),
-    "checkpoint_every": whole(1),
-    "local.learning_rate": at_least(0),
-    "local.momentum": up_to(0, 1),
-    "evaluation.every": whole(0),
-    "evaluation.fine_tune_epochs": whole(0),
-    "evaluation.fine_tune_learning_rate": at_least(0),
-    "new_clients.number": whole(0),
-    "new_clients.fine_tune_epochs": whole(0),
 }
 
 
@@ -227,30 +210,6 @@ def check_config(config: ml_collections.ConfigDict) -> None:
             range_.check(f"config.{key}", values[key], ConfigError)
     with _values_of("evaluation"):
         evaluation_options(config)
-
-
-def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
-    """The ranges of all numbers of a config, by keys such as "local.epochs".
-
-    They are stated by those who take the numbers: the builder of the algorithm, the network, the
-    partitioner, and so on. What they say of other arguments is no key of the config.
-    """
-    sections = {
-        "algorithm": algorithms.builder(config.algorithm.name),
-        "attack": scaled_uploads,
-        "data": data.federate,
-        "evaluation": evaluation.EvaluationOptions,
-        "local": LocalSGD,
-        "model.options": models.ZOO[config.model.name],
-    }
-    sections |= {f"data.{name}": make for name, make in data.PARTITIONERS.items()}
-    ranges = dict(_OWN_NUMBERS)
-    for section, owner in sections.items():
-        found = functools.reduce(lambda x, name: x.get(name, {}), section.split("."), config)
-        for name, range_ in ranges_of(owner).items():
-            if name in found:
-                ranges[f"{section}.{name}"] = range_
-    return ranges
 
 
 def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
