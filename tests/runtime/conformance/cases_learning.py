@@ -93,9 +93,9 @@ def rounds(process, data, num_rounds=2) -> list:
     return outputs
 
 
-def train(process) -> Run:
+def train(process, data=None) -> Run:
     def run():
-        outputs = rounds(process, client_data())
+        outputs = rounds(process, client_data() if data is None else data)
         return outputs, process.get_model_weights(outputs[-1].state)
 
     return Run(run)
@@ -131,49 +131,19 @@ def fed_avg_of_cohorts_that_differ():
 
 
 @case()
-def fed_avg_of_a_functional_model():
-    return train(algorithms.build_weighted_fed_avg(functional_model(), client_optimizer_fn=sgd()))
-
-
-@case(slow=True)
-def fed_avg_without_weights_with_adam():
-    process = algorithms.build_unweighted_fed_avg(
-        model_fn,
-        client_optimizer_fn=sgd(momentum=0.9),
-        server_optimizer_fn=tff.learning.optimizers.build_adam(0.01),
+def fed_avg_with_a_client_whose_loss_is_infinite():
+    """Its update has weight zero."""
+    process = fed_avg_process()
+    infinite = collections.OrderedDict(
+        x=np.full((2, FEATURES), np.inf, np.float32), y=np.zeros(2, np.int32)
     )
-    return train(process)
-
-
-@case(slow=True)
-def fed_avg_with_a_schedule():
-    process = algorithms.build_weighted_fed_avg_with_optimizer_schedule(
-        model_fn, lambda round_num: 0.1 / (1 + tf.cast(round_num, tf.float32)), sgd
-    )
-    return train(process)
-
-
-@case(slow=True)
-def fed_prox():
-    process = algorithms.build_weighted_fed_prox(
-        model_fn, proximal_strength=0.5, client_optimizer_fn=sgd()
-    )
-    return train(process)
-
-
-@case(slow=True)
-def fed_sgd():
-    return train(algorithms.build_fed_sgd(model_fn))
-
-
-@case(slow=True)
-def mime_lite():
-    return train(algorithms.build_weighted_mime_lite(model_fn, sgd(momentum=0.9)))
+    data = [*client_data(), tf.data.Dataset.from_tensor_slices(infinite).batch(2)]
+    return train(process, data)
 
 
 @case()
-def fed_eval():
-    return train(algorithms.build_fed_eval(model_fn))
+def fed_avg_of_a_functional_model():
+    return train(algorithms.build_weighted_fed_avg(functional_model(), client_optimizer_fn=sgd()))
 
 
 def train_with(aggregator) -> Run:
@@ -222,101 +192,3 @@ def fed_avg_with_adaptive_private_aggregator():
         noise_multiplier=0.0, clients_per_round=len(SIZES), clipped_count_stddev=0.0
     )
     return train_privately(aggregator)
-
-
-def reconstruction_model() -> tff.learning.models.ReconstructionModel:
-    """The first layer is global; the second is every client's own."""
-    hidden, head = layer(5, "relu", input_shape=(FEATURES,)), layer(CLASSES)
-    return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
-        keras_model=tf.keras.Sequential([hidden, head]),
-        global_layers=[hidden],
-        local_layers=[head],
-        input_spec=INPUT_SPEC,
-    )
-
-
-RECONSTRUCTION = {
-    "loss_fn": loss,
-    "metrics_fn": lambda: [tf.keras.metrics.SparseCategoricalAccuracy()],
-    "reconstruction_optimizer_fn": sgd(0.2),
-    "dataset_split_fn": tff.learning.models.ReconstructionModel.build_dataset_split_fn(
-        recon_epochs=2, post_recon_epochs=1
-    ),
-}
-
-
-@case()
-def fed_recon():
-    process = algorithms.build_fed_recon(
-        reconstruction_model,
-        client_optimizer_fn=sgd(0.1),
-        server_optimizer_fn=sgd(1.0),
-        **RECONSTRUCTION,
-    )
-    return train(process)
-
-
-@case(slow=True)
-def fed_recon_eval():
-    return train(algorithms.build_fed_recon_eval(reconstruction_model, **RECONSTRUCTION))
-
-
-@case()
-def fed_kmeans():
-    process = algorithms.build_fed_kmeans(
-        num_clusters=2, data_shape=(FEATURES,), random_seed=(1, 2)
-    )
-
-    def run():
-        points = [data.unbatch().map(lambda e: e["x"]) for data in client_data()]
-        return rounds(process, points)
-
-    return Run(run)
-
-
-@case(slow=True)
-def personalization_evaluation():
-    """Every client trains the model on a part of its data and reports how much that helped."""
-
-    def build_fine_tuning():
-        optimizer = tf.keras.optimizers.legacy.SGD(0.1)
-
-        @tf.function
-        def fine_tune(model, train_data, test_data, context=None):
-            del context
-            for batch in train_data.batch(2):
-                with tf.GradientTape() as tape:
-                    output = model.forward_pass(batch, training=True)
-                weights = model.trainable_variables
-                optimizer.apply_gradients(
-                    zip(tape.gradient(output.loss, weights), weights, strict=True)
-                )
-            total = 0.0
-            for batch in test_data.batch(2):
-                total += model.forward_pass(batch, training=False).loss
-            return collections.OrderedDict(loss=total)
-
-        return fine_tune
-
-    def evaluate(model, data):
-        @tf.function
-        def total_loss():
-            total = 0.0
-            for batch in data.batch(2):
-                total += model.forward_pass(batch, training=False).loss
-            return total
-
-        return collections.OrderedDict(loss=total_loss())
-
-    evaluation = algorithms.build_personalization_eval_computation(
-        model_fn, collections.OrderedDict(sgd=build_fine_tuning), evaluate
-    )
-    initial = tff.learning.models.ModelWeights.from_model(model_fn())
-    weights = tf.nest.map_structure(lambda v: v.numpy(), initial)
-
-    def run():
-        data = [examples.unbatch() for examples in client_data((5, 2, 4))]
-        clients = [collections.OrderedDict(train_data=d, test_data=d) for d in data]
-        return evaluation(weights, clients)
-
-    return Run(run)

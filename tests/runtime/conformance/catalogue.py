@@ -24,6 +24,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.runtime.conformance.compare import TOLERANCE
+
 UNSTATED = object()
 
 # A computation that fails while it runs: the stock runtime is at the other end of a connection.
@@ -39,13 +41,23 @@ class Run:
         gives: The result, where it is easily stated; it guards against a case that does not test
             what it means to. Where the stock runtime must raise: what another may give instead.
         instead: What to run on the stock runtime where that cannot run `function`.
+        tolerance: Of floats, relative and absolute: more than that of rounding where the two
+            runtimes draw random numbers of their own.
     """
 
-    def __init__(self, function: Callable, *args, gives=UNSTATED, instead: Callable | None = None):
+    def __init__(
+        self,
+        function: Callable,
+        *args,
+        gives=UNSTATED,
+        instead: Callable | None = None,
+        tolerance: float = TOLERANCE,
+    ):
         self.function = function
         self.args = args
         self.gives = gives
         self.instead = instead or function
+        self.tolerance = tolerance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +91,30 @@ class Catalogue:
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases)
 
-    def __call__(self, *, raises=None, match=None, slow=False, kinds=Case.kinds, **parameters):
-        """A decorator; the function becomes a case for each combination of the parameters."""
+    def __call__(
+        self,
+        *,
+        raises=None,
+        match=None,
+        slow=False,
+        kinds=Case.kinds,
+        unless=lambda **_: False,
+        **parameters,
+    ):
+        """A decorator; the function becomes a case for each combination of the parameters.
+
+        `slow` may be a function of them. There is no case where the function `unless` is true.
+        """
 
         def add(build):
             for values in itertools.product(*parameters.values()):
                 options = dict(zip(parameters, values, strict=True))
+                if unless(**options):
+                    continue
                 name = "-".join([build.__name__, *map(_label, values)])
                 bound = lambda options=options: build(**options)  # noqa: E731
-                self._cases.append(Case(name, bound, raises, match, slow, kinds))
+                takes_long = slow(**options) if callable(slow) else slow
+                self._cases.append(Case(name, bound, raises, match, takes_long, kinds))
             return build
 
         return add

@@ -74,11 +74,11 @@ def check_raised(case, result):
         raise_if_exception(result)
 
 
-def check_same(actual, expected):
+def check_same(actual, expected, tolerance):
     raise_if_exception(actual)
     raise_if_exception(expected)
     if expected is not UNSTATED:
-        assert_same(actual, expected)
+        assert_same(actual, expected, tolerance)
 
 
 def raise_if_exception(value):
@@ -89,17 +89,17 @@ def raise_if_exception(value):
 @pytest.mark.parametrize(("case", "kind"), PARAMETERS)
 def test_result(case, kind):
     """The stock runtime gives what a case states, a graph runtime what the stock runtime gives."""
-    stated = built(case).gives
+    stated, tolerance = built(case).gives, built(case).tolerance
     if kind == "stock":
         actual, expected = on_stock_runtime(case), stated
     else:
         actual, expected = on_graph_runtime(case, vectorize=kind), on_stock_runtime(case)
     if case.raises is None:
-        check_same(actual, expected)
+        check_same(actual, expected, tolerance)
     elif kind == "stock" or stated is UNSTATED or isinstance(actual, Exception):
         check_raised(case, actual)
     else:
-        check_same(actual, stated)
+        check_same(actual, stated, tolerance)
 
 
 def test_names_are_unique():
