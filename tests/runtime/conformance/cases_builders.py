@@ -186,8 +186,9 @@ def run_of(builder, optimizer, task: Task) -> Run:
     return run(getattr(algorithms, builder), task, optimizer)
 
 
-# What they do with their clients in a loop, other cases show.
-LIKE_ALL = {"slow": is_slow, "kinds": ("stock", "auto"), "unless": is_refused}
+# Not with vectorization forbidden too: clients that reduce data sets are never vectorized.
+KINDS = ("stock", "auto")
+LIKE_ALL = {"slow": is_slow, "kinds": KINDS, "unless": is_refused}
 
 
 @case(builder=list(BUILDERS), optimizer=list(OPTIMIZERS), task=list(TASKS), **LIKE_ALL)
@@ -209,12 +210,12 @@ def reconstructing(builder, optimizer, task):
 WITH_OPTIONS = [name for name in BUILDERS if name != "build_personalization_eval_computation"]
 
 
-@case(builder=WITH_OPTIONS, slow=True)
+@case(builder=WITH_OPTIONS, slow=True, kinds=KINDS)
 def training_of_a_functional_model(builder):
     return run_of(builder, "build_sgdm:momentum", FUNCTIONAL_TASK)
 
 
-@case(builder=WITH_OPTIONS, loop=["LoopImplementation.DATASET_ITERATOR"], slow=True)
+@case(builder=WITH_OPTIONS, loop=["LoopImplementation.DATASET_ITERATOR"], slow=True, kinds=KINDS)
 def training_with_a_loop(builder, loop):
     """Clients iterate over their data instead of reducing them."""
     build = functools.partial(
@@ -231,22 +232,13 @@ def weighs_clients(builder) -> bool:
     builder=[name for name in BUILDERS if weighs_clients(name)],
     weighting=["ClientWeighting.UNIFORM"],
     slow=True,
+    kinds=KINDS,
 )
 def training_with_weights(builder, weighting):
     build = functools.partial(
         getattr(algorithms, builder), client_weighting=resolve(tff.learning, weighting)
     )
     return BUILDERS[builder](build, TASKS["one_output"], "build_adam")
-
-
-@case(builder=list(BUILDERS), slow=True, kinds=("stock", "never"))
-def training_in_a_loop(builder):
-    return run_of(builder, "build_adam", TASKS["three_outputs"])
-
-
-@case(builder=list(RECONSTRUCTIONS), slow=True, kinds=("stock", "never"))
-def reconstructing_in_a_loop(builder):
-    return run_of(builder, "build_adam", RECONSTRUCTION_TASKS["convolution"])
 
 
 # Builders without optimizers.
