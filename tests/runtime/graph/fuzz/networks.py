@@ -6,13 +6,16 @@ import numpy as np
 import tensorflow as tf
 
 from tests.runtime.graph.fuzz.catalogue import Family
-from tests.runtime.graph.fuzz.operands import integers, positive, probabilities, real
+from tests.runtime.graph.fuzz.operands import distinct, integers, positive, probabilities, real
 from tff_pfl import models
 
 convolutions = Family("convolutions and pooling")
 add = convolutions.add
 
 _IMAGES = real(2, 5, 6, 2)
+# Of maxima that are equal, TensorFlow's kernels give the gradient to one or to all, and differ in
+# that from run to run of one graph.
+_DISTINCT_IMAGES = distinct(2, 5, 6, 2)
 _WINDOW = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 for _padding in ("SAME", "VALID"):
     for _strides in (1, 2):
@@ -41,7 +44,7 @@ for _padding in ("SAME", "VALID"):
                 functools.partial(
                     getattr(tf.nn, _name), ksize=2, strides=_strides, padding=_padding
                 ),
-                _IMAGES,
+                _DISTINCT_IMAGES,
             )
     add(
         f"dilated {_padding}",
@@ -58,14 +61,18 @@ for _padding in ("SAME", "VALID"):
     add(
         f"max_pool3d {_padding}",
         lambda x, p=_padding: tf.nn.max_pool3d(x, 2, 2, p),
-        real(1, 4, 4, 4, 2),
+        distinct(1, 4, 4, 4, 2),
     )
     add(
         f"avg_pool3d {_padding}",
         lambda x, p=_padding: tf.nn.avg_pool3d(x, 2, 2, p),
         real(1, 4, 4, 4, 2),
     )
-    add(f"max_pool1d {_padding}", lambda x, p=_padding: tf.nn.max_pool1d(x, 2, 2, p), real(2, 6, 2))
+    add(
+        f"max_pool1d {_padding}",
+        lambda x, p=_padding: tf.nn.max_pool1d(x, 2, 2, p),
+        distinct(2, 6, 2),
+    )
     add(
         f"transposed {_padding}",
         lambda x, k, p=_padding: tf.nn.conv2d_transpose(
@@ -74,13 +81,13 @@ for _padding in ("SAME", "VALID"):
         real(1, 2, 3, 2),
         real(2, 2, 3, 2),
     )
-add("raw MaxPoolV2", lambda x: tf.raw_ops.MaxPoolV2(input=x, **_WINDOW), _IMAGES)
+add("raw MaxPoolV2", lambda x: tf.raw_ops.MaxPoolV2(input=x, **_WINDOW), _DISTINCT_IMAGES)
 add(
     "raw MaxPoolGradV2",
     lambda x, g: tf.raw_ops.MaxPoolGradV2(
         orig_input=x, orig_output=tf.nn.max_pool2d(x, 2, 2, "VALID"), grad=g, **_WINDOW
     ),
-    _IMAGES,
+    _DISTINCT_IMAGES,
     real(2, 2, 3, 2),
 )
 add(
@@ -103,7 +110,7 @@ add(
     _IMAGES,
     real(2, 2, 2),
 )
-add("fractional", lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "VALID").output, _IMAGES)
+add("fractional", lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "VALID").output, _DISTINCT_IMAGES)
 add(
     "own sizes",
     lambda k, g, n: tf.raw_ops.Conv2DBackpropInput(
@@ -243,7 +250,7 @@ add(
     integers(0, 99, 2),
 )
 
-keras = Family("Keras layers")
+keras = Family("Keras layers", draws=True)  # their initial weights
 
 _layers = tf.keras.layers
 _LAYERS = {
