@@ -130,6 +130,14 @@ class TestPadExamples:
         with pytest.raises(ValueError, match="4 examples do not fit into a capacity of 3"):
             pad_examples(FakeDataset().examples(3, "train"), 3)
 
+    @pytest.mark.parametrize(("size", "rows"), [(5, 9), (5, 4), (-1, 9)])
+    def test_refuses_a_size_that_the_rows_cannot_hold(self, size, rows):
+        examples = FakeDataset().examples(3, "train")
+        examples = examples._replace(x=np.zeros([rows, 2, 2], np.uint8), size=np.int32(size))
+        message = f"size {size}.*0 to {min(rows, 4)}, the rows of x \\({rows}\\) and y \\(4\\)"
+        with pytest.raises(ValueError, match=message):
+            pad_examples(examples, 8)
+
 
 class TestSource:
     def test_is_a_tff_data_source(self):
@@ -151,10 +159,10 @@ class TestSource:
         assert [c.client_id for c in clients] == [4, 2, 9]
         assert clients[1].data.y[:3].tolist() == [20, 21, 22]
 
-    def test_a_client_may_be_selected_twice(self):
-        clients = make_source(capacity="cohort").select_clients([4, 2, 4])
-        assert [int(client.client_id) for client in clients] == [4, 2, 4]
-        assert [len(client.data.y) for client in clients] == [3, 3, 3]
+    def test_a_client_is_selected_once(self):
+        with pytest.raises(ValueError, match=r"more than once in a cohort: \[2, 4\]"):
+            make_source().select_clients([4, 2, 4, 9, 2])
+        assert len(make_source().select_examples([4, 2, 4], "train")) == 3
 
     def test_a_client_over_the_capacity_is_named(self):
         with pytest.raises(ValueError, match="Client 7 has 4 train examples.*capacity of 3"):

@@ -66,6 +66,14 @@ def test_all_finite_looks_at_every_floating_leaf(bad):
     assert not trees.all_finite(A, tf.constant(bad, tf.bfloat16))
 
 
+@pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1j * np.nan, complex(0.0, -np.inf)])
+def test_all_finite_looks_at_both_parts_of_complex_numbers(bad, dtype):
+    largest = dtype.real_dtype.max  # whose absolute value overflows
+    assert trees.all_finite(tf.constant([complex(largest, largest)], dtype))
+    assert not trees.all_finite(A, tf.constant(np.array([1.0, bad]), dtype))
+
+
 NESTED = {
     "matrix": tf.reshape(tf.range(6.0), [2, 3]),
     "and": [(tf.constant(7.0),), {"z": tf.zeros([0, 4]), "a": tf.constant([[8.0]])}],

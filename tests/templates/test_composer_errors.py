@@ -1,5 +1,6 @@
 """Blocks that do not fit are named, with their types."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -60,6 +61,52 @@ class TestErrors:
         metrics = {"num_examples": Mean(1.0, 1.0)}
         with pytest.raises(errors.ClientOutputError, match="'num_examples' has a name that"):
             compose(mean_exchange(client_work=lambda *args: work(*args)._replace(metrics=metrics)))
+
+    @pytest.mark.parametrize(
+        ("metrics", "message"),
+        [
+            ([("loss", Mean(1.0, 1.0))], "metrics must be a mapping .*, found list"),
+            (Mean(1.0, 1.0), "metrics must be a mapping .*, found Mean"),
+            ({7: Mean(1.0, 1.0)}, "the name of a metric must be a string, found 7"),
+            (
+                {"loss": Mean([1.0, 2.0], 1.0)},
+                r"metric 'loss' must have real scalars, found <total=float32\[2\],count=float32>",
+            ),
+            (
+                {"loss": Mean(1.0, np.complex64(1))},
+                "metric 'loss' must have real scalars, found <total=float32,count=complex64>",
+            ),
+        ],
+        ids=str,
+    )
+    def test_metrics_that_are_no_mapping_of_scalars(self, metrics, message):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match=f"^Exchange 'train': .*{message}"):
+            compose(mean_exchange(client_work=lambda *args: work(*args)._replace(metrics=metrics)))
+
+    @pytest.mark.parametrize("weight", [1j, "heavy", True], ids=repr)
+    def test_a_weight_that_is_no_real_number(self, weight):
+        work = mean_exchange().client_work
+        with pytest.raises(errors.ClientOutputError, match="weight must be a real number, has"):
+            compose(mean_exchange(client_work=lambda *args: work(*args)._replace(weight=weight)))
+
+    @pytest.mark.parametrize(
+        ("metrics", "message"),
+        [
+            ([1.0], "must return metrics as a mapping .*, found list"),
+            (3.0, "must return metrics as a mapping .*, found float"),
+            ({0: 1.0}, "the name of a metric must be a string, found 0"),
+            ({"z": 1j}, "metric 'z' must be of real numbers, found complex128"),
+            ({"z": {"of": ["text"]}}, "metric 'z' must be of real numbers, found str"),
+        ],
+        ids=str,
+    )
+    def test_metrics_of_the_server_that_are_no_mapping_of_numbers(self, metrics, message):
+        exchange = mean_exchange(finalize=lambda server, change, round_num: (server, metrics))
+        with pytest.raises(
+            errors.ServerMetricsError, match=f"^Exchange 'train': finalize.*{message}"
+        ):
+            compose(exchange)
 
     def test_a_block_that_fails_is_named_with_its_types(self):
         def client_work(server, state, data, context):

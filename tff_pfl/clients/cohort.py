@@ -52,9 +52,14 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
     """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
 
     Raises:
-        ValueError: If the client has more than `capacity` examples.
+        ValueError: If the client has more than `capacity` examples, or `size` is not in 0 .. rows.
     """
-    size = int(examples.size)
+    size, rows = int(examples.size), (len(examples.x), len(examples.y))
+    if not 0 <= size <= min(rows):
+        raise ValueError(
+            f"A client's Examples have the size {size}, which must be in 0 to {min(rows)}, the "
+            f"rows of x ({rows[0]}) and y ({rows[1]})."
+        )
     if size > capacity:
         raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
 
@@ -181,9 +186,12 @@ class CohortDataSource(tff.program.FederatedDataSource):
         """Returns clients of one's own choice, with their states and their data of a split.
 
         Raises:
-            ValueError: If a client has more examples than the capacity.
+            ValueError: If an id occurs twice, or a client has more examples than the capacity.
         """
         client_ids = [int(client_id) for client_id in client_ids]
+        if len(set(client_ids)) != len(client_ids):
+            twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
+            raise ValueError(f"Clients cannot be more than once in a cohort: {twice}.")
         states = self._store.get(client_ids)
         examples = self.select_examples(client_ids, split)
         return list(map(Client, map(np.int32, client_ids), states, examples))

@@ -58,6 +58,16 @@ def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructW
     )
 
 
+def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
+    """A client's examples for its work to read, and whether it may: `size` is in 0 .. rows.
+
+    If not, there are none to read.
+    """
+    rows = tf.minimum(tf.shape(examples.x)[0], tf.shape(examples.y)[0])
+    is_sound = tf.logical_and(examples.size >= 0, examples.size <= rows)
+    return examples._replace(size=tf.where(is_sound, examples.size, 0)), is_sound
+
+
 def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
     """The rows in random order, those that are examples first; int32 `[capacity]`.
 

@@ -126,10 +126,10 @@ def select(condition, a, b):
 
 
 def all_finite(*trees) -> tf.Tensor:
-    """Scalar bool: no floating-point leaf holds a NaN or an infinity."""
-    checks = [
-        tf.reduce_all(tf.math.is_finite(leaf))
-        for leaf in tf.nest.flatten(trees)
-        if leaf.dtype.is_floating
-    ]
+    """Scalar bool: no floating-point or complex leaf holds a NaN or an infinity."""
+    leaves = []
+    for leaf in tf.nest.flatten(trees):
+        # Both parts: the absolute value of large numbers overflows.
+        leaves += [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
+    checks = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.dtype.is_floating]
     return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.local import trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
@@ -175,6 +176,53 @@ class ClientBlock:
         if carry is not None:
             inputs["carry"] = carry
         return tff.federated_map(self.work, tff.federated_zip(inputs))
+
+
+_IDS = tff.types.TensorType(np.int32, [None])
+
+
+def round_of_distinct_clients(round_num, client_ids):
+    """`round_num` at the server, if no client is in the cohort twice; else the round fails.
+
+    Called while a federated computation is written. It was the server that chose the cohort: its
+    ids are nothing new to it.
+
+    Args:
+        round_num: int32, placed at the server.
+        client_ids: int32, placed at the clients.
+    """
+    none = _no_ids()
+    cohort = tff.federated_aggregate(client_ids, none, _append_id, _join_ids, _same_ids)
+    return tff.federated_map(_checked_round, (round_num, cohort))
+
+
+@tff.tensorflow.computation
+def _no_ids():
+    return trees.no_rows([], tf.int32)
+
+
+@tff.tensorflow.computation(_IDS, np.int32)
+def _append_id(ids, client_id):
+    return tf.concat([ids, client_id[tf.newaxis]], axis=0)
+
+
+@tff.tensorflow.computation(_IDS, _IDS)
+def _join_ids(ids, others):
+    return tf.concat([ids, others], axis=0)
+
+
+@tff.tensorflow.computation(_IDS)
+def _same_ids(ids):
+    return ids
+
+
+@tff.tensorflow.computation(np.int32, _IDS)
+def _checked_round(round_num, ids):
+    message = "A client is in a cohort once. Client ids:"
+    is_distinct = tf.equal(tf.size(tf.unique(ids)[0]), tf.size(ids))
+    check = tf.debugging.Assert(is_distinct, [message, ids], summarize=1000)
+    with tf.control_dependencies([check]):
+        return tf.identity(round_num)
 
 
 @tff.tensorflow.computation(np.int32)

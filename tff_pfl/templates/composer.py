@@ -13,13 +13,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local import trees
-from tff_pfl.models.model import Mean
-from tff_pfl.templates import blocks, errors
-from tff_pfl.templates.exchange import ClientOutput, Exchange, Personalization, changed
+from tff_pfl.local.examples import readable
+from tff_pfl.templates import blocks, checks, errors
+from tff_pfl.templates.exchange import Exchange, Personalization, changed
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
-
-_COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
-_RESERVED = (*_COUNTS, "server_kept", "aggregator", "server")
 
 
 class _Carry(NamedTuple):
@@ -59,16 +56,20 @@ def compose_personalized_process(
     """Composes a federated algorithm from pure functions.
 
     A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
-    the exchange if it has no examples, or if its upload, new state, weight, metrics or carry are
-    not finite, and so in all later exchanges of the round; `metrics` count such clients where they
+    the exchange if it has no examples; or if its upload, new state, weight, metrics or carry are
+    not finite, its weight is negative, or `Examples.size` is not in 0 .. rows (its work then reads
+    none). So it does in all later exchanges of the round; `metrics` count such clients where they
     fail. If no client of an exchange is accepted, or the server's new state would not be finite,
     the server keeps its state and that of its aggregator.
 
     The metrics of a round are, for each exchange under its name: the means of what client work
-    measured, `num_clients` (accepted), `num_examples` (theirs), `num_nonfinite`, `num_empty`,
-    `server_kept` (1 if the server kept its state), and, where there are any, `aggregator` (its
-    measurements) and `server` (what `finalize` measured). For the whole round, from the types of
-    messages and uploads: `bytes_down_per_client` and `bytes_up_per_client`.
+    measured, `num_clients` (accepted), `num_examples` (theirs), `num_empty` (those that have no
+    examples), `num_nonfinite` (the others that were left out), `server_kept` (1 if the server kept
+    its state), and, where there are any, `aggregator` (its measurements) and `server` (what
+    `finalize` measured). For the whole round, from the types of messages and uploads:
+    `bytes_down_per_client` and `bytes_up_per_client`.
+
+    A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`.
 
     Args:
         server_init: `( -> S)`, pure TensorFlow; the algorithm's server state, all of it finite.
@@ -109,7 +110,7 @@ def compose_personalized_process(
     personalization = blocks.ClientBlock(
         "personalize",
         lambda message, client, context: personalize.client_work(
-            message, client.state, client.data, context
+            message, client.state, readable(client.data)[0], context
         ),
         distribute=personalize.distribute,
         select=personalize.select,
@@ -137,6 +138,8 @@ def compose_personalized_process(
 
     @tff.federated_computation(state_type, clients_type)
     def next_round(state, clients):
+        round_num = blocks.round_of_distinct_clients(state.round_num, clients.client_id)
+        state = ServerState(round_num, state.algorithm, state.aggregators)
         algorithm, client_states, carry = state.algorithm, clients.state, None
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
         for exchange in traced:
@@ -268,28 +271,10 @@ class _TracedExchange:
         """Client work, with the results of a client that cannot be used replaced."""
         carry = context.carry or _Carry(accepted=tf.constant(True), value=())
         context = context._replace(carry=carry.value)
-        output = self._client_work(message, client.state, client.data, context)
-        if not isinstance(output, ClientOutput):
-            raise errors.ClientOutputError(
-                f"{self._what}: client_work returned {type(output).__name__}, not ClientOutput."
-            )
-        output = tf.nest.map_structure(tf.convert_to_tensor, output)
-        weight = tf.cast(output.weight, tf.float32)
-        if weight.shape.rank != 0:
-            raise errors.ClientOutputError(
-                f"{self._what}: ClientOutput.weight must be a scalar, has shape {weight.shape}."
-            )
-        for name, metric in output.metrics.items():
-            if name in _RESERVED:
-                raise errors.ClientOutputError(
-                    f"{self._what}: metric {name!r} has a name that the composer gives itself; "
-                    f"these are {', '.join(_RESERVED)}."
-                )
-            if not isinstance(metric, Mean):
-                raise errors.ClientOutputError(
-                    f"{self._what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), "
-                    f"found {type(metric).__name__}."
-                )
+        data, is_readable = readable(client.data)
+        output = checks.checked_client_output(
+            self._what, self._client_work(message, client.state, data, context)
+        )
         errors.check_same_type(
             errors.ClientStateTypeError,
             f"{self._what}: client_work must return a state of the type client_init returns",
@@ -298,9 +283,9 @@ class _TracedExchange:
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
         )
         empty = tf.equal(client.data.size, 0)
-        finite = trees.all_finite(output.state, output.upload, weight, output.metrics, output.carry)
+        sound = is_readable & trees.all_finite(output) & (output.weight >= 0.0)
         takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
-        accepted = tf.logical_and(takes_part, finite)
+        accepted = tf.logical_and(takes_part, sound)
 
         def accept(value):
             return trees.select(accepted, value, trees.zeros_like(value))
@@ -311,11 +296,11 @@ class _TracedExchange:
         return collections.OrderedDict(
             state=trees.select(accepted, output.state, client.state),
             upload=accept(output.upload),
-            weight=accept(weight),
+            weight=accept(output.weight),
             report=_Report(
                 num_clients=count(accepted),
                 num_examples=accept(client.data.size),
-                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(finite))),
+                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(sound))),
                 num_empty=count(empty),
                 totals=accept(collections.OrderedDict(output.metrics)),
             ),
@@ -338,6 +323,7 @@ class _TracedExchange:
         """The new server state, or the old one if there is nothing sound to make it of."""
         old, report = inputs["server"], inputs["report"]
         new, server_metrics = finalize(old, inputs["round_num"])
+        checks.check_server_metrics(self._what, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
         errors.check_same_type(
             errors.ServerStateTypeError,
@@ -351,7 +337,7 @@ class _TracedExchange:
             (name, mean.total / mean.count)  # NaN if nothing was measured
             for name, mean in report.totals.items()
         )
-        for name in _COUNTS:
+        for name in checks.COUNTS:
             metrics[name] = getattr(report, name)
         metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
         for name, measured in (

@@ -27,6 +27,10 @@ class ServerStateTypeError(TemplateError):
     """`finalize` returned a server state of another type than `server_init` does."""
 
 
+class ServerMetricsError(TemplateError):
+    """`finalize` returned metrics that are no mapping from names to numbers."""
+
+
 class AggregatorError(TemplateError):
     """The aggregator is not a `tff.aggregators` factory, or refuses the type of the uploads."""
 

@@ -184,7 +184,10 @@ def _warnings(metrics: Mapping[str, float]) -> list[str]:
     for name, value in metrics.items():
         exchange, _, quantity = name.rpartition("/")
         if quantity == "num_nonfinite" and value:
-            warnings.append(f"{exchange}: {value} clients left out, their results are not finite")
+            warnings.append(
+                f"{exchange}: {value} clients left out, for a result that is not finite, a "
+                "negative weight or a number of examples that their rows cannot hold"
+            )
         if quantity == "server_kept" and value:
             warnings.append(f"{exchange}: the server keeps its state, no sound update came")
     return warnings

@@ -1,0 +1,98 @@
+"""What blocks return, checked while they are traced."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.models.model import Mean
+from tff_pfl.templates import blocks, errors
+from tff_pfl.templates.exchange import ClientOutput
+
+COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
+_RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
+
+
+def checked_client_output(what: str, output: Any) -> ClientOutput:
+    """What client work returned, of tensors, with a float32 weight.
+
+    Args:
+        what: Names the exchange in errors.
+        output: What client work returned.
+
+    Raises:
+        ClientOutputError: If it is no `ClientOutput`, its weight no real scalar, or its metrics no
+            mapping from names to `Mean`s of real scalars.
+    """
+    if not isinstance(output, ClientOutput):
+        raise errors.ClientOutputError(
+            f"{what}: client_work returned {type(output).__name__}, not ClientOutput."
+        )
+    if not isinstance(output.metrics, Mapping):
+        raise errors.ClientOutputError(
+            f"{what}: ClientOutput.metrics must be a mapping from names to tff_pfl.models.Mean, "
+            f"found {type(output.metrics).__name__}."
+        )
+    for name, metric in output.metrics.items():
+        if not isinstance(name, str):
+            raise errors.ClientOutputError(
+                f"{what}: the name of a metric must be a string, found {name!r}."
+            )
+        if name in _RESERVED:
+            raise errors.ClientOutputError(
+                f"{what}: metric {name!r} has a name that the composer gives itself; "
+                f"these are {', '.join(_RESERVED)}."
+            )
+        if not isinstance(metric, Mean):
+            raise errors.ClientOutputError(
+                f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), "
+                f"found {type(metric).__name__}."
+            )
+        sums = Mean(*map(tf.convert_to_tensor, metric))
+        if not all(_is_real(sum_) and sum_.shape.rank == 0 for sum_ in sums):
+            raise errors.ClientOutputError(
+                f"{what}: metric {name!r} must have real scalars, found {blocks.type_of(sums)}."
+            )
+    weight = tf.convert_to_tensor(output.weight)
+    if weight.shape.rank != 0:
+        raise errors.ClientOutputError(
+            f"{what}: ClientOutput.weight must be a scalar, has shape {weight.shape}."
+        )
+    if not _is_real(weight):
+        raise errors.ClientOutputError(
+            f"{what}: ClientOutput.weight must be a real number, has type {weight.dtype.name}."
+        )
+    output = tf.nest.map_structure(tf.convert_to_tensor, output)
+    return output._replace(weight=tf.cast(weight, tf.float32))
+
+
+def check_server_metrics(what: str, metrics: Any) -> None:
+    """Checks what `finalize` measured; a mapping may hold further ones, lists and arrays.
+
+    Args:
+        what: Names the exchange in errors.
+        metrics: What `finalize` returned beside the server's state.
+
+    Raises:
+        ServerMetricsError: If it is no mapping from names to real numbers.
+    """
+    if not isinstance(metrics, Mapping):
+        raise errors.ServerMetricsError(
+            f"{what}: finalize must return metrics as a mapping from names to numbers, found "
+            f"{type(metrics).__name__}."
+        )
+    for name, metric in metrics.items():
+        if not isinstance(name, str):
+            raise errors.ServerMetricsError(
+                f"{what}: finalize: the name of a metric must be a string, found {name!r}."
+            )
+        for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
+            if not _is_real(leaf) and leaf.dtype != tf.bool:
+                raise errors.ServerMetricsError(
+                    f"{what}: finalize: metric {name!r} must be of real numbers, found "
+                    f"{leaf.dtype.name}."
+                )
+
+
+def _is_real(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_integer
