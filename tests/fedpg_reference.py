@@ -74,7 +74,7 @@ class FedPG:
         sufficient_decrease=1e-4,
     ):
         self.weights = np.asarray(weights, np.float64)
-        self.memory = {}
+        self.memory, self.seen = {}, set()
         self.models = {}
         self.round_num = 0
         self.rate, self.decay = rate, decay
@@ -94,9 +94,12 @@ class FedPG:
         assert live, "The pseudo-code skips a round without gradients."
         mu = np.mean([np.linalg.norm(g[i]) for i in live])
         scaled = {i: mu * g[i] / np.linalg.norm(g[i]) for i in live}
+        for i in cohort:
+            self.memory.pop(i, None)
         for i in live:
             self.memory[i] = self.round_num, g[i]
-        window = len(self.memory) / len(cohort)
+        self.seen |= set(live)
+        window = len(self.seen) / len(cohort)
         absent = [
             memory_g
             for j, (last, memory_g) in self.memory.items()

@@ -246,7 +246,7 @@ def test_properties_of_random_cohorts(fedpg):
         tiny = 1e-5 * np.linalg.norm(direction)
         assert np.all(gradients @ direction / norms < tiny)
         age = fedpg.expected.round_num - 1 - memory.rounds
-        window = len(fedpg.expected.memory) / len(cohort)
+        window = len(fedpg.expected.seen) / len(cohort)
         protected = (memory.client_ids >= 0) & ~np.isin(memory.client_ids, cohort)
         protected &= age <= window
         assert server["num_absent"] == protected.sum()
@@ -343,6 +343,24 @@ def test_a_client_that_is_done_is_dropped():
     assert_vector(plan.direction, without.direction)
     assert_vector(plan.gamma, [without.gamma[0], 0.0, without.gamma[1]])
     assert_vector(models[1], RATE * plan.direction)
+
+
+def test_a_client_that_is_done_leaves_the_memory():
+    """Its gradient of round 0 is no absent column of round 2: that of client 1 is the only one."""
+    federation = Federation(dim=3, num_clients=0)
+    for cohort, clients in (
+        ((0, 1), (G1, G2)),
+        ((0, 2), (((0, 0, 0), 0.5), G2)),
+        ((2, 3), (G3, G2)),
+    ):
+        weights = vector_of(federation.state.algorithm.weights)
+        for i, (gradient, loss) in zip(cohort, clients, strict=True):
+            federation.clients[i] = with_gradient(weights, gradient, loss)
+        output, expected = federation.next(cohort)
+        direction = federation.plan.direction
+    assert output.metrics["train"]["server"]["num_absent"] == 1
+    assert set(federation.expected.memory) == {1, 2, 3}
+    assert_vector(direction, expected.direction, 1e-4)
 
 
 def test_if_all_clients_are_done_nothing_moves():

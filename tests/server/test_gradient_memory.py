@@ -83,7 +83,9 @@ class TestSequencesOfCohorts:
                 for i, gradient in zip(ids[live], gradients[live], strict=True)
             }
             known = rounds_by_client(memory)
-            candidates = before | dict.fromkeys(ids[live], round_num)
+            done = set(ids[~live])
+            candidates = {i: last for i, last in before.items() if i not in done}
+            candidates |= dict.fromkeys(ids[live], round_num)
             assert known.items() <= candidates.items()
             newest_first = sorted(candidates.values(), reverse=True)
             assert sorted(known.values(), reverse=True) == newest_first[:size]
@@ -116,11 +118,22 @@ def test_of_a_cohort_that_is_too_large_as_many_are_remembered_as_there_is_room_f
     assert_gram_is_of_the_gradients(memory)
 
 
-def test_what_is_not_live_leaves_all_as_it_was():
+def test_a_client_that_is_not_live_leaves_the_memory():
     memory = after(3, [0, 1])
-    new, _ = traced(3)(memory, gradients_of(5, 6), np.array([0, 2], np.int32), np.zeros(2, bool), 9)
-    for actual, expected in zip(new, memory, strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    ids, live = np.array([2, 0], np.int32), np.array([False, False])
+    new, _ = traced(3)(memory, gradients_of(5, 6), ids, live, 9)
+    assert rounds_by_client(new) == {1: 0}
+    free = new.client_ids.numpy() < 0
+    np.testing.assert_array_equal(new.gradients.numpy()[free], np.zeros([2, NUM_WEIGHTS]))
+    assert_gram_is_of_the_gradients(new)
+
+
+def test_the_slot_of_a_client_that_left_is_free():
+    memory = after(2, [0, 1])
+    ids, live = np.array([1, 7], np.int32), np.array([False, True])
+    new, _ = traced(2)(memory, gradients_of(5, 6), ids, live, 1)
+    assert rounds_by_client(new) == {0: 0, 7: 1}
+    assert_gram_is_of_the_gradients(new)
 
 
 @pytest.mark.parametrize("live", [[True, False], [False, True]])

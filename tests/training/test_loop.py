@@ -212,7 +212,7 @@ def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
     process = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(learning_rate=1e30), seed=1)
     result = run(tmp_path, dataset, process, rounds=2)
     printed = capsys.readouterr().out
-    assert "round 1: train: 2 clients left out, their results are not finite" in printed
+    assert "round 1: train: 2 clients left out, for a result that is not finite" in printed
     assert "round 1: train: the server keeps its state, no sound update came" in printed
     assert [row["train/loss"] for row in read(tmp_path)] == ["nan", "nan"]
     assert np.isfinite(result.final.metrics["global/local_test/loss_mean"])

@@ -6,10 +6,12 @@ and the rate `eta`:
     down    w                                                                    (exchange "train")
     client  g_i = grad L_i(w), exact, over all examples; L_i
     up      g_i, L_i
-    server  drop gradients that are 0; scale the others to their mean norm mu
+    server  drop gradients that are 0, whose clients leave the memory; scale the others to their
+            mean norm mu
             Q = [ g_i online,  g_j of clients absent for at most tau rounds,  fairness gradient ]
             d = -sigma Q lambda*,  the min-norm point of the hull of Q, as long as the mean of the
             online gradients;  tau = clients ever seen / clients online
+            d = 0 and sigma = 0 if that point is not longer than 1e-6 mu
             gamma_i: how far client i may turn from d to its own -g_i without hurting another
             w <- w + eta d
     down    d, eta, gamma_i                                                (exchange "personalize")
@@ -21,9 +23,10 @@ sends `d` and a ladder of steps, each client returns its loss at each, and the s
 largest step at which every online loss and the fairness descend enough.
 
 Left open by the paper, with what its authors' code does as the default: `gradient`, `fair_from`,
-`rescale_with`, `gamma_mode`, `protect_absent`. Not of the paper: `memory_size` bounds what the
-server keeps, and `outlier_ratio` keeps single gradients of absurd length from setting `mu`, and
-with it the length of the step.
+`rescale_with`, `gamma_mode`, `protect_absent`. Not of the paper: the bound 1e-6, below which
+descent cannot be told from rounding; `memory_size` bounds what the server keeps; and
+`outlier_ratio` keeps single gradients of absurd length from setting `mu`, and with it the length of
+the step.
 """
 
 import functools

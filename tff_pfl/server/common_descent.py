@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from tff_pfl.server.min_norm import min_norm_weights
 
-STATIONARY = 1e-8  # the least norm of a direction, relative to that of the columns
+# The least norm of a direction, relative to that of the columns. Slopes are its square, those of a
+# direction that is rounded to float32 may differ by 1e-7 of it.
+STATIONARY = 1e-6
 _NO_FAIRNESS = 1e-12  # the least norm of the fairness gradient, likewise
 
 

@@ -169,9 +169,8 @@ class FedPGServer:
         norm, num_outliers = common_descent.common_norm(norms, live, self.outlier_ratio)
         fairness_gradient = common_descent.fairness_weights(uploads.loss, live)
         descent = self._descent(grams, live, absent, fairness_gradient, norm)
-        direction = -_combination(descent.online, uploads.gradient)
+        direction = gradient_memory.direction(descent, uploads.gradient, memory)
         if self._uses_memory:
-            direction -= _combination(descent.absent, memory.gradients)
             memory = gradient_memory.remember(
                 memory, uploads.gradient, grams, uploads.client_id, live, round_num
             )
@@ -266,11 +265,6 @@ class FedPGServer:
 def moved(weights, vector, step):
     """`weights + step * vector`, for a vector `[n]`."""
     return trees.add(weights, trees.scale(trees.from_vector(vector, weights), step))
-
-
-def _combination(coefficients, gradients):
-    """`sum_i coefficients_i gradients_i`, in one pass over the gradients."""
-    return tf.matmul(tf.cast(coefficients, tf.float32)[tf.newaxis], gradients)[0]
 
 
 def _count(condition):

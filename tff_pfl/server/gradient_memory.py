@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.server.common_descent import Grams
+from tff_pfl.server.common_descent import CommonDescent, Grams
 
 _BLOCK = 16384  # columns that are turned to float64 at a time
+_EXACT = 100.0  # sigma up to which float32 sums keep the descent along all gradients
 
 
 class GradientMemory(NamedTuple):
@@ -57,6 +58,8 @@ def remember(
 ) -> GradientMemory:
     """Takes in the gradients of a cohort, in the place of older ones of the same clients.
 
+    Clients of the cohort that are not live leave the memory.
+
     Args:
         memory: The memory before.
         gradients: float32 `[k, n]`.
@@ -66,6 +69,7 @@ def remember(
         round_num: int32 scalar, this round.
     """
     size = memory.client_ids.shape[0]
+    memory, grams = _forget(memory, grams, tf.boolean_mask(client_ids, ~live))
     match = _same(client_ids, memory.client_ids) & live[:, tf.newaxis]
     known = tf.reduce_any(match, axis=1)
     taken = tf.reduce_any(match, axis=0)
@@ -101,6 +105,21 @@ def remember(
     )
 
 
+def _forget(memory: GradientMemory, grams: Grams, client_ids):
+    """The memory without these clients, and the inner products with it."""
+    leaves = tf.reduce_any(_same(memory.client_ids, client_ids), axis=1)
+    slots = tf.where(leaves)
+    zeros = tf.zeros(tf.stack([tf.size(slots), memory.gradients.shape[1]]))
+    stays = tf.cast(~leaves, tf.float64)
+    forgotten = GradientMemory(
+        gradients=tf.tensor_scatter_nd_update(memory.gradients, slots, zeros),
+        gram=memory.gram * stays[:, tf.newaxis] * stays,
+        client_ids=tf.where(leaves, -1, memory.client_ids),
+        rounds=tf.where(leaves, -1, memory.rounds),
+    )
+    return forgotten, grams._replace(cross=grams.cross * stays, absent=forgotten.gram)
+
+
 def gram_matrices(gradients, memory: GradientMemory) -> Grams:
     """Inner products of float32 vectors in float64, of which a block of columns is made at a time.
 
@@ -127,6 +146,45 @@ def gram_matrices(gradients, memory: GradientMemory) -> Grams:
         parallel_iterations=2,
     )
     return Grams(gram, cross, memory.gram)
+
+
+def direction(descent: CommonDescent, gradients, memory: GradientMemory) -> tf.Tensor:
+    """`d` of a `CommonDescent`, float32 `[n]`.
+
+    Of the sum of gradients times coefficients, most cancels where `sigma` is large: in float32,
+    some `sigma 2^-24` of `d` would be lost, whose slopes are `1 / sigma` of it or less. There it is
+    summed in float64, a block of columns at a time.
+
+    Args:
+        descent: Of these gradients and the memory.
+        gradients: float32 `[k, n]`.
+        memory: Before these gradients are remembered.
+    """
+    terms = (descent.online, gradients), (descent.absent, memory.gradients)
+    num_weights = gradients.shape[1]
+
+    def combination(dtype, columns=slice(None)):
+        return -tf.add_n(
+            tf.matmul(tf.cast(coefficients, dtype)[tf.newaxis], tf.cast(rows[:, columns], dtype))[0]
+            for coefficients, rows in terms
+        )
+
+    def add_block(start, blocks):
+        block = tf.cast(combination(tf.float64, slice(start, start + _BLOCK)), tf.float32)
+        return start + _BLOCK, blocks.write(blocks.size(), block)
+
+    def in_float64():
+        blocks = tf.TensorArray(tf.float32, 0, dynamic_size=True, infer_shape=False)
+        _, blocks = tf.while_loop(
+            lambda start, _: start < num_weights,
+            add_block,
+            (tf.constant(0), blocks),
+            parallel_iterations=2,
+        )
+        return tf.ensure_shape(blocks.concat(), [num_weights])
+
+    is_exact = descent.sigma <= _EXACT
+    return tf.cond(is_exact, lambda: combination(tf.float32), in_float64)
 
 
 def _same(ids, other_ids):
