@@ -57,14 +57,17 @@ def test_every_epoch_visits_each_example_once(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_drop_remainder_leaves_out_partial_batches_only(size):
-    count, labels, _, _ = scan(make_examples(size), 8, epochs=2, drop_remainder=True)
-    assert count == 2 * (size // 3)
+@pytest.mark.parametrize("padding", [0, 4])
+def test_drop_remainder_leaves_out_what_is_beyond_full_batches(size, padding):
+    examples = make_examples(size, size + padding)
+    count, labels, _, _ = scan(examples, 12, epochs=2, drop_remainder=True)
+    kept = size // 3 * 3 or size  # a client with less than a batch has that as its batch
+    assert count == 2 * -(-kept // 3)
     visited = epochs_of(labels, count, 2)
     for epoch in visited:
-        assert len(set(epoch)) == len(epoch) == size // 3 * 3
+        assert len(set(epoch)) == len(epoch) == kept
     full = epochs_of(*reversed(scan(make_examples(size), 8, epochs=2)[:2]), 2)
-    assert visited == [epoch[: size // 3 * 3] for epoch in full]
+    assert visited == [epoch[:kept] for epoch in full]
 
 
 @pytest.mark.parametrize("capacity", [4, 5, 7, 20])

@@ -116,9 +116,15 @@ class TestSteps:
             train(dataclasses.replace(FRESH, steps=1), size=5, capacity=5, epochs=2), by_epochs
         )
 
-    def test_a_client_without_a_batch_does_none(self):
-        for local, size in ((FRESH, 0), (dataclasses.replace(FRESH, drop_remainder=True), 1)):
-            assert_equal(train(local, size=size, capacity=3, steps=2).weights, START)
+    def test_a_client_without_examples_does_none(self):
+        for local in (FRESH, dataclasses.replace(FRESH, drop_remainder=True)):
+            assert_equal(train(local, size=0, capacity=3, steps=2).weights, START)
+
+    def test_a_client_with_less_than_a_batch_does_them_on_what_there_is(self):
+        dropping = dataclasses.replace(FRESH, drop_remainder=True)
+        expected = train(FRESH, size=1, capacity=1, steps=2)
+        assert expected.totals["loss"].count == 2
+        assert_equal(train(dropping, size=1, capacity=3, steps=2), expected)
 
 
 def test_a_gradient_is_clipped_before_weight_decay():

@@ -36,8 +36,8 @@ def scan_batches(
         batch_size: Rows of a batch. The last batch of an epoch may be partial: its surplus rows
             have weight 0.
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
-        drop_remainder: Whether to leave out the last batch of an epoch if it is partial. A client
-            with fewer examples than `batch_size` then does not train at all.
+        drop_remainder: Whether to leave out the last batch of an epoch if it is partial, unless it
+            is the only one: a client with fewer examples than `batch_size` has them as its batch.
 
     Returns:
         The final `carry`.
@@ -82,8 +82,10 @@ def scan_batches(
             weight=tf.cast(is_example, tf.float32),
             seed=tf.zeros([2], tf.int32) if seed is None else batch_seed(epoch, index),
         )
-        last = offset + batch_size - 1 if drop_remainder else offset
-        return i + 1, trees.select(last < examples.size, step(carry, batch), carry)
+        is_visited = offset < examples.size
+        if drop_remainder:
+            is_visited &= (offset + batch_size <= examples.size) | tf.equal(index, 0)
+        return i + 1, trees.select(is_visited, step(carry, batch), carry)
 
     _, carry = tf.while_loop(lambda i, _: i < end, masked_step, (tf.constant(0), carry))
     return carry

@@ -54,7 +54,7 @@ class LocalSGD:
         learning_rate_decay: Factor per round; 1 keeps the rate.
         weight_decay: `wd` above.
         clip_norm: The longest that the gradient may be; longer ones are shortened to it.
-        drop_remainder: Whether partial batches are left out.
+        drop_remainder: Whether partial batches are left out, other than a client's only one.
         persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
             algorithm keeps its state, although the weights may be others by then: as in PGFed's
             code.

@@ -84,7 +84,7 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
     config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
-    config.local.drop_remainder = False  # leave out the partial batch of an epoch
+    config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
     config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
 
     config.evaluation = ml_collections.ConfigDict()
