@@ -70,6 +70,8 @@ def get_config(choice: str = ""):
     config.local.batch_size = 64
     config.evaluation.every = 5
     config.evaluation.fine_tune_epochs = 5
+    # Not the rate of training: at one as large as pFedMB's branches need, some models diverge.
+    config.evaluation.fine_tune_learning_rate = 0.03
     if algorithm == "pfedmb":
         config.algorithm.branches = 5
         config.algorithm.shared_alpha = partition == "pairs"

@@ -140,6 +140,18 @@ ROUNDS = {
         {"momentum": 0.5, "rate": 0.2, "embedding_rate": 0.3},
         {"weight_decay": 0.1, "clip_norm": 0.5, "rho": 0.4, "layer_wise": True},
     ),
+    "the authors' trainer": (
+        build_pfedhn,
+        {"embedding_momentum": 0.9, "clip_jointly": True, "server_clip_norm": 0.5},
+        Hypernetwork(MODEL, 2, (6, 6, 6, 6)),
+        {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
+        {
+            "weight_decay": 0.001,
+            "clip_norm": 0.5,
+            "embedding_momentum": 0.9,
+            "clip_jointly": True,
+        },
+    ),
     "pfedhn_pc": (
         build_pfedhn_pc,
         {

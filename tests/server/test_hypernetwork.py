@@ -67,6 +67,8 @@ class NumPyServer:
         clip_norm=np.inf,
         rho=0.0,
         layer_wise=False,
+        embedding_momentum=0.0,
+        clip_jointly=False,
     ):
         self.jacobians = linear_jacobians if hypernetwork is LINEAR else mlp_jacobians
         self.phi = np.float64(trees.to_vector(state.phi))
@@ -75,6 +77,8 @@ class NumPyServer:
         self.momentum, self.embedding_rate = momentum, embedding_learning_rate
         self.weight_decay, self.clip_norm = weight_decay, clip_norm
         self.rho, self.layer_wise = rho, layer_wise
+        self.embedding_momentum, self.clip_jointly = embedding_momentum, clip_jointly
+        self.velocities = 0.0 * self.embeddings
         layers = enumerate(state.phi.values())
         of = [tf.nest.map_structure(lambda w: tf.fill(w.shape, i), layer) for i, layer in layers]  # noqa: B023
         self.layer_of_weight = np.array(trees.to_vector(dict(zip(state.phi, of, strict=True))))
@@ -104,13 +108,22 @@ class NumPyServer:
         first, _ = self.gradients(self.phi, cohort, changes)
         perturbed = self.phi + self.perturbation(first)
         gradient, of_embeddings = self.gradients(perturbed, cohort, changes)
-        step = self.clip(gradient) + self.weight_decay * self.phi
+        norm = np.linalg.norm(gradient)
+        if self.clip_jointly:
+            everything = self.clip(np.concatenate([gradient, *of_embeddings]))
+            gradient, of_embeddings = np.split(everything, [len(gradient)])
+            of_embeddings = of_embeddings.reshape(len(cohort), -1)
+        else:
+            gradient, of_embeddings = self.clip(gradient), list(map(self.clip, of_embeddings))
+        step = gradient + self.weight_decay * self.phi
         self.velocity = self.momentum * self.velocity + step
         self.phi = self.phi - RATE * self.velocity
-        for i, of_embedding in zip(cohort, of_embeddings, strict=True):
-            step = self.clip(of_embedding) + self.weight_decay * self.embeddings[i]
-            self.embeddings[i] -= self.embedding_rate * step
-        return np.linalg.norm(first), np.linalg.norm(gradient)
+        gradients = dict(zip(cohort, of_embeddings, strict=True))
+        for i in range(N) if self.embedding_momentum else cohort:
+            step = gradients.get(i, 0.0) + self.weight_decay * self.embeddings[i]
+            self.velocities[i] = self.embedding_momentum * self.velocities[i] + step
+            self.embeddings[i] -= self.embedding_rate * self.velocities[i]
+        return np.linalg.norm(first), norm
 
 
 def linear_jacobians(phi, v):
@@ -153,6 +166,15 @@ def traced_mlp_jacobians(phi, v):
             "rho": 0.9,
             "layer_wise": True,
         },
+        {
+            "momentum": 0.9,
+            "embedding_momentum": 0.9,
+            "weight_decay": 0.1,
+            "clip_norm": 0.3,
+            "clip_jointly": True,
+        },
+        {"embedding_momentum": 0.5, "rho": 0.9},
+        {"clip_norm": 0.3, "clip_jointly": True},
     ],
     ids=str,
 )
@@ -168,7 +190,8 @@ def test_rounds_are_those_of_numpy(hypernetwork, options):
         first, second = expected.next(cohort, round_num)
         assert_close(trees.to_vector(state.phi), expected.phi)
         assert_close(state.embeddings, expected.embeddings)
-        assert_equal(tf.gather(state.embeddings, absent), before)
+        if "embedding_momentum" not in options:
+            assert_equal(tf.gather(state.embeddings, absent), before)
         assert_close(metrics["gradient_norm"], first)
         assert ("perturbed_gradient_norm" in metrics) == ("rho" in options)
         if "rho" in options:
@@ -191,6 +214,24 @@ def test_an_embedding_is_clipped_by_itself():
     shortened = np.linalg.norm(clipped.embeddings - state.embeddings, axis=1)[:3] / EMBEDDING_RATE
     assert_close(shortened, np.minimum(lengths, limit))
     assert lengths.max() > 1.1 * limit
+
+
+def test_joint_clipping_shortens_all_gradients_by_one_factor():
+    server = server_of(LINEAR)
+    state = start(server)
+    free, metrics = finalize(server, state, (0, 1, 2))
+    moved = np.linalg.norm(free.embeddings - state.embeddings) / EMBEDDING_RATE
+    norm = float(np.hypot(metrics["gradient_norm"], moved))
+    clipped, _ = finalize(
+        server_of(LINEAR, clip_norm=norm / 2, clip_jointly=True), state, (0, 1, 2)
+    )
+    for before, after, half in zip(
+        (state.phi, state.embeddings),
+        (free.phi, free.embeddings),
+        (clipped.phi, clipped.embeddings),
+        strict=True,
+    ):
+        assert_close(trees.subtract(half, before), trees.scale(trees.subtract(after, before), 0.5))
 
 
 def test_own_weights_are_generated_of_the_own_embedding():

@@ -182,3 +182,12 @@ def test_no_comparison_is_taken_unasked(comparisons):
     for kind, listed in zip(kinds, lists, strict=True):
         assert listed.startswith(f"  {kind}: ")
     assert "fedavg, " in lists[-1]
+
+
+@pytest.mark.parametrize("method", ["pfedmb", "pfedmb_unweighted", "fedavg"])
+def test_models_of_pfedmb_are_fine_tuned_at_a_rate_of_their_own(method):
+    config = pfedmb.get_config(f"two_classes,15,{method}")
+    config.local.learning_rate = 0.5
+    check_config(config)
+    assert config.evaluation.fine_tune_epochs == 5
+    assert config.evaluation.fine_tune_learning_rate == 0.03

@@ -60,7 +60,7 @@ OF_ALGORITHMS = {
     "least 1 or inf": "outlier_ratio",
     "unit": "self_weight exploration min_share gamma sufficient_decrease",
     "inside unit": "validation_share",
-    "below 1": "server_momentum",
+    "below 1": "server_momentum embedding_momentum",
     "ids": "fixed_clusters",
 }
 # pFedMe's `beta` is the length of a step, PGFed's the weight of what was.

@@ -18,6 +18,11 @@ weights. There is no global model.
 Squared distances grow with the number of weights: with most networks and a fixed sigma all `xi_ij`
 vanish, and FedAMP is Local. `distance_scale` measures them in another unit.
 
+With start="own" and the defaults, neither FedAMP nor HeurFedAMP mixes much: each step of local
+training goes a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 steps at `eta` = 0.1,
+0.05 %. A comparison tunes `lambda_ / alpha`, whose product with the learning rate should stay below
+1, or starts from `u_i`: start="mixture".
+
 lambda = 0 (and start="own"): Local, but for the order of batches.
 """
 

@@ -57,6 +57,7 @@ class OwnLayers(NamedTuple):
 
 
 @takes(
+    embedding_momentum=up_to(0, 1),
     hidden_width=whole(1),
     hidden_layers=whole(0),
     embedding_dim=whole(1),
@@ -84,6 +85,8 @@ def build_pfedhn(
     server_weight_decay: float = 0.001,
     server_clip_norm: float | None = 50.0,
     embedding_learning_rate: float | None = None,
+    embedding_momentum: float = 0.0,
+    clip_jointly: bool = False,
     rho: float = 0.0,
     layer_wise: bool = False,
     seed: int = 0,
@@ -92,7 +95,8 @@ def build_pfedhn(
 
     The authors of pFedHN take one client a round and train 50 steps (`config.local.steps`) with
     gradients clipped to 50, momentum 0.9 and weight decay 5e-5; the defaults of the server's part
-    are theirs. PLGU has 3 dense layers: `hidden_layers=3`.
+    are theirs, but for two: their trainer has `embedding_momentum=0.9` and `clip_jointly=True`.
+    PLGU has 3 dense layers: `hidden_layers=3`.
 
     Args:
         model: The model, of weights `W`.
@@ -114,6 +118,10 @@ def build_pfedhn(
         server_clip_norm: The longest that the hypernetwork's gradient, and that of an embedding,
             may be; `None` for no limit.
         embedding_learning_rate: Default that of the hypernetwork; 0 keeps the embeddings.
+        embedding_momentum: In [0, 1); with it the embeddings of absent clients move too, along
+            their velocity and by weight decay. 0: only those of clients that take part do.
+        clip_jointly: Whether `server_clip_norm` limits the gradients of the hypernetwork and of the
+            embeddings as one vector.
         rho: Radius of PLGU-GHN's perturbation; 0 for pFedHN.
         layer_wise: Whether the perturbation, if there is one, weighs the hypernetwork's layers as
             LWSAM does.
@@ -142,6 +150,8 @@ def build_pfedhn(
         clip_norm=server_clip_norm,
         rho=rho,
         layer_wise=layer_wise,
+        clip_jointly=clip_jointly,
+        embedding_momentum=embedding_momentum,
     )
 
     def initial_embeddings():

@@ -18,11 +18,13 @@ class HypernetworkState(NamedTuple):
         phi: The weights of the hypernetwork.
         embeddings: float32 `[num_clients, e]`, `v`.
         optimizer: State of the optimizer of `phi`.
+        velocities: float32 `[num_clients, e]`, of the embeddings, if they have momentum; else `()`.
     """
 
     phi: Any
     embeddings: Any
     optimizer: Any
+    velocities: Any = ()
 
 
 class OwnChange(NamedTuple):
@@ -46,7 +48,10 @@ class HypernetworkServer:
         phi <- a step of the optimizer along  clip(g~) + weight_decay phi
         v_i <- v_i - eta_v (clip(-J_v h(v_i; phi + eps)^T Delta_i) + weight_decay v_i),  i in S
 
-    An embedding moves only when its client takes part, and has no momentum.
+    An embedding moves only when its client takes part. With `embedding_momentum`, as the authors'
+    trainer has it, those of all clients move: by `- eta_v` times their velocity
+
+        u_i <- embedding_momentum u_i + (the gradient above, 0 of who is absent) + weight_decay v_i
 
     Attributes:
         hypernetwork: `h`.
@@ -55,6 +60,9 @@ class HypernetworkServer:
         weight_decay: Of `phi`, and of the embeddings of those who take part.
         clip_norm: The longest that the gradient of `phi`, and that of one embedding, may be;
             `None` for no limit.
+        clip_jointly: Whether that is the longest that the gradients of `phi` and of the cohort's
+            embeddings may be as one vector, as in the authors' trainer.
+        embedding_momentum: Of the embeddings; 0 for none.
         rho: Radius of the perturbation; 0 is pFedHN.
         layer_wise: Whether `xi` are the scores of the hypernetwork's layers by `g`, instead of 1.
     """
@@ -66,11 +74,15 @@ class HypernetworkServer:
     clip_norm: float | None = None
     rho: float = 0.0
     layer_wise: bool = False
+    clip_jointly: bool = False
+    embedding_momentum: float = 0.0
 
     def init(self, embeddings: tf.Tensor, seed: int) -> HypernetworkState:
         """The state before the first round, from the initial embeddings."""
         phi = self.hypernetwork.init(seed)
-        return HypernetworkState(phi, embeddings, self.optimizer.initialize(trees.specs(phi)))
+        optimizer = self.optimizer.initialize(trees.specs(phi))
+        velocities = tf.zeros_like(embeddings) if self.embedding_momentum else ()
+        return HypernetworkState(phi, embeddings, optimizer, velocities)
 
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """The weights that are generated for a client."""
@@ -97,16 +109,30 @@ class HypernetworkServer:
             gradients = self._gradients(trees.add(server.phi, eps), embeddings, changes)
             metrics["perturbed_gradient_norm"] = trees.norm(gradients[0])
         gradient, embedding_gradients = gradients
-        if self.clip_norm is not None:
+        if self.clip_norm is not None and self.clip_jointly:
+            both = trees.clip((gradient, embedding_gradients), self.clip_norm)
+            gradient, embedding_gradients = both
+        elif self.clip_norm is not None:
             gradient = trees.clip(gradient, self.clip_norm)
             embedding_gradients = tf.clip_by_norm(embedding_gradients, self.clip_norm, axes=[1])
         if self.weight_decay:
             gradient = trees.add(gradient, trees.scale(server.phi, self.weight_decay))
-            embedding_gradients += self.weight_decay * embeddings
         optimizer, phi = self.optimizer.next(server.optimizer, server.phi, gradient)
-        moved = embeddings - self.embedding_learning_rate * embedding_gradients
-        table = trees.put_rows(server.embeddings, ids, moved)
-        return HypernetworkState(phi, table, optimizer), metrics
+        table, velocities = self._moved(server, ids, embedding_gradients)
+        return HypernetworkState(phi, table, optimizer, velocities), metrics
+
+    def _moved(self, server, ids, gradients):
+        """All embeddings after a step, and their velocities."""
+        if self.embedding_momentum:
+            velocities = self.embedding_momentum * server.velocities
+            velocities += self.weight_decay * server.embeddings
+            velocities = tf.tensor_scatter_nd_add(velocities, ids[:, tf.newaxis], gradients)
+            return server.embeddings - self.embedding_learning_rate * velocities, velocities
+        embeddings = tf.gather(server.embeddings, ids)
+        if self.weight_decay:
+            gradients += self.weight_decay * embeddings
+        moved = embeddings - self.embedding_learning_rate * gradients
+        return trees.put_rows(server.embeddings, ids, moved), ()
 
     def _gradients(self, phi, embeddings, changes):
         """`g` at `phi`, and that of each embedding."""
