@@ -62,7 +62,7 @@ def test_a_data_set_that_is_nowhere(tmp_path, monkeypatch):
         raise ConnectionError("no network")
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", offline)
-    message = rf"'cifar100' is not prepared in {tmp_path}.*no network.*data_dir.*TFDS_DATA_DIR"
+    message = rf"'cifar100' is not prepared in {tmp_path}.*no network.*config.data.data_dir.*TFDS_"
     with pytest.raises(DataNotFoundError, match=message) as info:
         sources.load("cifar100", tmp_path)
     assert isinstance(info.value.__cause__, ConnectionError)

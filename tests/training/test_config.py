@@ -1,6 +1,7 @@
 import functools
 import importlib
 import pathlib
+import re
 
 import ml_collections
 import numpy as np
@@ -18,6 +19,8 @@ from tff_pfl.training import (
     default_config,
     with_algorithm,
 )
+from tff_pfl.training.config import check_split
+from tff_pfl.training.run_directory import flatten
 
 CONFIGS = sorted(
     path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
@@ -220,6 +223,50 @@ def test_a_split_without_examples():
     config.evaluation.split = "validation"
     with pytest.raises(ConfigError, match="no client has validation examples"):
         build_dataset(config)
+
+
+KEYS = {key.rpartition(".")[2] for key in flatten(default_config().to_dict(), ".")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dirichlet": {"min_examples": 290}}, "No draw .* Lower min_examples or num_clients, or"),
+        ({"dirichlet": {"min_examples": 400}}, "Lower min_examples to at most 299, or num_clients"),
+        (
+            {"partitioner": "classes_per_client", "classes_per_client": {"classes": 11}},
+            "classes must be within 1..10",
+        ),
+        ({"merge": False, "num_validation": 5000}, "num_validation must be within"),
+    ],
+)
+def test_advice_names_keys_of_the_config(changes, message):
+    """A user of the command line has no other arguments."""
+    config = small()
+    config.data.update(changes)
+    with pytest.raises(ConfigError, match=message) as raised:
+        build_dataset(config)
+    named = set(re.findall(r"[a-z]+(?:_[a-z]+)+", str(raised.value).replace("data set", "")))
+    assert named <= KEYS
+
+
+def test_advice_for_a_run_that_is_finished_can_be_followed():
+    """`evaluate.py --split=validation` cannot change how the run's data were distributed."""
+    dataset = build_dataset(small())
+    with pytest.raises(ConfigError, match="no client has validation examples.*Before a run"):
+        check_split(dataset, "validation")
+
+
+def test_the_advice_to_choose_another_config_is_taken_by_it():
+    for algorithm in algorithms.ALGORITHMS:
+        config = default_config(algorithm)
+        with config.unlocked():
+            config.algorithm.whatever = 1
+        with pytest.raises(ConfigError) as raised:
+            check_config(config)
+        (name, choice) = re.search(r"--config=configs/(\w+).py:(\w+)", str(raised.value)).groups()
+        chosen = importlib.import_module(f"configs.{name}").get_config(choice)
+        assert chosen.algorithm.name == algorithm
 
 
 def test_attackers_that_are_no_clients():

@@ -124,8 +124,9 @@ def _tfds(name, data_dir):
         except Exception as error:  # TFDS lets errors of every library below it through
             raise DataNotFoundError(
                 f"Data set {name!r} is not prepared in {builder.data_dir}, and downloading it "
-                f"failed ({type(error).__name__}: {error}). Pass data_dir or set {_ENVIRONMENT} "
-                f"to a folder that holds {name}/{builder.version}, or use a machine with a network."
+                f"failed ({type(error).__name__}: {error}). Set data_dir (config.data.data_dir) or "
+                f"{_ENVIRONMENT} to a folder that holds {name}/{builder.version}, or use a machine "
+                "with a network."
             ) from error
     (x_train, y_train), (x_test, y_test) = tfds.as_numpy(
         builder.as_dataset(split=["train", "test"], batch_size=-1, as_supervised=True)
@@ -178,9 +179,9 @@ def _tiny_imagenet(name, data_dir):
         )
         raise DataNotFoundError(
             f"Data set {name!r} was not found: {looked}. It is not downloaded: get its archive, "
-            f"tiny-imagenet-200.zip, unpack it, and pass as data_dir or set {_ENVIRONMENT} to the "
-            "folder that then holds tiny-imagenet-200, with wnids.txt, train/ID/images/*.JPEG, "
-            "val/images/*.JPEG and val/val_annotations.txt."
+            "tiny-imagenet-200.zip, unpack it, and set data_dir (config.data.data_dir) or "
+            f"{_ENVIRONMENT} to the folder that then holds tiny-imagenet-200, with wnids.txt, "
+            "train/ID/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt."
         )
     return LabelledImages(name, *read_tiny_imagenet(folder))
 
@@ -192,9 +193,9 @@ def _fetch(name, load_data, data_dir):
     except Exception as error:  # of the network, of the archive, of the data base
         raise DataNotFoundError(
             f"Data set {name!r} is not in {data_dir or 'the default cache folder of TFF, ~/.tff'}, "
-            f"and downloading it failed ({type(error).__name__}: {error}). Pass as data_dir a "
-            "folder that holds TFF's .sqlite file, or use a machine with a network; a file that "
-            "an interrupted download left there must be deleted first."
+            f"and downloading it failed ({type(error).__name__}: {error}). Set data_dir "
+            "(config.data.data_dir) to a folder that holds TFF's .sqlite file, or use a machine "
+            "with a network; a file that an interrupted download left there must be deleted first."
         ) from error
 
 

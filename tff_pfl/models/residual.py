@@ -150,8 +150,8 @@ def _norm(x, groups, name):
     if height == width == 1 and groups == channels:
         raise ValueError(
             f"Layer {name!r} would normalise each value by itself, which leaves 0: its images are "
-            f"1x1, with {channels} channels in {groups} groups. Use larger images, more channels "
-            "or fewer groups."
+            f"1x1, with {channels} channels in {groups} groups. Larger images, more channels or "
+            "smaller `groups` leave more of them in a group."
         )
     return tf.keras.layers.GroupNormalization(groups, epsilon=1e-5, name=name)(x)
 

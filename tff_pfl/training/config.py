@@ -188,7 +188,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         chosen,
         algorithms.hyperparameters(name),
         error=ConfigError,
-        tip=f"Choose an algorithm with its hyper-parameters by --config=FILE.py:{name}.",
+        tip=f"They come with the algorithm, as in --config=configs/digits.py:{name}.",
     )
     check_names("model", [config.model.name], models.ZOO, error=ConfigError)
     check_names("optimizer", [config.local.optimizer], OPTIMIZERS, error=ConfigError)
@@ -277,8 +277,9 @@ def check_split(dataset: data.FederatedDataset, split: str) -> None:
     """
     if not dataset.sizes(split).any():
         raise ConfigError(
-            f"The split to evaluate on is {split!r}, but no client has {split} examples. Give them "
-            "some by config.data.fractions, or without merge by config.data.num_validation."
+            f"The split to evaluate on is {split!r}, but no client has {split} examples. Before "
+            "a run, config.data.fractions, or without merge config.data.num_validation, gives them "
+            "some."
         )
 
 
