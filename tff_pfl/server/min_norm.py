@@ -13,6 +13,10 @@ outside of the convex hull, to the first face on the way there, which drops a co
 column that the point can be improved by, until there is none. The minimiser of an affine hull is
 `M^-1 1 / (1^T M^-1 1)` with `M = P + 1 1^T`, restricted to the set. Its inverse is changed by a
 matrix of rank one when a column comes or goes: k^2 operations a step, all of a fixed shape.
+
+Where columns are nearly dependent, rounding may end that too early. Then all is done once more with
+inverses that are found anew, k^3 operations a step, and a column that cannot be told from a
+combination of the set's takes the place of one of them.
 """
 
 from typing import Any, NamedTuple
@@ -23,6 +27,7 @@ import tensorflow_federated as tff
 
 _ROUNDING = 1e-13  # of inner products, relative to the norms of their factors
 _DEPENDENT = 1e-11  # squared distance from the span of the others, relative to the squared norm
+_NO_PART = 1e-6  # the least part that a column has in a combination in which it can be replaced
 _STEPS_PER_COLUMN = 20  # far above what is needed; the bound that a loop needs to end
 
 
@@ -40,6 +45,26 @@ class _Hull(NamedTuple):
     shifted: Any
     norms: Any
     valid: Any
+
+
+class _Move(NamedTuple):
+    """What a step of the search is to do: drop a column, take one in, or nothing.
+
+    Attributes:
+        target: float64 `[k]`, the minimiser of the set's affine hull.
+        on_face: float64 `[k]`, the point on the way there where the first weight is 0.
+        leaving: int32 scalar, the column whose weight that is.
+        entering: int32 scalar, the column that improves the target most.
+        is_outside: bool scalar, whether the target lies outside of the hull.
+        done: bool scalar, whether it is in the hull, and nothing improves it.
+    """
+
+    target: Any
+    on_face: Any
+    leaving: Any
+    entering: Any
+    is_outside: Any
+    done: Any
 
 
 class _Search(NamedTuple):
@@ -71,8 +96,10 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
 
     Columns may be zero, equal, dependent, opposite, and of very different norms; there may be more
     of them than dimensions. The result is a convex combination, and its point is no longer than the
-    shortest column, in any case; it is the shortest up to what inner products tell in float64,
-    some 1e-8 of the longest column of its set. It can be vectorized, and compiled for a fixed `k`.
+    shortest column, in any case. It is the shortest up to 1e-8 of the longest column of its set;
+    but up to 1e-5 of it if the shortest point itself is not longer than 1e-4 of it: inner products
+    in float64, in which lengths are squared, tell no more. It can be vectorized, and compiled for a
+    fixed `k`.
 
     Args:
         gram: `[k, k]`, the inner products of the columns, finite; symmetric up to rounding.
@@ -108,13 +135,13 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
         squared_norm=tf.constant(np.inf, tf.float64),
     )
 
-    bound = _STEPS_PER_COLUMN * (num_columns + 5)
-    (end,) = tf.while_loop(
-        lambda search: ~search.done & (search.step < bound),
-        lambda search: (_step(hull, search),),
-        (start,),
+    fast = _search(hull, start, _change)
+    best = tf.cond(
+        _is_improvable(hull, fast.best),
+        lambda: _search(hull, start, _careful_change).best,
+        lambda: fast.best,
     )
-    weights = tf.maximum(end.best, 0.0)
+    weights = tf.maximum(best, 0.0)
     return weights / tf.maximum(tf.reduce_sum(weights), 1e-300)
 
 
@@ -130,7 +157,18 @@ def min_norm_computation(num_columns: int | None = None) -> tff.Computation:
     )
 
 
-def _step(hull: _Hull, search: _Search) -> _Search:
+def _search(hull: _Hull, start: _Search, change) -> _Search:
+    """The end of the search, of steps that change the set and its inverse by `change`."""
+    bound = _STEPS_PER_COLUMN * (tf.size(start.weights) + 5)
+    (end,) = tf.while_loop(
+        lambda search: ~search.done & (search.step < bound),
+        lambda search: (_step(hull, search, change),),
+        (start,),
+    )
+    return end
+
+
+def _step(hull: _Hull, search: _Search, change) -> _Search:
     """A column leaves the set, or one comes, or the search is done."""
     zero = tf.constant(0.0, tf.float64)
     target = _affine_minimiser(hull, search)
@@ -142,7 +180,6 @@ def _step(hull: _Hull, search: _Search) -> _Search:
     leaving = tf.argmin(lengths, output_type=tf.int32)
     length = tf.clip_by_value(tf.gather(lengths, leaving), 0.0, 1.0)
     on_face = tf.maximum(search.weights + length * (target - search.weights), zero)
-    leaves = is_outside & _one_hot(leaving, search.chosen)
 
     # At the target: which column can improve it most?
     violation, squared_norm = _violation(hull, search, target)
@@ -152,38 +189,90 @@ def _step(hull: _Hull, search: _Search) -> _Search:
     goes_on = is_best | tf.reduce_any(search.blocked)
     done = ~is_outside & ~(goes_on & (tf.gather(violation, entering) > 0.0))
 
-    # The inverse without the one column or with the other: a change of rank one.
-    without = tf.gather(search.inverse, leaving)
-    with_it, rest, is_independent = _bordering(hull, search, entering)
-    enters = ~is_outside & ~done & is_independent
-    enter = _one_hot(entering, search.chosen)
-    change = tf.where(is_outside, without, with_it - tf.cast(enter, tf.float64))
-    factor = tf.where(
-        is_outside, -1.0 / _nonzero(tf.gather(without, leaving)), 1.0 / _nonzero(rest)
-    )
-    factor = tf.where(is_outside | enters, factor, zero)
-    # On the diagonal: 1 outside of the set.
-    outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
-    inverse = search.inverse + factor * change[:, tf.newaxis] * change
-    inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
+    move = _Move(target, on_face, leaving, entering, is_outside, done)
+    weights, chosen, inverse, blocked = change(hull, search, move)
     return _Search(
         step=search.step + 1,
         done=done,
-        weights=tf.where(is_outside, tf.where(leaves, zero, on_face), target),
-        chosen=(search.chosen & ~leaves) | (enters & enter),
+        weights=weights,
+        chosen=chosen,
         inverse=inverse,
-        blocked=~(is_outside | enters) & (search.blocked | (~done & enter)),
+        blocked=blocked,
         best=tf.where(is_best, target, search.best),
         squared_norm=tf.where(is_best, squared_norm, search.squared_norm),
     )
 
 
+def _change(hull, search, move):
+    """Weights, set, inverse and blocked columns after a move: a change of rank one."""
+    zero = tf.constant(0.0, tf.float64)
+    leaves = move.is_outside & _one_hot(move.leaving, search.chosen)
+    without = tf.gather(search.inverse, move.leaving)
+    with_it, rest, is_independent = _bordering(hull, search, move.entering)
+    enters = ~move.is_outside & ~move.done & is_independent
+    enter = _one_hot(move.entering, search.chosen)
+    change = tf.where(move.is_outside, without, with_it - tf.cast(enter, tf.float64))
+    factor = tf.where(
+        move.is_outside, -1.0 / _nonzero(tf.gather(without, move.leaving)), 1.0 / _nonzero(rest)
+    )
+    factor = tf.where(move.is_outside | enters, factor, zero)
+    # On the diagonal: 1 outside of the set.
+    outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
+    inverse = search.inverse + factor * change[:, tf.newaxis] * change
+    inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
+    weights = tf.where(move.is_outside, tf.where(leaves, zero, move.on_face), move.target)
+    chosen = (search.chosen & ~leaves) | (enters & enter)
+    blocked = ~(move.is_outside | enters) & (search.blocked | (~move.done & enter))
+    return weights, chosen, inverse, blocked
+
+
+def _careful_change(hull, search, move):
+    """The same, with an inverse that is found anew; a column may take the place of another."""
+    zero = tf.constant(0.0, tf.float64)
+    enter = _one_hot(move.entering, search.chosen)
+    combination, _, is_independent = _bordering(hull, search, move.entering, corrections=2)
+    is_part = search.chosen & (combination > _NO_PART)
+    lengths = tf.where(is_part, move.target / _nonzero(combination), np.inf)
+    replaced = tf.argmin(lengths, output_type=tf.int32)
+    replaces = ~move.is_outside & ~move.done & ~is_independent
+    length = tf.where(replaces, tf.gather(lengths, replaced), 0.0)
+    instead = tf.where(enter, length, tf.maximum(move.target - length * combination, zero))
+
+    leaving = tf.where(move.is_outside, move.leaving, replaced)
+    leaves = (move.is_outside | replaces) & _one_hot(leaving, search.chosen)
+    rest = search._replace(chosen=search.chosen & ~leaves)
+    rest = rest._replace(inverse=_inverse(hull, rest.chosen))
+    *_, is_independent = _bordering(hull, rest, move.entering, corrections=2)
+    enters = ~move.is_outside & ~move.done & is_independent
+    is_blocked = ~move.is_outside & ~move.done & ~is_independent
+    weights = tf.where(move.is_outside, move.on_face, tf.where(replaces, instead, move.target))
+    weights = tf.where(is_blocked, move.target, tf.where(leaves, zero, weights))
+    chosen = tf.where(is_blocked, search.chosen, rest.chosen | (enters & enter))
+    blocked = ~(move.is_outside | enters) & (search.blocked | (is_blocked & enter))
+    return weights, chosen, _inverse(hull, chosen), blocked
+
+
+def _inverse(hull, chosen):
+    identity = tf.eye(tf.shape(hull.shifted)[0], dtype=tf.float64)
+    return tf.linalg.inv(tf.where(_both(chosen), hull.shifted, identity))
+
+
+def _is_improvable(hull, weights):
+    """Whether a column improves the point."""
+    return tf.reduce_any(_improves(hull, weights)[0])
+
+
+def _improves(hull, weights):
+    """Which columns improve the point, rounding apart; its products with columns, its square."""
+    products = tf.linalg.matvec(hull.gram, weights)
+    squared_norm = tf.reduce_sum(weights * products)
+    rounding = _ROUNDING * hull.norms * tf.reduce_sum(tf.abs(weights) * hull.norms)
+    return hull.valid & (products < squared_norm - rounding), products, squared_norm
+
+
 def _violation(hull, search, target):
     """How much each column could improve the target, -inf if not at all; its squared norm."""
-    products = tf.linalg.matvec(hull.gram, target)
-    squared_norm = tf.reduce_sum(target * products)
-    rounding = _ROUNDING * hull.norms * tf.reduce_sum(tf.abs(target) * hull.norms)
-    improves = hull.valid & (products < squared_norm - rounding)
+    improves, products, squared_norm = _improves(hull, target)
     violation = tf.where(
         improves & ~search.chosen & ~search.blocked,
         (squared_norm - products) / tf.maximum(hull.norms, 1e-300),
@@ -192,7 +281,7 @@ def _violation(hull, search, target):
     return violation, squared_norm
 
 
-def _bordering(hull, search, entering):
+def _bordering(hull, search, entering, corrections=0):
     """A column as the combination of the set's, its squared distance from them, whether it has one.
 
     The column is one of `M`.
@@ -201,6 +290,10 @@ def _bordering(hull, search, entering):
     diagonal = tf.gather(column, entering)
     column = tf.where(search.chosen, column, tf.zeros_like(column))
     combination = tf.linalg.matvec(search.inverse, column)
+    for _ in range(corrections):
+        residual = column - tf.linalg.matvec(hull.shifted, combination)
+        residual = tf.where(search.chosen, residual, tf.zeros_like(residual))
+        combination += tf.linalg.matvec(search.inverse, residual)
     rest = diagonal - tf.reduce_sum(column * combination)
     return combination, rest, rest > _DEPENDENT * diagonal
 
