@@ -57,7 +57,6 @@ class OwnLayers(NamedTuple):
 
 
 @takes(
-    embedding_momentum=up_to(0, 1),
     hidden_width=whole(1),
     hidden_layers=whole(0),
     embedding_dim=whole(1),
@@ -66,6 +65,7 @@ class OwnLayers(NamedTuple):
     server_weight_decay=at_least(0),
     server_clip_norm=above_or_infinite(0),
     embedding_learning_rate=at_least(0),
+    embedding_momentum=up_to(0, 1),
     rho=at_least(0),
 )
 def build_pfedhn(
