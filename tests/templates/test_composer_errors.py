@@ -1,5 +1,8 @@
 """Blocks that do not fit are named, with their types."""
 
+import collections
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,8 +16,15 @@ from tff_pfl.models import Mean
 from tff_pfl.templates import (
     ClientOutput,
     Personalization,
+    blocks,
     errors,
 )
+
+
+class Twin(NamedTuple):
+    """A container with the fields of `Visits`."""
+
+    count: Any
 
 
 class TestErrors:
@@ -29,6 +39,34 @@ class TestErrors:
             match=r"(?s)Exchange 'train'.*expected: <count=int32>.*found: +<count=float32>.*Tip",
         ):
             compose(exchange)
+
+    @pytest.mark.parametrize("container", [dict, collections.OrderedDict, Twin])
+    def test_client_state_in_another_container(self, container):
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: ClientOutput(
+                container(count=state.count), server
+            )
+        )
+        with pytest.raises(
+            errors.ClientStateTypeError,
+            match=f"(?s)Exchange 'train'.*expected: Visits of.*found: +{container.__name__}.*Tip",
+        ):
+            compose(exchange)
+
+    def test_server_state_in_another_container(self):
+        class Inner(NamedTuple):
+            x: Any
+
+        with pytest.raises(
+            errors.ServerStateTypeError, match="(?s)in 'b'.*expected: Inner of.*found: +dict"
+        ):
+            errors.check_same_type(
+                errors.ServerStateTypeError,
+                "finalize",
+                blocks.type_of({"a": tf.zeros([]), "b": Inner(tf.zeros([]))}),
+                blocks.type_of(collections.OrderedDict(a=tf.zeros([]), b={"x": tf.zeros([])})),
+                "",
+            )
 
     def test_server_state_of_another_shape(self):
         exchange = mean_exchange(finalize=lambda server, change, round_num: (change[:1], {}))

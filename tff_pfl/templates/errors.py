@@ -1,5 +1,7 @@
 """Named errors of the grammar: each says which block, which types, and what to do."""
 
+from collections.abc import Iterator, Mapping
+
 import tensorflow_federated as tff
 
 
@@ -46,6 +48,30 @@ class MessageShapeError(TemplateError):
 def check_same_type(
     error: type[TemplateError], what: str, expected: tff.types.Type, found: tff.types.Type, tip: str
 ) -> None:
-    """Raises `error` with both types and a tip unless `found` can be assigned to `expected`."""
+    """Raises `error` with both types and a tip unless `found` can be assigned to `expected`.
+
+    Python's containers count, which TFF leaves out of that: `tf.nest` does not mix them.
+    """
     if not expected.is_assignable_from(found):
         raise error(f"{what}.\n  expected: {expected}\n  found:    {found}\nTip: {tip}")
+    for path, container, other in _other_containers(expected, found):
+        raise error(
+            f"{what}{f', in {path!r}' if path else ''}.\n  expected: {container.__name__} of type "
+            f"{expected}\n  found:    {other.__name__}\nTip: return it in the same container."
+        )
+
+
+def _other_containers(
+    expected: tff.types.Type, found: tff.types.Type, path: str = ""
+) -> Iterator[tuple[str, type, type]]:
+    """`(path, container, other container)` where two types of equal elements differ in these."""
+    if not isinstance(expected, tff.types.StructType):
+        return
+    containers = [getattr(type_, "python_container", None) for type_ in (expected, found)]
+    if None not in containers and not (
+        containers[0] is containers[1] or all(issubclass(c, Mapping) for c in containers)
+    ):
+        yield path, *containers
+    elements = zip(tff.structure.iter_elements(expected), found, strict=True)
+    for index, ((name, inner), other) in enumerate(elements):
+        yield from _other_containers(inner, other, f"{path}/{name or index}".lstrip("/"))
