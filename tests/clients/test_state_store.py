@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import fcntl
 import os
 import pathlib
 import resource
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.permissions import read_only
 from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
 from tff_pfl.clients.state_store import ClientStateStore, StateStoreError
 
@@ -35,8 +37,8 @@ def initialize(client_id):
     return state(-1 - client_id)
 
 
-def open_store(path=None, state_type=STATE_TYPE):
-    return ClientStateStore(initialize, state_type, path)
+def open_store(path=None, state_type=STATE_TYPE, **options):
+    return ClientStateStore(initialize, state_type, path, **options)
 
 
 def numbers(store, ids):
@@ -248,13 +250,85 @@ def test_a_damaged_state_names_its_client(tmp_path):
     data = filled(tmp_path)
     content = data.read_bytes()
     position = content.index(np.full([8], 17, np.float32).tobytes())
-    with open(data, "r+b") as file:
-        file.seek(position + 999)
-        file.write(b"!")
+    overwrite(data, position + 999, b"!")
     with open_store(str(tmp_path)) as store:
         assert numbers(store, [16]) == [16]
-        with pytest.raises(CorruptStateError, match=f"client 17 in {tmp_path}"):
+        with pytest.raises(CorruptStateError, match=f"{data} is damaged: the state of client 17"):
             store.get([17])
+
+
+def test_a_damaged_attachment_names_the_file(tmp_path):
+    with open_store(str(tmp_path)) as store:
+        store.commit({"progress": b"round 17 of 20", "iterator": b"sound"})
+    data = tmp_path / "data.mdb"
+    overwrite(data, data.read_bytes().index(b"17 of 20"), b"18")
+    with open_store(str(tmp_path)) as store:
+        assert store.attachment("iterator") == b"sound"
+        with pytest.raises(CorruptStateError, match=f"{data} is damaged: its 'progress'"):
+            store.attachment("progress")
+
+
+def test_a_client_whose_key_is_damaged_does_not_start_anew(tmp_path):
+    data = filled(tmp_path)
+    content = data.read_bytes()
+    key = (17).to_bytes(8, "big")
+    positions = [i for i in range(len(content[: MIB // 4])) if content.startswith(key, i)]
+    assert positions
+    for position in positions:  # of old pages, too
+        overwrite(data, position + 6, b"\1")
+    with pytest.raises(CorruptStateError, match=f"{data} is damaged: its pages do not fit"):
+        open_store(str(tmp_path))
+
+
+def test_a_client_does_not_get_the_state_of_another(tmp_path):
+    data = filled(tmp_path)
+    content = data.read_bytes()
+    first, second = (content.index(np.full([8], n, np.float32).tobytes()) for n in (16, 17))
+    start = second // 4096 * 4096  # of the pages of the record
+    overwrite(data, first // 4096 * 4096, content[start : start + MIB])
+    with pytest.raises(CorruptStateError, match=f"{data} is damaged"):
+        open_store(str(tmp_path))
+
+
+def test_states_of_an_older_version_are_refused_by_name(tmp_path):
+    open_store(str(tmp_path)).close()
+    with lmdb.open(str(tmp_path), max_dbs=3, lock=False) as env:
+        with env.begin(write=True, db=env.open_db(b"meta")) as txn:
+            txn.put(b"format", b"1")
+    with pytest.raises(ForeignStateError, match=r"data\.mdb is of format 1, expected 2: another"):
+        open_store(str(tmp_path))
+
+
+def overwrite(path, position, content):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def test_a_store_that_is_only_read(tmp_path):
+    """Where nothing can be written, by several at a time, and by none while it is written."""
+    with open_store(str(tmp_path)) as store:
+        store.put([1], [state(1)])
+        store.commit({"round": b"1"})
+        with pytest.raises(StateStoreError, match="open already"):
+            open_store(str(tmp_path), read_only=True)
+    before = sorted(os.listdir(tmp_path))
+    with read_only(tmp_path), open(tmp_path / "client_states.lock") as another:
+        fcntl.flock(another, fcntl.LOCK_SH)  # as another process that reads
+        with open_store(str(tmp_path), read_only=True) as store:
+            assert numbers(store, [1, 2]) == [1, -3]
+            assert store.attachment("round") == b"1"
+            store.put([1], [state(2)])
+            with pytest.raises(StateStoreError, match="opened to be read only"):
+                store.commit()
+    assert sorted(os.listdir(tmp_path)) == before
+    with open_store(str(tmp_path), read_only=True):
+        with pytest.raises(StateStoreError, match="open already"):
+            open_store(str(tmp_path))
+    (tmp_path / "data.mdb").unlink()
+    with pytest.raises(CorruptStateError, match=r"data\.mdb is damaged: it is missing"):
+        open_store(str(tmp_path), read_only=True)
+    assert not (tmp_path / "data.mdb").exists()
 
 
 def run_child(body, path, **kwargs):

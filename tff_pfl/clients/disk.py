@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
@@ -12,11 +13,15 @@ from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
 _DATA_FILE = "data.mdb"
 _NEW_DATA_FILE = "data.mdb.new"
 _LOCK_FILE = "client_states.lock"  # Present in every directory that is a store, and in no other.
-_FORMAT = b"1"
+_FORMAT = b"2"
 _DATABASES = (b"meta", b"states", b"attachments")
 _INITIAL_MAP_SIZE = 64 << 20
+_CHECKSUM_BYTES = 4
 _DAMAGE = (
+    lmdb.BadValsizeError,
     lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
     lmdb.InvalidError,
     lmdb.NotFoundError,
     lmdb.PageNotFoundError,
@@ -35,11 +40,16 @@ class DiskGeneration:
     file, before the map grows. So the file is never shorter than the map it was last committed
     with, and a shorter one was truncated; LMDB itself would open it, and reading it kills the
     process.
+
+    LMDB has no checksums. Each record begins with one of its key and its value, checked when it is
+    read; the sum of them all is the generation's digest, checked on opening. So a damaged page that
+    hides a client, or shows an older state of it or another client's, is noticed as well.
     """
 
-    def __init__(self, path: str, state_type: str):
+    def __init__(self, path: str, state_type: str, *, read_only: bool = False):
         self._path = path
         self._data_path = os.path.join(path, _DATA_FILE)
+        self._read_only = read_only
         with contextlib.ExitStack() as resources:
             self._take_lock(resources)
             self._open(resources, state_type.encode())
@@ -47,7 +57,8 @@ class DiskGeneration:
 
     def _take_lock(self, resources: contextlib.ExitStack) -> None:
         try:
-            os.makedirs(self._path, exist_ok=True)
+            if not self._read_only:
+                os.makedirs(self._path, exist_ok=True)
             names = os.listdir(self._path)
         except (FileExistsError, NotADirectoryError) as e:
             raise ForeignStateError(
@@ -58,10 +69,11 @@ class DiskGeneration:
                 f"{self._path} holds something else than a store of client states, such as "
                 f"{min(names)!r}. Give a new or an empty directory."
             )
-        lock = os.open(os.path.join(self._path, _LOCK_FILE), os.O_RDWR | os.O_CREAT)
+        flags = os.O_RDONLY if self._read_only else os.O_RDWR | os.O_CREAT
+        lock = os.open(os.path.join(self._path, _LOCK_FILE), flags)
         resources.callback(os.close, lock)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if self._read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as e:
             raise StateStoreError(
                 f"The client states in {self._path} are open already, here or in another process. "
@@ -71,12 +83,24 @@ class DiskGeneration:
     def _open(self, resources: contextlib.ExitStack, state_type: bytes) -> None:
         try:
             if not os.path.exists(self._data_path):
+                if self._read_only:
+                    raise self._damaged("it is missing")
                 self._create(state_type)
             # The header comes first: LMDB maps it, and the rest, on opening.
             size = os.path.getsize(self._data_path)
             if size < _INITIAL_MAP_SIZE:
                 raise self._damaged(f"{size} bytes of at least {_INITIAL_MAP_SIZE} are left")
-            self._env = resources.enter_context(lmdb.open(self._path, map_size=0, max_dbs=3))
+            # `_take_lock` has locked the directory: LMDB need not, which would write to it.
+            self._env = resources.enter_context(
+                lmdb.open(
+                    self._path,
+                    map_size=0,
+                    max_dbs=3,
+                    readonly=self._read_only,
+                    create=False,
+                    lock=False,
+                )
+            )
             if size < self._map_size():
                 raise self._damaged(f"{size} bytes of {self._map_size()} are left")
             self._meta, self._states, self._attachments = (
@@ -87,19 +111,37 @@ class DiskGeneration:
         except _DAMAGE as e:
             raise self._damaged(e) from e
         except (lmdb.Error, OSError) as e:
+            if self._read_only:
+                raise StateStoreError(f"Cannot read {self._data_path} ({e}).") from e
             raise self._cannot_write(e) from e
         if found_format != _FORMAT:
             raise ForeignStateError(
-                f"{self._path} holds client states of format {found_format}, expected {_FORMAT}: "
-                "another version of this library wrote them."
+                f"{self._data_path} is of format {_shown(found_format)}, expected "
+                f"{_shown(_FORMAT)}: another version of this library wrote it, and can read it."
             )
         if found_type != state_type:
             raise ForeignStateError(
                 f"{self._path} holds client states of another type.\n"
-                f"Stored:   {found_type.decode()}\n"
-                f"Expected: {state_type.decode()}\n"
+                f"Stored:   {_shown(found_type)}\n"
+                f"Expected: {_shown(state_type)}\n"
                 "Give the directory of a run with the same algorithm and model, or a new one."
             )
+        self._check_digest()
+
+    def _check_digest(self) -> None:
+        """Looks up every record, by the key under which it is listed."""
+        digest = 0
+        with self._reading(None, buffers=True) as txn:
+            expected = txn.get(b"digest", db=self._meta)
+            for database in (self._states, self._attachments):
+                entries = txn.stat(database)["entries"]
+                for index, key in enumerate(txn.cursor(database).iternext(values=False)):
+                    record = txn.get(key, db=database)
+                    if record is None or index == entries:  # what is listed may go in a circle
+                        raise self._damaged("its pages do not fit together")
+                    digest += _mark(record)
+            if expected is None or bytes(expected) != _digest_bytes(digest):
+                raise self._damaged("it lacks records, or has others than were committed")
 
     def _create(self, state_type: bytes) -> None:
         new_path = os.path.join(self._path, _NEW_DATA_FILE)
@@ -112,6 +154,7 @@ class DiskGeneration:
             with env.begin(write=True, db=meta) as txn:
                 txn.put(b"format", _FORMAT)
                 txn.put(b"state_type", state_type)
+                txn.put(b"digest", _digest_bytes(0))
         os.truncate(new_path, _INITIAL_MAP_SIZE)
         os.rename(new_path, self._data_path)
         directory = os.open(self._path, os.O_RDONLY)
@@ -119,42 +162,61 @@ class DiskGeneration:
         os.close(directory)
 
     @contextlib.contextmanager
-    def _reading(self, database):
+    def _reading(self, database, **options):
         try:
-            with self._env.begin(db=database) as txn:
+            with self._env.begin(db=database, **options) as txn:
                 yield txn
-        except _DAMAGE as e:
+        except lmdb.Error as e:
             raise self._damaged(e) from e
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int], bytes | None]]:
         """A function from a client's id to its state; all that it reads is one transaction."""
         with self._reading(self._states) as txn:
-            yield lambda client_id: txn.get(_state_key(client_id))
+            yield lambda client_id: self._read(
+                txn, _state_key(client_id), f"the state of client {client_id}"
+            )
 
     def attachment(self, name: str) -> bytes | None:
         with self._reading(self._attachments) as txn:
-            return txn.get(name.encode())
+            return self._read(txn, name.encode(), f"its {name!r}")
+
+    def _read(self, txn, key: bytes, what: str) -> bytes | None:
+        record = txn.get(key)
+        if record is None:
+            return None
+        value = record[_CHECKSUM_BYTES:]
+        if _record(key, value) != record:
+            raise self._damaged(f"{what} has a wrong checksum")
+        return value
 
     def client_ids(self) -> list[int]:
         with self._reading(self._states) as txn:
             return [int.from_bytes(key, "big") for key in txn.cursor().iternext(values=False)]
 
     def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
+        if self._read_only:
+            raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
         try:
             while not self._try_write(states, attachments):
                 self._grow()
+        except _DAMAGE as e:
+            raise self._damaged(e) from e
         except (lmdb.Error, OSError) as e:
             raise self._cannot_write(e) from e
 
     def _try_write(self, states, attachments) -> bool:
         """Writes one generation; returns whether the map had room for it."""
+        records = [(self._states, _state_key(i), value) for i, value in states.items()]
+        records += [(self._attachments, n.encode(), value) for n, value in attachments.items()]
         try:
-            with self._env.begin(write=True) as txn:
-                for client_id, buffer in states.items():
-                    txn.put(_state_key(client_id), buffer, db=self._states)
-                for name, buffer in attachments.items():
-                    txn.put(name.encode(), buffer, db=self._attachments)
+            with self._env.begin(write=True, buffers=True) as txn:
+                digest = int.from_bytes(txn.get(b"digest", db=self._meta), "big")
+                for database, key, value in records:
+                    old, new = txn.get(key, db=database), _record(key, value)
+                    digest += _mark(new) - (0 if old is None else _mark(old))
+                    txn.put(key, new, db=database)
+                txn.put(b"digest", _digest_bytes(digest), db=self._meta)
         except lmdb.MapFullError:
             return False
         return True
@@ -187,3 +249,22 @@ class DiskGeneration:
 
 def _state_key(client_id: int) -> bytes:
     return client_id.to_bytes(8, "big")  # In LMDB's order, ids ascend.
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    """A value as it is stored under its key: after the checksum of both."""
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big") + value
+
+
+def _mark(record: bytes | memoryview) -> int:
+    """What a record adds to the digest: its checksum and its length, without reading the rest."""
+    return int.from_bytes(record[:_CHECKSUM_BYTES], "big") + (len(record) << 32)
+
+
+def _digest_bytes(digest: int) -> bytes:
+    return (digest % (1 << 64)).to_bytes(8, "big")
+
+
+def _shown(stored: bytes | None) -> str:
+    """Bytes that should be text, for a message."""
+    return "unknown" if stored is None else stored.decode(errors="replace")

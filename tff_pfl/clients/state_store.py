@@ -35,6 +35,8 @@ class ClientStateStore:
         initialize_client: Callable[[int], Any],
         state_type: tff.types.Type,
         path: str | None = None,
+        *,
+        read_only: bool = False,
     ):
         """Opens the store, creating what is missing.
 
@@ -42,9 +44,11 @@ class ClientStateStore:
             initialize_client: The state of a client never seen, by its id.
             state_type: TFF type of a client's state, a structure of tensors.
             path: Directory of the store, or `None` to keep the states in memory.
+            read_only: Of a store on disk: create and change nothing, and let others read it, too.
 
         Raises:
-            ForeignStateError: If the directory holds something else, or states of another type.
+            ForeignStateError: If the directory holds something else, or states of another type or
+                of another version of this library.
             CorruptStateError: If its file is damaged.
             StateStoreError: If it is open already, here or in another process, or the disk is full.
         """
@@ -53,7 +57,11 @@ class ClientStateStore:
         self._stateless = is_empty(state_type)
         self._pending: dict[int, bytes] = {}
         self._path = path
-        self._generation = _Memory() if path is None else DiskGeneration(path, str(state_type))
+        self._generation = (
+            _Memory()
+            if path is None
+            else DiskGeneration(path, str(state_type), read_only=read_only)
+        )
 
     @property
     def state_type(self) -> tff.types.Type:
@@ -106,7 +114,7 @@ class ClientStateStore:
 
         Raises:
             StateStoreError: If the disk is full or fails. The previous generation is intact and the
-                states are still pending: free space and commit again.
+                states are still pending: free space and commit again. Or if it is read-only.
         """
         attachments = dict(attachments or {})
         for name in attachments:
