@@ -292,9 +292,11 @@ def test_a_client_does_not_get_the_state_of_another(tmp_path):
 
 def test_states_of_an_older_version_are_refused_by_name(tmp_path):
     open_store(str(tmp_path)).close()
-    with lmdb.open(str(tmp_path), max_dbs=3, lock=False) as env:
-        with env.begin(write=True, db=env.open_db(b"meta")) as txn:
-            txn.put(b"format", b"1")
+    with (
+        lmdb.open(str(tmp_path), max_dbs=3, lock=False) as env,
+        env.begin(write=True, db=env.open_db(b"meta")) as txn,
+    ):
+        txn.put(b"format", b"1")
     with pytest.raises(ForeignStateError, match=r"data\.mdb is of format 1, expected 2: another"):
         open_store(str(tmp_path))
 
@@ -322,9 +324,9 @@ def test_a_store_that_is_only_read(tmp_path):
             with pytest.raises(StateStoreError, match="opened to be read only"):
                 store.commit()
     assert sorted(os.listdir(tmp_path)) == before
-    with open_store(str(tmp_path), read_only=True):
-        with pytest.raises(StateStoreError, match="open already"):
-            open_store(str(tmp_path))
+    reader = open_store(str(tmp_path), read_only=True)
+    with reader, pytest.raises(StateStoreError, match="open already"):
+        open_store(str(tmp_path))
     (tmp_path / "data.mdb").unlink()
     with pytest.raises(CorruptStateError, match=r"data\.mdb is damaged: it is missing"):
         open_store(str(tmp_path), read_only=True)

@@ -1,6 +1,7 @@
 """Saved partitions: complete or not there, and never mistaken for another's."""
 
-import json
+import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -68,14 +69,69 @@ def test_damage_is_named(tmp_path):
         Partition.load(tmp_path / "none.npz")
 
 
-def test_offsets_that_do_not_fit_are_damage(tmp_path):
-    partition = make()
-    flat = partition.flat()
-    flat["train_offsets"] = flat["train_offsets"] + 1
-    content = {"format": "tff_pfl.data.Partition/1", "metadata": json.dumps({})}
-    np.savez(tmp_path / "p.npz", **content, **flat)
-    with pytest.raises(PartitionFileError, match="offsets do not fit"):
-        Partition.load(tmp_path / "p.npz")
+def write(path, **changes):
+    """A partition of which some arrays are others."""
+    content = {"format": "tff_pfl.data.Partition/1", "metadata": "{}", **make().flat()}
+    np.savez(path, **content | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"train_offsets": [1, 2, 3]}, "train_offsets do not fit"),
+        ({"train": np.arange(3), "train_offsets": [0, 2, 1, 3, 3]}, "train_offsets do not fit"),
+        ({"train_offsets": np.zeros(0, np.int64)}, "train_offsets do not fit"),
+        ({"train": np.zeros(40)}, r"train is float64\[40\], expected int64"),
+        ({"test": np.zeros([2, 2], np.int64)}, r"test is int64\[2, 2\], expected int64"),
+        ({"test": np.array(7)}, r"test is int64\[\], expected"),
+        ({"test": np.zeros(3, bool)}, r"test is bool\[3\], expected"),
+        ({"test": np.array(["a", "b"])}, r"test is <U1\[2\], expected"),
+        ({"test_offsets": np.zeros(5)}, r"test_offsets is float64\[5\], expected"),
+        ({"test": np.array([None])}, "Object arrays cannot be loaded"),
+        ({"metadata": "[]"}, "its metadata are no JSON object"),
+        ({"metadata": np.array(3)}, "its metadata are no JSON object"),
+        ({"metadata": "{"}, "Expecting property name"),
+        ({"format": np.arange(3)}, "its format is"),
+    ],
+    ids=range(14),
+)
+def test_partitions_made_by_hand(tmp_path, changes, reason):
+    path = tmp_path / "p.npz"
+    write(path, **changes)
+    with pytest.raises(PartitionFileError, match=f"{path} is not a partition .*{reason}"):
+        Partition.load(path)
+
+
+def test_a_partition_of_other_integers_and_of_nobody(tmp_path):
+    flat = make().flat()
+    write(tmp_path / "p.npz", train=flat["train"].astype(np.uint8))
+    loaded = Partition.load(tmp_path / "p.npz", LABELS)
+    assert loaded.train[0].dtype == np.int64
+    assert [rows.tolist() for rows in loaded.train] == [rows.tolist() for rows in make().train]
+    Partition((), (), ()).save(tmp_path / "nobody.npz")
+    assert Partition.load(tmp_path / "nobody.npz").num_clients == 0
+
+
+def test_a_claim_of_373_gib_is_damage(tmp_path):
+    path = tmp_path / "p.npz"
+    write(path)
+    claim = io.BytesIO()
+    header = {"descr": "<i8", "fortran_order": False, "shape": (50_000_000_000,)}
+    np.lib.format.write_array_header_1_0(claim, header)
+    with zipfile.ZipFile(path) as good:
+        files = {name: good.read(name) for name in good.namelist()}
+    with zipfile.ZipFile(path, "w") as bad:
+        for name, content in (files | {"train.npy": claim.getvalue()}).items():
+            bad.writestr(name, content)
+    with pytest.raises(PartitionFileError, match=f"{path} is not a partition"):
+        Partition.load(path)
+
+
+def test_rows_that_the_data_set_has_not_name_the_file(tmp_path):
+    make().save(tmp_path / "p.npz")
+    write(tmp_path / "q.npz", train=make().flat()["train"] + 1000)
+    with pytest.raises(PartitionFileError, match="q.npz: Client 0, train: rows 10"):
+        Partition.load(tmp_path / "q.npz", LABELS)
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):

@@ -7,12 +7,14 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.permissions import read_only
 from tests.runs import tiny_config
 from tff_pfl.training import (
     ConfigError,
     OutputDirectoryError,
     evaluate_program,
     evaluate_run,
+    loss_surfaces_of_run,
     run_program,
 )
 
@@ -32,9 +34,9 @@ def run(tmp_path_factory):
 
 
 def files(path):
-    """What is in a directory; of LMDB's lock file only that it is there."""
+    """What is in a directory."""
     return {
-        str(file.relative_to(path)): b"" if file.name == "lock.mdb" else file.read_bytes()
+        str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
@@ -66,6 +68,17 @@ def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
                 rtol=1e-5,
             )
     assert len(columns["client_id"]) == 4
+    assert files(run) == before
+
+
+def test_a_run_that_cannot_be_written_to(run):
+    """As in the directory of another user, or on a disk that is an archive."""
+    before = files(run)
+    with read_only(run):
+        result, _ = evaluate_run(str(run))
+        surfaces = loss_surfaces_of_run(run, points=3, max_examples=5)
+    assert result["round_num"] == 2
+    assert surfaces.surfaces.keys() == {"global", "personalized"}
     assert files(run) == before
 
 

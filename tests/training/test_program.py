@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 from absl import flags
@@ -9,7 +10,8 @@ from ml_collections import config_flags
 
 from tests.runs import ROOT, tiny_config
 from tff_pfl import models, runtime
-from tff_pfl.training import check_config, parse_flags, run_program
+from tff_pfl.training import check_config, evaluate_program, parse_flags, run_program
+from tff_pfl.training.interruption import Terminated, interruptible
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +94,39 @@ def test_files_and_folders_that_cannot_be_had(tmp_path, capsys):
     assert "no.npz" in capsys.readouterr().err
     assert run_program(tiny_config(), "/proc/run") == 1
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_say_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
+    monkeypatch.setattr(runtime, "current_devices", lambda: os.kill(os.getpid(), number))
+    path = tmp_path / "run"
+    for _ in range(2):
+        assert run_program(tiny_config(), str(path), set_context=lambda: None) == code
+    message = f"\ninterrupted; --resume goes on with the run in {path}\n"
+    assert capsys.readouterr().err == message * 2
+    output = str(tmp_path / "out")
+    assert evaluate_program(str(path), output, set_context=runtime.current_devices) == code
+    assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+def test_a_further_signal_ends_the_process_at_once():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Terminated), interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_signals_that_are_ignored_stay_so(monkeypatch):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_flags_that_do_not_parse(capsys):

@@ -2,10 +2,9 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,33 +109,49 @@ class Partition:
         Args:
             path: The file.
             labels: int `[n]` labels of the data set to use it with; checked to be those that it
-                was made for, if it says.
+                was made for, if it says, and to have the rows.
 
         Raises:
             FileNotFoundError: There is no such file.
             PartitionFileError: The file is damaged, not a partition, or of other labels.
         """
-        damage = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError)
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as content:
-                if str(content["format"]) != _FORMAT:
-                    raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
-                metadata = json.loads(str(content["metadata"]))
-                splits = [_unflatten(content[s], content[f"{s}_offsets"]) for s in SPLITS]
-                partition = cls(*splits, metadata)
-        except damage as error:
-            raise PartitionFileError(
-                f"{os.fspath(path)} is not a partition that Partition.save wrote, or is damaged "
-                f"({error}). Make it again with federate(...).partition.save(path)."
-            ) from error
-        made_for = metadata.get("labels")
-        if labels is not None and made_for is not None and made_for != label_digest(labels):
-            raise PartitionFileError(
-                f"{os.fspath(path)} was made for other labels (data set "
-                f"{metadata.get('dataset')!r}, labels {made_for}; these are "
-                f"{label_digest(labels)}). Rows would fall on the wrong clients."
-            )
+        path = os.fspath(path)
+        with open(path, "rb") as file:
+            try:
+                with np.load(file, allow_pickle=False) as content:
+                    partition = cls._from_content(content)
+            # What the readers of zip files and arrays raise of random bytes is beyond listing.
+            except Exception as error:
+                reason = str(error).strip().rstrip(".") or type(error).__name__
+                raise PartitionFileError(
+                    f"{path} is not a partition that Partition.save wrote, or is damaged "
+                    f"({reason}). Make it again with federate(...).partition.save(path)."
+                ) from error
+        if labels is not None:
+            partition._check_labels(path, labels)
         return partition
+
+    @classmethod
+    def _from_content(cls, content: Mapping[str, np.ndarray]) -> "Partition":
+        if str(content["format"]) != _FORMAT:
+            raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
+        metadata = json.loads(str(content["metadata"]))
+        if not isinstance(metadata, dict):
+            raise ValueError(f"its metadata are no JSON object: {content['metadata']}"[:200])
+        return cls(*(_unflatten(split, content) for split in SPLITS), metadata)
+
+    def _check_labels(self, path, labels):
+        made_for = self.metadata.get("labels")
+        if made_for is not None and made_for != label_digest(labels):
+            raise PartitionFileError(
+                f"{path} was made for other labels (data set {self.metadata.get('dataset')!r}, "
+                f"labels {made_for}; these are {label_digest(labels)}). Rows would fall on the "
+                "wrong clients."
+            )
+        try:
+            self.check(len(labels))
+        except PartitionError as error:
+            raise PartitionFileError(f"{path}: {error}") from error
 
 
 def digest(*arrays: np.ndarray) -> str:
@@ -152,10 +167,19 @@ def label_digest(labels: np.ndarray) -> str:
     return digest(np.asarray(labels).astype(np.int32, copy=False))
 
 
-def _unflatten(rows, offsets):
-    if not (len(offsets) and offsets[-1] == len(rows) and (np.diff(offsets, prepend=0) >= 0).all()):
-        raise ValueError("offsets do not fit the rows")
-    return tuple(np.split(rows, offsets[1:-1]))
+def _unflatten(split: str, content: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The rows of each client in a split; the reverse of `Partition.flat`."""
+    rows, offsets = (_integers(name, content[name]) for name in (split, f"{split}_offsets"))
+    fits = len(offsets) and offsets[0] == 0 and offsets[-1] == len(rows)
+    if not (fits and (np.diff(offsets) >= 0).all()):
+        raise ValueError(f"{split}_offsets do not fit the rows")
+    return tuple(rows[start:end] for start, end in itertools.pairwise(offsets))
+
+
+def _integers(name: str, array: np.ndarray) -> np.ndarray:
+    if array.ndim != 1 or not np.can_cast(array.dtype, np.int64) or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, expected int64 [?]")
+    return array.astype(np.int64, copy=False)
 
 
 def _plain(value):

@@ -8,6 +8,7 @@ from tff_pfl.clients import (
     ClientStateStore,
     CohortDataSource,
     CohortIterator,
+    ForeignStateError,
     deserialize,
     serialize,
 )
@@ -35,7 +36,7 @@ class Checkpoint:
         """
         committed = self._store.attachment("progress")
         if committed is None:
-            new = {"data": self._data, "evaluations": [], "seconds": 0.0}
+            new = {"data": self._data, "evaluations": [], "seconds": 0.0, "released": {}}
             return self._process.initialize(), source.iterator(), new
         progress = json.loads(committed)
         if progress["data"] != self._data:
@@ -44,11 +45,11 @@ class Checkpoint:
                 f"partition of them (fingerprint {progress['data']}, here {self._data}). Resume it "
                 "with its own; its partition.npz has the partition."
             )
-        return (
-            deserialize(self._store.attachment("server_state"), self._state_type),
-            CohortIterator.from_bytes(self._store.attachment("iterator")),
-            progress,
-        )
+        try:
+            state = deserialize(self._store.attachment("server_state"), self._state_type)
+        except ForeignStateError as error:
+            raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
+        return state, CohortIterator.from_bytes(self._store.attachment("iterator")), progress
 
     def save(self, state, iterator: CohortIterator, progress) -> None:
         """Commits, all or nothing."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from tff_pfl.names import unknown_name
 from tff_pfl.training import figures
-from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.run_directory import OutputDirectoryError, reading
 
 
 def files_of_rounds(
@@ -17,8 +17,8 @@ def files_of_rounds(
 ) -> dict[int, pathlib.Path]:
     """The files `FOLDER/round_*ENDING` of a run by their rounds, in ascending order."""
     paths = pathlib.Path(run_dir, folder).glob(f"round_*{ending}")
-    files = {int(path.stem.removeprefix("round_")): path for path in paths}
-    return dict(sorted(files.items()))
+    files = [(path.stem.removeprefix("round_"), path) for path in paths]
+    return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
 
 
 def evaluations_of_run(run_dir: str | os.PathLike) -> dict[int, pathlib.Path]:
@@ -39,12 +39,12 @@ def read_clients(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Raises:
         OutputDirectoryError: If it is damaged.
     """
-    with open(path, newline="") as file:
-        try:
-            names, *rows = csv.reader(file)
-            columns = np.array(rows, np.float64).reshape(-1, len(names)).T
-        except ValueError as error:
-            raise OutputDirectoryError(f"{path} is damaged: {error}.") from error
+    with reading(path), open(path, newline="") as file:
+        names, *rows = list(csv.reader(file)) or [[]]
+        missing = [name for name in ("client_id", "num_examples") if name not in names]
+        if missing:
+            raise ValueError(f"it has no column {' or '.join(missing)}")
+        columns = np.array(rows, np.float64).reshape(-1, len(names)).T
     return dict(zip(names, columns, strict=True))
 
 

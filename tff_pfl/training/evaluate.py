@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,9 +18,15 @@ from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.training import config as configs
 from tff_pfl.training.checkpoint import Checkpoint
+from tff_pfl.training.interruption import exit_code, interruptible
 from tff_pfl.training.metrics_log import write_table
 from tff_pfl.training.program import USER_ERRORS, suitable_capacity
-from tff_pfl.training.run_directory import OutputDirectoryError, check_writable, write_json
+from tff_pfl.training.run_directory import (
+    OutputDirectoryError,
+    check_writable,
+    read_json,
+    write_json,
+)
 from tff_pfl.training.summary import rows
 
 _FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
@@ -44,18 +49,23 @@ def evaluate_program(
         **changes: Keys of `config.evaluation` that are other than the run's.
 
     Returns:
-        The exit code: 0, or 1 after an error that the user can mend.
+        The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
+        SIGTERM.
     """
     try:
-        check_writable(output)
-        set_context()
-        result, columns = evaluate_run(run_dir, **changes)
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        write_json(f"{output}.json", result)
-        write_table(f"{output}.csv", columns)
+        with interruptible():
+            check_writable(output)
+            set_context()
+            result, columns = evaluate_run(run_dir, **changes)
+            os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+            write_json(f"{output}.json", result)
+            write_table(f"{output}.csv", columns)
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as interruption:
+        print("\ninterrupted", file=sys.stderr)
+        return exit_code(interruption)
     print(f"round {result['round_num']} of {result['run']}")
     print("\n".join(rows(result["metrics"])))
     print(f"results: {output}.json, {output}.csv")
@@ -145,6 +155,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         lambda client_id: process.initialize_client(np.int32(client_id)),
         process.client_state_type,
         store_path,
+        read_only=True,
     ) as store:
         source = CohortDataSource(
             dataset,
@@ -161,12 +172,8 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         yield RestoredRun(config, dataset, model, process, source, state, iterator.round_num)
 
 
-def _settings(run_dir: str) -> Any:
-    path = os.path.join(run_dir, "config.json")
+def _settings(run_dir: str) -> dict[str, Any]:
     try:
-        with open(path) as file:
-            return json.load(file)
+        return read_json(os.path.join(run_dir, "config.json"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise OutputDirectoryError(f"{run_dir} has no config.json of a run.") from error
-    except ValueError as error:
-        raise OutputDirectoryError(f"{path} is damaged: {error}.") from error

@@ -88,7 +88,8 @@ def train(
         title: Shown beside the progress bar.
 
     Raises:
-        OutputDirectoryError: If the run in `directory` has other data, or has done more rounds.
+        OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
+            its files are not as they were at the checkpoint.
         ForeignStateError: If it is one of another process.
     """
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
@@ -108,14 +109,15 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
-        if done == 0:  # else they are there, of the same data
-            dataset.partition.save(directory.file("partition.npz"))
-            plot_partition(dataset, directory.file("partition.png"))
         selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
         # A run that was to be longer may have stopped here without an evaluation.
         evaluated_rounds = [round_num for round_num, _ in progress["evaluations"]]
         reopen = done == rounds and rounds not in evaluated_rounds
-        log = MetricsLog(directory, done - reopen)
+        log = MetricsLog(directory, done, progress["released"], reopen=reopen)
+        if done == 0:  # else it is there, of the same data
+            dataset.partition.save(directory.file("partition.npz"))
+            log.record("partition.npz")
+            plot_partition(dataset, directory.file("partition.png"))
 
         def finish_round(round_num, metrics, timings):
             due = evaluate_every and round_num % evaluate_every == 0
@@ -146,6 +148,7 @@ def train(
             log.release(round_num, metrics, timings)
             progress["seconds"] += sum(timings.values())
             if round_num == rounds or round_num % checkpoint_every == 0:
+                progress["released"] = log.released
                 checkpoint.save(state, iterator, progress)
 
         with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:

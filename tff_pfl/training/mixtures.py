@@ -41,6 +41,8 @@ def plot_mixtures(
     snapshots = [read_snapshots(run_dir, f"{name}/{layer}") for layer in layers]
     rounds = snapshots[0][0]
     mixtures = [np.array(of_rounds) for _, of_rounds in snapshots]
+    if any(mixture.ndim != 3 or len(mixture[0]) != len(mixtures[0][0]) for mixture in mixtures):
+        raise OutputDirectoryError(f"{name!r} in {run_dir} is no mixture of each client and layer.")
     if len(rounds) == 1:  # which alone would have no width
         rounds, mixtures = np.append(rounds, rounds + 1), [np.repeat(m, 2, 0) for m in mixtures]
     _, num_clients, num_parts = mixtures[0].shape

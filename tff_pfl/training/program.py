@@ -9,10 +9,11 @@ import tensorflow_federated as tff
 from absl import flags
 from ml_collections import config_flags
 
-from tff_pfl import clients, models, runtime
+from tff_pfl import clients, data, models, runtime
 from tff_pfl.names import unknown_name
 from tff_pfl.training import config as configs
 from tff_pfl.training.config_file import ConfigFileParser
+from tff_pfl.training.interruption import exit_code, interruptible
 from tff_pfl.training.loop import train
 from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.training.summary import read_summary, table, write_summary
@@ -35,6 +36,7 @@ USER_ERRORS = (
     runtime.DeviceError,
     OSError,  # missing files, full disks; with their paths
     OutputDirectoryError,
+    data.PartitionFileError,
     # Of files that TensorFlow writes, and of memory.
     tf.errors.FailedPreconditionError,
     tf.errors.NotFoundError,
@@ -135,23 +137,28 @@ def run_program(
         set_context: Sets the context in which TFF computations are executed.
 
     Returns:
-        The exit code of the program: 0, 1 after an error that the user can mend, 130 after Ctrl-C.
+        The exit code of the program: 0, 1 after an error that the user can mend, 130 after Ctrl-C,
+        143 after SIGTERM.
     """
     try:
-        configs.check_config(config)
-        directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
-        summary = None if overwrite else read_summary(directory)
-        is_over = summary is not None and summary["final"]["round_num"] == config.rounds
-        if not is_over:
-            set_context()
-            print(f"clients are computed on {', '.join(runtime.current_devices() or ['the CPU'])}")
-            summary = _run(config, directory)
+        with interruptible():
+            configs.check_config(config)
+            directory = RunDirectory(
+                output_dir, resolved(config), resume=resume, overwrite=overwrite
+            )
+            summary = None if overwrite else read_summary(directory)
+            is_over = summary is not None and summary["final"]["round_num"] == config.rounds
+            if not is_over:
+                set_context()
+                devices = ", ".join(runtime.current_devices() or ["the CPU"])
+                print(f"clients are computed on {devices}")
+                summary = _run(config, directory)
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         print(f"\ninterrupted; --resume goes on with the run in {output_dir}", file=sys.stderr)
-        return 130
+        return exit_code(interruption)
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
     for name in filter(directory.has, directory.FILES):
         print(f"  {name}")

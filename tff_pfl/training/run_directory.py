@@ -185,13 +185,7 @@ class RunDirectory:
         return os.listdir(path) if os.path.isdir(path) else [name]
 
     def _check_settings(self):
-        try:
-            with open(self.file("config.json")) as file:
-                old = flatten(json.load(file), ".")
-        except (ValueError, AttributeError) as error:
-            raise OutputDirectoryError(
-                f"{self.file('config.json')} is damaged ({error}); the run cannot be resumed."
-            ) from error
+        old = flatten(read_json(self.file("config.json")), ".")
         new = flatten(self._settings, ".")
         changes = {
             key: f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
@@ -219,11 +213,57 @@ def whole_file(path: str, mode: str = "w", **options: Any) -> Iterator[IO]:
         **options: Of `open`.
     """
     temporary = f"{path}.tmp"
-    with open(temporary, mode, **options) as file:
+    with writing(temporary), open(temporary, mode, **options) as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    os.fsync(folder)  # A power failure shall not undo the renaming.
+    os.close(folder)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[None]:
+    """Within, an error of the system that names no file, such as of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike) -> Iterator[None]:
+    """Within, whatever fails because a file of a run is damaged is one error that names the file.
+
+    Raises:
+        OutputDirectoryError: Of any exception but those of the system about a file: what the
+            readers of JSON, CSV and NumPy's formats raise of random bytes is beyond listing.
+    """
+    try:
+        yield
+    except OutputDirectoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        raise OutputDirectoryError(f"{os.fspath(path)} is damaged: {reason}.") from error
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        OutputDirectoryError: If the file holds something else.
+    """
+    with reading(path), open(path) as file:
+        value = json.load(file)
+        if not isinstance(value, dict):
+            raise ValueError(f"a JSON object was expected, found {json.dumps(value)[:40]}")
+    return value
 
 
 def write_json(path: str, value: Any) -> None:

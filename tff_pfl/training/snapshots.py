@@ -6,7 +6,7 @@ import numpy as np
 
 from tff_pfl.names import unknown_name
 from tff_pfl.training.curves import files_of_rounds
-from tff_pfl.training.run_directory import OutputDirectoryError
+from tff_pfl.training.run_directory import OutputDirectoryError, reading
 
 
 def read_snapshots(
@@ -19,15 +19,20 @@ def read_snapshots(
         name: Of the array, as the algorithm calls it.
 
     Raises:
-        OutputDirectoryError: If there are no snapshots, or they have no such array.
+        OutputDirectoryError: If there are no snapshots, or they have no such array, or are damaged.
     """
     arrays = []
     paths = _files(run_dir)
     for path in paths.values():
-        with np.load(path) as snapshot:
+        with reading(path), np.load(path) as snapshot:
             if name not in snapshot:
                 raise OutputDirectoryError(unknown_name(f"array of {path}", name, list(snapshot)))
             arrays.append(snapshot[name])
+            if arrays[-1].dtype.kind not in "biuf":
+                raise ValueError(f"{name!r} has no numbers, but {arrays[-1].dtype}")
+            if arrays[-1].shape != arrays[0].shape:
+                shapes = f"{list(arrays[-1].shape)}, before {list(arrays[0].shape)}"
+                raise ValueError(f"{name!r} has the shape {shapes}")
     return np.array(list(paths)), arrays
 
 
@@ -37,7 +42,8 @@ def snapshot_names(run_dir: str | os.PathLike) -> list[str]:
     Raises:
         OutputDirectoryError: If there are no snapshots.
     """
-    with np.load(next(iter(_files(run_dir).values()))) as snapshot:
+    path = next(iter(_files(run_dir).values()))
+    with reading(path), np.load(path) as snapshot:
         return list(snapshot)
 
 

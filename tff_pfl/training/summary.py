@@ -1,12 +1,12 @@
 """The result of a run as JSON for programs and as a table for people."""
 
 import json
-import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from tff_pfl.training.loop import Result
-from tff_pfl.training.run_directory import RunDirectory
+from tff_pfl.training.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.training.tables import aligned, decimal
 
 _COLUMNS = ("mean", "std", "worst_5_percent", "best_5_percent")
@@ -21,16 +21,38 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> dict[s
         "best_was_selected_on": "the data that it reports",
         "seconds": round(result.seconds, 3),
     }
+    summary["checksum"] = _checksum(summary)
     directory.write_json("summary.json", summary)
     return summary
 
 
 def read_summary(directory: RunDirectory) -> dict[str, Any] | None:
-    """The summary of a finished run, or `None`."""
-    if not os.path.exists(directory.file("summary.json")):
+    """The summary of a finished run, or `None`.
+
+    Raises:
+        OutputDirectoryError: If it is damaged.
+    """
+    if not directory.has("summary.json"):
         return None
-    with open(directory.file("summary.json")) as file:
-        return json.load(file)
+    path = directory.file("summary.json")
+    try:
+        summary = read_json(path)
+        with reading(path):
+            # Those of older versions have none.
+            if summary.get("checksum", _checksum(summary)) != _checksum(summary):
+                raise ValueError("wrong checksum")
+            table(summary)
+    except OutputDirectoryError as error:
+        raise OutputDirectoryError(
+            f"{error} Move it away: --resume then writes it anew, from the checkpoint."
+        ) from error
+    return summary
+
+
+def _checksum(summary: Mapping[str, Any]) -> str:
+    """Of all but the checksum."""
+    content = {key: value for key, value in summary.items() if key != "checksum"}
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
 def table(summary: Mapping[str, Any]) -> str:

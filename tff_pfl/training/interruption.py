@@ -1,0 +1,46 @@
+"""SIGTERM, by which batch systems end programs, ends a run as Ctrl-C does."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. Whatever lets Ctrl-C pass, such as an event loop, lets this pass."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, SIGTERM raises `Terminated`, and SIGINT `KeyboardInterrupt`, once.
+
+    A further signal, of someone who does not want to wait for the end, ends the process at once.
+    Signals that are ignored, or have handlers already, stay so; but for Python's own of SIGINT.
+    Only the main thread gets signals: in another nothing changes.
+    """
+    taken = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        ours = (signal.SIG_DFL, signal.default_int_handler)
+        taken = {number: handler for number, handler in handlers.items() if handler in ours}
+
+    def raise_once(number, frame):
+        for further in taken:
+            signal.signal(further, signal.SIG_DFL)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    for number in taken:
+        signal.signal(number, raise_once)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def exit_code(interruption: KeyboardInterrupt) -> int:
+    """128 and the number of the signal, as shells have it: 143, or 130 of Ctrl-C."""
+    is_terminated = isinstance(interruption, Terminated)
+    return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
