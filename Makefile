@@ -1,8 +1,12 @@
 # The set-up and the daily commands. `make help` lists them.
 
 PYTHON ?=
-venv := .venv/installed
-gpu := .venv/gpu-installed
+
+# Stamps are named by the content of what they were made of: files that are newer, as in a fresh
+# checkout, but not others, install nothing.
+digest = $(shell sha256sum $(1) | sha256sum | cut -c 1-16)
+venv := .venv/installed-$(call digest,requirements/lock.txt requirements/make_venv.sh setup.py)
+gpu := .venv/gpu-installed-$(call digest,requirements/gpu.lock.txt)
 
 # Resolves requirements/$(1).in into requirements/$(2).txt, by the shell variable uv.
 resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
@@ -10,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test lint lock venv gpu clean
+.PHONY: help quickstart test faults lint lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -22,6 +26,9 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 
 test: $(venv)  ## run the tests, without those marked slow
 	.venv/bin/python -m pytest -n 2
+
+faults: $(venv)  ## kill, starve and damage training runs (a quarter of an hour)
+	.venv/bin/python -m tests.faults
 
 lint: $(venv)  ## check style and format
 	.venv/bin/ruff check .
@@ -41,13 +48,17 @@ clean:  ## remove .venv and caches, never a run's results
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A failed installation leaves no stamp, a changed list or script installs again.
-$(venv): requirements/lock.txt requirements/make_venv.sh setup.py
+$(venv): | own-venv
 	@PYTHON="$(PYTHON)" sh requirements/make_venv.sh
 	@touch $@
 
+own-venv:
+	@sh requirements/own_venv.sh
+
 # Whatever makes .venv anew removes this stamp with what it stands for.
-$(gpu): requirements/gpu.lock.txt $(venv)
+$(gpu): $(venv)
 	@echo "Installing CUDA 11.8 and cuDNN 8.7 into .venv (1.9 GB to download, 3.4 GB on disk)."
+	@rm -f .venv/gpu-installed-*
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements/gpu.lock.txt
 	@touch $@

@@ -47,6 +47,7 @@ install() {
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps "$@"
 }
 
+sh requirements/own_venv.sh
 make_venv
 echo "Installing $(grep -c '==' requirements/lock.txt) packages into .venv (a minute or two)."
 awk '/^[^ #]/ { keep = /^(setuptools|wheel)==/ } keep' requirements/lock.txt >.venv/build.txt

@@ -1,8 +1,12 @@
-"""The lists of packages agree with one another, and no address is in them."""
+"""The lists of packages agree, and no address is in them; what `make` installs, and when."""
 
 import importlib.metadata
+import os
 import pathlib
 import re
+import shutil
+import subprocess
+import time
 
 import pytest
 
@@ -87,3 +91,102 @@ def test_setup_asks_for_direct_dependencies_alone():
     names = set(re.findall(r'"([\w-]+)', installed))
     assert names - read_list(REQUIREMENTS / "direct.in").keys() == set()
     assert "tensorflow-federated" not in names
+
+
+# An interpreter that makes a .venv of itself, and notes what it is asked to install.
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+    "-m venv --clear .venv")
+        rm -rf .venv/*
+        mkdir -p .venv/bin
+        cp "$0" .venv/bin/python
+        echo "a .venv" >>installed.log ;;
+    "-m pip install"*) for list; do :; done; echo "$list" >>installed.log; [ ! -e broken ] ;;
+esac
+"""
+WHOLE = ["a .venv", ".venv/build.txt", "requirements/lock.txt", "."]
+GPU = ["requirements/gpu.lock.txt"]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with what the set-up needs, and a stand-in for Python."""
+    for name in ("Makefile", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(REQUIREMENTS, tmp_path / "requirements")
+    (tmp_path / "python").write_text(FAKE_PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+def make(checkout, target="venv"):
+    """`(exit code, errors, what was installed)`."""
+    done = subprocess.run(
+        ["make", target, f"PYTHON={checkout / 'python'}"],
+        cwd=checkout,
+        env={k: v for k, v in os.environ.items() if not k.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    log = checkout / "installed.log"
+    installed = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return done.returncode, done.stderr, installed
+
+
+def test_a_list_is_installed_once_whatever_the_times_of_files(checkout):
+    assert make(checkout) == (0, "", WHOLE)
+    assert make(checkout, "gpu") == (0, "", GPU)
+    later = time.time() + 1000
+    for path in [checkout / "setup.py", *(checkout / "requirements").iterdir()]:
+        os.utime(path, (later, later))
+    assert make(checkout) == make(checkout, "gpu") == (0, "", [])
+
+
+@pytest.mark.parametrize("name", ["requirements/lock.txt", "requirements/make_venv.sh", "setup.py"])
+def test_what_has_changed_is_installed_again(checkout, name):
+    assert make(checkout, "gpu") == (0, "", WHOLE + GPU)
+    old = (checkout / name).read_text()
+    (checkout / name).write_text(old + "# a remark\n")
+    os.utime(checkout / name, (0, 0))
+    assert make(checkout, "gpu") == (0, "", WHOLE + GPU)
+    (checkout / name).write_text(old)
+    assert make(checkout) == (0, "", WHOLE)
+
+
+def test_a_changed_list_for_gpus_is_installed_again(checkout):
+    make(checkout, "gpu")
+    path = checkout / "requirements" / "gpu.lock.txt"
+    old = path.read_text()
+    for text in (old + "# a remark\n", old):
+        path.write_text(text)
+        assert make(checkout, "gpu") == (0, "", GPU)
+
+
+def test_an_installation_that_fails_is_tried_again(checkout):
+    (checkout / "broken").touch()
+    assert make(checkout)[::2] == (2, WHOLE[:2])
+    (checkout / "broken").unlink()
+    assert make(checkout) == (0, "", WHOLE)
+    assert make(checkout) == (0, "", [])
+    (checkout / "broken").touch()
+    assert make(checkout, "gpu")[::2] == make(checkout, "gpu")[::2] == (2, GPU)
+
+
+@pytest.mark.parametrize("target", ["venv", "gpu", "test", "quickstart"])
+@pytest.mark.parametrize("linked", ["an environment", "one of the same list", "nothing"])
+def test_a_venv_that_is_a_link_is_refused_and_left_alone(checkout, target, linked):
+    other = checkout / "other"
+    if linked == "one of the same list":
+        make(checkout)
+        (checkout / ".venv").rename(other)
+    elif linked == "an environment":
+        (other / "bin").mkdir(parents=True)
+        (other / "bin" / "python").write_text("mine")
+    (checkout / ".venv").symlink_to("other")
+    before = {path: path.stat().st_mtime_ns for path in sorted(other.rglob("*"))}
+    code, error, installed = make(checkout, target)
+    assert (code, installed) == (2, [])
+    assert error.startswith("error: .venv is a symbolic link to other, which would be emptied")
+    assert {path: path.stat().st_mtime_ns for path in sorted(other.rglob("*"))} == before
