@@ -1,0 +1,58 @@
+"""Kills, starves and damages training runs, and tells what came of it.
+
+    python -m tests.faults [--parts=kills,signals,...] [--kills=50] [--seed=0]
+
+Every fault has to end in the results of an undisturbed run, bit for bit, or in one message that
+names the file. Prints how many did; the exit code is 1 if one did not. Full disks are imitated by
+the limit that a process has on the size of its files, so that everybody can run this; that of a
+real one differs in nothing but the number of the error.
+"""
+
+import pathlib
+import shutil
+import sys
+import tempfile
+
+from absl import app, flags
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+from tests.faults.faults import Faults  # noqa: E402
+
+_COUNTS = {
+    "two_processes": flags.DEFINE_integer("two_processes", 1, "Runs that others want, too."),
+    "flips": flags.DEFINE_integer("flips", 5000, "Bits of a checkpoint that are others."),
+    "full_disks": flags.DEFINE_integer("full_disks", 20, "Disks that are full."),
+    "signals": flags.DEFINE_integer("signals", 10, "SIGTERMs and Ctrl-Cs."),
+    "kills": flags.DEFINE_integer("kills", 50, "SIGKILLs."),
+    "damages": flags.DEFINE_integer("damages", 1, "Damages of each kind, to each file of a run."),
+}
+_PARTS = flags.DEFINE_list("parts", list(_COUNTS), "Which faults are tried.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of all that is random.")
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tff_pfl_faults_"))
+    faults = Faults(folder, _SEED.value)
+    for part in _PARTS.value:
+        print(f"{part}: {_COUNTS[part].value}", file=sys.stderr, flush=True)
+        getattr(faults, part)(_COUNTS[part].value)
+    print(faults.tally.table())
+    if faults.tally.wrong:
+        print(f"The runs are in {folder}.")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+@flags.validator("parts", f"Parts are {', '.join(_COUNTS)}.")
+def _are_parts(parts):
+    return all(part in _COUNTS for part in parts)
+
+
+if __name__ == "__main__":
+    app.run(main)

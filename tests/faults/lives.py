@@ -1,0 +1,230 @@
+"""Lives of a training run: processes that are ended, starved and left with damaged files.
+
+A life is a process forked from one that has imported everything and computed nothing: it starts in
+a tenth of a second, and is as independent of others as one that was started by a user.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import lmdb
+
+from tff_pfl import training
+from tff_pfl.clients.disk import DiskGeneration
+from tff_pfl.training.metrics_log import MetricsLog
+
+ROUNDS = 16
+FAILED = 99  # the exit code of a life that ended with a traceback
+
+
+def config():
+    """Of a run that takes some seconds, most of them to trace its computations."""
+    of_run = training.default_config("fedper")
+    of_run.rounds = ROUNDS
+    of_run.clients_per_round = 2
+    of_run.checkpoint_every = 2
+    of_run.data.num_clients = 5
+    of_run.local.epochs = 1
+    of_run.model.options.hidden = (4,)
+    of_run.evaluation.every = 5  # now and then between checkpoints
+    return of_run
+
+
+class Ended(NamedTuple):
+    """How a life ended.
+
+    Attributes:
+        code: Its exit code; negative: the signal that ended it.
+        error: What it wrote to standard error.
+    """
+
+    code: int
+    error: str
+
+
+class Life:
+    """A process that runs a program; `wait` for its end."""
+
+    def __init__(self, program: Callable[[], int], sabotage: Callable[[], None] = lambda: None):
+        """Starts it.
+
+        Args:
+            program: Returns its exit code.
+            sabotage: Called in the process before the program.
+        """
+        self._error, error = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(error)
+            return
+        try:
+            os.dup2(error, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sabotage()
+            code = program()
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            code = FAILED
+        os._exit(code)  # without the seconds that it takes to clean up
+
+    def wait(self) -> Ended:
+        """Waits for the end."""
+        with open(self._error, errors="replace") as file:
+            error = file.read().strip()
+        _, status = os.waitpid(self.pid, 0)
+        return Ended(os.waitstatus_to_exitcode(status), error)
+
+
+def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
+    """A life of the run in `path`, which goes on where the last one ended."""
+    options = options or {"resume": True}
+
+    def program():
+        return training.run_program(config(), str(path), **options)
+
+    return Life(program, sabotage)
+
+
+def results(path: pathlib.Path) -> dict[str, bytes]:
+    """All that a finished run leaves but times, pictures and TensorBoard's files, by name."""
+    names = ["config.json", "metrics.csv", "partition.npz"]
+    names += [str(file.relative_to(path)) for file in path.glob("*/round_*")]
+    found = {name: (path / name).read_bytes() for name in names if (path / name).exists()}
+    summary = json.loads((path / "summary.json").read_text())
+    kept = {key: summary[key] for key in ("title", "final", "best")}
+    found["summary.json"] = json.dumps(kept).encode()
+    checkpoint = path / "checkpoint"
+    for name, content in generation(checkpoint, state_type_of(checkpoint)).items():
+        if name != "progress":  # has seconds
+            found[f"checkpoint {name}"] = content
+    return found
+
+
+def generation(checkpoint: pathlib.Path, state_type: str) -> dict[str, bytes]:
+    """All records of a checkpoint, if it is one of this type of states.
+
+    Raises:
+        CorruptStateError: If it is damaged.
+        ForeignStateError: If it is of another kind.
+    """
+    store = DiskGeneration(str(checkpoint), state_type, read_only=True)
+    try:
+        with store.reading() as read:
+            records = {f"client {i}": read(i) for i in store.client_ids()}
+        for name in ("server_state", "iterator", "progress"):
+            records[name] = store.attachment(name)
+    finally:
+        store.close()
+    return records
+
+
+def state_type_of(checkpoint: pathlib.Path) -> str:
+    """The type of a client's state in a sound checkpoint."""
+    with (
+        lmdb.open(str(checkpoint), readonly=True, lock=False, create=False, max_dbs=3) as env,
+        env.begin(db=env.open_db(b"meta", create=False)) as txn,
+    ):
+        return txn.get(b"state_type").decode()
+
+
+def at_commit(number: int, act: Callable[[], None], *, after: bool = False) -> Callable[[], None]:
+    """A sabotage: what is done before, or after, a commit, counted from 1."""
+
+    def sabotage():
+        write, count = DiskGeneration.write, 0
+
+        def counted(self, states, attachments):
+            nonlocal count
+            count += 1
+            if count == number and not after:
+                act()
+            write(self, states, attachments)
+            if count == number and after:
+                act()
+
+        DiskGeneration.write = counted
+
+    return sabotage
+
+
+def at_call(name: str, number: int, act: Callable[[], None], *, after: bool) -> Callable[[], None]:
+    """A sabotage: what is done before, or after, a call of a function of `os`."""
+
+    def sabotage():
+        function, count = getattr(os, name), 0
+
+        def counted(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == number and not after:
+                act()
+            result = function(*args, **kwargs)
+            if count == number and after:
+                act()
+            return result
+
+        setattr(os, name, counted)
+
+    return sabotage
+
+
+def after_first_byte(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+    """A sabotage: what is done some time after the run began to write."""
+
+    def sabotage():
+        start = MetricsLog.__init__
+
+        def started(*args, **kwargs):
+            later(seconds, act)
+            start(*args, **kwargs)
+
+        MetricsLog.__init__ = started
+
+    return sabotage
+
+
+def later(seconds: float, act: Callable[[], None]) -> None:
+    """Does something while this process does something else."""
+
+    def wait():
+        time.sleep(seconds)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def send(number: signal.Signals) -> Callable[[], None]:
+    """`() -> None`: sends itself a signal."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+def starve(limit: int) -> Callable[[], None]:
+    """A sabotage: no file can be written past so many bytes, as on a full disk."""
+    limits = (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def answers_of(words: Iterable[str]) -> list[str]:
+    """The words that come in a process, up to its end, whatever ends it."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            for word in words:
+                os.write(write, f"{word}\n".encode())
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        came = file.read().split()
+    os.waitpid(pid, 0)
+    return came

@@ -1,0 +1,13 @@
+"""The short part of `make faults`."""
+
+from tests.runs import run_python
+
+
+def test_runs_that_are_killed_and_resumed_have_the_results_of_one_that_was_not():
+    done = run_python("-m", "tests.faults", "--parts=kills", "--kills=2", "--seed=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["tried", "identical", "refused", "wrong"]
+    counts = [row.split()[-4:] for row in rows]
+    assert sum(int(tried) for tried, *_ in counts) == 2
+    assert all(tried == identical for tried, identical, *_ in counts)
