@@ -268,15 +268,25 @@ def test_a_damaged_attachment_names_the_file(tmp_path):
             store.attachment("progress")
 
 
-def test_a_client_whose_key_is_damaged_does_not_start_anew(tmp_path):
+@pytest.mark.parametrize(("client_id", "byte"), [(17, 6), (19, 7)])  # 19 stays the last
+def test_a_client_whose_key_is_damaged_does_not_start_anew(tmp_path, client_id, byte):
     data = filled(tmp_path)
-    content = data.read_bytes()
-    key = (17).to_bytes(8, "big")
-    positions = [i for i in range(len(content[: MIB // 4])) if content.startswith(key, i)]
+    content = data.read_bytes()[: MIB // 4]
+    key = client_id.to_bytes(8, "big")
+    positions = [i for i in range(len(content)) if content.startswith(key, i)]
     assert positions
     for position in positions:  # of old pages, too
-        overwrite(data, position + 6, b"\1")
-    with pytest.raises(CorruptStateError, match=f"{data} is damaged: its pages do not fit"):
+        overwrite(data, position + byte, b"\x1f")
+    with pytest.raises(CorruptStateError, match=f"{data} is damaged: it"):
+        open_store(str(tmp_path))
+
+
+def test_an_attachment_whose_name_is_damaged_is_missed(tmp_path):
+    with open_store(str(tmp_path)) as store:
+        store.commit({"progress": b"round 17 of 20", "server": b"sound"})
+    data = tmp_path / "data.mdb"
+    overwrite(data, data.read_bytes().index(b"server"), b"w")
+    with pytest.raises(CorruptStateError, match=f"{data} is damaged: it lacks records"):
         open_store(str(tmp_path))
 
 

@@ -139,7 +139,7 @@ class DiskGeneration:
                     record = txn.get(key, db=database)
                     if record is None or index == entries:  # what is listed may go in a circle
                         raise self._damaged("its pages do not fit together")
-                    digest += _mark(record)
+                    digest += _mark(key, record)
             if expected is None or bytes(expected) != _digest_bytes(digest):
                 raise self._damaged("it lacks records, or has others than were committed")
 
@@ -214,7 +214,7 @@ class DiskGeneration:
                 digest = int.from_bytes(txn.get(b"digest", db=self._meta), "big")
                 for database, key, value in records:
                     old, new = txn.get(key, db=database), _record(key, value)
-                    digest += _mark(new) - (0 if old is None else _mark(old))
+                    digest += _mark(key, new) - (0 if old is None else _mark(key, old))
                     txn.put(key, new, db=database)
                 txn.put(b"digest", _digest_bytes(digest), db=self._meta)
         except lmdb.MapFullError:
@@ -256,9 +256,10 @@ def _record(key: bytes, value: bytes) -> bytes:
     return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big") + value
 
 
-def _mark(record: bytes | memoryview) -> int:
-    """What a record adds to the digest: its checksum and its length, without reading the rest."""
-    return int.from_bytes(record[:_CHECKSUM_BYTES], "big") + (len(record) << 32)
+def _mark(key: bytes, record: bytes | memoryview) -> int:
+    """What a record adds to the digest: its key, checksum and length, without reading the rest."""
+    checksum = int.from_bytes(record[:_CHECKSUM_BYTES], "big")
+    return zlib.crc32(key, checksum) + (len(record) << 32)
 
 
 def _digest_bytes(digest: int) -> bytes:
