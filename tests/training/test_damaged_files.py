@@ -2,6 +2,7 @@
 
 import csv
 import json
+import resource
 import shutil
 
 import numpy as np
@@ -140,6 +141,17 @@ def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
         log = MetricsLog(directory, 2, released, reopen=True)
         log.release(2, {"a": 2 / 7, "b": 1.0}, {"seconds": 0.1})
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 3
+
+
+def test_a_disk_that_is_full_for_tensorboard(tmp_path):
+    log, _ = start_log(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"^{tmp_path / 'tensorboard'}.*File too large$"):
+            log.release(1, {"a": 1.0}, {"seconds": 0.1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize(

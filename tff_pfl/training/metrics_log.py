@@ -83,10 +83,14 @@ class MetricsLog:
         """
         self._tables["metrics.csv"].append({"round": round_num, **metrics})
         self._tables["timings.csv"].append({"round": round_num, **timings})
-        with self._tensorboard.as_default(step=round_num):
-            for name, value in {**metrics, **timings}.items():
-                tf.summary.scalar(name, value)
-        self._tensorboard.flush()
+        try:
+            with self._tensorboard.as_default(step=round_num):
+                for name, value in {**metrics, **timings}.items():
+                    tf.summary.scalar(name, value)
+            self._tensorboard.flush()
+        except tf.errors.OpError as error:  # whose class differs with what the disk says
+            reason = error.message.splitlines()[0].rpartition("; ")[2]
+            raise OSError(f"{self._directory.file('tensorboard')}: {reason}") from error
 
     def release_table(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
         """Writes the table of an evaluation, a row a client.
