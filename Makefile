@@ -27,7 +27,7 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 test: $(venv)  ## run the tests, without those marked slow
 	.venv/bin/python -m pytest -n 2
 
-faults: $(venv)  ## kill, starve and damage training runs (a quarter of an hour)
+faults: $(venv)  ## kill, starve and damage training runs (ten minutes)
 	.venv/bin/python -m tests.faults
 
 lint: $(venv)  ## check style and format
