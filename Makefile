@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test faults lint lock venv own-venv gpu clean
+.PHONY: help quickstart test fuzz faults lint lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -26,6 +26,9 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 
 test: $(venv)  ## run the tests, without those marked slow
 	.venv/bin/python -m pytest -n 2
+
+fuzz: $(venv)  ## vectorize thousands of cases of client work, each against one client at a time
+	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 tests/runtime/graph/fuzz
 
 faults: $(venv)  ## kill, starve and damage training runs (ten minutes)
 	.venv/bin/python -m tests.faults
