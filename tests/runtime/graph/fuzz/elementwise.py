@@ -44,6 +44,8 @@ _BETWEEN = {
     "Xlogy": (0.2, 3),
     "Zeta": (1.5, 4),
 }
+# At 0, XLA takes the gradient from the other side.
+_BENT_AT_0 = ("Elu", "EluGrad", "Selu", "SeluGrad")
 # Integers of these are from 1 on: by zero cannot be divided, and shifts by less than none are not
 # defined.
 _POSITIVE_INTEGERS = (
@@ -76,6 +78,8 @@ def _draw(name, dtype, shape):
         return operands.complexes(*shape, dtype=dtype)
     if name in _BETWEEN:
         return operands.between(*_BETWEEN[name], *shape, dtype=dtype)
+    if name in _BENT_AT_0:
+        return operands.nonzero(*shape, dtype=dtype)
     return operands.real(*shape, dtype=dtype)
 
 

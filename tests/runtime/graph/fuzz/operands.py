@@ -30,6 +30,16 @@ def real(*shape, dtype=FLOAT) -> Operand:
     return draw
 
 
+def nonzero(*shape, dtype=FLOAT) -> Operand:
+    """Normal numbers, all of which are some way from 0."""
+
+    def draw(rng, sizes):
+        values = rng.normal(size=_shape(shape, sizes))
+        return np.asarray(values + np.where(values < 0, -0.1, 0.1), dtype)
+
+    return draw
+
+
 def between(low, high, *shape, dtype=FLOAT) -> Operand:
     return lambda rng, sizes: np.asarray(rng.uniform(low, high, _shape(shape, sizes)), dtype)
 
