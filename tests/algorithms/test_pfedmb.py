@@ -224,9 +224,9 @@ class TestMixtures:
 
 
 def tensors(type_spec):
-    """The sizes of all tensors of a type, those of functions left out."""
+    """The sizes of all tensors of a type, those of functions left out; `None` for open ones."""
     if isinstance(type_spec, tff.types.TensorType):
-        yield int(np.prod(type_spec.shape))
+        yield None if None in type_spec.shape else int(np.prod(type_spec.shape))
     elif isinstance(type_spec, tff.types.FederatedType):
         yield from tensors(type_spec.member)
     elif isinstance(type_spec, tff.types.StructType):
@@ -257,7 +257,7 @@ class TestSecureSums:
     """With them, no plain update leaves a client."""
 
     def test_what_is_summed_in_the_clear(self):
-        """Scalars: counts of clients, and sums of the metrics."""
+        """Scalars: counts of clients, and sums of the metrics; and which clients they are."""
         weights = [BRANCHES * np.size(w) for w in leaves(MODEL.init(0))]
         upload = collections.Counter([*weights, *[BRANCHES] * len(LAYERS)])
         plain, secured = (
@@ -266,7 +266,7 @@ class TestSecureSums:
         )
         assert not upload - plain
         assert plain - upload == secured
-        assert set(secured) == {1}
+        assert set(secured) == {1, None}
         hidden = sizes_of_sums(build_secure(), tree_analysis.find_secure_aggregation_in_tree)
         assert not upload - hidden
 

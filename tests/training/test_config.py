@@ -1,7 +1,9 @@
 import functools
 import importlib
+import itertools
 import pathlib
 import re
+import types
 
 import ml_collections
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from tests.federation import assert_equal, make_client
 from tff_pfl import algorithms, evaluation, models
+from tff_pfl.data import partition
 from tff_pfl.training import (
     ConfigError,
     build_dataset,
@@ -240,8 +243,11 @@ KEYS = {key.rpartition(".")[2] for key in flatten(default_config().to_dict(), ".
         ({"merge": False, "num_validation": 5000}, "num_validation must be within"),
     ],
 )
-def test_advice_names_keys_of_the_config(changes, message):
+def test_advice_names_keys_of_the_config(changes, message, monkeypatch):
     """A user of the command line has no other arguments."""
+    # Time runs: two draws are all that the search for a partition has.
+    clock = types.SimpleNamespace(monotonic=itertools.count(step=6).__next__)
+    monkeypatch.setattr(partition, "time", clock)
     config = small()
     config.data.update(changes)
     with pytest.raises(ConfigError, match=message) as raised:
