@@ -19,6 +19,7 @@ turns, a round each. Workloads:
 Contenders; without --contenders, each workload has its own choice of them:
 
     bare_tensorflow           a plain TensorFlow loop over clients, without TFF or this library
+    bare_keras                the same with Keras' layers and variables
     tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
     tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
     tff_learning_graph_loop   the same, on the graph executor

@@ -16,6 +16,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(10_000, 20, 20)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--reference",
+        choices=["stock", "graph"],
+        default="stock",
+        help="What conformance is to: TFF's stock runtime or, where that is not installed, the "
+        "graph runtime on the CPU, a client at a time.",
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def graph_context():
     """Executes TFF's computations as programs do, unless a test says otherwise."""

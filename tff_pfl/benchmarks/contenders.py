@@ -85,6 +85,51 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     return run
 
 
+def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+    network = workload.keras_model()
+    variables = network.trainable_variables
+    initial = workload.model().init(SEED)
+    names = [variable.name.removesuffix(":0").rpartition("/") for variable in variables]
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = tf.reduce_mean(losses)
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(workload.learning_rate * gradient)
+        return tf.reduce_sum(losses)
+
+    @tf.function
+    def one_round(server, round_num):
+        mean = [tf.zeros_like(w) for w in server]
+        loss = 0.0
+        for client in tf.range(clients):
+            for variable, weight in zip(variables, server, strict=True):
+                variable.assign(weight)
+            for epoch in tf.range(workload.epochs):
+                seed = [round_num * clients + client, epoch]
+                order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
+                for start in tf.range(0, size, workload.batch_size):
+                    rows = order[start : start + workload.batch_size]
+                    loss += step(tf.gather(x[client], rows), tf.gather(y[client], rows))
+            mean = [m + v / clients for m, v in zip(mean, variables, strict=True)]
+        return mean, loss / (clients * size * workload.epochs)
+
+    server = [tf.constant(initial[layer][weight]) for layer, _, weight in names]
+    rounds = itertools.count()
+
+    def run() -> float:
+        nonlocal server
+        server, loss = one_round(server, tf.constant(next(rounds)))
+        return float(loss)
+
+    return run
+
+
 def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """An algorithm of this library, in the execution context that is TFF's when it runs."""
     optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
@@ -170,6 +215,7 @@ def _within(
 
 CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
+    "bare_keras": bare_keras,
     **{
         f"tff_pfl_{name}": _within(create, functools.partial(tff_pfl_algorithm, "fedavg"))
         for name, create in RUNTIMES.items()

@@ -9,10 +9,10 @@ import numpy as np
 
 from tff_pfl.evaluation import over_clients
 from tff_pfl.names import unknown_name
+from tff_pfl.tables import aligned, decimal
 from tff_pfl.training import figures
 from tff_pfl.training.curves import evaluations_of_run, read_clients, values_of_clients
 from tff_pfl.training.run_directory import OutputDirectoryError
-from tff_pfl.training.tables import aligned, decimal
 
 _BINS = 20
 _MOST_PER_ROW = 4

@@ -1,0 +1,149 @@
+"""Part 4: trainings of five algorithms on the device, and next to them the same on the CPU."""
+
+import csv
+import json
+import os
+import pathlib
+import statistics
+
+import tensorflow as tf
+
+from tff_pfl import runtime, training
+from tff_pfl.gpu_check import memory
+from tff_pfl.gpu_check.parts import CheckError, Task
+from tff_pfl.gpu_check.report import Report
+
+ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
+# Of the first round's training loss, where rounding has not been amplified yet, relative; and of
+# the accuracy after the last round.
+_SAME_LOSS = 1e-3
+_SAME_ACCURACY = 0.02
+_ACCURACY = "personalized/local_test/accuracy_mean"
+
+
+def run(task: Task, report: Report) -> None:
+    """Runs each algorithm in both places.
+
+    Raises:
+        CheckError: There is no GPU, or no data set.
+    """
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    places = _places(task)
+    for algorithm in ALGORITHMS:
+        for place, devices in places.items():
+            name = f"{algorithm} on {place}"
+            if report.find(name):
+                continue
+            if task.left() < 0:
+                report.leave_out(name)
+                continue
+            report.begin(name)
+            config = _config(algorithm, task, report)
+            folder = pathlib.Path(task.output_dir, "trainings", name.replace(" ", "_"))
+            report.add(name, **train(config, folder, devices))
+            first, second = (report.find(f"{algorithm} on {p}") for p in places)
+            if first and second and (wrong := _difference(first, second)):
+                report.add(**second, error=wrong)
+
+
+def _places(task: Task) -> dict[str, list[str]]:
+    """Devices by the names of places: those that are checked, and the CPU."""
+    if task.is_toy:
+        two_logical_cpus()
+        return {"two CPUs": ["CPU:0", "CPU:1"], "CPU": ["CPU:0"]}
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        raise CheckError("TensorFlow lists no GPU.")
+    return {"GPU": [gpu.name for gpu in gpus], "CPU": ["CPU:0"]}
+
+
+def two_logical_cpus() -> None:
+    """Makes two devices of the CPU, before anything is computed on it."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, 2 * [tf.config.LogicalDeviceConfiguration()])
+
+
+def data_set(task: Task, report: Report, *wanted: str) -> str:
+    """The first of these data sets that is prepared in TFDS_DATA_DIR; for toys, digits.
+
+    Raises:
+        CheckError: None is.
+    """
+    if task.is_toy:
+        return "digits"
+    folder = os.environ.get("TFDS_DATA_DIR", "")
+    there = [name for name in wanted if os.path.isdir(os.path.join(folder, name))]
+    if not there:
+        raise CheckError(
+            f"None of {', '.join(wanted)} is in TFDS_DATA_DIR, which is {folder or 'not set'!r}."
+        )
+    if there[0] != wanted[0]:
+        report.note(f"{wanted[0]} is not in {folder}: on {there[0]} instead")
+    return there[0]
+
+
+def _config(algorithm, task, report):
+    config = training.default_config(algorithm)
+    config.data.name = data_set(task, report, "fashion_mnist", "cifar10")
+    config.data.partitioner = "dirichlet"
+    config.data.dirichlet.alpha = 0.3
+    config.rounds, config.data.num_clients, config.clients_per_round = 20, 100, 10
+    config.model.name = "lenet"
+    if task.is_toy:
+        config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
+        config.model.name = "mlp"
+        config.model.options.hidden = (8,)
+    config.local.learning_rate = 0.02
+    config.local.epochs = 1
+    config.local.batch_size = 50
+    config.evaluation.every = 0
+    config.checkpoint_every = config.rounds
+    if algorithm == "plgu_lf":
+        config.algorithm.num_personal_layers = 1
+    return config
+
+
+def train(config, folder: pathlib.Path, devices: list[str]) -> dict:
+    """Figures of a run on these devices; where it failed, the exit code as the error."""
+    memory.reset_peak()
+
+    def set_context():
+        runtime.set_graph_context(devices=devices)
+
+    code = training.run_program(config, os.fspath(folder), resume=True, set_context=set_context)
+    if code:
+        return {"error": f"the training ended with exit code {code}, see the log"}
+    summary = json.loads((folder / "summary.json").read_text())
+    seconds = [float(row["round_seconds"]) for row in read_rows(folder / "timings.csv")]
+    return {
+        "accuracy": summary["final"]["metrics"][_ACCURACY],
+        "first_loss": _loss(read_rows(folder / "metrics.csv")[0]),
+        "seconds": summary["seconds"],
+        "seconds_per_round": statistics.median(seconds[1:] or seconds),
+        "memory_mib": memory.peak_mib(),
+    }
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows of a table, by column."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _loss(row: dict[str, str]) -> float:
+    """Of the training, in a round's metrics: of the first exchange, whatever it is called."""
+    return float(next(value for name, value in row.items() if name.endswith("/loss") and value))
+
+
+def _difference(first: dict, second: dict) -> str | None:
+    """What differs by more than rounding may."""
+    if "error" in first or "error" in second:
+        return None
+    losses, accuracies = (
+        [run[key] for run in (first, second)] for key in ("first_loss", "accuracy")
+    )
+    if not abs(losses[0] - losses[1]) <= _SAME_LOSS * abs(losses[1]):
+        return f"the first round's training losses are {losses[0]} and {losses[1]}"
+    if not abs(accuracies[0] - accuracies[1]) <= _SAME_ACCURACY:
+        return f"the accuracies are {accuracies[0]} and {accuracies[1]}"
+    return None
