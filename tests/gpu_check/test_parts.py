@@ -8,7 +8,18 @@ import pytest
 import tensorflow as tf
 
 from tests.runs import ROOT, run_python
-from tff_pfl.gpu_check import CheckError, Report, Task, device, memory, rounds, suites, trainings
+from tff_pfl import training
+from tff_pfl.gpu_check import (
+    CheckError,
+    Report,
+    Task,
+    device,
+    long_training,
+    memory,
+    rounds,
+    suites,
+    trainings,
+)
 
 PROGRAM = "programs/gpu_check.py"
 
@@ -61,6 +72,23 @@ def test_opened_libraries_are_those_of_cuda(monkeypatch, tmp_path):
     monkeypatch.setattr(device, "_MAPS", tmp_path / "maps")
     cublas, cuda = "/opt/nvidia/cublas/lib/libcublas.so.11", "/usr/lib/libcuda.so.535.1"
     assert device.opened_libraries() == [cublas, cuda]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'NVIDIA H200, 550.54, 143771 MiB, 9.0'", "NVIDIA H200, 550.54, 143771 MiB, 9.0"),
+        ("echo 'no devices were found' >&2; exit 6", "no devices were found"),
+        ("exec /bin/sleep 9", "nvidia-smi did not answer within 0.2 s"),
+    ],
+)
+def test_what_the_driver_says(monkeypatch, tmp_path, script, said):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(device, "_SMI_SECONDS", 0.2)
+    monkeypatch.setattr(device, "_DRIVER_FILE", tmp_path / "none")
+    assert device.driver() == said
 
 
 @pytest.mark.parametrize("part", [device, suites, rounds, trainings])
@@ -224,3 +252,52 @@ def test_parts_are_numbers_of_parts():
     done = run_python(PROGRAM, "--output_dir=nowhere", "--parts=1,6")
     assert done.returncode != 0
     assert "Parts are 1, 2, 3, 4, 5." in done.stderr
+
+
+# A training that does not end by itself.
+ENDLESS = """
+import sys, time
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+from tff_pfl.gpu_check import Report, Task, long_training
+
+config_of = long_training._config
+
+def endless(task, report):
+    config = config_of(task, report)
+    config.rounds = long_training._ENDLESS
+    return config
+
+long_training._config = endless
+folder, root = sys.argv[1:]
+report = Report(f"{folder}/part.json", part=5, name="", devices="CPU")
+long_training.run(Task(5, folder, root, "CPU", float(SECONDS), time.time()), report)
+report.end(0.0)
+"""
+
+
+@pytest.mark.slow
+def test_the_long_training_ends_with_its_time(tmp_path):
+    start = time.monotonic()
+    done = run_python("-c", ENDLESS.replace("SECONDS", "60"), tmp_path, ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - start < 80
+    content = json.loads((tmp_path / "part.json").read_text())
+    assert content["status"] == "complete"
+    (record,) = content["records"]
+    assert record["rounds"] > 2
+    assert len(record["evaluations"]) >= record["rounds"] - 1  # one a round
+    assert record["accuracy"] == record["evaluations"][-1]["accuracy"]
+
+
+@pytest.mark.parametrize("devices", ["CPU", "GPU"])
+def test_configs_are_valid(monkeypatch, tmp_path, report, devices):
+    monkeypatch.setattr(trainings, "data_set", lambda *_: "digits")
+    monkeypatch.setattr(long_training, "data_set", lambda *_: "digits")
+    of = task(4, tmp_path, devices)
+    for algorithm in trainings.ALGORITHMS:
+        config = trainings._config(algorithm, of, report)
+        training.check_config(config)
+        assert config.rounds == {"CPU": 2, "GPU": 20}[devices]
+    training.check_config(long_training._config(of, report))

@@ -15,6 +15,7 @@ from tff_pfl.gpu_check.report import Report
 from tff_pfl.runtime import cuda
 
 _DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
+_SMI_SECONDS = 20.0
 _MAPS = pathlib.Path("/proc/self/maps")
 _LIBRARY = re.compile(r"/lib(cu|nv)[^/]*\.so[^/]*$")
 # The largest error, over the largest value of the result; cuDNN has convolutions that round more.
@@ -68,8 +69,11 @@ def driver() -> str:
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,driver_version,memory.total,compute_cap"
         command = ["nvidia-smi", query, "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        said += (done.stdout or done.stderr).splitlines()
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS)
+            said += (done.stdout or done.stderr).splitlines()
+        except subprocess.TimeoutExpired:
+            said.append(f"nvidia-smi did not answer within {_SMI_SECONDS:g} s")
     if not said and cuda.has_driver():
         said.append("libcuda.so.1 can be opened")
     return "; ".join(line.strip() for line in said) or "none"
@@ -77,6 +81,7 @@ def driver() -> str:
 
 def _find_device(task: Task, report: Report, tf) -> str:
     devices = tf.config.list_physical_devices(task.devices)
+    _add_libraries(report)
     if not devices:
         missing = ", ".join(cuda.missing_libraries()) or "none"
         there = "is" if cuda.has_driver() else "is not"

@@ -93,7 +93,7 @@ def _config(algorithm, task, report):
         config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
         config.model.name = "mlp"
         config.model.options.hidden = (8,)
-    config.local.learning_rate = 0.02
+    config.local.learning_rate = 0.05
     config.local.epochs = 1
     config.local.batch_size = 50
     config.evaluation.every = 0
