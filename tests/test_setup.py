@@ -101,7 +101,9 @@ case "$*" in
         mkdir -p .venv/bin
         cp "$0" .venv/bin/python
         echo "a .venv" >>installed.log ;;
-    "-m pip install"*) for list; do :; done; echo "$list" >>installed.log; [ ! -e broken ] ;;
+    "-m pip install"*)
+        for list; do [ "$last" = --target ] && mkdir -p "$list"; last=$list; done
+        echo "$list" >>installed.log; [ ! -e broken ] ;;
 esac
 """
 WHOLE = ["a .venv", ".venv/build.txt", "requirements/lock.txt", "."]
@@ -142,6 +144,15 @@ def test_a_list_is_installed_once_whatever_the_times_of_files(checkout):
     for path in [checkout / "setup.py", *(checkout / "requirements").iterdir()]:
         os.utime(path, (later, later))
     assert make(checkout) == make(checkout, "gpu") == (0, "", [])
+
+
+def test_cuda_for_the_pack_is_installed_once(checkout):
+    assert make(checkout, "gpu-pack") == (0, "", WHOLE + GPU)
+    assert make(checkout, "gpu-pack") == (0, "", [])
+    (checkout / "broken").touch()
+    path = checkout / "requirements" / "gpu.lock.txt"
+    path.write_text(path.read_text() + "# a remark\n")
+    assert make(checkout, "gpu-pack")[::2] == make(checkout, "gpu-pack")[::2] == (2, GPU)
 
 
 @pytest.mark.parametrize("name", ["requirements/lock.txt", "requirements/make_venv.sh", "setup.py"])
