@@ -287,6 +287,13 @@ def test_a_library_without_its_symbols_is_loaded(tmp_path):
     assert ctypes.PyDLL(str(copy)).PyInit__cext
 
 
+def test_an_empty_library_can_be_opened_and_is_then_found_by_name(tmp_path):
+    (tmp_path / "anything.so").write_bytes(elf.empty_library("libof_the_test.so.11"))
+    ctypes.CDLL(str(tmp_path / "anything.so"))
+    with pytest.raises(AttributeError, match="undefined symbol: cufftPlan1d"):
+        _ = ctypes.CDLL("libof_the_test.so.11").cufftPlan1d
+
+
 def test_cuda_is_what_tensorflow_opens(tmp_path):
     with pytest.raises(ValueError, match="libcudart.so.11.0"):
         contents.cuda_libraries(tmp_path)
@@ -295,8 +302,11 @@ def test_cuda_is_what_tensorflow_opens(tmp_path):
     for name in wanted | {"nvidia/cudnn/lib/libcudnn.a", "nvidia/cudnn/include/cudnn.h"}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    packed = contents.cuda_libraries(tmp_path)
-    assert {member.path.split("site-packages/")[1] for member in packed} == wanted
+    for whole in (False, True):
+        packed = contents.cuda_libraries(tmp_path, whole=whole)
+        assert {member.path.split("site-packages/")[1] for member in packed} == wanted
+        empty = [member.path for member in packed if member.size]  # the others are empty files here
+        assert len(empty) == (0 if whole else len(contents._LOOKED_FOR))
 
 
 def test_what_is_left_out_of_the_locked_list_is_in_it():

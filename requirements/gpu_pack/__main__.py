@@ -19,6 +19,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m requirements.gpu_pack")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("gpu-pack"))
     parser.add_argument("--piece_mib", type=int, default=40, help="the most MiB of a piece")
+    parser.add_argument("--preset", type=int, default=6, help="of xz: 0 is fast, 9 is small")
     parser.add_argument("--data_dir", type=pathlib.Path, default=_data_dir(), help="TFDS's folder")
     parser.add_argument("--data", default="fashion_mnist", help="data sets, separated by commas")
     parser.add_argument(
@@ -29,6 +30,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     libraries = parser.add_mutually_exclusive_group(required=True)
     libraries.add_argument("--cuda", type=pathlib.Path, help="a folder of NVIDIA's packages")
     libraries.add_argument("--no-cuda", action="store_true", help="a pack for CPUs")
+    parser.add_argument(
+        "--whole_cuda",
+        action="store_true",
+        help="the libraries for Fourier transforms, sparse matrices and recurrent layers as well, "
+        "which TensorFlow looks for and tff_pfl does not compute with",
+    )
     return parser.parse_args(arguments)
 
 
@@ -36,7 +43,9 @@ def main(flags: argparse.Namespace) -> None:
     start = time.monotonic()
     groups = {
         "packages": contents.packages(flags.compute_capability),
-        "CUDA": contents.cuda_libraries(flags.cuda) if flags.cuda else [],
+        "CUDA": []
+        if flags.no_cuda
+        else contents.cuda_libraries(flags.cuda, whole=flags.whole_cuda),
         "repository": contents.repository(),
         "data": contents.data_sets(flags.data_dir, filter(None, flags.data.split(","))),
     }
@@ -50,6 +59,7 @@ def main(flags: argparse.Namespace) -> None:
         flags.output,
         contents.ROOT / "build" / "gpu-pack",
         piece_size=flags.piece_mib * pieces.MIB,
+        preset=flags.preset,
     )
     size = sum(piece["size"] for piece in manifest["pieces"])
     print(

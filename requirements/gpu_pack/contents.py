@@ -49,6 +49,14 @@ _NOT_OF_PACKAGES = re.compile(
 )
 # What a GPU's program needs besides the libraries in `tff_pfl.runtime.cuda`: XLA compiles with it.
 _COMPILER = ("cuda_nvcc/bin/ptxas", "cuda_nvcc/nvvm/libdevice/libdevice.10.bc")
+# What TensorFlow only looks for, and registers no GPU without, until something computes with it:
+# Fourier transforms, sparse matrices, cuDNN's recurrent layers. FedPG inverts by cuSOLVER.
+_LOOKED_FOR = (
+    "cufft/lib/libcufft.so.10",
+    "cusparse/lib/libcusparse.so.11",
+    "cudnn/lib/libcudnn_adv_infer.so.8",
+    "cudnn/lib/libcudnn_adv_train.so.8",
+)
 # What every Linux has, in the version of its own kernel and drivers.
 _OF_THE_SYSTEM = re.compile(
     r"(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|nsl|anl|mvec))\.so"
@@ -105,14 +113,24 @@ def packages(capability: int | None = None) -> list[Member]:
     return sorted(members, key=_code_first)
 
 
-def cuda_libraries(site: pathlib.Path) -> list[Member]:
-    """What TensorFlow opens of NVIDIA's packages in `site`, with their licenses."""
+def cuda_libraries(site: pathlib.Path, *, whole: bool = False) -> list[Member]:
+    """What TensorFlow opens of NVIDIA's packages in `site`, with their licenses.
+
+    Unless `whole`, libraries without content take the place of those that this library and its
+    tests compute nothing with.
+    """
     wanted = [f"nvidia/{name}" for name in (*cuda._FOR_DEVICES, *cuda._FOR_PROFILER, *_COMPILER)]
     if missing := [name for name in wanted if not (site / name).exists()]:
         raise ValueError(f"{site} lacks {missing}")
     licenses = site.glob("nvidia_*.dist-info/*[Ll]icense*")
     wanted += [file.relative_to(site).as_posix() for file in sorted(licenses)]
-    return [Member(f"{_PACKAGES}/{name}", site / name, _mode(site / name)) for name in wanted]
+    empty = set() if whole else {f"nvidia/{name}" for name in _LOOKED_FOR}
+    return [
+        Member(f"{_PACKAGES}/{name}", elf.empty_library(pathlib.PurePath(name).name))
+        if name in empty
+        else Member(f"{_PACKAGES}/{name}", site / name, _mode(site / name))
+        for name in wanted
+    ]
 
 
 def repository() -> list[Member]:

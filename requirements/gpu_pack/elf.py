@@ -1,6 +1,6 @@
-"""What of a shared library plays no part when it runs on a GPU, and may as well be zeros.
+"""Shared libraries (ELF, x86-64): what of one may as well be zeros, and the smallest that there is.
 
-Zeros in the place of it leave all else where it is, and compress to nothing.
+Zeros in the place of what plays no part leave all else where it is, and compress to nothing.
 """
 
 import mmap
@@ -49,6 +49,32 @@ def foreign_kernels(library: pathlib.Path, capability: int) -> list[Range]:
                 if kind == _MACHINE_CODE and not runs:
                     found.append(tuple(where))
     return found
+
+
+def empty_library(name: str) -> bytes:
+    """A library of this name that can be opened, and holds nothing."""
+    strings = b"\0" + name.encode() + b"\0"
+    programs = 64
+    symbols = programs + 3 * 56
+    table = symbols + 24
+    dynamic = table + len(strings) + -len(strings) % 8
+    tags = {5: table, 10: len(strings), 6: symbols, 11: 24, 14: 1, 0: 0}  # the name is tag 14
+    size = dynamic + 16 * len(tags)
+
+    def program(kind, start, stop, alignment):
+        read_and_write = 6
+        where = (start, start, start, stop - start, stop - start, alignment)
+        return struct.pack("<IIQQQQQQ", kind, read_and_write, *where)
+
+    header = b"\x7fELF\2\1\1".ljust(16, b"\0")
+    header += struct.pack("<HHIQQQ", 3, 62, 1, 0, programs, 0)
+    header += struct.pack("<IHHHHHH", 0, 64, 56, 3, 64, 0, 0)
+    stack = 0x6474E551  # without this entry, the linker would make stacks executable
+    header += (
+        program(_LOADED, 0, size, 4096) + program(2, dynamic, size, 8) + program(stack, 0, 0, 16)
+    )
+    body = bytes(24) + strings.ljust(dynamic - table, b"\0")
+    return header + body + b"".join(struct.pack("<QQ", *tag) for tag in tags.items())
 
 
 def _segments(data) -> Iterator[Range]:
