@@ -45,8 +45,13 @@ _NOT_OF_PACKAGES = re.compile(
     r"(^|/)(tests|include|__pycache__)/"
     r"|\.(a|h|hpp|cc|pyx|pxd|pyi|pyc)$"
     r"|^\.\./"  # scripts, whose first line names the .venv
-    r"|^tensorflow_federated/data/worker_binary$"  # built without CUDA
+    r"|^tensorflow_federated/data/worker_binary$"
 )
+# TFF is not imported where this file is missing; what it is, is built without CUDA.
+_WORKER = b"""#!/bin/sh
+echo "error: TFF's stock runtime is not in this pack; use the graph runtime" >&2
+exit 1
+"""
 # What a GPU's program needs besides the libraries in `tff_pfl.runtime.cuda`: XLA compiles with it.
 _COMPILER = ("cuda_nvcc/bin/ptxas", "cuda_nvcc/nvvm/libdevice/libdevice.10.bc")
 # What TensorFlow only looks for, and registers no GPU without, until something computes with it:
@@ -110,6 +115,7 @@ def packages(capability: int | None = None) -> list[Member]:
     members = [_packed(SITE / file, capability) for file in files]
     to_repository = os.path.relpath("tff_pfl_repo", _PACKAGES)
     members.append(Member(f"{_PACKAGES}/tff_pfl.pth", f"{to_repository}\n".encode()))
+    members.append(Member(f"{_PACKAGES}/tensorflow_federated/data/worker_binary", _WORKER, 0o755))
     return sorted(members, key=_code_first)
 
 
