@@ -91,3 +91,17 @@ def test_as_many_numbers_as_are_known_at_run_time():
 
         expected = np.stack([some(seed).numpy() for seed in SEEDS])
         np.testing.assert_array_equal(vectorized(some, SEEDS), expected)
+
+
+@pytest.mark.parametrize("name", ["int32", "float32", "fold_in"])
+def test_seeds_whose_shape_is_not_known(name):
+    seeds = tf.constant(SEEDS[:3])
+    specs = [tf.TensorSpec(None, tf.int32)]
+    one = tf.function(lambda seed: [draw(name, seed, [4])]).get_concrete_function(*specs)
+
+    @tf.function(input_signature=specs)
+    def together(seeds):
+        return vectorization.vectorize(one, tf.constant(3), [seeds])
+
+    alone = [one(seed)[0] for seed in tf.unstack(seeds)]
+    np.testing.assert_array_equal(together(seeds)[0], alone)
