@@ -14,7 +14,7 @@ add = convolutions.add
 
 _IMAGES = real(2, 5, 6, 2)
 # Of maxima that are equal, TensorFlow's kernels give the gradient to one or to all, and differ in
-# that from run to run of one graph.
+# that between a graph and eager calls.
 _DISTINCT_IMAGES = distinct(2, 5, 6, 2)
 _WINDOW = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 for _padding in ("SAME", "VALID"):
