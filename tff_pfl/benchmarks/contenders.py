@@ -74,15 +74,7 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
             mean = [m + w / clients for m, w in zip(mean, weights, strict=True)]
         return mean, loss / (clients * size * workload.epochs)
 
-    server = workload.initial_weights()
-    rounds = itertools.count()
-
-    def run() -> float:
-        nonlocal server
-        server, loss = one_round(server, tf.constant(next(rounds)))
-        return float(loss)
-
-    return run
+    return _in_turn(one_round, workload.initial_weights())
 
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
@@ -120,6 +112,11 @@ def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
         return mean, loss / (clients * size * workload.epochs)
 
     server = [tf.constant(initial[layer][weight]) for layer, _, weight in names]
+    return _in_turn(one_round, server)
+
+
+def _in_turn(one_round, server) -> Round:
+    """Rounds of a `(server, number of the round) -> (server, loss)`, from the first on."""
     rounds = itertools.count()
 
     def run() -> float:

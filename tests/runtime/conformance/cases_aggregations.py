@@ -393,31 +393,3 @@ def concatenation_along_another_axis(arguments):
         lambda first, second: tf.concat([first, second], axis=1),
     )
     return Run(function, ranges(2, 2), gives=np.array([[0, 2], [1, 3]], np.float32))
-
-
-@case()
-def aggregate_of_sequences():
-    """The accumulator is a sequence: what clients sent, one after another."""
-    sequence = tff.types.SequenceType(np.float32)
-
-    @tff.tensorflow.computation
-    def nothing():
-        return tf.data.Dataset.from_tensor_slices(np.zeros([0], np.float32))
-
-    @tff.tensorflow.computation(sequence, np.float32)
-    def append(values, value):
-        return values.concatenate(tf.data.Dataset.from_tensors(value))
-
-    @tff.tensorflow.computation(sequence, sequence)
-    def join(values, others):
-        return values.concatenate(others)
-
-    @tff.tensorflow.computation(sequence)
-    def total(values):
-        return values.reduce(0.0, lambda total, value: 10.0 * total + value)
-
-    @tff.federated_computation(at_clients(np.float32))
-    def aggregate(values):
-        return tff.federated_aggregate(values, nothing(), append, join, total)
-
-    return Run(aggregate, [np.float32(1), np.float32(2), np.float32(3)], gives=np.float32(123))

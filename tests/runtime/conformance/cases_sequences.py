@@ -355,3 +355,30 @@ def sequence_reduce_of_a_sequence_map():
         lambda x: tff.federated_map(reduce_sequence, x), at_server(FLOATS)
     )
     return Run(function, [1.5, 2.0], instead=instead, gives=np.float32(7))
+
+
+@case()
+def aggregate_of_sequences():
+    """The accumulator is a sequence: what clients sent, one after another."""
+
+    @tff.tensorflow.computation
+    def nothing():
+        return floats()
+
+    @tff.tensorflow.computation(FLOATS, np.float32)
+    def append(values, value):
+        return values.concatenate(Dataset.from_tensors(value))
+
+    @tff.tensorflow.computation(FLOATS, FLOATS)
+    def join(values, others):
+        return values.concatenate(others)
+
+    @tff.tensorflow.computation(FLOATS)
+    def total(values):
+        return values.reduce(0.0, lambda total, value: 10.0 * total + value)
+
+    @tff.federated_computation(at_clients(np.float32))
+    def aggregate(values):
+        return tff.federated_aggregate(values, nothing(), append, join, total)
+
+    return Run(aggregate, [np.float32(1), np.float32(2), np.float32(3)], gives=np.float32(123))

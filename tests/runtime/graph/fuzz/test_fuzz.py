@@ -7,7 +7,6 @@ what became of them.
 import collections
 import contextlib
 import os
-import zlib
 
 import hypothesis
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies
 
 from tests.runtime.graph.fuzz import algebra, arrays, control, differential, elementwise, networks
 from tests.runtime.graph.fuzz.differential import Case, Shapes
+from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl.runtime.graph import internals
 
 FAMILIES = (
@@ -61,14 +61,7 @@ def try_cases(operations, number, record_property):
     """Tries `number` cases, all of which are tried although one gives something else."""
     outcomes, different = collections.Counter(), []
 
-    @hypothesis.seed(zlib.crc32(operations[0].name.encode()))
-    @hypothesis.settings(
-        max_examples=number,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @draws(number, operations[0].name)
     @hypothesis.given(case=cases(operations))
     def try_case(case):
         try:

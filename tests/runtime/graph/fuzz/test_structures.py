@@ -3,7 +3,6 @@
 import collections
 import functools
 import itertools
-import zlib
 
 import hypothesis
 import numpy as np
@@ -13,6 +12,7 @@ import tensorflow_federated as tff
 from hypothesis import strategies
 
 from tests.runtime.conformance.compare import assert_same
+from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl import runtime
 
 _DTYPES = (np.float32, np.int32, np.bool_, np.complex64, np.str_)
@@ -107,14 +107,7 @@ def check(type_spec, num_clients, seed, vectorize):
 @pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 def test_structures(vectorize, number):
-    @hypothesis.seed(zlib.crc32(vectorize.encode()))
-    @hypothesis.settings(
-        max_examples=number,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @draws(number, vectorize)
     @hypothesis.given(types, strategies.integers(1, 4), strategies.integers(0, 2**32 - 1))
     def test(type_spec, num_clients, seed):
         check(type_spec, num_clients, seed, vectorize)
