@@ -3,7 +3,7 @@
 No paper's protocol: a federation to try things on. `--config=configs/digits.py:ALGORITHM`.
 """
 
-from tff_pfl.training import default_config
+from tff_pfl.experiment import default_config
 
 
 def get_config(algorithm: str = "ditto"):

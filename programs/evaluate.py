@@ -16,7 +16,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import training  # noqa: E402
+from tff_pfl import experiment  # noqa: E402
 from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
 
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
@@ -54,7 +54,7 @@ def main(argv):
         for flag in (_FINE_TUNE_EPOCHS, _FINE_TUNE_LEARNING_RATE)
         if flag.value is not None
     }
-    return training.evaluate_program(
+    return experiment.evaluate_program(
         _RUN_DIR.value,
         _OUTPUT.value,
         set_context=set_context_from_flags,
@@ -76,4 +76,4 @@ def _are_fractions(values):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["run_dir", "output"])
-    app.run(main, flags_parser=training.parse_flags)
+    app.run(main, flags_parser=experiment.parse_flags)

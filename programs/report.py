@@ -42,7 +42,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import runtime, training  # noqa: E402
+from tff_pfl import experiment, runtime  # noqa: E402
 
 _RUNS = flags.DEFINE_list("runs", None, "Names to show and output directories, NAME:DIR.")
 _HISTOGRAM = flags.DEFINE_list("histogram", None, "As --runs: whose clients are shown.")
@@ -74,26 +74,26 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     try:
-        training.check_writable(_OUTPUT.value)
+        experiment.check_writable(_OUTPUT.value)
         if _HISTOGRAM.value is not None:
             print(_draw_histogram())
         elif _INFLUENCE.value is not None:
-            training.plot_influence(_INFLUENCE.value, _OUTPUT.value, _MATRIX.value)
+            reports.plot_influence(_INFLUENCE.value, _OUTPUT.value, _MATRIX.value)
         elif _MIXTURES.value is not None:
             clients = None if _CLIENTS.value is None else map(int, _CLIENTS.value)
-            training.plot_mixtures(_MIXTURES.value, _OUTPUT.value, clients=clients)
+            reports.plot_mixtures(_MIXTURES.value, _OUTPUT.value, clients=clients)
         elif _LOSS_SURFACE.value is not None:
             print(f"numbers: {_draw_loss_surface()}")
         else:
             _draw_curves()
-    except training.USER_ERRORS as error:
+    except experiment.USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def _draw_curves():
-    training.plot_curves(
+    reports.plot_curves(
         _by_name(_RUNS.value),
         _COLUMN.value,
         _OUTPUT.value,
@@ -104,7 +104,7 @@ def _draw_curves():
 
 
 def _draw_histogram():
-    return training.plot_histograms(
+    return reports.plot_histograms(
         _by_name(_HISTOGRAM.value),
         _COLUMN.value,
         _OUTPUT.value,
@@ -116,14 +116,14 @@ def _draw_histogram():
 
 def _draw_loss_surface():
     runtime.set_graph_context()
-    surfaces = training.loss_surfaces_of_run(
+    surfaces = reports.loss_surfaces_of_run(
         _LOSS_SURFACE.value,
         client_id=_CLIENT.value,
         points=_SURFACE_POINTS.value,
         radius=_SURFACE_RADIUS.value,
         max_examples=_SURFACE_EXAMPLES.value,
     )
-    return training.plot_loss_surfaces(surfaces, _OUTPUT.value)
+    return reports.plot_loss_surfaces(surfaces, _OUTPUT.value)
 
 
 def _by_name(runs):

@@ -2,7 +2,7 @@
 
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
-Every key of a config, with its meaning, is in `tff_pfl.training.default_config`; any can be set by
+Every key of a config, with its meaning, is in `tff_pfl.experiment.default_config`; any can be set by
 a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
 (`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
 a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--runtime` and
@@ -17,7 +17,7 @@ prepare_process()
 
 from ml_collections import config_flags  # noqa: E402
 
-from tff_pfl import training  # noqa: E402
+from tff_pfl import experiment  # noqa: E402
 from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config file, see above.")
@@ -31,7 +31,7 @@ _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    return training.run_program(
+    return experiment.run_program(
         _CONFIG.value,
         _OUTPUT_DIR.value,
         resume=_RESUME.value,
@@ -43,4 +43,4 @@ def main(argv):
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "output_dir"])
     flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
-    app.run(main, flags_parser=training.parse_flags)
+    app.run(main, flags_parser=experiment.parse_flags)

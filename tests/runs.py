@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-from tff_pfl.training import default_config
+from tff_pfl.experiment import default_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 

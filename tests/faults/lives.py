@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import lmdb
 
-from tff_pfl import training
+from tff_pfl import experiment
 from tff_pfl.clients.disk import DiskGeneration
-from tff_pfl.training.metrics_log import MetricsLog
+from tff_pfl.experiment.metrics_log import MetricsLog
 
 ROUNDS = 16
 FAILED = 99  # the exit code of a life that ended with a traceback
@@ -27,7 +27,7 @@ FAILED = 99  # the exit code of a life that ended with a traceback
 
 def config():
     """Of a run that takes some seconds, most of them to trace its computations."""
-    of_run = training.default_config("fedper")
+    of_run = experiment.default_config("fedper")
     of_run.rounds = ROUNDS
     of_run.clients_per_round = 2
     of_run.checkpoint_every = 2
@@ -88,7 +88,7 @@ def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
     options = options or {"resume": True}
 
     def program():
-        return training.run_program(config(), str(path), **options)
+        return experiment.run_program(config(), str(path), **options)
 
     return Life(program, sabotage)
 

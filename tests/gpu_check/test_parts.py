@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from requirements.gpu_pack import contents
 from tests.runs import ROOT, run_python
-from tff_pfl import training
+from tff_pfl import experiment
 from tff_pfl.gpu_check import (
     CheckError,
     Report,
@@ -320,6 +320,6 @@ def test_configs_are_valid(monkeypatch, tmp_path, report, devices):
     of = task(4, tmp_path, devices)
     for algorithm in trainings.ALGORITHMS:
         config = trainings._config(algorithm, of, report)
-        training.check_config(config)
+        experiment.check_config(config)
         assert config.rounds == {"CPU": 2, "GPU": 20}[devices]
-    training.check_config(long_training._config(of, report))
+    experiment.check_config(long_training._config(of, report))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.runs import run_python, tiny_config
-from tff_pfl.training import run_program
+from tff_pfl.experiment import run_program
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ RUN_EACH = """
 import json, os, runpy, sys
 from tff_pfl.runtime.startup import prepare_process
 prepare_process()
-import tff_pfl.training
+import tff_pfl.experiment
 for line in map(json.loads, sys.argv[1:]):
     sys.stdout.flush(), sys.stderr.flush()
     process = os.fork()

@@ -18,7 +18,7 @@ from tff_pfl.benchmarks.measurement import spread
 from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.runtime.startup import prepare_process
-from tff_pfl.server.min_norm import min_norm_weights
+from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.templates import Client
 
 # All clients take part in turn, as many rounds as this: so many columns there are a client online.

@@ -12,7 +12,7 @@ from tff_pfl.aggregators import Stack
 from tff_pfl.benchmarks.measurement import spread
 from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
-from tff_pfl.server.pgfed import PGFedServer, Risk
+from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.templates import Client
 
 _MU, _ALPHA_LEARNING_RATE = 0.1, 0.01

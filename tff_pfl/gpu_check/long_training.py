@@ -8,7 +8,7 @@ import threading
 
 import tensorflow as tf
 
-from tff_pfl import runtime, training
+from tff_pfl import experiment, runtime
 from tff_pfl.gpu_check import memory
 from tff_pfl.gpu_check.parts import CheckError, Task
 from tff_pfl.gpu_check.report import Report
@@ -41,7 +41,7 @@ def run(task: Task, report: Report) -> None:
     timer = threading.Timer(task.left(), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
-    code = training.run_program(
+    code = experiment.run_program(
         config,
         os.fspath(folder),
         resume=True,
@@ -54,7 +54,7 @@ def run(task: Task, report: Report) -> None:
 
 
 def _config(task, report):
-    config = training.default_config("plgu_lf")
+    config = experiment.default_config("plgu_lf")
     config.data.name = data_set(task, report, "cifar10", "fashion_mnist")
     config.data.partitioner = "classes_per_client"
     config.data.classes_per_client.classes = 3

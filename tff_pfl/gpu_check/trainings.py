@@ -8,7 +8,7 @@ import statistics
 
 import tensorflow as tf
 
-from tff_pfl import runtime, training
+from tff_pfl import experiment, runtime
 from tff_pfl.gpu_check import memory
 from tff_pfl.gpu_check.parts import CheckError, Task
 from tff_pfl.gpu_check.report import Report
@@ -83,7 +83,7 @@ def data_set(task: Task, report: Report, *wanted: str) -> str:
 
 
 def _config(algorithm, task, report):
-    config = training.default_config(algorithm)
+    config = experiment.default_config(algorithm)
     config.data.name = data_set(task, report, "fashion_mnist", "cifar10")
     config.data.partitioner = "dirichlet"
     config.data.dirichlet.alpha = 0.3
@@ -110,7 +110,7 @@ def train(config, folder: pathlib.Path, devices: list[str]) -> dict:
     def set_context():
         runtime.set_graph_context(devices=devices)
 
-    code = training.run_program(config, os.fspath(folder), resume=True, set_context=set_context)
+    code = experiment.run_program(config, os.fspath(folder), resume=True, set_context=set_context)
     if code:
         return {"error": f"the training ended with exit code {code}, see the log"}
     summary = json.loads((folder / "summary.json").read_text())

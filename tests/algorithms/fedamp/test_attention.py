@@ -1,0 +1,251 @@
+"""Tests of `tff_pfl.algorithms.fedamp.attention`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.local import trees
+from tff_pfl.algorithms.fedamp import attention
+
+K = 5
+ALPHA, SIGMA = 0.4, 6.0  # of which `(K - 1) ALPHA / SIGMA < 1`: nothing is clamped
+SHAPES = ((2,), (3, 1), ())
+IS_SELF = np.eye(K, dtype=bool)
+
+
+def random_models(number=K, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return [tf.constant(scale * rng.normal(size=(number, *shape)), tf.float32) for shape in SHAPES]
+
+
+def flat(models):
+    """float64 `[k, 6]`."""
+    return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in models], 1).astype(float)
+
+
+def distances_by_hand(first, second):
+    return np.sum((flat(first)[:, np.newaxis] - flat(second)) ** 2, axis=-1)
+
+
+def attend(models, alpha=ALPHA, sigma=SIGMA):
+    """`xi` of all clients to all."""
+    distances = attention.squared_distances(models, models)
+    return attention.distance_attention(distances, tf.constant(IS_SELF), alpha, sigma).numpy()
+
+
+def mix(xi, models):
+    return flat([tf.tensordot(tf.constant(xi), leaf, 1) for leaf in models])
+
+
+class TestDistanceAttention:
+    def test_formula(self):
+        d = distances_by_hand(random_models(), random_models())
+        others = np.where(IS_SELF, 0.0, ALPHA * np.exp(-d / SIGMA) / SIGMA)
+        expected = others + np.diag(1 - others.sum(axis=1))
+        np.testing.assert_allclose(attend(random_models()), expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 1e3])
+    @pytest.mark.parametrize("alpha", [0.001, 1.0, 1e4])
+    @pytest.mark.parametrize("sigma", [0.1, 25.0])
+    def test_rows_are_convex(self, scale, alpha, sigma):
+        xi = attend(random_models(scale=scale), alpha, sigma)
+        assert np.all(xi >= 0.0)
+        np.testing.assert_allclose(xi.sum(axis=1), 1.0, rtol=1e-6)
+
+    def test_some_clients_have_more_neighbours_than_each_other(self):
+        """Their rows are those of the square matrix."""
+        models, ids = random_models(), [3, 1]
+        distances = attention.squared_distances(trees.row(models, ids), models)
+        xi = attention.distance_attention(distances, tf.constant(IS_SELF[ids]), ALPHA, SIGMA)
+        np.testing.assert_allclose(xi, attend(models)[ids], rtol=1e-6)
+
+    def test_where_nothing_is_clamped_it_is_symmetric_and_keeps_the_mean(self):
+        models = random_models()
+        xi = attend(models)
+        assert np.min(np.diag(xi)) > 0.0 and np.max(xi[~IS_SELF]) > 0.01
+        np.testing.assert_array_equal(xi, xi.T)
+        mixtures = mix(xi, models)
+        assert np.max(np.abs(mixtures - flat(models))) > 0.05
+        np.testing.assert_allclose(mixtures.mean(axis=0), flat(models).mean(axis=0), atol=1e-6)
+
+    def test_mixtures_are_a_step_down_the_sum_of_attractions(self):
+        """`U = W - alpha / 2 grad sum_{i < j} A(||w_i - w_j||^2)`, `A(x) = 1 - exp(-x / sigma)`."""
+        models = random_models()
+        w = tf.Variable(flat(models))
+        with tf.GradientTape() as tape:
+            pairs = [(i, j) for j in range(K) for i in range(j)]
+            squares = [tf.reduce_sum((w[i] - w[j]) ** 2) for i, j in pairs]
+            total = tf.add_n([1 - tf.exp(-square / SIGMA) for square in squares])
+        gradient = tf.convert_to_tensor(tape.gradient(total, w)).numpy()
+        assert np.min(np.linalg.norm(gradient, axis=1)) > 0.1
+        expected = flat(models) - ALPHA / 2 * gradient
+        np.testing.assert_allclose(mix(attend(models), models), expected, rtol=1e-5, atol=1e-6)
+
+    def test_others_that_come_to_more_than_1_are_scaled_to_1(self):
+        distances = np.array([[0, 1, 2], [1, 0, 9], [2, 9, 0]], np.float32)
+        is_self = tf.eye(3, dtype=tf.bool)
+        alpha, sigma = 3.0, 1.5
+        xi = attention.distance_attention(tf.constant(distances), is_self, alpha, sigma).numpy()
+        a = alpha / sigma * np.exp(-distances / sigma)
+        assert a[0, 1] + a[0, 2] > 1 > a[2, 0] + a[2, 1]
+        np.testing.assert_allclose(xi[0], [0, *a[0, 1:] / a[0, 1:].sum()], atol=1e-6)
+        np.testing.assert_allclose(xi[0, 1] / xi[0, 2], np.exp(1 / sigma), rtol=1e-5)
+        np.testing.assert_allclose(xi[2], [*a[2, :2], 1 - a[2, :2].sum()], rtol=1e-5)
+
+    @pytest.mark.parametrize("alpha", [ALPHA, 1e4])
+    def test_of_identical_models_mixtures_are_the_same_model(self, alpha):
+        models = trees.copies(trees.row(random_models(), 0), K)
+        xi = attend(models, alpha)
+        assert np.all(xi[~IS_SELF] > 0.05)
+        np.testing.assert_allclose(mix(xi, models), flat(models), rtol=1e-6)
+
+    @pytest.mark.parametrize("options", [{"sigma": 1e9}, {"sigma": 1e-3}, {"alpha": 1e-9}], ids=str)
+    def test_very_wide_or_narrow_attention_keeps_models_apart(self, options):
+        models = random_models()
+        np.testing.assert_allclose(mix(attend(models, **options), models), flat(models), rtol=1e-6)
+
+    def test_the_nearer_the_more(self):
+        xi = attend(random_models())
+        d = distances_by_hand(random_models(), random_models())
+        for i in range(K):
+            others = np.delete(np.arange(K), i)
+            np.testing.assert_array_equal(np.argsort(-xi[i, others]), np.argsort(d[i, others]))
+
+
+class TestSquaredDistances:
+    def test_they_are_those_of_all_tensors(self):
+        first, second = random_models(4, seed=1), random_models(K, seed=2)
+        found = attention.squared_distances(first, second)
+        assert found.shape == (4, K)
+        np.testing.assert_allclose(found, distances_by_hand(first, second), rtol=1e-5)
+
+    def test_of_equal_models_they_are_0(self):
+        models = random_models(scale=1e6)
+        np.testing.assert_array_equal(np.diag(attention.squared_distances(models, models)), 0.0)
+
+    def test_they_are_precise_for_models_that_nearly_agree(self):
+        """Numbers near 1,000 that differ by some 1/1024: inner products are off by far more."""
+        steps = np.random.default_rng(0).integers(-3, 4, [K, 40])
+        models = [tf.constant(1000 + steps / 1024, tf.float32)]
+        expected = np.sum((steps[:, np.newaxis] - steps) ** 2, axis=-1) / 1024**2
+        np.testing.assert_allclose(
+            attention.squared_distances(models, models), expected, rtol=1e-6, atol=0
+        )
+
+    def test_the_number_of_models_may_be_unknown(self):
+        specs = [tf.TensorSpec([None, *shape]) for shape in SHAPES]
+
+        @tf.function(input_signature=[specs, specs])
+        def both(first, second):
+            return attention.squared_distances(first, second), attention.cosines(first, second)
+
+        first, second = random_models(2), random_models(3, seed=1)
+        distances, cosines = both(first, second)
+        np.testing.assert_allclose(distances, distances_by_hand(first, second), rtol=1e-5)
+        np.testing.assert_allclose(cosines, attention.cosines(first, second), rtol=1e-5)
+
+
+class TestCosines:
+    def test_they_are_those_of_all_tensors_as_one_vector(self):
+        first, second = random_models(4, seed=1), random_models(K, seed=2)
+        a, b = flat(first), flat(second)
+        norms = np.linalg.norm(a, axis=1)[:, np.newaxis] * np.linalg.norm(b, axis=1)
+        expected = a @ b.T / norms
+        np.testing.assert_allclose(attention.cosines(first, second), expected, atol=1e-6)
+        longer = trees.scale(first, 1e4)
+        np.testing.assert_allclose(attention.cosines(longer, second), expected, atol=1e-6)
+
+    def test_they_are_0_where_a_model_is_zero(self):
+        zero = trees.zeros_like(random_models(2))
+        np.testing.assert_array_equal(attention.cosines(zero, random_models()), np.zeros([2, K]))
+        np.testing.assert_array_equal(attention.cosines(zero, zero), np.zeros([2, 2]))
+
+    def test_of_a_model_with_itself_and_its_opposite(self):
+        models = random_models(3)
+        cosines = attention.cosines(models, models).numpy()
+        np.testing.assert_allclose(np.diag(cosines), 1.0, rtol=1e-6)
+        opposite = attention.cosines(models, trees.scale(models, -2.0))
+        np.testing.assert_allclose(opposite, -cosines, atol=1e-6)
+
+
+def cosine_attend(cosines, is_self=IS_SELF, sigma=2.0, self_weight=None):
+    cosines = tf.constant(cosines, tf.float32)
+    return attention.cosine_attention(cosines, tf.constant(is_self), sigma, self_weight).numpy()
+
+
+class TestCosineAttention:
+    COSINES = np.random.default_rng(3).uniform(-1, 1, [K, K])
+
+    @pytest.mark.parametrize("self_weight", [None, 0.0, 0.4, 1.0])
+    @pytest.mark.parametrize("sigma", [0.5, 25.0])
+    def test_formula(self, sigma, self_weight):
+        xi = cosine_attend(self.COSINES, sigma=sigma, self_weight=self_weight)
+        own = 1 / K if self_weight is None else self_weight
+        for i in range(K):
+            terms = [np.exp(sigma * self.COSINES[i, j]) for j in range(K) if j != i]
+            expected = np.insert((1 - own) * np.array(terms) / sum(terms), i, own)
+            np.testing.assert_allclose(xi[i], expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(xi.sum(axis=1), 1.0, rtol=1e-6)
+
+    def test_the_own_cosine_does_not_count(self):
+        changed = np.where(IS_SELF, 7.0, self.COSINES)
+        np.testing.assert_array_equal(cosine_attend(changed), cosine_attend(self.COSINES))
+
+    def test_by_default_a_client_counts_as_much_as_the_mean_of_its_neighbours(self):
+        """Of all neighbours, where more of them than clients have rows."""
+        xi = cosine_attend(self.COSINES[:2], IS_SELF[:2])
+        np.testing.assert_allclose(xi[[0, 1], [0, 1]], 1 / K, rtol=1e-6)
+        np.testing.assert_allclose(xi, cosine_attend(self.COSINES)[:2], rtol=1e-6)
+
+    @pytest.mark.parametrize("self_weight", [None, 0.0, 0.4])
+    def test_a_client_without_other_neighbours_keeps_its_model(self, self_weight):
+        xi = cosine_attend([[1.0]], [[True]], self_weight=self_weight)
+        np.testing.assert_array_equal(xi, [[1.0]])
+
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_with_very_sharp_attention_the_nearest_gets_all(self, sign):
+        xi = cosine_attend(sign * np.abs(self.COSINES), sigma=1e5, self_weight=0.25)
+        nearest = np.argmax(np.where(IS_SELF, -np.inf, sign * np.abs(self.COSINES)), axis=1)
+        expected = 0.25 * np.eye(K) + 0.75 * np.eye(K)[nearest]
+        np.testing.assert_allclose(xi, expected, atol=1e-6)
+
+    def test_of_two_clients_each_gives_the_other_the_rest(self):
+        xi = cosine_attend([[1.0, -1.0], [-1.0, 1.0]], np.eye(2, dtype=bool), 25.0, 0.3)
+        np.testing.assert_allclose(xi, [[0.3, 0.7], [0.7, 0.3]], rtol=1e-6)
+
+
+class TestMedianOfOthers:
+    # The own distances are not 0 here, to show that they are left out.
+    VALUES = np.array([[-1.0, 5.0, 2.0], [7.0, -1.0, 9.0]], np.float32)
+
+    def median(self, values, is_self):
+        return float(attention.median_of_others(tf.constant(values), tf.constant(is_self)))
+
+    def test_of_an_even_number_it_is_the_mean_of_two(self):
+        is_self = np.eye(2, 3, dtype=bool)
+        assert self.median(self.VALUES, is_self) == 6.0
+
+    def test_of_an_odd_number_it_is_the_middle(self):
+        """As of one client, or of clients some of whom are their neighbours' neighbours."""
+        values = np.array([[-1.0, 5.0], [7.0, 1.0]], np.float32)
+        assert self.median(values, np.array([[True, False], [False, False]])) == 5.0
+        values = np.array([[4.0, 8.0, -1.0, 1.0]], np.float32)
+        assert self.median(values, np.array([[False, False, True, False]])) == 4.0
+        assert self.median(values[:, 1:3], np.array([[False, True]])) == 8.0
+
+    def test_of_many_it_is_that_of_numpy(self):
+        for k in (2, 3, 4, 5):
+            models = random_models(k, seed=k)
+            d = attention.squared_distances(models, models).numpy()
+            is_self = np.eye(k, dtype=bool)
+            np.testing.assert_allclose(self.median(d, is_self), np.median(d[~is_self]), rtol=1e-6)
+
+    def test_equal_models_do_not_count(self):
+        """As those of clients that never took part: most of a large federation at first."""
+        values = np.array([[-1.0, 0.0, 0.0, 0.0, 8.0, 2.0]], np.float32)
+        assert self.median(values, np.eye(1, 6, dtype=bool)) == 5.0
+        assert self.median(0.0 * values, np.eye(1, 6, dtype=bool)) == 0.0
+
+    def test_of_none_it_is_0(self):
+        assert self.median(np.zeros([1, 1], np.float32), np.array([[True]])) == 0.0
+        assert self.median(np.zeros([0, 3], np.float32), np.zeros([0, 3], bool)) == 0.0

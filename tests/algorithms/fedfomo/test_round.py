@@ -1,0 +1,374 @@
+"""FedFomo: rounds on quadratics by hand, which models get weights, and its end at Local."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    local_sgd,
+    make_client,
+    make_clients,
+    run_rounds,
+    tiny_model,
+)
+from tests.quadratics import quadratic_model, quadratic_type, spd, vector_of, weights_of
+from tff_pfl.algorithms import build_fedfomo, build_local
+from tff_pfl.local import Examples, split_examples
+from tff_pfl.names import UnknownNameError
+from tff_pfl.algorithms.fedfomo.server import FedFomoServer
+
+N, DIMS, DIM = 4, (2, 1), 3
+RATE, STEPS, SEED = 0.15, 3, 2
+NUM_EXAMPLES = (5, 8, 10, 6)
+COHORTS = ((0, 1, 2), (1, 3), (0, 1, 2, 3), (2, 0), (3, 1, 2))
+rng = np.random.default_rng(8)
+CENTRES = rng.normal(size=(N, DIM))
+# Each example is a quadratic `(A, c)` of its own, near that of its client.
+A = [[spd(DIM, 100 * i + k) for k in range(n)] for i, n in enumerate(NUM_EXAMPLES)]
+C = [c + 0.3 * rng.normal(size=(n, DIM)) for c, n in zip(CENTRES, NUM_EXAMPLES, strict=True)]
+MODELS = rng.normal(size=(N, DIM)).astype(np.float32)
+REFERENCES = (3 * rng.normal(size=(N, DIM))).astype(np.float32)  # worse than most models
+MODEL = tiny_model()
+
+
+@functools.cache
+def process_of(rate=RATE, **options):
+    options = {"num_models": N} | options
+    local = local_sgd(rate, STEPS, max(NUM_EXAMPLES))  # all examples are one batch
+    model = quadratic_model(*DIMS)
+    return build_fedfomo(model, quadratic_type(DIM), local, num_clients=N, **options, seed=SEED)
+
+
+def examples_of(i, centres=None):
+    centres = C[i] if centres is None else centres
+    rows = [np.concatenate([np.ravel(a), c, [0.0]]) for a, c in zip(A[i], centres, strict=True)]
+    return Examples(np.float32(rows), np.zeros(len(rows), np.int32), np.int32(len(rows)))
+
+
+def clients_of(process, models=MODELS, references=REFERENCES):
+    clients = []
+    for i in range(N):
+        client = make_client(process, i, examples_of(i))
+        state = client.state._replace(
+            model=weights_of(models[i], *DIMS), reference=weights_of(references[i], *DIMS)
+        )
+        clients.append(client._replace(state=state))
+    return clients
+
+
+def server_of(process, models=MODELS, **fields):
+    state = process.initialize()
+    first, second = np.split(np.float32(models), [DIMS[0]], axis=1)
+    stacked = {"layer0": {"w": first}, "layer1": {"w": second}}
+    return state._replace(algorithm=state.algorithm._replace(models=stacked, **fields))
+
+
+def matrix(weights):
+    """The models that the server has."""
+    return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
+
+
+@functools.cache
+def parts_of(i, share=0.2):
+    """Which of a client's examples are for training, and which for validation."""
+    n = NUM_EXAMPLES[i]
+    examples = Examples(tf.zeros([n, 1]), tf.range(n), tf.constant(n))
+    return [part.y.numpy() for part in split_examples(examples, share, seed=(SEED, i))]
+
+
+def loss(w, i, rows):
+    return np.mean([0.5 * (w - C[i][k]) @ A[i][k] @ (w - C[i][k]) for k in rows])
+
+
+class Reference:
+    """FedFomo in NumPy; its mixtures are in the form of differences."""
+
+    def __init__(self, affinity="normalized", fallback="own", validation_share=0.2):
+        self.kind, self.fallback, self.share = affinity, fallback, validation_share
+        self.theta, self.ref = MODELS.astype(np.float64), REFERENCES.astype(np.float64)
+        self.affinity = np.eye(N)
+
+    def next(self, received):
+        """A round; `received` is whose models each client of the cohort has, beside its own."""
+        before = self.theta.copy()
+        positive = 0
+        for i, ids in received.items():
+            training, validation = parts_of(i, self.share)
+            ids = [i, *ids]
+            gain = [loss(self.ref[i], i, validation) - loss(before[j], i, validation) for j in ids]
+            away = np.array([before[j] - self.ref[i] for j in ids])
+            omega = np.array(gain) / (np.linalg.norm(away, axis=1) + 1e-5)
+            helps = np.maximum(omega, 0.0)
+            positive += np.sum(omega > 0)
+            if helps.sum() > 0:
+                self.ref[i] = self.ref[i] + helps @ away / helps.sum()
+            elif self.fallback == "own":
+                self.ref[i] = before[i]
+            w = self.ref[i]
+            for _ in range(STEPS):
+                w = w - RATE * np.mean([A[i][k] @ (w - C[i][k]) for k in training], axis=0)
+            self.theta[i] = w
+            divisor = {
+                "raw": 1.0,
+                "normalized": abs(omega.sum()) or 1.0,
+                "clipped": helps.sum() or 1.0,
+            }[self.kind]
+            added = helps if self.kind == "clipped" else omega
+            self.affinity[i, ids] += added / divisor
+        return positive / len(received)
+
+
+OPTIONS = {
+    "default": {},
+    "raw": {"affinity": "raw", "fallback": "reference", "validation_share": 0.4},
+    "last_cohort": {"affinity": "clipped", "candidates": "last_cohort"},
+    "two models": {"num_models": 2, "exploration": 0.5, "exploration_decay": 0.1},
+}
+
+
+def received_by(options, state, cohort, t):
+    """Whose models the server sends to whom; what it does is tested with the server."""
+    choice = {"exploration": 0.3, "exploration_decay": 0.05, "candidates": "all"}
+    choice = {key: options.get(key, default) for key, default in choice.items()}
+    others = options.get("num_models", N) - 1
+    server = FedFomoServer(N, others, **choice, affinity="raw", seed=SEED)
+    assert state.round_num == t
+    result = {}
+    for i in cohort:
+        own = server.own(tf.nest.map_structure(tf.constant, state), tf.constant(i))
+        result[i] = own.client_ids.numpy()[own.exists.numpy()].tolist()
+    return result
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rounds_on_quadratics(name):
+    options = OPTIONS[name]
+    process = process_of(**options)
+    of_client = ("affinity", "fallback", "validation_share")
+    expected = Reference(**{key: options[key] for key in of_client if key in options})
+    clients, state = clients_of(process), server_of(process)
+    numbers, helped = [], []
+    for t, cohort in enumerate(COHORTS):
+        received = received_by(options, state.algorithm, cohort, t)
+        numbers += map(len, received.values())
+        output = process.next(state, [clients[i] for i in cohort])
+        for i, client_state in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=client_state)
+        state, helpers = output.state, expected.next(received)
+        assert_close(matrix(state.algorithm.models), expected.theta, tolerance=1e-4)
+        assert_close(process.snapshot(state)["affinity"], expected.affinity, tolerance=1e-4)
+        assert_close(output.metrics["train"]["server"]["helpers"], helpers)
+        helped.append(helpers * len(cohort))
+        for i, client in enumerate(clients):
+            assert_equal(vector_of(client.state.model), matrix(state.algorithm.models)[i])
+            assert_close(vector_of(client.state.reference), expected.ref[i], tolerance=1e-4)
+    for model, client in zip(process.personalize(state, clients), clients, strict=True):
+        assert_equal(model, client.state.model)
+    assert set(numbers) == {"two models": {1}, "last_cohort": {0, 1, 2, 3}}.get(name, {3})
+    # Some models helped, some did not.
+    assert 0 < sum(helped) < sum(numbers) + len(numbers)
+
+
+def one_round(process, client_id=1, models=MODELS, references=REFERENCES, **fields):
+    """`(affinity's row gained, new reference)` of a client that alone takes part."""
+    state = server_of(process, models, **fields)
+    client = clients_of(process, models, references)[client_id]
+    output = process.next(state, [client])
+    gained = output.state.algorithm.affinity[client_id] - state.algorithm.affinity[client_id]
+    return np.array(gained), vector_of(output.clients[0].reference)
+
+
+CLIPPED = {"affinity": "clipped"}
+
+
+@pytest.mark.parametrize("client_id", range(N))
+def test_the_mixture_is_a_convex_combination(client_id):
+    """Of the weights that the clipped affinity shows."""
+    shares, reference = one_round(process_of(**CLIPPED), client_id)
+    assert np.all(shares >= 0)
+    np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-5)
+    assert_close(reference, shares @ MODELS, tolerance=1e-5)
+
+
+def minimum_of(client_id, share=0.2):
+    """Where a client's validation loss is least."""
+    rows = parts_of(client_id, share)[1]
+    a, c = ([x[client_id][k] for k in rows] for x in (A, C))
+    return np.linalg.solve(sum(a), sum(x @ y for x, y in zip(a, c, strict=True)))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_models_that_are_not_better_than_the_reference_get_no_weight(number):
+    """Of whatever models they are; the reference's validation loss is between those of others."""
+    process, i = process_of(**CLIPPED), 2
+    losses = np.array([loss(model, i, parts_of(i)[1]) for model in MODELS])
+    worst_first = np.argsort(-losses)
+    worse, better = worst_first[:number], worst_first[number:]
+    best = minimum_of(i)
+    least = loss(best, i, parts_of(i)[1])
+    # Along a line out of the minimum the loss rises with the square.
+    between = (losses[worse[-1]] + losses[better[0]]) / 2
+    step = np.sqrt((between - least) / (losses[0] - least))
+    references = REFERENCES.copy()
+    references[i] = best + step * (MODELS[0] - best)
+    shares, reference = one_round(process, i, MODELS, references)
+    np.testing.assert_array_equal(shares[worse], 0.0)
+    assert np.all(shares[better] > 0.0)
+    models = MODELS.copy()
+    models[worse] = best + 3 * (MODELS[worse] - best)
+    assert_equal(one_round(process, i, models, references), (shares, reference))
+
+
+@pytest.mark.parametrize("fallback", ["own", "reference"])
+def test_the_mixture_of_a_client_that_no_model_helps(fallback):
+    options = CLIPPED if fallback == "own" else OPTIONS["raw"]
+    references = REFERENCES.copy()
+    references[3] = minimum_of(3, options.get("validation_share", 0.2))
+    gained, reference = one_round(process_of(**options), 3, MODELS, references)
+    assert np.all(gained <= 0.0)
+    assert_equal(reference, MODELS[3] if fallback == "own" else references[3])
+
+
+def test_models_that_do_not_exist_get_no_weight():
+    """However good they are: those that were not trained in the last round."""
+    process = process_of(**OPTIONS["last_cohort"])
+    models = MODELS.copy()
+    models[[0, 3]] = minimum_of(1)
+    fresh = np.array([False, False, True, False])
+    shares, reference = one_round(process, 1, models, is_fresh=fresh)
+    np.testing.assert_array_equal(shares[[0, 3]], 0.0)
+    assert shares[2] > 0.0
+    assert_close(reference, shares @ models)
+    of_all, _ = one_round(process, 1, models, is_fresh=np.ones([N], bool))
+    assert np.all(of_all[[0, 3]] > 0.0)
+    shares, reference = one_round(process, 1, models)  # as in the first round
+    np.testing.assert_array_equal(shares[[0, 2, 3]], 0.0)
+    assert shares[1] == 1.0
+    assert_equal(reference, models[1])
+
+
+def test_a_model_whose_loss_overflows_gets_no_weight():
+    """Its receiver is not left out, and other models count as without it."""
+    process = process_of(**CLIPPED)
+    diverged = MODELS.copy()
+    diverged[3] = 1e25
+    shares, reference = one_round(process, 1, diverged)
+    assert shares[3] == 0.0
+    np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-6)
+    assert np.all(np.isfinite(reference))
+    worse = MODELS.copy()
+    worse[3] = 100.0
+    assert_equal(shares, one_round(process, 1, worse)[0])
+
+
+def test_validation_examples_are_the_same_in_all_rounds():
+    """As the ratings tell, which are of the same models."""
+    process = process_of(**CLIPPED)
+    state, client = server_of(process), clients_of(process)[2]
+    outputs = [process.next(state._replace(round_num=np.int32(t)), [client]) for t in (0, 3, 50)]
+    for other in outputs[1:]:
+        assert_equal(other.state.algorithm.affinity, outputs[0].state.algorithm.affinity)
+        assert_equal(other.clients[0].reference, outputs[0].clients[0].reference)
+
+
+@functools.cache
+def of_images(build, **options):
+    return build(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=SEED)
+
+
+def test_of_the_own_model_alone_it_is_local_on_what_is_not_for_validation():
+    sizes, cohorts = (6, 9, 1, 17), ((0, 1, 2), (3, 1), (0, 3, 2), (0, 1))
+    process = of_images(build_fedfomo, num_clients=N, num_models=1)
+    local = of_images(build_local)
+    clients, parts = make_clients(process, sizes), []
+    for i, client in enumerate(make_clients(local, sizes)):
+        part, _ = split_examples(Examples(*map(tf.constant, client.data)), 0.2, seed=(SEED, i))
+        assert part.size == max(sizes[i] * 4 // 5, 1)
+        parts.append(client._replace(data=Examples(*map(np.asarray, part))))
+    rounds = zip(
+        run_rounds(process, clients, cohorts), run_rounds(local, parts, cohorts), strict=True
+    )
+    for (state, found), (_, alone) in rounds:
+        models = process.personalize(state, found)
+        assert_equal(models, [client.state.model for client in alone])
+    metrics = process.next(state, found[:1]).metrics
+    # Up: the weights, the id, one rating, the weight of the upload.
+    assert metrics["bytes_down_per_client"] == 0
+    assert metrics["bytes_up_per_client"] == 4 * MODEL.num_weights + 4 + 4 + 4
+
+
+@pytest.mark.parametrize("name", ["default", "two models"])
+def test_the_own_model_does_not_travel_down(name):
+    """Others do, each with an id and whether it exists; up also goes a rating of each."""
+    others = OPTIONS[name].get("num_models", N) - 1
+    process = process_of(**OPTIONS[name])
+    metrics = process.next(process.initialize(), clients_of(process)[:2]).metrics
+    assert metrics["bytes_down_per_client"] == others * (4 * DIM + 4 + 1)
+    assert metrics["bytes_up_per_client"] == 4 * DIM + 4 + others * 4 + (1 + others) * 4 + 4
+
+
+def test_all_start_from_the_initial_weights():
+    """Of which none helps at first, so that clients train their own."""
+    process = process_of()
+    state, first = process.initialize(), vector_of(quadratic_model(*DIMS).init(SEED))
+    assert_equal(matrix(state.algorithm.models), np.tile(first, [N, 1]))
+    assert process.global_weights is None
+    newcomer = make_client(process, 2, examples_of(2))
+    assert_equal(vector_of(newcomer.state.model), first)
+    assert_equal(newcomer.state.reference, newcomer.state.model)
+    assert_equal(process.personalize(state, [newcomer])[0], newcomer.state.model)
+    output = process.next(state, [newcomer])
+    assert_equal(output.state.algorithm.affinity, np.eye(N, dtype=np.float32))
+    w = first.astype(np.float64)
+    for _ in range(STEPS):
+        w = w - RATE * np.mean([A[2][k] @ (w - C[2][k]) for k in parts_of(2)[0]], axis=0)
+    assert_close(vector_of(output.clients[0].model), w)
+    assert_equal(vector_of(output.clients[0].reference), first)
+
+
+def test_an_absent_client_keeps_its_state_and_its_model_at_the_server():
+    process = process_of()
+    rounds = list(
+        run_rounds(process, clients_of(process), ((0, 1, 2), (2, 3), (3,)), server_of(process))
+    )
+    before, clients_before = rounds[0]
+    state, clients = rounds[-1]
+    for i in (0, 1):
+        assert_equal(clients[i].state, clients_before[i].state)
+        assert_equal(matrix(state.algorithm.models)[i], matrix(before.algorithm.models)[i])
+        assert_equal(state.algorithm.affinity[i], before.algorithm.affinity[i])
+    assert not np.allclose(state.algorithm.affinity[2], before.algorithm.affinity[2])
+
+
+def test_a_client_whose_training_is_not_finite_stays_as_it_was():
+    process = process_of()
+    clients = clients_of(process)
+    bad = C[1] + np.nan
+    clients[1] = clients[1]._replace(data=examples_of(1, bad))
+    state = server_of(process)
+    output = process.next(state, clients[:3])
+    without = process.next(state, [clients[0], clients[2]])
+    assert_equal(output.state, without.state)
+    assert_equal(output.clients[1], clients[1].state)
+    assert_equal(output.clients[0::2], without.clients)
+    assert output.metrics["train"]["num_nonfinite"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"candidates": "cohort"}, UnknownNameError, "'cohort'. Did you mean 'last_cohort'"),
+        ({"affinity": "normalised"}, UnknownNameError, "Did you mean 'normalized'"),
+        ({"fallback": "ref"}, UnknownNameError, "'ref'. Did you mean 'reference'"),
+        ({"num_models": 5}, ValueError, "num_models must be in 1 to 4, the clients, got 5"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        process_of(**options)

@@ -1,0 +1,355 @@
+"""Tests of `tff_pfl.algorithms.fedfomo.server`: which models clients receive, what their ratings change."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import assert_equal
+from tff_pfl.aggregators import Stack
+from tff_pfl.local import trees
+from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
+
+N, M = 8, 3
+SERVER = FedFomoServer(N, M, 0.0, 0.0, "all", "normalized", seed=1)
+WEIGHTS = {"a": tf.zeros([2, 1]), "b": tf.constant(0.0)}
+NUM_ROUNDS = 400
+
+
+def with_options(**options):
+    return dataclasses.replace(SERVER, **options)
+
+
+def random_rows(number, seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "a": tf.constant(rng.normal(size=[number, 2, 1]), tf.float32),
+        "b": tf.constant(rng.normal(size=[number]), tf.float32),
+    }
+
+
+def random_state(round_num=0, fresh=()):
+    affinity = np.random.default_rng(7).normal(size=[N, N])
+    return SERVER.init(WEIGHTS)._replace(
+        models=random_rows(N, 3),
+        affinity=tf.constant(affinity, tf.float32),
+        is_fresh=tf.constant([i in fresh for i in range(N)]),
+        round_num=tf.constant(round_num),
+    )
+
+
+def choices(server, state, rounds=NUM_ROUNDS, clients=(3,)):
+    """The ids that some clients receive in each of some rounds: int `[rounds * clients, m]`."""
+
+    def of_round(arguments):
+        round_num, client_id = arguments
+        received = server.own(state._replace(round_num=round_num), client_id)
+        return received.client_ids, received.exists
+
+    grid = np.array([(t, i) for t in range(rounds) for i in clients], np.int32)
+    signature = (tf.TensorSpec([M], tf.int32), tf.TensorSpec([M], tf.bool))
+    ids, exists = tf.function(
+        lambda: tf.map_fn(of_round, (grid[:, 0], grid[:, 1]), fn_output_signature=signature)
+    )()
+    assert np.all(exists)
+    return ids.numpy()
+
+
+def best_of_client_3(state):
+    """The `M` others of the largest affinity, in order."""
+    return [j for j in np.argsort(-state.affinity[3].numpy()) if j != 3][:M]
+
+
+def assert_distinct_others(ids, client_id):
+    assert np.all((ids >= 0) & (ids < N))
+    assert np.all(ids != client_id)
+    assert all(len(set(row)) == M for row in ids)
+
+
+class TestWithoutExploration:
+    def test_the_others_of_the_largest_affinity_are_received(self):
+        state = random_state()
+        for i in range(N):
+            others = [j for j in np.argsort(-state.affinity[i].numpy()) if j != i]
+            for round_num in range(3):
+                received = SERVER.own(state._replace(round_num=tf.constant(round_num)), i)
+                assert sorted(received.client_ids.numpy()) == sorted(others[:M])
+                assert np.all(received.exists)
+
+    def test_models_are_those_of_the_ids(self):
+        state = random_state()
+        received = SERVER.own(state, tf.constant(4))
+        assert_equal(received.models, trees.row(state.models, received.client_ids))
+        assert len(set(received.models["b"].numpy())) == M
+
+    def test_the_own_affinity_does_not_count(self):
+        """Which is the largest where all is as at the start."""
+        ids = choices(SERVER, SERVER.init(WEIGHTS), 5, range(N))
+        for i in range(N):
+            assert_distinct_others(ids[i::N], i)
+
+    def test_all_others_may_be_received(self):
+        received = with_options(num_others=N - 1).own(random_state(), tf.constant(2))
+        assert sorted(received.client_ids.numpy()) == [0, 1, 3, 4, 5, 6, 7]
+        assert np.all(received.exists)
+
+    def test_of_equal_affinity_each_is_as_likely(self):
+        ids = choices(SERVER, SERVER.init(WEIGHTS))
+        assert_distinct_others(ids, 3)
+        # Binomial(400, 3/7): mean 171, standard deviation 9.9.
+        counts = np.bincount(np.ravel(ids), minlength=N)
+        np.testing.assert_allclose(np.delete(counts, 3), NUM_ROUNDS * M / 7, atol=45)
+
+    def test_only_between_equals_it_is_by_chance(self):
+        """One is better than the four that share two places, and two are worse."""
+        affinity = np.zeros([N, N], np.float32)
+        affinity[3] = [0.5, 0.2, 0.5, 9.0, 0.5, 0.1, 0.5, 0.7]
+        ids = choices(SERVER, SERVER.init(WEIGHTS)._replace(affinity=tf.constant(affinity)))
+        counts = np.bincount(np.ravel(ids), minlength=N)
+        assert counts[7] == NUM_ROUNDS
+        assert counts[1] == counts[3] == counts[5] == 0
+        # Binomial(400, 1/2): mean 200, standard deviation 10.
+        np.testing.assert_allclose(counts[[0, 2, 4, 6]], NUM_ROUNDS / 2, atol=45)
+
+    def test_clients_of_a_round_do_not_all_receive_the_same(self):
+        """Of equal affinity, 16 clients that are not among those received."""
+        server = with_options(num_clients=40)
+        ids = [
+            tuple(sorted(server.own(server.init(WEIGHTS), i).client_ids.numpy())) for i in range(16)
+        ]
+        assert len(set(ids)) > 12
+
+
+class TestExploration:
+    def test_always_exploring_each_other_is_as_likely(self):
+        ids = choices(with_options(exploration=1.0), random_state())
+        assert_distinct_others(ids, 3)
+        counts = np.bincount(np.ravel(ids), minlength=N)
+        np.testing.assert_allclose(np.delete(counts, 3), NUM_ROUNDS * M / 7, atol=45)
+        # And so is each pair: Binomial(400, 1/7), mean 57, standard deviation 7.
+        pairs = [sum(a in row and b in row for row in ids) for a, b in ((0, 1), (2, 7), (5, 6))]
+        np.testing.assert_allclose(pairs, NUM_ROUNDS / 7, atol=32)
+
+    @pytest.mark.parametrize("round_num", range(5))
+    def test_it_falls_every_round(self, round_num):
+        """As the number of clients shows that are received although they are not the best."""
+        server = with_options(exploration=0.75, exploration_decay=0.25)
+        state = random_state(round_num)
+        best = best_of_client_3(state)
+
+        def number(seed):
+            received = dataclasses.replace(server, seed=seed).own(state, tf.constant(3))
+            return sum(i not in best for i in received.client_ids.numpy())
+
+        found = np.mean([number(seed) for seed in range(60)])
+        probability = max(0.75 - 0.25 * round_num, 0.0)
+        expected, deviation = explored(probability)
+        np.testing.assert_allclose(found, expected, atol=4 * deviation / np.sqrt(60))
+        if round_num >= 3:
+            assert found == expected == 0.0
+
+    @pytest.mark.parametrize("probability", [0.1, 0.4, 0.8])
+    def test_each_place_is_explored_by_itself(self, probability):
+        state = random_state()
+        best = best_of_client_3(state)
+        ids = choices(with_options(exploration=probability), state)
+        assert_distinct_others(ids, 3)
+        numbers = np.sum(~np.isin(ids, best), axis=1)
+        expected, deviation = explored(probability)
+        np.testing.assert_allclose(
+            numbers.mean(), expected, atol=4 * deviation / np.sqrt(NUM_ROUNDS)
+        )
+        # All places are of the best if none is explored, or if chance takes the best again.
+        np.testing.assert_allclose(
+            np.mean(numbers == 0),
+            sum(
+                binomial(r, probability) / math.comb(N - 1 - M + r, r)  # all r of the r left out
+                for r in range(M + 1)
+            ),
+            atol=0.1,
+        )
+
+    def test_the_best_stay_as_long_as_there_are_places(self):
+        """Whom exploration leaves out are the last of those that would be received."""
+        state = random_state()
+        best = best_of_client_3(state)
+        ids = choices(with_options(exploration=0.3), state)
+        counts = np.sum(ids[:, :, np.newaxis] == best, axis=(0, 1))
+        assert np.all(np.diff(counts) < 0)
+
+    def test_a_choice_is_a_function_of_seed_round_and_client(self):
+        server, state = with_options(exploration=0.5), random_state()
+
+        def ids(seed=1, rounds=8, clients=(3, 4)):
+            return choices(dataclasses.replace(server, seed=seed), state, rounds, clients)
+
+        first = ids()
+        np.testing.assert_array_equal(ids(), first)
+        np.testing.assert_array_equal(ids(clients=(4,)), first[1::2])
+        np.testing.assert_array_equal(ids(rounds=3), first[:6])
+        assert np.any(ids(seed=2) != first)
+        assert len({tuple(row) for row in first[0::2]}) > 3  # of one client, over rounds
+        for seed in (-5, 2**31, 2**40 + 1):
+            assert_distinct_others(ids(seed=seed, clients=(3,)), 3)
+
+
+def binomial(r, probability):
+    """The chance that `r` of the `M` places are explored."""
+    return math.comb(M, r) * probability**r * (1 - probability) ** (M - r)
+
+
+def explored(probability):
+    """Mean and deviation of how many are received that are not of the `M` best.
+
+    If `r` places are explored, `r` of the `N - 1 - M + r` others that are left are received, of
+    whom `r` are of the `M` best.
+    """
+    rest = N - 1 - M
+    chance = {}
+    for r in range(M + 1):
+        for k in range(r + 1):
+            drawn = math.comb(rest, k) * math.comb(r, r - k) / math.comb(rest + r, r)
+            chance[k] = chance.get(k, 0.0) + binomial(r, probability) * drawn
+    mean = sum(k * p for k, p in chance.items())
+    return mean, np.sqrt(sum((k - mean) ** 2 * p for k, p in chance.items()))
+
+
+class TestLastCohort:
+    @pytest.mark.parametrize("exploration", [0.0, 0.5, 1.0])
+    @pytest.mark.parametrize("fresh", [(), (3,), (1, 3), (0, 5), (0, 2, 3, 5), (0, 1, 4, 6, 7)])
+    def test_only_those_trained_in_the_round_before_exist(self, fresh, exploration):
+        server = with_options(candidates="last_cohort", exploration=exploration)
+        state = random_state(fresh=fresh)
+        others = sorted(set(fresh) - {3})
+        for round_num in range(6):
+            received = server.own(state._replace(round_num=tf.constant(round_num)), tf.constant(3))
+            ids = received.client_ids.numpy()
+            assert len(set(ids)) == M
+            found = sorted(ids[received.exists.numpy()])
+            assert len(found) == min(M, len(others))
+            assert set(found) <= set(others)
+            if exploration == 0.0:
+                best = sorted(others, key=lambda j: -state.affinity[3, j].numpy())[:M]
+                assert found == sorted(best)
+            assert_equal(received.models, trees.row(state.models, received.client_ids))
+
+    def test_of_all_candidates_all_exist(self):
+        assert np.all(SERVER.own(random_state(fresh=()), tf.constant(3)).exists)
+
+
+RATED = ((1, [6, 0, 2], [0.5, -0.2, 0.0, 1.5]), (4, [0, 5, 1], [-0.3, 0.1, -2.0, 0.25]))
+
+
+def uploads_of(ratings, weights=None):
+    ids, rated, omega = zip(*ratings, strict=True)
+    value = Ratings(
+        tf.constant(ids, tf.int32),
+        random_rows(len(ids), 5),
+        tf.constant(rated, tf.int32),
+        tf.constant(omega, tf.float32),
+    )
+    return Stack(value, tf.constant(weights or [1.0] * len(ids)))
+
+
+def finalize(ratings, affinity="normalized", weights=None, state=None):
+    state = state or random_state(round_num=6, fresh=(0, 1))
+    server = with_options(affinity=affinity)
+    return server.finalize(state, uploads_of(ratings, weights), tf.constant(0))
+
+
+class TestFinalize:
+    GAINS = {
+        "normalized": lambda omega: omega / abs(sum(omega)),
+        "raw": lambda omega: omega,
+        "clipped": lambda omega: np.maximum(omega, 0) / sum(np.maximum(omega, 0)),
+    }
+
+    @pytest.mark.parametrize("affinity", GAINS)
+    def test_what_is_added_to_the_affinity(self, affinity):
+        expected = random_state().affinity.numpy()
+        for client_id, rated, omega in RATED:
+            gains = self.GAINS[affinity](np.array(omega))
+            expected[client_id, [client_id, *rated]] += gains
+        found, _ = finalize(RATED, affinity)
+        np.testing.assert_allclose(found.affinity, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("affinity", "omega"),
+        [
+            ("normalized", [1.0, -1.0, 0.5, -0.5]),
+            ("normalized", [0.0] * 4),
+            ("raw", [0.0] * 4),
+            ("clipped", [0.0] * 4),
+            ("clipped", [-1.0, -3.0, 0.0, -0.5]),
+        ],
+    )
+    def test_ratings_that_cannot_be_divided_add_nothing(self, affinity, omega):
+        state, _ = finalize([(1, [6, 0, 2], omega)], affinity)
+        assert_equal(state.affinity, random_state().affinity)
+
+    def test_where_no_model_helps_the_affinity_falls_by_1(self):
+        """Of the normalized update, whose divisor is positive."""
+        state, _ = finalize([(1, [6, 0, 2], [-1.0, -3.0, 0.0, -4.0])])
+        gain = (state.affinity - random_state().affinity)[1].numpy()
+        np.testing.assert_allclose(gain[[1, 6, 0, 2]], [-0.125, -0.375, 0.0, -0.5], atol=1e-6)
+
+    def test_models_are_stored_and_others_stay(self):
+        state, _ = finalize(RATED)
+        kept = [0, 2, 3, 5, 6, 7]
+        assert_equal(trees.row(state.models, [1, 4]), random_rows(2, 5))
+        assert_equal(trees.row(state.models, kept), trees.row(random_state().models, kept))
+
+    def test_who_is_fresh_and_which_round_it_is(self):
+        state, _ = finalize(RATED)
+        assert np.flatnonzero(state.is_fresh).tolist() == [1, 4]
+        assert state.round_num == 7
+
+    def test_the_mean_number_of_helpers(self):
+        """Of whose ratings two, and two, are positive; then of one client."""
+        assert finalize(RATED)[1]["helpers"] == 2.0
+        three = [RATED[0], (4, [0, 5, 1], [0.3, 0.1, -2.0, 0.25])]
+        assert finalize(three)[1]["helpers"] == 2.5
+        assert finalize([(4, [0, 5, 1], [0.3, 0.1, 2.0, 0.25])])[1]["helpers"] == 4.0
+
+    def test_the_order_of_the_cohort_does_not_matter(self):
+        """But each model goes with its id."""
+        stacked = uploads_of(RATED)
+        reverse = tf.nest.map_structure(lambda leaf: leaf[::-1], stacked)
+        results = [SERVER.finalize(random_state(), u, tf.constant(0)) for u in (stacked, reverse)]
+        assert_equal(*results)
+
+    @pytest.mark.parametrize("affinity", GAINS)
+    def test_clients_that_were_left_out_do_not_count(self, affinity):
+        """Their uploads are zeros, their ids included; client 0 does not take part here."""
+        state = random_state()
+        server = with_options(affinity=affinity)
+        uploads = uploads_of(RATED)
+        value = tf.nest.map_structure(
+            lambda leaf: tf.concat([tf.zeros_like(leaf[:1]), leaf], axis=0), uploads.value
+        )
+        with_zeros = Stack(value, tf.constant([0.0, 1.0, 1.0]))
+        expected = server.finalize(state, uploads, tf.constant(0))
+        assert_equal(server.finalize(state, with_zeros, tf.constant(0)), expected)
+
+    def test_without_accepted_clients_all_is_finite(self):
+        """The state that the composer then does not take over."""
+        state, metrics = finalize(RATED, weights=[0.0, 0.0])
+        assert trees.all_finite(state, metrics)
+        assert metrics["helpers"] == 0.0
+        assert_equal(state.affinity, random_state().affinity)
+
+
+def test_the_initial_state():
+    state = SERVER.init({"a": tf.ones([2, 1]), "b": tf.constant(3.0)})
+    assert_equal(state.affinity, np.eye(N, dtype=np.float32))
+    assert_equal(state.models, {"a": np.ones([N, 2, 1]), "b": np.full([N], 3.0)})
+    assert not np.any(state.is_fresh)
+    assert state.round_num == 0
+
+
+def test_a_server_may_send_no_models():
+    received = with_options(num_others=0, exploration=0.5).own(random_state(), tf.constant(3))
+    assert received.client_ids.shape == received.exists.shape == [0]
+    assert received.models["a"].shape == [0, 2, 1]

@@ -1,0 +1,200 @@
+"""Tests of `tff_pfl.algorithms.fedpg.gradient_memory`."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.algorithms.fedpg import gradient_memory
+from tff_pfl.algorithms.fedpg.gradient_memory import absent, empty_memory, gram_matrices, remember
+
+NUM_CLIENTS = 9
+NUM_WEIGHTS = 5
+INTS = tf.TensorSpec([None], tf.int32)
+SCALAR = tf.TensorSpec([], tf.int32)
+
+
+@functools.cache
+def traced(size):
+    """`(memory, gradients, ids, live, round) -> (memory, grams)` for memories of a size."""
+    memory = tf.nest.map_structure(tf.type_spec_from_value, empty_memory(size, NUM_WEIGHTS))
+    gradients = tf.TensorSpec([None, NUM_WEIGHTS], tf.float32)
+
+    @tf.function(input_signature=[memory, gradients, INTS, tf.TensorSpec([None], tf.bool), SCALAR])
+    def step(memory, gradients, ids, live, round_num):
+        grams = gram_matrices(gradients, memory)
+        return remember(memory, gradients, grams, ids, live, round_num), grams
+
+    return step
+
+
+def gradients_of(*numbers):
+    """A gradient for each."""
+    return np.array([[n, 1.0, -n, 0.0, 0.5] for n in numbers], np.float32).reshape(-1, NUM_WEIGHTS)
+
+
+def after(size, *cohorts, start=0):
+    """The memory after rounds with these clients, all live."""
+    memory = empty_memory(size, NUM_WEIGHTS)
+    for round_num, ids in enumerate(cohorts, start=start):
+        ids = np.array(ids, np.int32)
+        gradients = gradients_of(*(10 * round_num + ids))
+        memory, _ = traced(size)(memory, gradients, ids, np.ones(len(ids), bool), round_num)
+    return memory
+
+
+def rounds_by_client(memory):
+    ids, rounds = memory.client_ids.numpy(), memory.rounds.numpy()
+    np.testing.assert_array_equal(ids < 0, rounds < 0)
+    taken = ids[ids >= 0]
+    assert len(set(taken)) == len(taken)
+    return dict(zip(taken, rounds[ids >= 0], strict=True))
+
+
+def assert_gram_is_of_the_gradients(memory):
+    gradients = memory.gradients.numpy().astype(np.float64)
+    np.testing.assert_allclose(memory.gram, gradients @ gradients.T, rtol=1e-12, atol=1e-12)
+
+
+class TestSequencesOfCohorts:
+    """Compared with a dictionary of what was received of each client, and when."""
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("size", [12, NUM_CLIENTS, 4, 2, 1])
+    def test_the_newest_gradients_are_remembered(self, size, seed):
+        rng = np.random.default_rng([size, seed])
+        memory, received = empty_memory(size, NUM_WEIGHTS), {}
+        for round_num in range(25):
+            k = rng.integers(0, 7)
+            ids = rng.permutation(NUM_CLIENTS)[:k].astype(np.int32)
+            gradients = rng.normal(size=(k, NUM_WEIGHTS)).astype(np.float32)
+            live = rng.random(k) < 0.8
+            before = rounds_by_client(memory)
+            old_gradients = memory.gradients.numpy()
+
+            memory, grams = traced(size)(memory, gradients, ids, live, round_num)
+
+            exact = gradients.astype(np.float64)
+            np.testing.assert_allclose(grams.online, exact @ exact.T, atol=1e-12)
+            np.testing.assert_allclose(grams.cross, exact @ old_gradients.T, atol=1e-12)
+            received |= {
+                i: (round_num, gradient)
+                for i, gradient in zip(ids[live], gradients[live], strict=True)
+            }
+            known = rounds_by_client(memory)
+            done = set(ids[~live])
+            candidates = {i: last for i, last in before.items() if i not in done}
+            candidates |= dict.fromkeys(ids[live], round_num)
+            assert known.items() <= candidates.items()
+            newest_first = sorted(candidates.values(), reverse=True)
+            assert sorted(known.values(), reverse=True) == newest_first[:size]
+            for slot, i in enumerate(memory.client_ids.numpy()):
+                expected = received[i][1] if i >= 0 else np.zeros(NUM_WEIGHTS)
+                np.testing.assert_array_equal(memory.gradients[slot], expected)
+            assert_gram_is_of_the_gradients(memory)
+
+
+def test_a_memory_is_empty_at_first():
+    memory = empty_memory(3, NUM_WEIGHTS)
+    assert rounds_by_client(memory) == {}
+    np.testing.assert_array_equal(memory.gradients, np.zeros([3, NUM_WEIGHTS]))
+    assert_gram_is_of_the_gradients(memory)
+
+
+def test_the_client_seen_the_longest_ago_gives_way():
+    assert rounds_by_client(after(3, [0], [1], [2], [0], [5])) == {2: 2, 0: 3, 5: 4}
+
+
+def test_a_client_of_the_cohort_does_not_give_way_to_another():
+    assert rounds_by_client(after(2, [0], [1], [7, 0])) == {0: 2, 7: 2}
+    assert rounds_by_client(after(1, [0], [7, 0])) == {0: 1}
+    assert rounds_by_client(after(1, [0], [0, 7])) == {0: 1}
+
+
+def test_of_a_cohort_that_is_too_large_as_many_are_remembered_as_there_is_room_for():
+    memory = after(2, [0], [3, 4, 5])
+    assert list(rounds_by_client(memory).values()) == [1, 1]
+    assert_gram_is_of_the_gradients(memory)
+
+
+def test_a_client_that_is_not_live_leaves_the_memory():
+    memory = after(3, [0, 1])
+    ids, live = np.array([2, 0], np.int32), np.array([False, False])
+    new, _ = traced(3)(memory, gradients_of(5, 6), ids, live, 9)
+    assert rounds_by_client(new) == {1: 0}
+    free = new.client_ids.numpy() < 0
+    np.testing.assert_array_equal(new.gradients.numpy()[free], np.zeros([2, NUM_WEIGHTS]))
+    assert_gram_is_of_the_gradients(new)
+
+
+def test_the_slot_of_a_client_that_left_is_free():
+    memory = after(2, [0, 1])
+    ids, live = np.array([1, 7], np.int32), np.array([False, True])
+    new, _ = traced(2)(memory, gradients_of(5, 6), ids, live, 1)
+    assert rounds_by_client(new) == {0: 0, 7: 1}
+    assert_gram_is_of_the_gradients(new)
+
+
+@pytest.mark.parametrize("live", [[True, False], [False, True]])
+def test_ids_need_be_distinct_only_where_live(live):
+    memory = after(3, [4])
+    new, _ = traced(3)(memory, gradients_of(5, 6), np.array([4, 4], np.int32), np.array(live), 1)
+    assert rounds_by_client(new) == {4: 1}
+    np.testing.assert_array_equal(new.gradients[0], gradients_of(5, 6)[live][0])
+
+
+class TestAbsent:
+    def absent(self, memory, cohort, round_num, window):
+        mask = absent(memory, tf.constant(cohort, tf.int32), round_num, tf.constant(window))
+        return sorted(memory.client_ids.numpy()[mask.numpy()])
+
+    def test_are_those_that_are_not_in_the_cohort(self):
+        memory = after(5, [3, 0], [7])
+        assert self.absent(memory, [], 2, 99.0) == [0, 3, 7]
+        assert self.absent(memory, [3, 8, -1], 2, 99.0) == [0, 7]
+        assert self.absent(memory, [7, 3, 0], 2, 99.0) == []
+
+    @pytest.mark.parametrize(("window", "last"), [(1.0, 1), (4.0, 4), (4.75, 4), (0.5, 0)])
+    def test_a_client_counts_up_to_the_age_of_the_window(self, window, last):
+        memory = after(2, [3], start=10)
+        assert self.absent(memory, [], 10 + last, window) == [3]
+        assert self.absent(memory, [], 10 + last + 1, window) == []
+
+    def test_a_window_may_be_of_double_precision(self):
+        memory = after(2, [3])
+        mask = absent(memory, tf.constant([1]), 3, tf.constant(9) / tf.constant(3))
+        np.testing.assert_array_equal(mask, [True, False])
+
+    @pytest.mark.parametrize("size", [0, 2])
+    def test_free_slots_do_not_count(self, size):
+        mask = absent(empty_memory(size, 3), tf.constant([0]), tf.constant(0), tf.constant(99.0))
+        np.testing.assert_array_equal(mask, np.zeros(size, bool))
+
+
+class TestGramMatrices:
+    @pytest.mark.parametrize("num_weights", [1, 7, 8, 17])
+    def test_are_summed_over_blocks_of_columns(self, num_weights, monkeypatch):
+        monkeypatch.setattr(gradient_memory, "_BLOCK", 8)
+        rng = np.random.default_rng(num_weights)
+        new, old = (rng.normal(size=(k, num_weights)).astype(np.float32) for k in (3, 4))
+        memory = empty_memory(4, num_weights)._replace(gradients=old, gram=tf.eye(4))
+        grams = gram_matrices(tf.constant(new), memory)
+        new, old = new.astype(np.float64), old.astype(np.float64)
+        np.testing.assert_allclose(grams.online, new @ new.T, rtol=1e-12)
+        np.testing.assert_allclose(grams.cross, new @ old.T, rtol=1e-12)
+        np.testing.assert_array_equal(grams.absent, np.eye(4))
+
+    def test_are_of_double_precision(self):
+        """The sum of squares is 2^24 + 20,000: one by one, float32 could not add any to 2^24."""
+        gradients = np.ones((1, 20_001), np.float32)
+        gradients[0, 0] = 2**12
+        grams = gram_matrices(tf.constant(gradients), empty_memory(2, 20_001))
+        np.testing.assert_array_equal(grams.online, [[2**24 + 20_000]])
+        np.testing.assert_array_equal(grams.cross, [[0.0, 0.0]])
+
+    @pytest.mark.parametrize(("k", "size"), [(2, 0), (0, 3), (0, 0)])
+    def test_there_may_be_no_gradients(self, k, size):
+        grams = gram_matrices(tf.ones([k, NUM_WEIGHTS]), empty_memory(size, NUM_WEIGHTS))
+        np.testing.assert_array_equal(grams.online, np.full([k, k], NUM_WEIGHTS))
+        assert [np.shape(gram) for gram in grams] == [(k, k), (k, size), (size, size)]

@@ -1,0 +1,398 @@
+"""FedPG and S-FedPG: golden values, the paper's invariants, and equality with plain NumPy."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.algorithms.fedpg import reference
+from tests.federation import (
+    assert_close,
+    assert_equal,
+)
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+)
+from tff_pfl.algorithms import build_fedpg, build_s_fedpg
+from tff_pfl.local import LocalSGD
+from tff_pfl.algorithms.fedpg.step_ladder import Ladder, choose_step
+from tff_pfl.templates import Client
+
+DIM = 12
+RATE = 0.3
+
+
+def assert_vector(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+@functools.cache
+def quadratic_process(build, dim, decay, options):
+    local = LocalSGD(tff.learning.optimizers.build_sgdm(RATE), learning_rate_decay=decay)
+    return build(quadratic_model(dim), quadratic_type(dim), local, seed=2, **dict(options))
+
+
+class Federation:
+    """FedPG on quadratic clients, beside the same in NumPy."""
+
+    def __init__(self, build=build_fedpg, dim=DIM, decay=1.0, num_clients=8, **options):
+        self.process = quadratic_process(build, dim, decay, tuple(options.items()))
+        self.state = self.process.initialize()
+        self.client_states = {}
+        self.clients = {i: random_objective(dim, seed=i) for i in range(num_clients)}
+        options.pop("outlier_ratio", None)
+        self.expected = reference.FedPG(
+            vector_of(self.state.algorithm.weights),
+            RATE,
+            decay=decay,
+            step_search=build is build_s_fedpg,
+            **options,
+        )
+
+    def next(self, cohort):
+        """A round here; `(output, the same in NumPy)`."""
+        return self.next_here(cohort), self.expected.next(
+            {i: objective(*self.clients[i]) for i in cohort}
+        )
+
+    def next_here(self, cohort):
+        clients = [
+            Client(
+                np.int32(i),
+                self.client_states.get(i, self.process.initialize_client(i)),
+                quadratic_examples(*self.clients[i]),
+            )
+            for i in cohort
+        ]
+        output = self.process.next(self.state, clients)
+        self.state = output.state
+        self.client_states.update(zip(cohort, output.clients, strict=True))
+        return output
+
+    @property
+    def plan(self):
+        return self.state.algorithm.plan
+
+    def model(self, client_id):
+        return vector_of(self.client_states[client_id].model)
+
+
+def random_objective(dim, seed):
+    """`(A, c, b)` with losses of about 1 around the initial weights."""
+    rng = np.random.default_rng([seed, 99])
+    return spd(dim, seed), rng.normal(size=dim) * 1.5, 0.1
+
+
+def objective(a, c, b) -> reference.Objective:
+    # As the client has them: in float32.
+    a, c, b = (np.float64(np.float32(value)) for value in (a, c, b))
+    return reference.Objective(lambda w: 0.5 * (w - c) @ a @ (w - c) + b, lambda w: a @ (w - c))
+
+
+def with_gradient(weights, gradient, loss):
+    """The client whose gradient and loss at `weights` are these."""
+    gradient = np.asarray(gradient, float)
+    return np.eye(len(gradient)), weights - gradient, loss - 0.5 * gradient @ gradient
+
+
+COHORTS = ((0, 1, 2), (3, 4), (0, 5, 6), (7, 1, 2), (4, 5, 0), (6, 7, 3))
+
+
+def check_against_numpy(federation, cohorts=COHORTS, tolerance=2e-4):
+    for cohort in cohorts:
+        output, expected = federation.next(cohort)
+        plan = federation.plan
+        scale = max(np.linalg.norm(expected.direction), 1e-3)
+        assert_close(plan.direction / scale, expected.direction / scale, tolerance)
+        assert_close(output.metrics["train"]["server"]["sigma"], expected.sigma, tolerance)
+        gamma = dict(zip(plan.client_ids.tolist(), plan.gamma.tolist(), strict=True))
+        assert gamma == pytest.approx(expected.gamma, abs=tolerance)
+        assert plan.step == pytest.approx(expected.step, rel=1e-5)
+        assert_close(vector_of(federation.state.algorithm.weights), expected.weights, tolerance)
+        for client_id in cohort:
+            assert_close(federation.model(client_id), expected.models[client_id], tolerance)
+        yield output, expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decay": 0.9, "direction": "mean"},
+        {"fairness": False, "rescale_with": "raw"},
+        {"fair_from": "raw", "personalize": False},
+        {"absent_memory": False, "gamma_mode": "constant", "gamma": 0.6},
+        {"protect_absent": True, "gamma_mode": "at_least", "gamma": 0.3},
+    ],
+    ids=str,
+)
+def test_rounds_are_those_of_the_pseudo_code(options):
+    absent = [
+        output.metrics["train"]["server"]["num_absent"]
+        for output, _ in check_against_numpy(Federation(**options))
+    ]
+    without_memory = "direction" in options or "absent_memory" in options
+    assert absent == [0] * 6 if without_memory else absent[0] == 0 and min(absent[1:]) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"search_doublings": 0}, {"search_doublings": 3, "sufficient_decrease": 0.3}],
+    ids=str,
+)
+def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
+    halvings = []
+    for output, expected in check_against_numpy(Federation(build_s_fedpg, **options)):
+        server = output.metrics["search"]["server"]
+        assert bool(server["accepted"]) == expected.accepted
+        if expected.accepted:
+            assert server["num_halvings"] == expected.trials - 1
+        assert server["num_steps"] <= (
+            2 * options["search_doublings"] + 1 + np.ceil(np.log2(expected.sigma))
+        )
+        halvings.append(int(server["num_halvings"]))
+    assert options["search_doublings"] == 0 or len(set(halvings)) > 1
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_clients_condition_holds_up_to_its_closed_form(factor):
+    """On `0.5 (w-c)^T A (w-c)`: for steps up to `2 (1-beta) |g.d| / (d^T A d)`."""
+    beta = 0.1
+    a, c, b = random_objective(DIM, seed=1)
+    quadratic = objective(a, c, b)
+    weights, direction = np.zeros(DIM), -quadratic.gradient(np.zeros(DIM))
+    slope = quadratic.gradient(weights) @ direction
+    longest = 2 * (1 - beta) * -slope / (direction @ a @ direction)
+    step = factor * longest
+    _, accepted = choose_step(
+        Ladder(tf.constant([step], tf.float32), tf.constant(1)),
+        losses=tf.constant([quadratic.loss(weights)], tf.float32),
+        slopes=tf.constant([slope]),
+        live=tf.constant([True]),
+        fairness_gradient=tf.zeros([1], tf.float64),
+        trial_losses=tf.constant([[quadratic.loss(weights + step * direction)]], tf.float32),
+        sufficient_decrease=beta,
+    )
+    assert bool(accepted) == (factor < 1)
+
+
+# The golden values of the specification; `python -m tests.algorithms.fedpg.reference` prints them.
+
+
+def golden_rounds(absent: bool, **options):
+    federation = Federation(dim=3, num_clients=0, **options)
+    if absent:
+        weights = vector_of(federation.state.algorithm.weights)
+        federation.clients[9] = with_gradient(weights, reference.ABSENT, 1.0)
+        federation.next_here((9,))
+    weights = vector_of(federation.state.algorithm.weights)
+    for i, gradient in reference.GRADIENTS.items():
+        federation.clients[i] = with_gradient(weights, gradient, reference.LOSSES[i])
+    before = weights
+    output = federation.next_here((0, 1, 2))
+    own = (federation.model(0) - before) / RATE
+    return federation.plan, output.metrics["train"]["server"], own
+
+
+def test_golden_values():
+    plan, metrics, own = golden_rounds(absent=False)
+    assert metrics["sigma"] == pytest.approx(4.627475, abs=1e-4)
+    assert_vector(plan.direction, [-0.043118, -0.106193, -0.238349])
+    assert_vector(plan.gamma, [0.011711, 0.008587, 0.015832])
+    assert_vector(own, [-0.054324, -0.101436, -0.235558])
+
+
+def test_golden_values_with_an_absent_client():
+    plan, metrics, _ = golden_rounds(absent=True)
+    assert metrics["num_absent"] == 1
+    assert metrics["sigma"] == pytest.approx(8.068526, abs=1e-3)
+    assert_vector(plan.direction, [-0.043059, -0.122004, -0.230667], 3e-5)
+    assert_vector(plan.gamma, [0.024618, 0.004943, 0.009142], 3e-5)
+
+
+def test_golden_values_without_fairness():
+    plan, metrics, _ = golden_rounds(absent=False, fairness=False)
+    assert metrics["sigma"] == pytest.approx(2.631112, abs=1e-4)
+    assert_vector(plan.direction, [-0.058961, -0.130522, -0.222338])
+    assert_vector(plan.gamma, [0.020415, 0.015005, 0.027513])
+
+
+@pytest.fixture(scope="module")
+def fedpg():
+    return Federation(num_clients=30)
+
+
+def test_properties_of_random_cohorts(fedpg):
+    """Descent for all, conflict for none, in cohorts of all sizes."""
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
+        weights = vector_of(fedpg.state.algorithm.weights).astype(np.float64)
+        memory = fedpg.state.algorithm.memory
+        output, expected = fedpg.next(cohort)
+        plan, server = fedpg.plan, output.metrics["train"]["server"]
+        gradients = np.array([objective(*fedpg.clients[i]).gradient(weights) for i in cohort])
+        direction = plan.direction.astype(np.float64)
+        norms = np.linalg.norm(gradients, axis=1)
+        if server["sigma"] == 0:
+            assert_equal(direction, np.zeros(DIM))
+            continue
+        tiny = 1e-5 * np.linalg.norm(direction)
+        assert np.all(gradients @ direction / norms < tiny)
+        age = fedpg.expected.round_num - 1 - memory.rounds
+        window = len(fedpg.expected.seen) / len(cohort)
+        protected = (memory.client_ids >= 0) & ~np.isin(memory.client_ids, cohort)
+        protected &= age <= window
+        assert server["num_absent"] == protected.sum()
+        old = memory.gradients[protected]
+        assert np.all(old @ direction / np.linalg.norm(old, axis=1) < tiny)
+        scaled = gradients / norms[:, np.newaxis]
+        losses = np.array([objective(*fedpg.clients[i]).loss(weights) for i in cohort])
+        fair = reference.fairness_gradient(losses) @ scaled
+        assert fair @ direction <= tiny * np.linalg.norm(fair)
+
+        assert np.linalg.norm(direction) == pytest.approx(
+            norms.mean() * np.linalg.norm(scaled.mean(axis=0)), rel=1e-4
+        )
+        assert server["sigma"] >= 1 - 1e-6
+        assert np.all((plan.gamma >= 0) & (plan.gamma <= 1))
+        own = direction + plan.gamma[:, np.newaxis] * (-gradients - direction)
+        conflicts = own @ gradients.T / norms  # [i, j]: d_i with g_j
+        np.fill_diagonal(conflicts, -np.inf)
+        assert np.all(conflicts <= tiny)
+        touching = np.max(conflicts, axis=1) >= -100 * tiny
+        assert np.all(touching[plan.gamma < 0.999])
+
+
+def one_round(clients, **options):
+    """Plan and personal models of clients with the given gradients and losses, at equal weights."""
+    federation = Federation(dim=3, num_clients=0, **options)
+    weights = vector_of(federation.state.algorithm.weights)
+    for i, (gradient, loss) in enumerate(clients):
+        federation.clients[i] = with_gradient(weights, gradient, loss)
+    output = federation.next_here(tuple(range(len(clients))))
+    models = [federation.model(i) - weights for i in range(len(clients))]
+    return federation.plan, models, output.metrics["train"]["server"]
+
+
+G1, G2, G3 = ((1, -0.3, 0), 1.0), ((-1, 1, -0.2), 2.0), ((-1, -1, 1), 3.0)
+
+
+def times(factor, client):
+    gradient, loss = client
+    return tuple(factor * np.array(gradient)), loss
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_client_cannot_turn_the_direction_by_the_length_of_its_gradient(factor):
+    plan, _, server = one_round([G1, G2, G3])
+    scaled, _, scaled_server = one_round([times(factor, G1), G2, G3])
+    assert scaled_server["sigma"] == pytest.approx(server["sigma"], rel=1e-4)
+    unit = plan.direction / np.linalg.norm(plan.direction)
+    assert_vector(scaled.direction / np.linalg.norm(scaled.direction), unit, 1e-4)
+
+
+def test_the_order_of_clients_permutes_gamma():
+    plan, _, _ = one_round([G1, G2, G3])
+    turned, _, _ = one_round([G3, G1, G2])
+    assert_vector(turned.direction, plan.direction, 1e-5)
+    assert_vector(turned.gamma, plan.gamma[[2, 0, 1]], 1e-5)
+
+
+def test_equal_gradients():
+    plan, models, server = one_round([G1, G1, G1])
+    assert_vector(plan.direction, -np.array(G1[0]))
+    assert_vector(plan.gamma, [1, 1, 1])
+    assert_vector(models, [-RATE * np.array(G1[0])] * 3)
+    assert server["sigma"] == pytest.approx(1, abs=1e-5)
+
+
+def test_one_client_without_memory_is_gradient_descent():
+    plan, models, _ = one_round([G2])
+    assert_vector(plan.direction, -np.array(G2[0]))
+    assert_vector(models[0], -RATE * np.array(G2[0]))
+
+
+def test_two_clients_in_conflict_have_a_closed_form():
+    """Equal norms at an angle phi, no fairness: gamma = (1 + cos phi) / (1 - cos phi)."""
+    phi = np.deg2rad(120)
+    first, second = (1.0, 0.0, 0.0), (np.cos(phi), np.sin(phi), 0.0)
+    plan, _, server = one_round([(first, 1.0), (second, 2.0)], fairness=False)
+    assert_vector(plan.direction, -0.5 * (np.array(first) + np.array(second)))
+    assert server["sigma"] == pytest.approx(1, abs=1e-5)
+    assert_vector(plan.gamma, [(1 + np.cos(phi)) / (1 - np.cos(phi))] * 2)
+
+
+def test_opposite_gradients_are_pareto_stationary():
+    plan, models, server = one_round([G1, times(-1.0, G1)], fairness=False)
+    assert server["sigma"] == 0
+    assert_equal(plan.direction, np.zeros(3))
+    np.testing.assert_array_equal(models, np.zeros([2, 3]))
+
+
+def test_a_client_that_is_done_is_dropped():
+    plan, models, server = one_round([G1, ((0, 0, 0), 5.0), G2])
+    without, _, _ = one_round([G1, G2])
+    assert server["num_zero_gradients"] == 1
+    assert_vector(plan.direction, without.direction)
+    assert_vector(plan.gamma, [without.gamma[0], 0.0, without.gamma[1]])
+    assert_vector(models[1], RATE * plan.direction)
+
+
+def test_a_client_that_is_done_leaves_the_memory():
+    """Its gradient of round 0 is no absent column of round 2: that of client 1 is the only one."""
+    federation = Federation(dim=3, num_clients=0)
+    for cohort, clients in (
+        ((0, 1), (G1, G2)),
+        ((0, 2), (((0, 0, 0), 0.5), G2)),
+        ((2, 3), (G3, G2)),
+    ):
+        weights = vector_of(federation.state.algorithm.weights)
+        for i, (gradient, loss) in zip(cohort, clients, strict=True):
+            federation.clients[i] = with_gradient(weights, gradient, loss)
+        output, expected = federation.next(cohort)
+        direction = federation.plan.direction
+    assert output.metrics["train"]["server"]["num_absent"] == 1
+    assert set(federation.expected.memory) == {1, 2, 3}
+    assert_vector(direction, expected.direction, 1e-4)
+
+
+def test_if_all_clients_are_done_nothing_moves():
+    plan, models, server = one_round([((0, 0, 0), 1.0), ((0, 0, 0), 2.0)])
+    assert server["num_zero_gradients"] == 2
+    assert_equal(plan.direction, np.zeros(3))
+    np.testing.assert_array_equal(models, np.zeros([2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gamma_mode": "constant", "gamma": 0.0}, "global"),
+        ({"personalize": False}, "global"),
+        ({"gamma_mode": "constant", "gamma": 1.0}, "own step"),
+    ],
+    ids=str,
+)
+def test_constant_gamma(options, expected):
+    plan, models, _ = one_round([G1, G2, G3], **options)
+    if expected == "global":
+        assert_vector(models, [RATE * plan.direction] * 3)
+    else:
+        assert_vector(models, [-RATE * np.array(gradient) for gradient, _ in (G1, G2, G3)])
+
+
+def test_a_gradient_of_absurd_length_does_not_set_the_step():
+    plan, _, _ = one_round([G1, G2, G3])
+    clients = [G1, G2, G3, times(1e6, G1)]
+    bounded, _, server = one_round(clients)
+    assert server["num_outliers"] == 1
+    assert np.linalg.norm(bounded.direction) < 2 * np.linalg.norm(plan.direction)
+    free, _, server = one_round(clients, outlier_ratio=None)
+    assert server["num_outliers"] == 0
+    assert np.linalg.norm(free.direction) > 1e4 * np.linalg.norm(plan.direction)

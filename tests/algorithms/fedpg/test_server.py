@@ -1,0 +1,86 @@
+"""Tests of `tff_pfl.algorithms.fedpg.server`: the direction, as single numbers have it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators.stack import Stack
+from tff_pfl.local import LocalSGD
+from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
+
+NUM_WEIGHTS = 40
+
+
+@pytest.fixture(scope="module")
+def find_direction():
+    """`(server state, gradients, client ids, round) -> (server state, metrics)`."""
+    server = FedPGServer(
+        local=LocalSGD(tff.learning.optimizers.build_sgdm(1.0)),
+        direction="mgda",
+        fairness=False,
+        absent_memory=True,
+        memory_size=4,
+        personalize=True,
+        gamma_mode="auto",
+        gamma=0.0,
+        protect_absent=False,
+        fair_from="scaled",
+        rescale_with="scaled",
+        outlier_ratio=None,
+        step_search=False,
+        search_doublings=1,
+        sufficient_decrease=1e-4,
+        max_trials=4,
+    )
+
+    def find(state, gradients, client_ids, round_num):
+        k = len(client_ids)
+        uploads = Upload(
+            client_id=tf.constant(client_ids),
+            is_new=tf.fill([k], True),
+            gradient=tf.constant(gradients),
+            loss=tf.ones([k]),
+        )
+        state = server.init({"w": tf.zeros([NUM_WEIGHTS])}) if state is None else state
+        return server.find_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
+
+    return find
+
+
+def nearly_opposite(angle, seed):
+    """Gradients of two clients that are opposite but for an angle, and of one between them.
+
+    The shortest convex combination has half the length of the angle, so that sigma is its inverse,
+    times 2/3 for the mean of the three.
+    """
+    columns = np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0], [0.6, 0.8, 0.0]])
+    if seed is None:
+        return np.pad(columns, [(0, 0), (0, NUM_WEIGHTS - 3)]).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    turned = np.linalg.qr(rng.normal(size=(NUM_WEIGHTS, 3)))[0] @ columns.T
+    return (turned * rng.uniform(0.3, 3.0, size=3)).T.astype(np.float32)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("angle", [1e-1, 1e-3, 1e-4, 1e-5, 4e-6, 1e-6, 1e-7])
+def test_the_direction_descends_along_every_gradient(find_direction, angle, seed, absent):
+    gradients = nearly_opposite(angle, seed)
+    state = None
+    if absent:
+        state, _ = find_direction(None, gradients[1:2], [5], 0)
+        state, metrics = find_direction(state, gradients[::2], [3, 4], 1)
+        assert metrics["num_absent"] == 1
+    else:
+        state, metrics = find_direction(None, gradients, [3, 4, 5], 0)
+    direction = state.plan.direction.numpy().astype(np.float64)
+    slopes = gradients.astype(np.float64) @ direction
+    if angle < 1e-6:  # below what can be told from no direction
+        assert metrics["sigma"] == 0.0
+        np.testing.assert_array_equal(direction, np.zeros(NUM_WEIGHTS))
+    elif angle > 2e-6:
+        assert metrics["sigma"] > 0.3 / angle
+        assert np.all(slopes < 0.0)
+    else:
+        assert np.all(slopes < 0.0) or metrics["sigma"] == 0.0

@@ -1,0 +1,228 @@
+"""Tests of `tff_pfl.algorithms.fedpg.step_ladder`."""
+
+import collections
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.algorithms.fedpg.step_ladder import FAILED, Ladder, choose_step, make_ladder
+
+RATE = np.float32(0.1)
+MAX_TRIALS = 30
+
+
+def vector(dtype, rank=1):
+    return tf.TensorSpec([None] * rank, dtype)
+
+
+@tf.function(
+    input_signature=[
+        Ladder(vector(tf.float32), tf.TensorSpec([], tf.int32)),
+        vector(tf.float32),
+        vector(tf.float64),
+        vector(tf.bool),
+        vector(tf.float64),
+        vector(tf.float32, rank=2),
+        tf.TensorSpec([], tf.float64),
+    ]
+)
+def choose(ladder, losses, slopes, live, fairness_gradient, trial_losses, beta):
+    return choose_step(
+        ladder, losses, slopes, live, fairness_gradient, trial_losses, sufficient_decrease=beta
+    )
+
+
+def ladder_of(sigma, doublings=0, max_trials=MAX_TRIALS):
+    sigma = tf.constant(sigma, tf.float64)
+    return make_ladder(tf.constant(RATE), sigma, doublings=doublings, max_trials=max_trials)
+
+
+def admissible(sigma, doublings, max_trials=MAX_TRIALS):
+    """The steps that a search tries if it accepts none."""
+    steps = [2.0**doublings * float(RATE)]
+    while steps[-1] / 2 >= 0.5**doublings * float(RATE) / sigma and len(steps) < max_trials:
+        steps.append(steps[-1] / 2)
+    return steps
+
+
+class TestLadder:
+    @pytest.mark.parametrize("max_trials", [1, 4, MAX_TRIALS])
+    @pytest.mark.parametrize("doublings", [0, 1, 5])
+    @pytest.mark.parametrize("sigma", [1.0, 1.5, 2.0, 3.999, 4.0, 37.0, 512.0, 1000.0])
+    def test_steps_are_halved_down_to_the_lower_bound(self, sigma, doublings, max_trials):
+        ladder = ladder_of(sigma, doublings, max_trials)
+        assert ladder.steps.dtype == tf.float32 and ladder.steps.shape == [max_trials]
+        expected = admissible(sigma, doublings, max_trials)
+        np.testing.assert_array_equal(ladder.steps[: ladder.count], np.float32(expected))
+        np.testing.assert_array_equal(ladder.steps[1:], ladder.steps[:-1] / 2)
+        assert len(expected) <= 2 * doublings + 1 + math.ceil(math.log2(sigma))
+
+    @pytest.mark.parametrize("sigma", [0.0, 1e-300, 0.5])
+    def test_there_is_one_step_in_any_case(self, sigma):
+        assert ladder_of(sigma).count == 1
+        assert ladder_of(sigma, doublings=2).count == 5
+
+
+class Search(NamedTuple):
+    sigma: Any
+    doublings: Any
+    max_trials: Any
+    losses: Any
+    slopes: Any
+    live: Any
+    trial_losses: Any
+    beta: Any
+
+
+def fairness(losses):
+    return -np.sum(losses) / (math.sqrt(len(losses)) * np.linalg.norm(losses))
+
+
+def fairness_gradient(losses, live):
+    """Of the live losses; the others have 0."""
+    gradient, losses = np.zeros(len(losses)), losses.astype(np.float64)
+    norm, total, root = np.linalg.norm(losses[live]), np.sum(losses[live]), math.sqrt(np.sum(live))
+    gradient[live] = total * losses[live] / (root * norm**3) - 1.0 / (root * norm)
+    return gradient
+
+
+def backtracking(search):
+    """`(index, how)`, step by step, of the clients that are live alone."""
+    live = search.live
+    losses, slopes = search.losses[live].astype(np.float64), search.slopes[live]
+    fairness_slope = fairness_gradient(search.losses, live)[live] @ slopes
+    fairness_slope = min(fairness_slope, 0.0)
+    tried = []
+    steps = admissible(search.sigma, search.doublings, search.max_trials)
+    for index, eta in enumerate(steps):
+        trial = search.trial_losses[live, index].astype(np.float64)
+        tried.append(np.sum(trial))
+        bounds = losses + search.beta * eta * slopes
+        fairness_bound = fairness(losses) + search.beta * eta * fairness_slope
+        if np.all(trial <= bounds) and fairness(trial) <= fairness_bound:
+            return index, "accepted"
+    for index, total in enumerate(tried):
+        if total < np.sum(losses):
+            return index, "lower"
+    return int(np.argmin(tried)), "least"
+
+
+def random_search(seed):
+    """Quadratic losses along a direction which the clients leave at random."""
+    rng = np.random.default_rng(seed)
+    k = rng.integers(1, 6)
+    sigma, doublings = 10.0 ** rng.uniform(0.0, 3.0), int(rng.choice([0, 1, 5]))
+    max_trials = int(rng.choice([3, MAX_TRIALS]))
+    losses = rng.uniform(0.5, 2.0, size=k).astype(np.float32)
+    live = rng.random(k) < 0.7
+    live[rng.integers(k)] = True
+    if rng.random() < 0.5:
+        slopes = -losses * rng.uniform(0.9, 1.1)  # in equal parts, which is fair
+    else:
+        slopes = rng.normal(-0.5, 0.5, size=k)
+    steps = float(RATE) * 2.0**doublings * 0.5 ** np.arange(max_trials)
+    curvatures = 10.0 ** rng.uniform(-2.0, 4.0, size=(k, 1))
+    worse = rng.choice([0.0, 0.3])
+    trial = losses[:, None] + slopes[:, None] * steps + curvatures * steps**2 / 2 + worse
+    trial = np.maximum(trial * np.exp(rng.choice([0.0, 0.1]) * rng.normal(size=trial.shape)), 1e-3)
+    # Of what was not tried, and of who is not live, nothing may be read.
+    trial[:, len(admissible(sigma, doublings, max_trials)) :] = 1e-6
+    trial[~live] = rng.choice([1e-6, FAILED])
+    losses[~live] = rng.choice([0.0, 5.0])
+    trial, beta = trial.astype(np.float32), rng.choice([1e-4, 0.1, 0.5])
+    return Search(sigma, doublings, max_trials, losses, slopes, live, trial, beta)
+
+
+@functools.cache
+def random_searches(num=400):
+    """`(search, index, how)`."""
+    searches = map(random_search, range(num))
+    return [(search, *backtracking(search)) for search in searches]
+
+
+def run(search):
+    return choose(
+        ladder_of(search.sigma, search.doublings, search.max_trials),
+        search.losses,
+        search.slopes,
+        search.live,
+        fairness_gradient(search.losses, search.live),
+        search.trial_losses,
+        search.beta,
+    )
+
+
+@pytest.mark.parametrize("how", ["accepted", "lower", "least"])
+def test_it_chooses_what_a_search_step_by_step_chooses(how):
+    found = [(search, index) for search, index, ending in random_searches() if ending == how]
+    for search, expected in found:
+        index, accepted = run(search)
+        assert (index, accepted) == (expected, how == "accepted")
+    first = collections.Counter(index > 0 for _, index in found)
+    assert min(first[True], first[False]) >= 10  # cases in which it goes on, and does not
+
+
+def choose_simply(losses, slopes, trial_losses, live=None, beta=0.5):
+    """With steps 0.1, 0.05, 0.025; nothing is asked of fairness but that it be kept."""
+    losses = np.array(losses, np.float32)
+    live = np.ones(len(losses), bool) if live is None else np.array(live)
+    index, accepted = choose(
+        ladder_of(4.0, max_trials=5),
+        losses,
+        np.array(slopes, np.float64),
+        live,
+        np.zeros(len(losses)),
+        np.pad(np.array(trial_losses, np.float32), [[0, 0], [0, 2]]),
+        beta,
+    )
+    return index.numpy(), accepted.numpy()
+
+
+class TestByHand:
+    def test_the_largest_step_that_is_accepted(self):
+        # At most 1 - 0.5 eta is needed: 0.95, 0.975, 0.9875.
+        assert choose_simply([1.0], [-1.0], [[0.94, 0.0, 0.0]]) == (0, True)
+        assert choose_simply([1.0], [-1.0], [[0.96, 0.97, 0.9]]) == (1, True)
+        assert choose_simply([1.0], [-1.0], [[0.96, 0.98, 0.98]]) == (2, True)
+
+    def test_all_clients_must_descend(self):
+        first, second = [0.8, 0.9, 0.95], [0.99, 0.99, 0.98]
+        assert choose_simply([1.0, 1.0], [-1.0, -1.0], [first, second]) == (0, False)
+        assert choose_simply([1.0, 1.0], [-1.0, -1.0], [first, second], [True, False]) == (0, True)
+
+    def test_a_step_that_is_unfair_is_not_accepted(self):
+        losses, slopes = [1.0, 2.0], [-1.0, -1.0]
+        trials = [[0.5, 0.9, 0.97], [1.9, 1.8, 1.9]]  # the ratios: 3.8, 2, 1.96
+        assert choose_simply(losses, slopes, trials) == (1, True)
+
+    @pytest.mark.parametrize(
+        "slopes, trials, sign",
+        [
+            # Both decrease enough in the losses, and 1.77 / 0.92 < 2 is fairer, but by too little.
+            ([-1.0, -4.0], [[0.92, 0.95], [1.77, 1.80]], -1.0),
+            # Fairness must not get worse even if its gradient says so.
+            ([-4.0, -1.0], [[0.79, 0.8], [1.78, 1.5]], 1.0),
+        ],
+    )
+    def test_fairness_must_decrease_as_its_gradient_says(self, slopes, trials, sign):
+        losses, slopes, live = np.array([1.0, 2.0]), np.array(slopes), np.ones(2, bool)
+        gradient = fairness_gradient(losses, live)
+        assert np.sign(gradient @ slopes) == sign
+        ladder = ladder_of(2.0, max_trials=2)
+        index, accepted = choose(
+            ladder, np.float32(losses), slopes, live, gradient, np.float32(trials), 0.5
+        )
+        assert (index, accepted) == (1, True)
+
+    def test_if_none_is_accepted_the_largest_that_lowers_the_sum(self):
+        trials = [[1.5, 1.1, 1.2], [0.6, 0.8, 0.5]]
+        assert choose_simply([1.0, 1.0], [-1.0, -1.0], trials) == (1, False)
+
+    def test_if_none_lowers_the_sum_the_one_with_the_smallest(self):
+        assert choose_simply([1.0], [-1.0], [[1.5, 1.1, 1.2]]) == (1, False)
+        assert choose_simply([1.0], [-1.0], [[FAILED, FAILED, 1.2]]) == (2, False)
+        assert choose_simply([1.0], [-1.0], [[FAILED, FAILED, FAILED]]) == (0, False)

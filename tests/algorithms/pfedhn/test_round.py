@@ -1,0 +1,356 @@
+"""pFedHN and PLGU-GHN: rounds by hand, and the specification's invariants."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    last,
+    leaves,
+    local_sgd,
+    make_client,
+    make_clients,
+    random_examples,
+    run_rounds,
+    tiny_model,
+)
+from tff_pfl.aggregators import Stack
+from tff_pfl.algorithms import (
+    build_fedavg,
+    build_local,
+    build_pfedhn,
+    build_pfedhn_pc,
+    build_plgu_ghn,
+)
+from tff_pfl.local import Batch, trees
+from tff_pfl.models import Hypernetwork, partition
+from tff_pfl.names import UnknownNameError
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
+from tff_pfl.templates import ClientContext
+from tff_pfl.templates.blocks import client_seed
+from tff_pfl.templates.exchange import exchanges_changed_by
+
+MODEL = tiny_model()
+PARTS = partition(MODEL)
+BODY_BYTES, MODEL_BYTES = 4 * 85, 4 * 103
+N, SIZES = 4, (6, 9, 5, 7)
+COHORTS = ((0, 1), (1, 2), (2, 0))
+# Without weight decay, momentum and limits: what makes pFedHN Local or FedAvg.
+PLAIN = {
+    "hidden_layers": 0,
+    "bias": False,
+    "server_learning_rate": 1.0,
+    "server_momentum": 0.0,
+    "server_weight_decay": 0.0,
+    "server_clip_norm": None,
+    "embedding_learning_rate": 0.0,
+}
+
+
+@functools.cache
+def process_of(build=build_pfedhn, epochs=2, **options):
+    if build not in (build_fedavg, build_local):
+        options = {"num_clients": N, "hidden_width": 6, **options}
+    return build(MODEL, EXAMPLES_TYPE, local_sgd(epochs=epochs), **options, seed=1)
+
+
+def run(process, cohorts=COHORTS, state=None):
+    """`(server state, clients)` after each round."""
+    return run_rounds(process, make_clients(process, SIZES), cohorts, state)
+
+
+def with_all_rows(state, weights):
+    """With a linear hypernetwork, of whose kernels each row is the same weights."""
+    phi = {
+        f"{layer}_{name}": {"kernel": np.tile(np.ravel(w), [len(state.algorithm.embeddings[0]), 1])}
+        for layer, tensors in weights.items()
+        for name, w in tensors.items()
+    }
+    return state._replace(algorithm=state.algorithm._replace(phi=phi))
+
+
+def test_one_hot_embeddings_kept_and_a_linear_hypernetwork_are_local():
+    process = process_of(embeddings="one_hot", **PLAIN)
+    local = process_of(build_local)
+    start = with_all_rows(process.initialize(), MODEL.init(1))
+    cohorts = ((0,), (2,), (0,), (1,), (0,))
+    pairs = zip(run(process, cohorts, start), run(local, cohorts), strict=True)
+    for (state, clients), (_, alone) in pairs:
+        models = process.personalize(state, clients)
+        assert_close(models, [client.state.model for client in alone], tolerance=1e-6)
+        assert_equal(models[3], MODEL.init(1))
+        assert_equal(state.algorithm.embeddings, np.eye(N, dtype=np.float32))
+
+
+def test_of_one_constant_embedding_it_is_uniform_fedavg():
+    process = process_of(embeddings="constant", embedding_dim=1, **PLAIN)
+    fedavg = process_of(build_fedavg, weighting="uniform")
+    start = with_all_rows(process.initialize(), MODEL.init(1))
+    for (state, clients), (expected, _) in zip(run(process, state=start), run(fedavg), strict=True):
+        for model in process.personalize(state, clients):
+            assert_close(model, expected.algorithm, tolerance=1e-6)
+        assert_equal(state.algorithm.embeddings, np.ones([N, 1], np.float32))
+
+
+def test_plgu_ghn_without_rho_is_pfedhn():
+    expected = run(process_of(hidden_layers=3))
+    for found, of_pfedhn in zip(run(process_of(build_plgu_ghn, rho=0.0)), expected, strict=True):
+        assert_equal(found, of_pfedhn)
+    perturbed, _ = last(run(process_of(build_plgu_ghn)))
+    assert not np.allclose(perturbed.algorithm.embeddings, of_pfedhn[0].algorithm.embeddings)
+
+
+def test_without_local_steps_nothing_changes():
+    process = process_of(build_plgu_ghn, epochs=0, server_weight_decay=0.0)
+    start = process.initialize()
+    state, clients = last(run(process, ((0, 1), (1, 2)), start))
+    assert_equal(state.algorithm, start.algorithm)
+    assert_equal(process.personalize(state, clients), process.personalize(start, clients))
+
+
+# Options, and the server with hypernetwork that they stand for.
+ROUNDS = {
+    "pfedhn": (
+        build_pfedhn,
+        {"hidden_width": 100},
+        Hypernetwork(MODEL, 2, (100, 100, 100, 100)),
+        {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
+        {"weight_decay": 0.001, "clip_norm": 50.0},
+    ),
+    "plgu_ghn": (
+        build_plgu_ghn,
+        {
+            "embedding_dim": 3,
+            "server_learning_rate": 0.2,
+            "server_momentum": 0.5,
+            "server_weight_decay": 0.1,
+            "server_clip_norm": 0.5,
+            "embedding_learning_rate": 0.3,
+            "rho": 0.4,
+            "layer_wise": True,
+        },
+        Hypernetwork(MODEL, 3, (6, 6, 6)),
+        {"momentum": 0.5, "rate": 0.2, "embedding_rate": 0.3},
+        {"weight_decay": 0.1, "clip_norm": 0.5, "rho": 0.4, "layer_wise": True},
+    ),
+    "the authors' trainer": (
+        build_pfedhn,
+        {"embedding_momentum": 0.9, "clip_jointly": True, "server_clip_norm": 0.5},
+        Hypernetwork(MODEL, 2, (6, 6, 6, 6)),
+        {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
+        {
+            "weight_decay": 0.001,
+            "clip_norm": 0.5,
+            "embedding_momentum": 0.9,
+            "clip_jointly": True,
+        },
+    ),
+    "pfedhn_pc": (
+        build_pfedhn_pc,
+        {
+            "hidden_layers": 1,
+            "bias": False,
+            "server_momentum": 0.0,
+            "server_learning_rate": 0.05,
+        },
+        Hypernetwork(PARTS.shared_model(MODEL, {}), 2, (6,), bias=False),
+        {"momentum": None, "rate": 0.05, "embedding_rate": 0.05},
+        {"weight_decay": 0.001, "clip_norm": 50.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_by_hand(name):
+    """Own layers are trained along with those that are generated; absent clients keep theirs."""
+    build, options, hypernetwork, rates, of_server = ROUNDS[name]
+    process = process_of(build, **options)
+    server = HypernetworkServer(
+        hypernetwork,
+        tff.learning.optimizers.build_sgdm(rates["rate"], rates["momentum"]),
+        rates["embedding_rate"],
+        **of_server,
+    )
+    expected = server.init(process.initialize().algorithm.embeddings, 1)
+    generated = hypernetwork.target.layers
+    assert generated == (("dense1",) if build is build_pfedhn_pc else ("dense1", "head"))
+    own = [split(MODEL.init(1), generated)[1]] * N
+    for t, (cohort, (state, clients)) in enumerate(zip(COHORTS, run(process), strict=True)):
+        changes = []
+        for i in cohort:
+            received = server.own(expected, tf.constant(i))
+            context = ClientContext(tf.constant(t), tf.constant(i), client_seed((1, 0), t, i))
+            trained = local_sgd().train(
+                MODEL, received | own[i], random_examples(SIZES[i], seed=i), context
+            )
+            shared, own[i] = split(trained.weights, generated)
+            changes.append(trees.subtract(shared, received))
+        stacked = tf.nest.map_structure(lambda *rows: tf.stack(rows), *changes)
+        uploads = Stack(OwnChange(tf.constant(cohort), stacked), tf.ones([len(cohort)]))
+        expected, _ = server.finalize(expected, uploads, tf.constant(t))
+        assert_close(state.algorithm.phi, expected.phi)
+        assert_close(state.algorithm.embeddings, expected.embeddings)
+        assert_close([client.state.layers for client in clients], own)
+    assert_equal(clients[3].state, process.initialize_client(3))
+    for i, model in enumerate(process.personalize(state, clients)):
+        assert list(model) == list(MODEL.layers)
+        assert_close(model, server.own(expected, tf.constant(i)) | own[i])
+
+
+def split(weights, generated):
+    """`(the layers that are generated, the client's own)`."""
+    return [
+        {name: layer for name, layer in weights.items() if (name in generated) == is_generated}
+        for is_generated in (True, False)
+    ]
+
+
+def test_every_clients_model_is_generated_of_its_current_embedding():
+    """Of those who took part in the last round, or in none, too."""
+    process = process_of()
+    start = process.initialize().algorithm
+    state, clients = last(run(process))
+    phi, v = state.algorithm.phi, state.algorithm.embeddings
+    generated = Hypernetwork(MODEL, v.shape[1], (6,) * 4).generate(phi, v)
+    models = process.personalize(state, clients)
+    for i, model in enumerate(models):
+        assert_close(model, tf.nest.map_structure(lambda leaf: leaf[i], generated))  # noqa: B023
+    moved = np.any(v != start.embeddings, axis=1)
+    assert list(moved) == [True, True, True, False]
+    assert not np.allclose(leaves(models[3])[1], leaves(process.personalize(state, clients)[0])[1])
+    assert process.global_weights is None
+
+
+def test_where_embeddings_begin():
+    initial = {
+        name: process_of(embeddings=name).initialize().algorithm.embeddings
+        for name in ("one_hot", "constant")
+    }
+    assert_equal(initial["one_hot"], np.eye(N, dtype=np.float32))
+    assert_equal(initial["constant"], np.ones([N, 2], np.float32))
+    normal = build_pfedhn(
+        MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=203, hidden_width=1, hidden_layers=1
+    ).initialize()
+    assert normal.algorithm.embeddings.shape == (203, 1 + 203 // 4)
+    assert abs(np.mean(normal.algorithm.embeddings)) < 0.02
+    assert abs(np.std(normal.algorithm.embeddings) - 1) < 0.02
+
+
+def test_personal_layers_never_leave_their_clients():
+    seen = []
+
+    def recorded(exchange):
+        def client_work(message, *args):
+            output = exchange.client_work(message, *args)
+            seen.append((message.shared, list(message.own), list(output.upload.change)))
+            return output
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    with exchanges_changed_by(recorded):
+        process = build_pfedhn_pc(
+            MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=N, hidden_width=6, seed=1
+        )
+    assert seen == [((), ["dense1"], ["dense1"])]
+    assert tff.structure.name_list(process.client_state_type.layers) == ["head"]
+    state_type = process.initialize.type_signature.result.member
+    assert tff.structure.name_list(state_type.algorithm.phi) == [
+        *(f"trunk{i}" for i in range(1, 5)),
+        "dense1_kernel",
+        "dense1_bias",
+    ]
+    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    assert metrics["bytes_down_per_client"] == BODY_BYTES
+    assert metrics["bytes_up_per_client"] == BODY_BYTES + 8  # the id and the weight
+
+
+def test_without_personal_layers_clients_keep_nothing():
+    process = process_of()
+    assert leaves(process.initialize_client(0)) == []
+    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    assert metrics["bytes_down_per_client"] == MODEL_BYTES
+    assert metrics["bytes_up_per_client"] == MODEL_BYTES + 8
+
+
+def test_a_client_is_evaluated_with_its_own_layers():
+    process = process_of(build_pfedhn_pc)
+    state, clients = last(run(process, ((0, 1),)))
+    heads = [leaves(client.state.layers)[1] for client in clients]
+    assert not np.allclose(heads[0], heads[1]) and np.array_equal(heads[2], heads[3])
+    swapped = [c._replace(state=d.state) for c, d in zip(clients, clients[::-1], strict=True)]
+    models, of_swapped = (process.personalize(state, c) for c in (clients, swapped))
+    for i, (model, other) in enumerate(zip(models, of_swapped, strict=True)):
+        assert_equal(model["head"], clients[i].state.layers["head"])
+        assert_equal(other["head"], clients[N - 1 - i].state.layers["head"])
+        assert_equal(model["dense1"], other["dense1"])
+
+
+def mean_loss(process, state, clients):
+    """Of the personalized models, on all of their clients' examples."""
+    losses = []
+    for weights, client in zip(process.personalize(state, clients), clients, strict=True):
+        data = client.data
+        batch = Batch(data.x, data.y, np.ones(len(data.y), np.float32), None)
+        losses.append(MODEL.totals(weights, batch)["loss"].mean)
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build_pfedhn, marks=pytest.mark.slow),
+        pytest.param(build_pfedhn_pc, marks=pytest.mark.slow),
+        build_plgu_ghn,
+    ],
+)
+def test_it_learns(build):
+    process = build(
+        MODEL,
+        EXAMPLES_TYPE,
+        local_sgd(learning_rate=0.1, epochs=5),
+        num_clients=N,
+        embedding_dim=N,
+        hidden_width=20,
+        server_learning_rate=0.02,
+        seed=1,
+    )
+    state, clients = process.initialize(), make_clients(process, [12] * N)
+    first = mean_loss(process, state, clients)
+    for _ in range(30):
+        state, states, _ = process.next(state, clients)
+        clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
+    assert mean_loss(process, state, clients) < 0.5 * first
+
+
+def test_an_id_that_is_too_large():
+    process = process_of()
+    client = make_client(process, N, random_examples(5))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"4 is not in \[0, 4\)"):
+        process.next(process.initialize(), [client])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"personal_layers": MODEL.layers}, ValueError, "All layers of 'mlp' are personal"),
+        ({"personal_layers": ("hed",)}, UnknownNameError, "'hed'. Did you mean 'head'"),
+        ({"embeddings": "one-hot"}, UnknownNameError, "'one-hot'. Did you mean 'one_hot'"),
+        ({"embeddings": "one_hot", "embedding_dim": 3}, ValueError, "of 4 clients"),
+    ],
+    ids=str,
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        process_of(**options)
+
+
+def test_one_hot_embeddings_may_say_their_dimension():
+    process = process_of(embeddings="one_hot", embedding_dim=N)
+    assert process.initialize.type_signature.result.member.algorithm.embeddings.shape == (N, N)

@@ -1,0 +1,97 @@
+"""PGFed, PGFedMo and PGFed-CE on a network: what they have of FedAvg, and what they send."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    assert_equal,
+    last,
+    make_clients,
+    run_rounds,
+    tiny_model,
+)
+from tests.algorithms.pgfed.reference import CE, VARIANTS
+from tff_pfl.algorithms import build_fedavg, build_pgfed
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.algorithms.pgfed.server import PGFedServer
+
+ALPHA_RATE = 0.1
+TINY, TINY_SIZES = tiny_model(), (6, 9, 5)
+TINY_LOCAL = LocalSGD(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, batch_size=4)
+
+
+@functools.cache
+def tiny_process(mu, **options):
+    return build_pgfed(
+        TINY,
+        EXAMPLES_TYPE,
+        TINY_LOCAL,
+        num_clients=4,
+        clients_per_round=4,
+        mu=mu,
+        alpha_learning_rate=ALPHA_RATE,
+        seed=1,
+        **options,
+    )
+
+
+@functools.cache
+def fedavg():
+    return build_fedavg(TINY, EXAMPLES_TYPE, TINY_LOCAL, personalized="local", seed=1)
+
+
+def run(process, cohorts):
+    state, clients = last(run_rounds(process, make_clients(process, TINY_SIZES), cohorts))
+    return state.algorithm, [client.state.model for client in clients]
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_without_mu_it_is_fedavg(options):
+    cohorts = ((0, 1), (1, 2), (0, 2))
+    weights, models = run(fedavg(), cohorts)
+    process = tiny_process(0.0, **{**options, "weighting": "num_examples"})
+    algorithm, found = run(process, cohorts)
+    assert_equal([algorithm.weights, found], [weights, models])
+    assert_equal(algorithm.alpha, np.full([4, 4], 0.25, np.float32))
+
+
+@pytest.mark.parametrize("options", [{}, CE], ids=["pgfed", "pgfed_ce"])
+def test_the_first_round_is_fedavgs_whatever_mu(options):
+    weights, models = run(fedavg(), [(0, 1, 2)])
+    algorithm, found = run(tiny_process(0.1, **options), [(0, 1, 2)])
+    assert_equal([algorithm.weights, found], [weights, models])
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "scalars"), [({}, (3, 2), 16), (CE, (2, 2), 4)], ids=["pgfed", "pgfed_ce"]
+)
+def test_messages_are_of_as_many_models_as_the_specification_has(options, models, scalars):
+    """And of some scalars; one with `alpha` of a cohort besides others has more than 4."""
+    process = tiny_process(0.1, **options)
+    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    for direction, n in zip(("down", "up"), models, strict=True):
+        rest = metrics[f"bytes_{direction}_per_client"] - n * 4 * TINY.num_weights
+        assert 0 < rest <= 4 * scalars
+
+
+def test_one_step_for_all_that_a_client_did_on_its_mini_batches():
+    server = PGFedServer(4, 4, 0.1, ALPHA_RATE, communication_efficient=False)
+    process = tiny_process(0.1, **CE)
+    state, clients = process.initialize(), make_clients(process, TINY_SIZES)
+    state = process.next(state, clients[:2]).state
+    alpha = np.full([4, 4], 0.05, np.float32)
+    state = state._replace(algorithm=state.algorithm._replace(alpha=alpha))
+    found = process.next(state, clients).state.algorithm.alpha
+    shared = server.shared(state.algorithm)
+    slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
+    for i, size in enumerate(TINY_SIZES):
+        for _ in range(2 * math.ceil(size / 4)):
+            alpha[i, :2] = np.maximum(0, alpha[i, :2] - ALPHA_RATE * slopes)
+    assert_close(found, alpha)
+    assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0

@@ -1,0 +1,301 @@
+"""PGFed, PGFedMo and PGFed-CE: equality with plain NumPy, and the specification's invariants."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.algorithms.pgfed import reference
+from tests.federation import assert_close, assert_equal
+from tests.algorithms.pgfed.reference import CE, VARIANTS
+from tests.quadratics import (
+    quadratic_examples,
+    quadratic_model,
+    quadratic_type,
+    spd,
+    vector_of,
+    weights_of,
+)
+from tff_pfl.algorithms import build_pgfed
+from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.algorithms.pgfed.server import PGFedServer
+from tff_pfl.templates import Client
+
+N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
+RATE, STEPS, MU, ALPHA_RATE = 0.2, 3, 0.3, 0.1
+DEFAULTS = {"steps": STEPS, "mu": MU, "alpha_learning_rate": ALPHA_RATE}
+SERVER = PGFedServer(N, COHORT_SIZE, MU, ALPHA_RATE, communication_efficient=False)
+SIZES = (1, 2, 3, 1, 2, 4)
+# Client 1 takes part in three rounds in a row, 0 and 2 come back, 5 comes late.
+COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
+each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+@functools.cache
+def quadratic_process(steps=STEPS, **options):
+    """All of a client's examples are in one batch, so that steps are exact."""
+    optimizer = tff.learning.optimizers.build_sgdm(RATE)
+    return build_pgfed(
+        quadratic_model(*DIMS),
+        quadratic_type(DIM),
+        LocalSGD(optimizer, epochs=steps, batch_size=max(SIZES)),
+        num_clients=N,
+        clients_per_round=COHORT_SIZE,
+        seed=2,
+        **options,
+    )
+
+
+def quadratic(client_id):
+    """A client's objective, in numbers that float32 has."""
+    rng = np.random.default_rng([client_id, 7])
+    parts = spd(DIM, client_id), 1.5 * rng.normal(size=DIM), 0.1
+    return reference.Quadratic(*(np.float64(np.float32(part)) for part in parts))
+
+
+def examples_of(client_id, broken):
+    one, size = quadratic_examples(*vars(quadratic(client_id)).values()), SIZES[client_id]
+    x = np.repeat(one.x * np.float32(np.nan if broken else 1), size, axis=0)
+    return Examples(x, np.repeat(one.y, size), np.int32(size))
+
+
+class Federation:
+    """PGFed on quadratic clients, beside the same in NumPy."""
+
+    def __init__(self, **options):
+        options = {**DEFAULTS, **options}
+        self.process = quadratic_process(**options)
+        self.state = self.process.initialize()
+        self.client_states = {i: self.process.initialize_client(i) for i in range(N)}
+        self.start = self.weights
+        self.sizes = (1,) * N if options.pop("weighting", None) == "uniform" else SIZES
+        self.expected = reference.PGFed(
+            self.start, N, clients_per_round=COHORT_SIZE, rate=RATE, **options
+        )
+
+    def next(self, cohort, broken=()):
+        """A round; in NumPy, without the clients whose data are broken."""
+        accepted = {i: quadratic(i) for i in cohort if i not in broken}
+        if accepted:
+            self.expected.next(accepted, self.sizes)
+        clients = [
+            Client(np.int32(i), self.client_states[i], examples_of(i, i in broken)) for i in cohort
+        ]
+        output = self.process.next(self.state, clients)
+        self.state = output.state
+        self.client_states.update(zip(cohort, output.clients, strict=True))
+        return output
+
+    def check(self):
+        """Everything is as in NumPy."""
+        assert_close(self.weights, self.expected.weights)
+        assert_close(self.alpha, self.expected.alpha)
+        assert list(self.algorithm.last.client_ids) == sorted(self.expected.last)
+        for i, state in self.client_states.items():
+            assert (state.participations > 0) == (i in self.expected.models)
+            assert_close(vector_of(state.model), self.expected.models.get(i, self.start))
+            if state.average:
+                assert_close(self.average(i), self.expected.averages.get(i, np.zeros(DIM)))
+
+    @property
+    def algorithm(self):
+        return self.state.algorithm
+
+    @property
+    def alpha(self):
+        return np.array(self.algorithm.alpha)
+
+    @property
+    def weights(self):
+        return vector_of(self.algorithm.weights)
+
+    def model(self, client_id):
+        return vector_of(self.client_states[client_id].model)
+
+    def average(self, client_id):
+        return vector_of(self.client_states[client_id].average.gradient)
+
+    def auxiliary_gradient(self, client_id):
+        """What the server would send."""
+        return vector_of(SERVER.own(self.algorithm, client_id).auxiliary_gradient)
+
+
+def after(*cohorts, **options):
+    federation = Federation(**options)
+    for cohort in cohorts:
+        federation.next(cohort)
+    return federation
+
+
+@each_variant
+def test_rounds_are_those_of_the_specification(options):
+    federation = Federation(**options)
+    for cohort in COHORTS:
+        federation.next(cohort)
+        federation.check()
+    moved = federation.alpha[federation.alpha != np.float32(1 / COHORT_SIZE)]
+    assert moved.min() == 0 and moved.max() > 0.1
+    assert federation.alpha[1, 1] != np.float32(1 / COHORT_SIZE)  # of itself
+
+
+@each_variant
+def test_only_alpha_of_the_cohort_for_the_last_cohort_moves_and_is_never_negative(options):
+    federation, last = Federation(**options), ()
+    for cohort in COHORTS:
+        before = federation.alpha
+        federation.next(cohort)
+        may_move = np.zeros([N, N], bool)
+        may_move[np.ix_(cohort, last)] = True
+        assert_equal(federation.alpha[~may_move], before[~may_move])
+        assert np.any(federation.alpha != before) == bool(last)
+        assert np.all(federation.alpha >= 0)
+        last = cohort
+
+
+def test_without_a_rate_alpha_stays():
+    federation = after(*COHORTS[:3], alpha_learning_rate=0.0)
+    federation.check()
+    assert_equal(federation.alpha, np.full([N, N], 1 / COHORT_SIZE, np.float32))
+
+
+def test_the_auxiliary_gradient_shifts_the_minimiser():
+    """theta_K = c' + (I - eta A)^K (w - c'), with c' = c - A^-1 a_i."""
+    federation = after((0, 1, 2))
+    w, auxiliary = federation.weights, [federation.auxiliary_gradient(i) for i in (0, 3)]
+    federation.next((0, 3))
+    for i, a_i in zip((0, 3), auxiliary, strict=True):
+        assert np.linalg.norm(a_i) > 0.1
+        a, c = quadratic(i).a, quadratic(i).c
+        shifted = c - np.linalg.solve(a, a_i)
+        contraction = np.linalg.matrix_power(np.eye(DIM) - RATE * a, STEPS)
+        assert_close(federation.model(i), shifted + contraction @ (w - shifted))
+
+
+def numerical_gradient(fn, x, step=1e-5):
+    x = x.astype(np.float64)
+    return np.array([(fn(x + step * e) - fn(x - step * e)) / (2 * step) for e in np.eye(len(x))])
+
+
+@pytest.mark.parametrize("last", [(1,), (1, 2, 4)], ids=str)
+def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
+    """Along alpha on average over J, as the gradient of each of it is replaced by the mean."""
+    federation = after(last, steps=1)
+    w = federation.weights + np.float32([0.2, -0.4, 0.1, 0.3])  # away from all models
+    algorithm = federation.algorithm._replace(
+        weights=weights_of(w, *DIMS), alpha=np.ones([N, N], np.float32)
+    )
+    federation.state = federation.state._replace(algorithm=algorithm)
+    own, alpha, columns = quadratic(0), federation.alpha[0], list(last)
+    objective = functools.partial(federation.expected.objective, 0, own)
+    by_theta = numerical_gradient(lambda theta: objective(theta, alpha), w)
+    by_alpha = numerical_gradient(lambda alpha: objective(w, alpha), alpha)[columns]
+
+    g = np.concatenate([layer["w"] for layer in algorithm.last.gradients.values()], axis=1)
+    assert_close(own.gradient(w) + MU * alpha[columns] @ g, by_theta)
+    assert_close(MU * (algorithm.last.intercepts + g @ w), by_alpha)
+
+    federation.next((0,))
+    assert_close((w - federation.model(0)) / RATE, by_theta)
+    assert np.all(federation.alpha[0] > 0)
+    slopes = (alpha - federation.alpha[0])[columns] / ALPHA_RATE
+    assert_close(slopes.mean(), by_alpha.mean())
+
+
+def test_alpha_for_a_client_of_the_same_model_falls_by_its_risk():
+    federation = after((1,), steps=1)
+    assert_close(federation.weights, federation.model(1), 1e-6)
+    federation.next((0,))
+    risk = quadratic(1).loss(federation.model(1).astype(np.float64))
+    assert_close(1 / COHORT_SIZE - federation.alpha[0, 1], ALPHA_RATE * MU * risk)
+
+
+def test_at_first_all_receive_the_mean_gradient():
+    federation = after((0, 1, 2))
+    gradients = [quadratic(j).gradient(federation.model(j)) for j in (0, 1, 2)]
+    shared = SERVER.shared(federation.algorithm)
+    assert_close(vector_of(shared.mean_gradient), MU * np.mean(gradients, axis=0))
+    for i in range(N):
+        assert_close(federation.auxiliary_gradient(i), vector_of(shared.mean_gradient))
+
+
+class TestMomentum:
+    def test_next_to_none_is_pgfed(self):
+        expected, found = after(*COHORTS[:4]), after(*COHORTS[:4], beta=1e-30)
+        assert_equal(found.state, expected.state)
+        assert_equal([found.model(i) for i in range(N)], [expected.model(i) for i in range(N)])
+
+    def test_beta_1_keeps_the_first_gradient(self):
+        federation = after((0, 1, 2), beta=1.0)
+        first = federation.auxiliary_gradient(1)
+        for cohort in ((1, 3), (1, 2), (4, 1)):
+            federation.next(cohort)
+            assert_equal(federation.average(1), first)
+        assert not np.allclose(federation.auxiliary_gradient(1), first)
+        federation.check()
+
+    def test_equal_gradients_are_their_average_and_take_the_place_of_an_older_one(self):
+        """Of which beta^r is left after r participations."""
+        federation = after((0, 1, 2), beta=0.5)
+        old, repeated = federation.auxiliary_gradient(1), federation.state
+        for _ in range(3):
+            federation.state = repeated
+            federation.next((1, 3))
+            assert_close(federation.average(1), old)
+        new, repeated = federation.auxiliary_gradient(1), federation.state
+        assert not np.allclose(new, old, rtol=0.1)
+        for r in range(1, 5):
+            federation.state = repeated
+            federation.next((1, 4))
+            assert_close(federation.average(1), (1 - 0.5**r) * new + 0.5**r * old)
+
+    def test_it_starts_with_the_first_gradient_of_somebody(self):
+        federation = after((0, 1), beta=0.5)
+        first = federation.auxiliary_gradient(1)
+        federation.next((1,))
+        assert_equal(federation.average(1), first)
+        assert [federation.client_states[i].average.count for i in range(3)] == [0, 1, 0]
+
+
+class TestCommunicationEfficient:
+    def test_of_one_step_it_is_pgfed(self):
+        cohorts = COHORTS[:4]
+        expected, found = after(*cohorts, steps=1), after(*cohorts, steps=1, **CE)
+        assert_close(found.algorithm, expected.algorithm)
+        assert_close(found.client_states, expected.client_states)
+
+    def test_equal_alpha_gives_equal_auxiliary_gradients(self):
+        federation = after(*COHORTS)
+        for i in range(N):
+            own = dataclasses.replace(SERVER, **CE).own(federation.algorithm, i)
+            assert_equal(vector_of(own.auxiliary_gradient), federation.auxiliary_gradient(i))
+
+
+def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
+    federation = Federation(beta=0.5)
+    assert federation.next((0, 2), broken=(0, 2)).metrics["train"]["server_kept"] == 1
+    assert len(federation.algorithm.last.client_ids) == 0
+    for cohort, broken in (((0, 1, 2), ()), ((1, 3, 4), (3,)), ((0, 5), (0, 5)), ((3, 1), ())):
+        before, rejected = federation.alpha, [federation.client_states[i] for i in broken]
+        metrics = federation.next(cohort, broken).metrics["train"]
+        assert metrics["num_nonfinite"] == len(broken)
+        assert_equal(federation.alpha[list(broken)], before[list(broken)])
+        assert_equal([federation.client_states[i] for i in broken], rejected)
+        federation.check()
+
+
+def test_a_cohort_that_is_too_large():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="was built for 3 clients"):
+        Federation().next((0, 1, 2, 3))
+
+
+def test_snapshot_and_metrics_are_of_alpha():
+    federation = after(*COHORTS[:3])
+    metrics = federation.next((0,)).metrics["train"]["server"]
+    alpha = federation.alpha
+    assert_equal(federation.process.snapshot(federation.state)["alpha"], alpha)
+    assert metrics["alpha_mean"] == pytest.approx(alpha.mean())
+    assert metrics["alpha_max"] == alpha.max()
+    assert 0 < metrics["alpha_zeros"] == pytest.approx(np.mean(alpha == 0))

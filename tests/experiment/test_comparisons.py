@@ -1,0 +1,193 @@
+"""The configs of the papers' comparisons say what the papers do."""
+
+import pytest
+
+from configs import fedpg, pfedmb, pgfed, plgu
+from tff_pfl import algorithms
+from tff_pfl.names import UnknownNameError
+from tff_pfl.experiment import check_config
+
+METHODS = {
+    "fedpg_gamma0.3": {"gamma_mode": "constant", "gamma": 0.3},
+    "fedpg_gamma0.6": {"gamma_mode": "constant", "gamma": 0.6},
+    "fedpg_gamma1.0": {"gamma_mode": "constant", "gamma": 1.0},
+    "fedpg_m1": {"direction": "mean"},
+    "fedpg_m2": {"fairness": False},
+    "fedpg_m3": {"personalize": False},
+    "fedpg_m4": {"absent_memory": False},
+}
+
+
+@pytest.mark.parametrize("partition", ["dir", "pat"])
+@pytest.mark.parametrize("dataset", ["fmnist", "cifar10"])
+@pytest.mark.parametrize("method", [*METHODS, *algorithms.ALGORITHMS])
+def test_every_comparison_of_fedpg(partition, dataset, method):
+    assert method in fedpg.__doc__ or method in algorithms.ALGORITHMS
+    config = fedpg.get_config(f"{partition},{dataset},{method}")
+    check_config(config)
+    algorithm = config.algorithm.to_dict()
+    assert algorithm.pop("name") == ("fedpg" if method in METHODS else method)
+    if method in METHODS or method == "fedpg":
+        assert algorithm == algorithms.hyperparameters("fedpg") | METHODS.get(method, {})
+    assert config.data.name == {"fmnist": "fashion_mnist", "cifar10": "cifar10"}[dataset]
+    assert config.model.name == {"fmnist": "mlp", "cifar10": "cnn_fedpg"}[dataset]
+    partitioner = {"dir": "dirichlet", "pat": "classes_per_client"}[partition]
+    assert config.data.partitioner == partitioner
+    assert (config.rounds, config.data.num_clients, config.clients_per_round) == (2000, 100, 10)
+    assert sum(config.data.fractions) == pytest.approx(1.0)
+    assert all(0 <= value <= 1 for value in config.paper.values())
+
+
+def test_the_percentage_of_clients_that_take_part():
+    for percent in (1, 50, 100):
+        config = fedpg.get_config(f"pat,cifar10,s_fedpg,{percent}")
+        check_config(config)
+        assert config.clients_per_round == percent
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("dirr,fmnist,fedpg", "Unknown PARTITION 'dirr'. Did you mean 'dir'"),
+        ("pat,fminst,fedpg", "Unknown DATASET 'fminst'. Did you mean 'fmnist'"),
+        ("pat,cifar,fedpg", "Unknown DATASET 'cifar'. Did you mean 'cifar10'"),
+        ("dir,fmnist,fedp", "Unknown METHOD 'fedp'. Did you mean 'fedpg'"),
+        ("dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
+    ],
+)
+def test_comparisons_that_there_are_not(choice, message):
+    with pytest.raises(UnknownNameError, match=message):
+        fedpg.get_config(choice)
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+@pytest.mark.parametrize(("clients", "cohort"), [("25", 6), ("50", 12), ("100", 25)])
+@pytest.mark.parametrize("method", ["pgfed", "local", "ditto"])
+def test_every_comparison_of_pgfed(dataset, clients, cohort, method):
+    config = pgfed.get_config(f"{dataset},{clients},{method}")
+    check_config(config)
+    assert config.algorithm.to_dict() == {"name": method} | algorithms.hyperparameters(method)
+    assert (config.data.name, config.data.num_clients) == (dataset, int(clients))
+    assert (config.rounds, config.clients_per_round) == (300, cohort)
+    assert (config.local.batch_size, config.local.drop_remainder) == (10, True)
+    assert ("personalized_accuracy_percent" in config.paper) == (method != "ditto")
+
+
+def test_results_of_pgfed_stand_beside_their_protocol():
+    def accuracy(choice):
+        return pgfed.get_config(choice).paper.personalized_accuracy_percent
+
+    assert accuracy("cifar10,25,pgfed") == 81.02
+    assert accuracy("cifar10,100,fedavg") == 63.19
+    assert accuracy("cifar100,25,pgfedmo") == 43.44
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("cifar,25,pgfed", "Unknown DATASET 'cifar'. Did you mean 'cifar10'"),
+        ("cifar10,20,pgfed", "Unknown CLIENTS '20'.*Valid: '25', '50', '100'"),
+        ("cifar10,25,pgfd", "Unknown METHOD 'pgfd'. Did you mean 'pgfed'"),
+        ("cifar10,25", "DATASET,CLIENTS,METHOD, found 'cifar10,25'"),
+    ],
+)
+def test_comparisons_of_pgfed_that_there_are_not(choice, message):
+    with pytest.raises(ValueError, match=message):
+        pgfed.get_config(choice)
+
+
+@pytest.mark.parametrize(
+    ("choice", "clients", "labels", "model"),
+    [
+        ("cifar10,10", 100, 3, "resnet18"),
+        ("cifar10,100", 100, 3, "resnet18"),
+        ("cifar100,10", 100, 10, "wide_resnet"),
+        ("cifar100,100", 100, 10, "wide_resnet"),
+        ("tiny_imagenet,20", 20, 30, "resnet50"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedavg", "plgu_lf", "plgu_ghn", "pfedhn"])
+def test_every_comparison_of_plgu(choice, clients, labels, model, method):
+    config = plgu.get_config(f"{choice},{method}")
+    check_config(config)
+    expected = algorithms.hyperparameters(method)
+    if method == "plgu_lf":
+        expected["num_personal_layers"] = 5
+    assert config.algorithm.to_dict() == {"name": method} | expected
+    assert config.data.name == choice.split(",")[0]
+    assert config.clients_per_round == int(choice.split(",")[1])
+    assert (config.data.num_clients, config.model.name) == (clients, model)
+    assert config.data.classes_per_client.to_dict() == {"classes": labels, "assignment": "random"}
+    assert (config.local.batch_size, config.local.epochs) == (50, 5)
+    assert sum(config.data.fractions) == pytest.approx(1.0)
+    models = {name.split("_")[0] for name in config.paper}
+    assert (
+        models
+        == {
+            "fedavg": {"global"},
+            "plgu_lf": {"global", "personalized"},
+            "plgu_ghn": {"personalized"},
+            "pfedhn": {"personalized"},
+        }[method]
+    )
+
+
+def test_results_of_plgu_stand_beside_their_protocol():
+    def accuracies(choice, model):
+        paper = plgu.get_config(choice).paper
+        metrics = ("mean", "worst_5_percent", "best_5_percent")
+        return [paper[f"{model}_accuracy_percent_{metric}"] for metric in metrics]
+
+    assert accuracies("cifar10,10,fedavg", "global") == [64.79, 60.69, 68.45]
+    assert accuracies("cifar10,100,plgu_lf", "global") == [71.48, 68.92, 73.57]
+    assert accuracies("cifar10,100,plgu_lf", "personalized") == [74.23, 72.66, 75.87]
+    assert accuracies("tiny_imagenet,20,plgu_ghn", "personalized") == [42.45, 39.92, 44.89]
+    assert accuracies("cifar10,10,plgu_ghn,epochs=1", "personalized") == [69.93, 66.89, 73.15]
+    assert accuracies("cifar10,10,plgu_lf,rho=0.5", "global") == [66.73, 63.95, 68.31]
+    assert accuracies("cifar10,10,plgu_lf,rho=0.5", "personalized") == [69.05, 66.89, 73.50]
+
+
+def test_what_tables_3_and_4_of_plgu_vary():
+    config = plgu.get_config("cifar10,10,plgu_grep,epochs=10")
+    assert (config.local.epochs, config.algorithm.rho) == (10, 0.05)
+    config = plgu.get_config("cifar10,10,plgu_grep,rho=0.1")
+    assert (config.local.epochs, config.algorithm.rho) == (5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("cifar10,20,plgu_lf", "Unknown COHORT of cifar10 '20'.*Valid: '10', '100'"),
+        ("tinyimagenet,20,plgu_lf", "DATASET 'tinyimagenet'. Did you mean 'tiny_imagenet'"),
+        ("cifar10,10,plgu_lt", "Unknown METHOD 'plgu_lt'. Did you mean 'plgu_lf'"),
+        ("cifar10,10", r"DATASET,COHORT,METHOD\[,VARIED\], found 'cifar10,10'"),
+        ("cifar10,10,plgu_lf,rho=0.01", "Unknown variation 'rho=0.01'. Did you mean 'rho=0.1'"),
+        ("cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
+        ("cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
+    ],
+)
+def test_comparisons_of_plgu_that_there_are_not(choice, message):
+    with pytest.raises(ValueError, match=message):
+        plgu.get_config(choice)
+
+
+@pytest.mark.parametrize("comparisons", [fedpg, pgfed, pfedmb, plgu])
+def test_no_comparison_is_taken_unasked(comparisons):
+    with pytest.raises(UnknownNameError) as raised:
+        comparisons.get_config()
+    first, *lists = str(raised.value).splitlines()
+    kinds = first.removeprefix("After the colon comes ").removesuffix(", found ''.")
+    kinds = kinds.partition("[")[0].split(",")
+    assert len(kinds) == 3
+    for kind, listed in zip(kinds, lists, strict=True):
+        assert listed.startswith(f"  {kind}: ")
+    assert "fedavg, " in lists[-1]
+
+
+@pytest.mark.parametrize("method", ["pfedmb", "pfedmb_unweighted", "fedavg"])
+def test_models_of_pfedmb_are_fine_tuned_at_a_rate_of_their_own(method):
+    config = pfedmb.get_config(f"two_classes,15,{method}")
+    config.local.learning_rate = 0.5
+    check_config(config)
+    assert config.evaluation.fine_tune_epochs == 5
+    assert config.evaluation.fine_tune_learning_rate == 0.03

@@ -1,0 +1,155 @@
+"""Every number of every config has a range, which is checked before anything is built."""
+
+import math
+import re
+
+import ml_collections
+import numpy as np
+import pytest
+
+from tff_pfl import algorithms, models
+from tff_pfl.experiment import ConfigError, check_config, default_config
+from tff_pfl.experiment.config_numbers import number_ranges
+
+NAN, INF = math.nan, math.inf
+# By kind: a value that is right, others that are not. (A config makes 1.0 of `True` itself, where
+# it has floats.)
+KINDS = {
+    "count": (1, (0, -3, True, 1.5, NAN, INF)),
+    "count or none": (0, (-1, True, 0.5, NAN)),
+    "least 0": (0.0, (-0.1, NAN, INF)),
+    "above 0": (1e-6, (0.0, -1.0, NAN, INF)),
+    "above 0 or inf": (INF, (0.0, -1.0, NAN)),
+    "above 1 or inf": (INF, (1.0, NAN)),
+    "least 1 or inf": (INF, (0.5, NAN)),
+    "unit": (1.0, (-0.1, 1.1, NAN)),
+    "inside unit": (0.5, (0.0, 1.0, NAN)),
+    "below 1": (0.9, (-0.1, 1.0, NAN)),
+    "depth": (16, (9, -4, NAN, True)),
+    "any": (NAN, ("1", (1.0,))),
+    "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
+    "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
+    "units": ((0.0, 1.0), ((0.5, 1.5), (-0.5,), (NAN,), (True,), 0.5)),
+    "fractions": ((5, 0, 1), ((0, 0, 1), (1, -1, 1), (1, 1), (NAN, 0, 1), (1, INF, 1), 0.5)),
+}
+COMMON = {
+    "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
+    "local.steps evaluation.clients_per_call data.classes_per_client.classes",
+    "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
+    "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs",
+    "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate",
+    "above 0": "data.dirichlet.alpha local.learning_rate_decay",
+    "above 0 or inf": "local.clip_norm",
+    "below 1": "local.momentum",
+    "fractions": "data.fractions",
+    "units": "evaluation.synthetic",
+    "ids": "attack.client_ids",
+    "any": "attack.factor",
+}
+OF_ALGORITHMS = {
+    "count": "alpha_decay_rounds num_models num_clusters hidden_width embedding_dim branches "
+    "personal_steps memory_size max_trials",
+    "count or none": "personal_epochs head_epochs body_epochs evaluation_head_epochs max_restarts "
+    "hidden_layers alpha_epochs search_doublings body_steps num_personal_layers",
+    "least 0": "lambda_ mu rho server_learning_rate exploration_decay server_weight_decay "
+    "embedding_learning_rate alpha_learning_rate personal_learning_rate personal_weight_decay "
+    "xi_scale",
+    "above 0": "alpha sigma alpha_decay init_scale",
+    "above 0 or inf": "server_clip_norm",
+    "above 1 or inf": "norm_order",
+    "least 1 or inf": "outlier_ratio",
+    "unit": "self_weight exploration min_share gamma sufficient_decrease",
+    "inside unit": "validation_share",
+    "below 1": "server_momentum embedding_momentum",
+    "ids": "fixed_clusters",
+}
+# pFedMe's `beta` is the length of a step, PGFed's the weight of what was.
+OF_ONE = {"pfedme": {"least 0": "beta"}} | {
+    name: {"unit": "beta"} for name in ("pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce")
+}
+OF_MODELS = {
+    "counts": "hidden blocks",
+    "count": "width groups widen",
+    "depth": "depth",
+    "below 1": "dropout_rate",
+}
+NAMES_OF_LAYERS = {"personal_layers", "branched_layers"}  # the tuples that are not of numbers
+
+
+def by_key(table, prefix=""):
+    return {f"{prefix}{key}": kind for kind, keys in table.items() for key in keys.split()}
+
+
+def numbers(config, prefix=""):
+    """The keys of a config whose values are numbers, or several, by their types and defaults."""
+    for name in config:
+        kind, value = config.get_type(name), config[name]
+        if isinstance(value, ml_collections.ConfigDict):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif kind in (int, float) or (kind is tuple and name not in NAMES_OF_LAYERS):
+            yield f"{prefix}{name}"
+
+
+def config_of(algorithm="fedavg", model="mlp"):
+    config = default_config(algorithm)
+    config.model = {"name": model, "options": models.options(model)}
+    return config
+
+
+def assert_checked(key, kind, **choice):
+    right, wrong = KINDS[kind]
+    section, _, name = key.rpartition(".")
+
+    def check(value):
+        config = config_of(**choice)
+        with config.ignore_type(), config.unlocked():
+            owner = config
+            for part in filter(None, section.split(".")):
+                owner = owner[part]
+            owner[name] = value
+        check_config(config)
+
+    check(right)
+    for value in wrong:
+        message = rf"config\.{re.escape(key)} must be .*, got {re.escape(repr(value))}\."
+        with pytest.raises(ConfigError, match=message):
+            check(value)
+
+
+@pytest.mark.parametrize(("key", "kind"), by_key(COMMON).items())
+def test_numbers_of_all_configs(key, kind):
+    assert_checked(key, kind)
+
+
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+def test_numbers_of_algorithms(algorithm):
+    config = config_of(algorithm)
+    keys = set(numbers(config.algorithm, "algorithm."))
+    kinds = by_key(OF_ALGORITHMS, "algorithm.") | by_key(OF_ONE.get(algorithm, {}), "algorithm.")
+    assert keys <= kinds.keys()
+    for key in keys:
+        assert_checked(key, kinds[key], algorithm=algorithm)
+
+
+@pytest.mark.parametrize("model", models.ZOO)
+def test_numbers_of_models(model):
+    config = config_of(model=model)
+    kinds = by_key(OF_MODELS, "model.options.")
+    for key in numbers(config.model.options, "model.options."):
+        assert_checked(key, kinds[key], model=model)
+
+
+@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
+@pytest.mark.parametrize("model", models.ZOO)
+def test_no_number_is_without_a_range(algorithm, model):
+    config = config_of(algorithm, model)
+    del config["paper"]
+    assert set(numbers(config)) == number_ranges(config).keys()
+
+
+def test_numpy_numbers_are_numbers():
+    config = config_of("ditto")
+    with config.ignore_type():
+        config.algorithm.lambda_ = np.float32(0.5)
+        config.local.epochs = np.int64(2)
+    check_config(config)

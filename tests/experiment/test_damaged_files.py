@@ -1,0 +1,200 @@
+"""Files of a run that are damaged: one message that names the file, and nothing is changed."""
+
+import csv
+import json
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.runs import tiny_config
+from tff_pfl.experiment import OutputDirectoryError, plot_mixtures, read_snapshots, run_program
+from tff_pfl.reports.curves import evaluations_of_run, read_clients, read_curve
+from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.run_directory import RunDirectory
+
+BINARY = bytes(range(256))
+
+
+def keep_the_context():
+    """Executes in the context of the tests."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    config = tiny_config(evaluation={"every": 1})
+    assert run_program(config, str(path), set_context=keep_the_context) == 0
+    return path
+
+
+def resume(path, **changes):
+    config = tiny_config(evaluation={"every": 1}, **changes)
+    return run_program(config, str(path), resume=True, set_context=keep_the_context)
+
+
+def with_another_digit(content):
+    """Still a file of its kind: the last 1 to 8 is one more."""
+    place = max(content.rfind(str(digit).encode()) for digit in range(1, 9))
+    return content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b"{}", b"null", BINARY, cut, with_another_digit],
+    ids=lambda damage: damage.__name__ if callable(damage) else repr(damage[:4]),
+)
+@pytest.mark.parametrize("name", ["summary.json", "config.json"])
+def test_a_finished_run(finished, tmp_path, capsys, name, damage):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    content = damage((path / name).read_bytes()) if callable(damage) else damage
+    (path / name).write_bytes(content)
+    assert resume(path) == 1
+    printed = capsys.readouterr()
+    named = path if "other settings" in printed.err else path / name
+    assert printed.err.startswith(f"error: {named}") or f"in {named} has other" in printed.err
+    assert printed.out == ""
+    assert (path / name).read_bytes() == content
+
+
+def test_a_summary_that_is_moved_away_comes_back(finished, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    (path / "summary.json").unlink()
+    assert resume(path) == 0
+    assert (path / "summary.json").read_bytes() == (finished / "summary.json").read_bytes()
+
+
+def remove(path):
+    path.unlink()
+
+
+def change(damage):
+    def apply(path):
+        path.write_bytes(damage(path.read_bytes()) if callable(damage) else damage)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("metrics.csv", remove),
+        ("metrics.csv", change(b"")),
+        ("metrics.csv", change(BINARY)),
+        ("metrics.csv", change(cut)),
+        ("metrics.csv", change(with_another_digit)),
+        ("timings.csv", change(with_another_digit)),
+        ("clients/round_000001.csv", change(with_another_digit)),
+        ("clients/round_000002.csv", remove),
+        ("partition.npz", remove),
+    ],
+)
+def test_what_the_checkpoint_knows_is_not_gone_on_with(finished, tmp_path, capsys, name, damage):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    (path / "summary.json").unlink()
+    damage(path / name)
+    left = (path / name).read_bytes() if (path / name).exists() else None
+    assert resume(path, rounds=3) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {path / name} is ")
+    assert "damaged" in printed.err
+    assert (left is None) == (not (path / name).exists())
+    assert left is None or (path / name).read_bytes() == left
+
+
+def start_log(path, *columns_of_rounds):
+    """A log of rounds with these columns, `(log, its directory)`."""
+    directory = RunDirectory(path, {})
+    directory.create()
+    log = MetricsLog(directory, 0, {})
+    for round_num, columns in enumerate(columns_of_rounds, 1):
+        log.release(round_num, {name: round_num / 7 for name in columns}, {"seconds": 0.1})
+    return log, directory
+
+
+def test_columns_that_came_after_the_checkpoint_go_with_their_rows(tmp_path):
+    log, directory = start_log(tmp_path, "a", "a")
+    released = json.loads(json.dumps(log.released))
+    before = (tmp_path / "metrics.csv").read_bytes()
+    log.release(3, {"a": 1.0, "b": 2.0}, {"seconds": 0.1})
+    assert (tmp_path / "metrics.csv").read_text().startswith("round,a,b")
+    (tmp_path / "metrics.csv").write_bytes((tmp_path / "metrics.csv").read_bytes() + b"4,1.")
+    MetricsLog(directory, 2, released)
+    assert (tmp_path / "metrics.csv").read_bytes() == before
+
+
+def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
+    """The last round may have its row, that of its second release, or none."""
+    log, directory = start_log(tmp_path, "a", "a")
+    released = log.released
+    for _ in range(2):
+        log = MetricsLog(directory, 2, released, reopen=True)
+        assert (tmp_path / "metrics.csv").read_text().count("\n") == 2
+        log = MetricsLog(directory, 2, released, reopen=True)
+        log.release(2, {"a": 2 / 7, "b": 1.0}, {"seconds": 0.1})
+    assert (tmp_path / "metrics.csv").read_text().count("\n") == 3
+
+
+def test_a_disk_that_is_full_for_tensorboard(tmp_path):
+    log, _ = start_log(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"^{tmp_path / 'tensorboard'}.*File too large$"):
+            log.release(1, {"a": 1.0}, {"seconds": 0.1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it has no column client_id or num_examples"),
+        (BINARY, "can't decode byte"),
+        (b"\0" * 99, "it has no column client_id or num_examples"),
+        (b"client_id,loss\n0,1.0\n", "it has no column num_examples"),
+        (b"client_id,num_examples\n0,5\n1\n", "inhomogeneous"),
+        (b"client_id,num_examples\n0,five\n", "could not convert"),
+    ],
+    ids=range(6),
+)
+def test_a_table_of_clients(tmp_path, content, reason):
+    path = tmp_path / "clients" / "round_000002.csv"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: .*{reason}"):
+        read_clients(path)
+
+
+def test_files_of_other_names_are_no_evaluations(tmp_path):
+    (tmp_path / "clients").mkdir()
+    for name in ("round_10.csv", "round_9.csv", "round_9 (copy).csv", "round_x.csv"):
+        with open(tmp_path / "clients" / name, "w", newline="") as file:
+            csv.writer(file).writerows([["client_id", "num_examples", "loss"], [0, 1, 0.5]])
+    assert list(evaluations_of_run(tmp_path)) == [9, 10]
+    assert read_curve(tmp_path, "loss")[1].tolist() == [0.5, 0.5]
+
+
+def test_a_snapshot(tmp_path):
+    path = tmp_path / "snapshots" / "round_000001.npz"
+    path.parent.mkdir()
+    np.savez(path, alpha=np.eye(3), text=np.array("x"))
+    np.savez(path.with_name("round_000002.npz"), alpha=np.eye(4))
+    with pytest.raises(OutputDirectoryError, match="round_000002.npz is damaged: 'alpha' has the"):
+        read_snapshots(tmp_path)
+    with pytest.raises(OutputDirectoryError, match="has no numbers, but <U1"):
+        read_snapshots(tmp_path, "text")
+    good = path.read_bytes()
+    for content in (b"", BINARY, cut(good), good.replace(b"<f8", b"<O8")):
+        path.write_bytes(content)
+        for read in (read_snapshots, lambda run: plot_mixtures(run, tmp_path / "x.png")):
+            with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: |mixture of"):
+                read(tmp_path)

@@ -1,0 +1,270 @@
+"""`evaluate_run` and `evaluate_program`, on a tiny run and on directories that are none."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.permissions import read_only
+from tests.runs import tiny_config
+from tff_pfl.experiment import (
+    ConfigError,
+    OutputDirectoryError,
+    evaluate_program,
+    evaluate_run,
+    loss_surfaces_of_run,
+    run_program,
+)
+
+MODELS = ("personalized", "global")
+
+
+def keep_the_context():
+    """Executes in the context of the tests."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The directory of a finished run of two rounds."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert run_program(tiny_config(), str(path), set_context=keep_the_context) == 0
+    return path
+
+
+def files(path):
+    """What is in a directory."""
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
+    before = files(run)
+    result, columns = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
+    assert result["run"] == "ditto on digits"
+    assert result["round_num"] == 2
+    assert result["options"]["split"] == "test"
+    assert result["options"]["synthetic"] == (0.0, 0.5)
+    metrics = result["metrics"]
+    final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
+    assert {name for name in metrics if "local_test" in name} == {
+        name for name in final if "/" in name
+    }
+    for name, value in final.items():
+        assert "/" not in name or metrics[name] == pytest.approx(value, rel=1e-6)
+    for model in MODELS:
+        for metric in ("loss", "accuracy"):
+            mean = metrics[f"{model}/generalization_test/{metric}_mean"]
+            assert np.isfinite(mean)
+            assert mean != metrics[f"{model}/local_test/{metric}_mean"]
+            assert f"{model}/synthetic50_test/{metric}_mean" in metrics
+            np.testing.assert_allclose(
+                columns[f"{model}/synthetic0_test/{metric}"],
+                columns[f"{model}/local_test/{metric}"],
+                rtol=1e-5,
+            )
+    assert len(columns["client_id"]) == 4
+    assert files(run) == before
+
+
+def test_a_run_that_cannot_be_written_to(run):
+    """As in the directory of another user, or on a disk that is an archive."""
+    before = files(run)
+    with read_only(run):
+        result, _ = evaluate_run(str(run))
+        surfaces = loss_surfaces_of_run(run, points=3, max_examples=5)
+    assert result["round_num"] == 2
+    assert surfaces.surfaces.keys() == {"global", "personalized"}
+    assert files(run) == before
+
+
+def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path):
+    """It changes nothing but what is evaluated as personal."""
+    tuned = str(tmp_path / "tuned")
+    config = tiny_config(evaluation={"fine_tune_epochs": 3})
+    assert run_program(config, tuned, set_context=keep_the_context) == 0
+    final = json.loads((tmp_path / "tuned" / "summary.json").read_text())["final"]["metrics"]
+    plain, plain_columns = evaluate_run(str(run))
+    result, columns = evaluate_run(tuned)
+    for name, value in result["metrics"].items():
+        assert final[name] == pytest.approx(value, rel=1e-6)
+    for name, column in columns.items():
+        if not name.startswith("personalized/"):
+            np.testing.assert_array_equal(column, plain_columns[name])
+    loss = "personalized/local_test/loss"
+    assert np.all(columns[loss] != plain_columns[loss])
+    changed, columns = evaluate_run(tuned, fine_tune_epochs=0)
+    for name, column in columns.items():
+        np.testing.assert_array_equal(column, plain_columns[name])
+    epochs = [its["options"]["fine_tune_epochs"] for its in (plain, result, changed)]
+    assert epochs == [0, 3, 0]
+
+
+def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, capsys):
+    stopped = tmp_path / "stopped"
+    shutil.copytree(run, stopped)
+    (stopped / "summary.json").unlink()
+    before = files(stopped)
+    output = tmp_path / "new" / "folder" / "result"
+    code = evaluate_program(str(stopped), str(output), set_context=keep_the_context, subsample=True)
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    lines = printed.out.splitlines()
+    assert lines[0] == "round 2 of ditto on digits"
+    assert lines[-1] == f"results: {output}.json, {output}.csv"
+    result = json.loads(output.with_suffix(".json").read_text())
+    # The run's own options, but for those that were asked for.
+    assert result["options"]["subsample"] is True
+    assert result["options"]["generalization"] == "never"
+    final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
+    name = "personalized/local_test/accuracy"
+    assert result["metrics"][f"{name}_mean"] == pytest.approx(final[f"{name}_mean"])
+    (row,) = [line for line in lines if line.strip().startswith(name)]
+    assert f"{final[f'{name}_mean']:.4f}" in row
+    with open(output.with_suffix(".csv"), newline="") as file:
+        clients = list(csv.DictReader(file))
+    assert [client["client_id"] for client in clients] == list("0123")
+    accuracies = [float(client[name]) for client in clients]
+    assert np.mean(accuracies) == pytest.approx(final[f"{name}_mean"])
+    assert files(stopped) == before
+
+
+def with_settings(change):
+    def make(run, path):
+        shutil.copytree(run, path)
+        settings = json.loads((path / "config.json").read_text())
+        change(settings)
+        (path / "config.json").write_text(json.dumps(settings))
+
+    return make
+
+
+def damaged(run, path):
+    shutil.copytree(run, path)
+    (path / "config.json").write_text('{"seed": ')
+
+
+def without_commits(run, path):
+    shutil.copytree(run, path)
+    shutil.rmtree(path / "checkpoint")
+    (path / "checkpoint").mkdir()
+
+
+def without(name):
+    def make(run, path):
+        shutil.copytree(run, path, ignore=shutil.ignore_patterns(name))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda run, path: None, "wrong has no config.json of a run."),
+        (lambda run, path: path.mkdir(), "wrong has no config.json of a run."),
+        (lambda run, path: path.write_text("a file"), "wrong has no config.json of a run."),
+        (without("config.json"), "wrong has no config.json of a run."),
+        (without("checkpoint"), "wrong has no checkpoint of a run."),
+        (
+            with_settings(lambda settings: settings.update(round=3)),
+            "Unknown config key 'round'. Did you mean 'rounds'",
+        ),
+        (
+            with_settings(lambda settings: settings["local"].update(epoch=3)),
+            "Unknown config key 'epoch'. Did you mean 'epochs'",
+        ),
+        (
+            with_settings(lambda settings: settings["algorithm"].update(lamda_=3)),
+            "Unknown hyper-parameter of 'ditto' 'lamda_'. Did you mean 'lambda_'",
+        ),
+        (
+            with_settings(lambda settings: settings["algorithm"].update(name="dito")),
+            "config.json describes no run of this version: Unknown algorithm 'dito'",
+        ),
+        (
+            with_settings(lambda settings: settings.pop("algorithm")),
+            "config.json describes no run of this version: 'algorithm'",
+        ),
+        (
+            with_settings(lambda settings: settings.update(rounds="many")),
+            "config.json describes no run of this version: ",
+        ),
+        (
+            with_settings(lambda settings: settings.pop("local")),
+            "config.json describes no run of this version: local are missing",
+        ),
+        (
+            with_settings(lambda settings: settings.update(data=3)),
+            "config.json describes no run of this version: ",
+        ),
+        (damaged, "config.json is damaged: "),
+        (without_commits, "wrong has no checkpoint of a run."),
+        (
+            with_settings(lambda settings: settings.update(seed=9)),
+            "wrong has other data or another partition of them",
+        ),
+    ],
+)
+def test_mistakes_are_one_message(run, tmp_path, capsys, make, message):
+    make(run, tmp_path / "wrong")
+    output = tmp_path / "out" / "result"
+    code = evaluate_program(str(tmp_path / "wrong"), str(output), set_context=keep_the_context)
+    printed = capsys.readouterr()
+    assert code == 1
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert not output.parent.exists()
+
+
+def test_a_run_from_before_there_were_attacks(run, tmp_path):
+    with_settings(lambda settings: settings.pop("attack"))(run, tmp_path / "old")
+    result, _ = evaluate_run(str(tmp_path / "old"))
+    assert result["round_num"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "validation"}, "no client has validation examples"),
+        ({"generalization": "lats"}, "Did you mean 'last'"),
+        (
+            {"synthetic": (2.0,)},
+            "config.evaluation.synthetic must be a sequence",
+        ),
+        (
+            {"fine_tune_epochs": -1},
+            "config.evaluation.fine_tune_epochs must be a whole number of at least 0, got -1",
+        ),
+        (
+            {"fine_tune_epochs": 2.5},
+            "config.evaluation: Could not override field 'fine_tune_epochs'",
+        ),
+        ({"fine_tune_epoch": 1}, "Unknown config key 'fine_tune_epoch'. Did you mean 'fine_tune_"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be(run, tmp_path, capsys, options, message):
+    code = evaluate_program(str(run), str(tmp_path / "x"), set_context=keep_the_context, **options)
+    assert code == 1
+    assert message in capsys.readouterr().err
+    with pytest.raises(ConfigError):
+        evaluate_run(str(run), **options)
+
+
+def test_where_results_cannot_be_nothing_is_computed(run, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    output = str(tmp_path / "file" / "x")
+    assert evaluate_program(str(run), output, set_context=lambda: pytest.fail("computes")) == 1
+    assert capsys.readouterr().err.endswith(
+        f"x cannot be written: {tmp_path / 'file'} is a file.\n"
+    )
+
+
+def test_a_directory_that_is_none_is_an_error_of_its_own_kind(tmp_path):
+    with pytest.raises(OutputDirectoryError, match="has no config.json of a run"):
+        evaluate_run(str(tmp_path))

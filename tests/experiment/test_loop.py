@@ -1,0 +1,244 @@
+import asyncio
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_examples, tiny_model
+from tff_pfl.algorithms import build_ditto, build_local
+from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
+from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    compose_personalized_process,
+)
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    RunDirectory,
+    read_summary,
+    table,
+    train,
+    write_summary,
+)
+from tff_pfl.experiment.metrics_log import MetricsLog
+
+MODEL = tiny_model()
+PROCESS = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+
+
+class Killed(BaseException):
+    """Stands in for a process that ends in the middle of a run."""
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    data = [random_examples(5 + i, seed=i) for i in range(5)]
+    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+
+
+def run(path, dataset, process=PROCESS, rounds=6, **options):
+    arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
+    with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
+        return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
+
+
+def read(path, name="metrics.csv"):
+    with open(path / name) as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, dataset):
+    path = tmp_path_factory.mktemp("run")
+    return path, run(path, dataset)
+
+
+def test_what_a_run_leaves(uninterrupted, dataset):
+    path, result = uninterrupted
+    rows = read(path)
+    assert [row["round"] for row in rows] == list("123456")
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"])
+    evaluated = [row["round"] for row in rows if row["personalized/local_test/accuracy_mean"]]
+    assert evaluated == list("246")
+    assert "round_seconds" not in rows[0]
+    assert float(read(path, "timings.csv")[0]["round_seconds"]) > 0
+    clients = read(path, "clients/round_000006.csv")
+    assert [row["client_id"] for row in clients] == list("01234")
+    accuracies = [float(row["personalized/local_test/accuracy"]) for row in clients]
+    assert np.mean(accuracies) == pytest.approx(
+        result.final.metrics["personalized/local_test/accuracy_mean"]
+    )
+    saved = Partition.load(path / "partition.npz", labels=dataset.y)
+    assert_equal(saved.train, dataset.partition.train)
+    assert list((path / "tensorboard").iterdir())
+    assert (path / "partition.png").stat().st_size > 1000
+
+
+def test_final_and_best(uninterrupted):
+    _, result = uninterrupted
+    assert result.final.round_num == 6
+    key = "personalized/local_test/accuracy_mean"
+    assert result.best.metrics[key] >= result.final.metrics[key]
+    assert int(result.server_state.round_num) == 6
+
+
+def test_summary_and_table(uninterrupted, tmp_path):
+    _, result = uninterrupted
+    directory = RunDirectory(tmp_path, {})
+    directory.create()
+    assert read_summary(directory) is None
+    summary = write_summary(directory, result, "ditto on noise")
+    assert read_summary(directory) == json.loads(json.dumps(summary))
+    text = table(summary)
+    assert text.startswith("ditto on noise")
+    accuracy = result.final.metrics["global/local_test/accuracy_mean"]
+    (row,) = [r for r in text.split("\nbest:")[0].splitlines() if "global/local_test" in r]
+    assert f"{accuracy:.4f}" in row
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 4])
+@pytest.mark.parametrize("moment", ["train", "release", "commit"])
+def test_a_killed_run_goes_on_with_the_same_numbers(
+    uninterrupted, dataset, tmp_path, monkeypatch, checkpoint_every, moment
+):
+    path, expected = uninterrupted
+    calls = 0
+
+    def killed_at(original, call):
+        def wrapped(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        target, call = {
+            "train": ((CohortIterator, "update"), 5),
+            "release": ((MetricsLog, "release"), 5),
+            "commit": ((ClientStateStore, "commit"), 2 if checkpoint_every == 4 else 5),
+        }[moment]
+        patch.setattr(*target, killed_at(getattr(*target), call))
+        with pytest.raises(Killed):
+            run(tmp_path, dataset, checkpoint_every=checkpoint_every)
+    result = run(tmp_path, dataset, checkpoint_every=checkpoint_every)
+    assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
+    name = "clients/round_000006.csv"
+    assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
+    assert_equal(result.server_state, expected.server_state)
+    assert result.best == expected.best
+
+
+def test_a_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
+    path, expected = uninterrupted
+    run(tmp_path, dataset, rounds=4)
+    result = run(tmp_path, dataset, rounds=6)
+    assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
+    assert_equal(result.server_state, expected.server_state)
+
+
+def test_a_run_stopped_between_evaluations_can_be_ended_there(dataset, tmp_path, monkeypatch):
+    from tff_pfl.experiment import loop
+
+    release = loop.MetricsLog.release
+
+    def killed_after_three(self, round_num, *args):
+        if round_num == 4:
+            raise Killed
+        release(self, round_num, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.MetricsLog, "release", killed_after_three)
+        with pytest.raises(Killed):
+            run(tmp_path / "stopped", dataset, rounds=6)
+    stopped = run(tmp_path / "stopped", dataset, rounds=3)
+    straight = run(tmp_path / "straight", dataset, rounds=3)
+    assert stopped.final == straight.final
+    assert stopped.final.round_num == 3
+    metrics = [(tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "straight")]
+    assert metrics[0] == metrics[1]
+
+
+def test_fewer_rounds_than_are_done(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=2)
+    with pytest.raises(OutputDirectoryError, match="has done 2 rounds already, 1 are asked for"):
+        run(tmp_path, dataset, rounds=1)
+
+
+def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=1)
+    before = (tmp_path / "partition.npz").read_bytes()
+    train_rows = tuple(reversed(dataset.partition.train))
+    partition = Partition(train_rows, dataset.partition.validation, dataset.partition.test)
+    other = FederatedDataset(dataset.x, dataset.y, 3, partition)
+    with pytest.raises(OutputDirectoryError, match="has other data or another partition"):
+        run(tmp_path, other, rounds=2)
+    assert (tmp_path / "partition.npz").read_bytes() == before
+
+
+def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):
+    upload = np.array([0.5, 0.5], np.float32)
+    work = Exchange(
+        client_work=lambda message, state, examples, context: ClientOutput(state, upload),
+        aggregator=tff.learning.robust_aggregator(),
+        finalize=lambda server, mean, round_num: (server, {"mean": mean, "parts": [mean, {}]}),
+    )
+    process = compose_personalized_process(
+        server_init=lambda: MODEL.init(0),
+        client_init=lambda client_id: (),
+        exchanges=[work],
+        personalize=Personalization(
+            distribute=lambda server: server, client_work=lambda server, *_: server
+        ),
+        examples_type=EXAMPLES_TYPE,
+    )
+
+    async def program():
+        return run(tmp_path, dataset, process, rounds=1)
+
+    asyncio.run(program())
+    (row,) = read(tmp_path)
+    assert row["train/server/mean/1"] == row["train/server/parts/0/1"] == "0.5"
+    assert any(name.startswith("train/aggregator/") for name in row)
+
+
+def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
+    process = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(learning_rate=1e30), seed=1)
+    result = run(tmp_path, dataset, process, rounds=2)
+    printed = capsys.readouterr().out
+    assert "round 1: train: 2 clients left out, for a result that is not finite" in printed
+    assert "round 1: train: the server keeps its state, no sound update came" in printed
+    assert [row["train/loss"] for row in read(tmp_path)] == ["nan", "nan"]
+    assert np.isfinite(result.final.metrics["global/local_test/loss_mean"])
+
+
+def test_clients_that_never_took_part_are_counted(dataset, tmp_path):
+    result = run(tmp_path, dataset, rounds=1)
+    assert result.final.metrics["num_clients_never_selected"] == 3
+    trained = [row["was_selected"] for row in read(tmp_path, "clients/round_000001.csv")]
+    assert sorted(trained) == list("00011")
+
+
+def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path):
+    result = run(tmp_path, dataset, rounds=3, evaluate_every=0)
+    assert result.final == result.best
+    assert len(list((tmp_path / "clients").iterdir())) == 1
+
+
+def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):
+    with pytest.raises(ValueError, match="cohort of 6 clients .* federation of 5"):
+        run(tmp_path, dataset, clients_per_round=6)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=1)
+    process = build_local(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+    with pytest.raises(ForeignStateError):
+        run(tmp_path, dataset, process, rounds=2)

@@ -1,0 +1,120 @@
+"""Clients that do not train, and fine-tune the global model at the end."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import leaves
+from tests.runs import tiny_config
+from tff_pfl.local import LocalSGD, evaluate
+from tff_pfl.templates import ClientContext, blocks
+from tff_pfl.experiment import (
+    ConfigError,
+    build_dataset,
+    build_local,
+    build_model,
+    build_new_clients_evaluation,
+    build_process,
+    hold_out,
+    run_program,
+)
+
+
+def config_of(algorithm="fedavg", number=2, **changes):
+    return tiny_config(algorithm, new_clients={"number": number, "fine_tune_epochs": 3}, **changes)
+
+
+class Setup:
+    def __init__(self, config):
+        whole = build_dataset(config)
+        self.dataset, self.new_clients = hold_out(config, whole)
+        self.model = build_model(config, whole)
+        self.process = build_process(config, self.model, self.dataset)
+        self.local = build_local(config)
+        self.evaluation = build_new_clients_evaluation(
+            config, self.process, self.model, self.new_clients
+        )
+
+
+def test_the_last_clients_are_held_out_with_their_data():
+    config = config_of()
+    whole = build_dataset(config)
+    train, new = hold_out(config, whole)
+    assert (train.num_clients, new.num_clients) == (2, 2)
+    for i in range(2):
+        for split in ("train", "test"):
+            np.testing.assert_array_equal(train.examples(i, split).x, whole.examples(i, split).x)
+            np.testing.assert_array_equal(new.examples(i, split).y, whole.examples(i + 2, split).y)
+    assert hold_out(config_of(number=0), whole) == (whole, None)
+
+
+def test_the_global_model_before_and_after_fine_tuning():
+    setup = Setup(config_of())
+    state = setup.process.initialize()._replace(round_num=np.int32(7))
+    columns = setup.evaluation(state)
+    assert list(columns["client_id"]) == [2, 3]
+    weights = setup.process.global_weights(state)
+    for i in range(2):
+        examples = setup.new_clients.examples(i, "train")
+        seed = blocks.client_seed((0, -1), np.int32(7), np.int32(i))
+        context = ClientContext(np.int32(7), np.int32(i), seed)
+        tuned = setup.local.train(setup.model, weights, examples, context, epochs=3).weights
+        for name, its in (("global", weights), ("fine_tuned", tuned)):
+            totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
+            for metric in ("loss", "accuracy"):
+                assert columns[f"{name}/new_clients_test/{metric}"][i] == pytest.approx(
+                    float(totals[metric].mean), rel=1e-5
+                )
+
+
+def test_nothing_of_them_is_trained_on(tmp_path):
+    config = config_of(rounds=2)
+    assert run_program(config, str(tmp_path / "run"), set_context=lambda: None) == 0
+    with open(tmp_path / "run" / "new_clients.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["client_id"] for row in rows] == ["2", "3"]
+    final = json.loads((tmp_path / "run" / "summary.json").read_text())["final"]["metrics"]
+    mean = np.mean([float(row["fine_tuned/new_clients_test/accuracy"]) for row in rows])
+    assert final["fine_tuned/new_clients_test/accuracy_mean"] == pytest.approx(mean)
+    assert final["num_clients_never_selected"] == 0  # both of two took part
+    # Only one of the rounds evaluates them.
+    with open(tmp_path / "run" / "metrics.csv") as file:
+        column = [row["global/new_clients_test/loss_mean"] for row in csv.DictReader(file)]
+    assert [bool(value) for value in column] == [False, True]
+
+
+def test_an_optimizer_that_persists_does_not_reach_new_clients():
+    kept = Setup(config_of(local={"persist_optimizer_state": True, "momentum": 0.9}))
+    new = Setup(config_of(local={"momentum": 0.9}))
+    one, other = (s.evaluation(s.process.initialize()) for s in (kept, new))
+    assert {k: v.tolist() for k, v in one.items()} == {k: v.tolist() for k, v in other.items()}
+    assert isinstance(kept.local, LocalSGD) and kept.local.persist_optimizer_state
+    assert all(
+        tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
+        for leaf in leaves(kept.process.initialize_client(0))
+    )
+
+
+def test_their_ids_are_those_of_the_data_whatever_the_config_says(tmp_path):
+    config = config_of()
+    path = str(tmp_path / "partition.npz")
+    build_dataset(config).partition.save(path)
+    config.data.update(partition_file=path, num_clients=99)
+    setup = Setup(config)
+    columns = setup.evaluation(setup.process.initialize())
+    assert list(columns["client_id"]) == [2, 3]
+
+
+def test_an_algorithm_without_a_global_model():
+    with pytest.raises(ConfigError, match="config.new_clients: .* this algorithm has none"):
+        Setup(config_of("local"))
+
+
+def test_too_many():
+    with pytest.raises(ConfigError, match="new_clients.number=4, .* only 4 clients"):
+        build_dataset(config_of(number=4))
+    with pytest.raises(ConfigError, match="clients_per_round=2, .* only 1 clients that train"):
+        build_dataset(config_of(number=3))

@@ -1,0 +1,162 @@
+import json
+import os
+
+import pytest
+
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    RunDirectory,
+    check_writable,
+    default_config,
+    resolved,
+)
+
+SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
+
+
+def start(path, settings=None, **options):
+    with RunDirectory(path, settings or SETTINGS, **options) as directory:
+        return directory
+
+
+def test_a_new_directory_holds_the_settings(tmp_path):
+    directory = start(tmp_path / "a" / "b")
+    with open(directory.file("config.json")) as file:
+        assert json.load(file) == SETTINGS
+    start(tmp_path / "c", resume=True)  # nothing to resume: a new run
+
+
+def test_nothing_is_claimed_or_deleted_before_the_run_starts(tmp_path):
+    RunDirectory(tmp_path / "a", SETTINGS)
+    assert not os.path.exists(tmp_path / "a")
+    start(tmp_path / "b")
+    RunDirectory(tmp_path / "b", {"rounds": 7}, overwrite=True)
+    with open(tmp_path / "b" / "config.json") as file:
+        assert json.load(file) == SETTINGS
+
+
+def test_a_run_is_not_overwritten_unless_asked_for(tmp_path):
+    directory = start(tmp_path)
+    for name in ("metrics.csv", "notes.txt"):
+        with open(directory.file(name), "w") as file:
+            file.write("mine")
+    with pytest.raises(OutputDirectoryError, match="holds a run already. Pass --resume"):
+        start(tmp_path)
+    assert os.path.exists(directory.file("metrics.csv"))
+    start(tmp_path, overwrite=True)
+    assert not os.path.exists(directory.file("metrics.csv"))
+    assert os.path.exists(directory.file("notes.txt"))  # not a run's file: not ours to delete
+
+
+def test_a_directory_of_other_files_is_never_used(tmp_path):
+    (tmp_path / "thesis.tex").write_text("...")
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputDirectoryError, match="files that are not a run's .thesis.tex"):
+            start(tmp_path, **options)
+    with pytest.raises(OutputDirectoryError, match="is a file, not a directory"):
+        start(tmp_path / "thesis.tex")
+
+
+def test_a_directory_is_one_programs_at_a_time(tmp_path):
+    first, second = (RunDirectory(tmp_path / "run", SETTINGS) for _ in range(2))
+    first.create()
+    with pytest.raises(OutputDirectoryError, match="holds a run already"):
+        second.create()
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputDirectoryError, match="Another program is writing to"):
+            start(tmp_path / "run", **options)
+    first.close()
+    start(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("written", [[], ["config.json"], ["config.json", "clients"]])
+def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, written):
+    directory = start(tmp_path)
+    for name in {"config.json", "clients"} - set(written):
+        directory._delete(name)
+    (tmp_path / "config.json.tmp").write_text("{")
+    for options in ({"resume": True}, {"overwrite": True}):
+        start(tmp_path, **options)
+
+
+@pytest.mark.parametrize("left", ["checkpoint/data.mdb", "metrics.csv", "clients/round_000001.csv"])
+def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_path, left):
+    directory = start(tmp_path)
+    directory._delete("config.json")
+    (tmp_path / left).parent.mkdir(exist_ok=True)
+    (tmp_path / left).write_text("a run's")
+    name = left.partition("/")[0]
+    for options in ({}, {"resume": True}):
+        message = rf"holds a run \({name}\) without its config.json.*--overwrite"
+        with pytest.raises(OutputDirectoryError, match=message):
+            start(tmp_path, **options)
+        assert not (tmp_path / "config.json").exists()
+    start(tmp_path, overwrite=True)
+    assert not (tmp_path / left).exists()
+
+
+def test_files_of_others_are_not_a_run_even_with_a_config(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(OutputDirectoryError, match="files that are not a run's"):
+        start(tmp_path, overwrite=True)
+    assert (tmp_path / "config.json").exists()
+
+
+def test_a_run_is_resumed_with_its_own_settings(tmp_path):
+    start(tmp_path)
+    start(tmp_path, resume=True)
+    start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
+    start(
+        tmp_path,
+        SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
+        resume=True,
+    )
+    more = RunDirectory(tmp_path, SETTINGS | {"rounds": 12}, resume=True)
+    assert (
+        more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]
+    )
+    other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
+    with pytest.raises(
+        OutputDirectoryError,
+        match="(?s)data.name: 'digits' then, 'mnist' now.*new: None then.*seed: 0 then, 1 now",
+    ):
+        start(tmp_path, other, resume=True)
+
+
+def test_damaged_settings(tmp_path):
+    directory = start(tmp_path)
+    for damage in ("{", "[1]"):
+        with open(directory.file("config.json"), "w") as file:
+            file.write(damage)
+        with pytest.raises(OutputDirectoryError, match="config.json is damaged|other settings"):
+            start(tmp_path, resume=True)
+
+
+def test_results_that_could_not_be_written(tmp_path, monkeypatch):
+    check_writable(tmp_path / "new" / "folder" / "results")
+    check_writable("results")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        OutputDirectoryError, match="file/new/x cannot be written: .*file is a file"
+    ):
+        check_writable(tmp_path / "file" / "new" / "x")
+    with pytest.raises(
+        OutputDirectoryError, match="new/ is a folder; name the files in it: .*NAME"
+    ):
+        check_writable(f"{tmp_path}/new/")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(OutputDirectoryError, match=f"no permission in {tmp_path}"):
+        check_writable(tmp_path / "new" / "x")
+
+
+def test_a_config_is_json(tmp_path):
+    settings = resolved(default_config("ditto"))
+    assert settings["algorithm"] == {
+        "name": "ditto",
+        "lambda_": 0.1,
+        "personal_epochs": None,
+        "weighting": "num_examples",
+    }
+    start(tmp_path, settings)
+    start(tmp_path, settings, resume=True)

@@ -1,0 +1,247 @@
+"""Tests of `tff_pfl.numerics.min_norm`, against references that see the columns themselves."""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.optimize
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.numerics.min_norm import min_norm_computation, min_norm_weights
+
+NUM_PROBLEMS = 100  # of each kind
+MATRIX = tf.TensorSpec([None, None], tf.float64)
+MASK = tf.TensorSpec([None], tf.bool)
+
+solve = tf.function(min_norm_weights, input_signature=[MATRIX])
+solve_valid = tf.function(min_norm_weights, input_signature=[MATRIX, MASK])
+
+
+def doubled(rng, k):
+    """Indices of `k` columns, about half of them different."""
+    return rng.integers(0, (k + 1) // 2, size=k)
+
+
+def signs(rng, k):
+    return rng.choice([-1.0, 1.0], size=k)
+
+
+def apart(rng):
+    """By how much columns of a group differ."""
+    return 10.0 ** rng.uniform(-9.0, -3.0)
+
+
+def unit(q):
+    return q / np.linalg.norm(q, axis=0)
+
+
+# From a generator and `k` random columns to those of a problem.
+KINDS = {
+    "random": lambda rng, q, k: q,
+    "zero": lambda rng, q, k: q * (rng.random(k) < 0.8),
+    "all zero": lambda rng, q, k: 0.0 * q,
+    "equal": lambda rng, q, k: q[:, doubled(rng, k)],
+    "collinear": lambda rng, q, k: q[:, doubled(rng, k)] * rng.uniform(0.1, 3.0, size=k),
+    "on a line": lambda rng, q, k: q[:, :1] * rng.uniform(-1.0, 3.0, size=k),
+    "opposite": lambda rng, q, k: q[:, doubled(rng, k)] * signs(rng, k),
+    "unit norm": lambda rng, q, k: unit(q),
+    "to one side": lambda rng, q, k: q + 2.0,
+    "nearly equal": lambda rng, q, k: q[:, :1] + 1e-7 * q,
+    "groups apart": lambda rng, q, k: q[:, doubled(rng, k)] + apart(rng) * rng.normal(size=q.shape),
+    "centred groups apart": lambda rng, q, k: (
+        (q - q.mean(axis=1, keepdims=True))[:, doubled(rng, k)]
+        + apart(rng) * rng.normal(size=q.shape)
+    ),
+    "nearly opposite": lambda rng, q, k: unit(
+        q[:, doubled(rng, k)] * signs(rng, k) + apart(rng) * rng.normal(size=q.shape)
+    ),
+    "one column": lambda rng, q, k: q[:, :1],
+    "few dimensions": lambda rng, q, k: q[: 1 + k // 3],
+    "scaled": lambda rng, q, k: q * 10.0 ** rng.uniform(-3.0, 3.0, size=k),
+    "scaled hugely": lambda rng, q, k: q * 10.0 ** rng.uniform(-6.0, 6.0, size=k),
+}
+TOLERANCES = dict.fromkeys(KINDS, 1e-10) | {"scaled hugely": 1e-8, "nearly opposite": 1e-8}
+NEAR_IN_SCALE = [kind for kind in KINDS if "scaled" not in kind]
+
+
+@functools.cache
+def problems(kind):
+    """`(columns, weights)`, what is to be solved and how it was."""
+    found = []
+    for seed in range(NUM_PROBLEMS):
+        rng = np.random.default_rng([seed, list(KINDS).index(kind)])
+        n, k = rng.integers(2, 20), rng.integers(2, 12)
+        q = KINDS[kind](rng, rng.normal(size=(n, k)), k)
+        found.append((q, solve(q.T @ q).numpy()))
+    return found
+
+
+def squared_norm(x):
+    return x @ x
+
+
+def squared_norms(q):
+    """`(least, greatest)` of the columns, the least of those that are not 0; 1 if all are."""
+    norms = np.sum(q**2, axis=0)
+    positive = norms[norms > 0.0]
+    return (positive.min(), positive.max()) if positive.size else (1.0, 1.0)
+
+
+def reference(q):
+    """By non-negative least squares: `[Q / s; 1] u = [0; 1]`."""
+    unit = np.sqrt(squared_norms(q)[0])
+    system = np.concatenate([q / unit, np.ones((1, q.shape[1]))])
+    u, _ = scipy.optimize.nnls(system, np.eye(len(system))[-1], maxiter=10_000)
+    return u / np.sum(u)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_is_a_convex_combination(kind):
+    for _, weights in problems(kind):
+        assert np.all(weights >= 0.0)
+        np.testing.assert_allclose(np.sum(weights), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_as_short_as_that_of_least_squares(kind):
+    for q, weights in problems(kind):
+        least, greatest = squared_norms(q)
+        excess = squared_norm(q @ weights) - squared_norm(q @ reference(q))
+        assert excess <= TOLERANCES[kind] * (greatest if kind == "scaled hugely" else least)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_length_is_the_least(kind):
+    """As the docstring of `min_norm_weights` says it."""
+    for q, weights in problems(kind):
+        longest = np.sqrt(squared_norms(q[:, weights > 0.0])[1])
+        least = np.linalg.norm(q @ reference(q))
+        tolerance = 1e-8 if least > 1e-4 * longest else 1e-5
+        assert np.linalg.norm(q @ weights) <= least + tolerance * longest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_column_improves_it_and_those_it_is_made_of_are_at_equal_height(kind):
+    for q, weights in problems(kind):
+        x = q @ weights
+        heights = (q.T @ x - x @ x) / squared_norms(q)[1]
+        assert np.min(heights) >= -TOLERANCES[kind]
+        assert np.max(heights[weights > 1e-6]) <= TOLERANCES[kind]
+
+
+@pytest.mark.parametrize("kind", NEAR_IN_SCALE)
+def test_it_is_as_short_as_that_of_a_general_optimizer(kind):
+    for q, weights in problems(kind)[:3]:
+        gram = q.T @ q / squared_norms(q)[1]
+        k = len(gram)
+        found = scipy.optimize.minimize(
+            lambda w, gram=gram: w @ gram @ w,
+            np.full(k, 1.0 / k),
+            jac=lambda w, gram=gram: 2.0 * gram @ w,
+            method="SLSQP",
+            bounds=[(0.0, 1.0)] * k,
+            constraints={"type": "eq", "fun": lambda w: np.sum(w) - 1.0, "jac": np.ones_like},
+            options={"ftol": 1e-16, "maxiter": 1000},
+        )
+        assert abs(weights @ gram @ weights - found.fun) <= 1e-8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_columns_have_a_closed_form(seed):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(4, 2)) + rng.choice([0.0, 2.0]) * rng.normal(size=(4, 1))
+    first, second = q.T
+    expected = np.clip((second - first) @ second / squared_norm(first - second), 0.0, 1.0)
+    np.testing.assert_allclose(solve(q.T @ q), [expected, 1.0 - expected], atol=1e-12)
+
+
+@pytest.mark.parametrize("squared", [0.0, 1e-30, 2.5, 1e30])
+def test_one_column_has_all_the_weight(squared):
+    np.testing.assert_array_equal(solve(np.array([[squared]])), [1.0])
+
+
+class TestValid:
+    @pytest.mark.parametrize("garbage", [0.0, -7.0, np.finfo(np.float64).max])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_other_columns_may_hold_anything(self, seed, garbage):
+        rng = np.random.default_rng(seed)
+        q, valid = 1e-3 * rng.normal(size=(5, 9)), rng.permutation(9) < 4
+        gram = np.where(np.outer(valid, valid), q.T @ q, garbage)
+        weights = solve_valid(gram, valid).numpy()
+        np.testing.assert_array_equal(weights[~valid], 0.0)
+        np.testing.assert_allclose(
+            weights[valid], solve(q[:, valid].T @ q[:, valid]), rtol=1e-9, atol=1e-12
+        )
+
+    @pytest.mark.parametrize("k", [1, 4])
+    def test_without_one_all_weights_are_zero(self, k):
+        weights = solve_valid(np.ones((k, k)), np.zeros(k, bool))
+        np.testing.assert_array_equal(weights, np.zeros(k))
+
+    def test_a_zero_column_that_is_not_valid_is_no_solution(self):
+        gram = np.diag([0.0, 1.0, 3.0])
+        weights = solve_valid(gram, np.array([False, True, True]))
+        np.testing.assert_allclose(weights, [0.0, 0.75, 0.25], rtol=1e-12)
+
+
+def gram_matrices(k, batch=8):
+    """Of which some need more steps than others."""
+    grams = []
+    for seed in range(batch):
+        rng = np.random.default_rng([seed, k])
+        q = rng.normal(size=(1 + seed % 4, k))
+        grams.append(q.T @ q)
+    return np.stack(grams)
+
+
+def test_it_can_be_vectorized():
+    grams = gram_matrices(5)
+    actual = tf.vectorized_map(min_norm_weights, tf.constant(grams), fallback_to_while_loop=False)
+    np.testing.assert_allclose(actual, [solve(gram) for gram in grams], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+def test_it_can_be_compiled(k):
+    spec = tf.TensorSpec([k, k], tf.float64)
+    compiled = tf.function(min_norm_weights, input_signature=[spec], jit_compile=True)
+    for gram in gram_matrices(k):
+        np.testing.assert_allclose(compiled(gram), solve(gram), rtol=1e-9, atol=1e-12)
+
+
+def test_it_takes_inner_products_of_single_precision():
+    gram = np.diag([1.0, 2.0]).astype(np.float32)
+    weights = min_norm_weights(tf.constant(gram))
+    assert weights.dtype == tf.float64
+    np.testing.assert_allclose(weights, [2 / 3, 1 / 3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("num_columns", [None, 1, 3])
+def test_the_computation(num_columns):
+    computation = min_norm_computation(num_columns)
+    tff.test.assert_types_identical(
+        computation.type_signature,
+        tff.types.FunctionType(
+            tff.types.TensorType(np.float64, [num_columns, num_columns]),
+            tff.types.TensorType(np.float64, [num_columns]),
+        ),
+    )
+    k = num_columns or 2
+    np.testing.assert_allclose(computation(np.eye(k)), np.full(k, 1.0 / k), rtol=1e-12)
+
+
+class TestGoldenValues:
+    def columns(self):
+        """Three gradients, scaled to the mean of their norms."""
+        g = np.array([[1.0, -0.3, 0.0], [-1.0, 1.0, -0.2], [-1.0, -1.0, 1.0]]).T
+        norms = np.linalg.norm(g, axis=0)
+        return np.mean(norms) * g / norms
+
+    def test_gradients(self):
+        q = self.columns()
+        np.testing.assert_allclose(solve(q.T @ q), [0.417284, 0.384922, 0.197794], atol=1e-6)
+
+    def test_gradients_and_fairness(self):
+        q = np.column_stack([self.columns(), [-1.325226, -0.218131, 0.400341]])
+        expected = [0.465130, 0.272590, 0.0, 0.262280]
+        np.testing.assert_allclose(solve(q.T @ q), expected, atol=1e-6)

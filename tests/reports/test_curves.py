@@ -1,0 +1,146 @@
+"""Curves of tables that are written by hand."""
+
+import csv
+import struct
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from tff_pfl.experiment import OutputDirectoryError, plot_curves, read_curve
+
+LOSS = "personalized/local_test/loss"
+
+
+def write_round(run_dir, round_num, losses, num_examples=None):
+    """A table of clients 0, 1, 2 and so on."""
+    path = run_dir / "clients" / f"round_{round_num:06d}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    num_examples = [4] * len(losses) if num_examples is None else num_examples
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client_id", "num_examples", LOSS, "global/local_test/accuracy"])
+        for i, (size, loss) in enumerate(zip(num_examples, losses, strict=True)):
+            writer.writerow([i, size, loss, 0.5 + i])
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    path = tmp_path / "run"
+    write_round(path, 5, [1.0, 2.0, 6.0])
+    write_round(path, 1000000, [0.0, 1.0, 0.5])  # a seventh digit
+    write_round(path, 20, [0.5, 1.5, 4.0])
+    return path
+
+
+def assert_curve(curve, rounds, means):
+    np.testing.assert_array_equal(curve[0], rounds)
+    np.testing.assert_allclose(curve[1], means)
+
+
+def test_the_mean_over_clients_at_each_evaluation(run_dir):
+    assert_curve(read_curve(run_dir, LOSS), [5, 20, 1000000], [3.0, 2.0, 0.5])
+    assert_curve(
+        read_curve(str(run_dir), "global/local_test/accuracy"), [5, 20, 1000000], [1.5] * 3
+    )
+
+
+def test_clients_that_are_left_out(run_dir):
+    assert_curve(read_curve(run_dir, LOSS, [2]), [5, 20, 1000000], [1.5, 1.0, 0.5])
+    assert_curve(read_curve(run_dir, LOSS, iter([0, 2])), [5, 20, 1000000], [2.0, 1.5, 1.0])
+
+
+def test_clients_that_do_not_exist_cannot_be_left_out(run_dir):
+    message = r"round_000005.csv has no clients \[3, 77\] to leave out: its ids are 0 to 2"
+    with pytest.raises(OutputDirectoryError, match=message):
+        read_curve(run_dir, LOSS, [1, 3, 77])
+
+
+def test_clients_with_no_examples_do_not_count(tmp_path):
+    write_round(tmp_path, 1, [1.0, "nan", 3.0], num_examples=[2, 0, 9])
+    assert_curve(read_curve(tmp_path, LOSS), [1], [2.0])
+
+
+def test_a_model_that_diverged_is_not_hidden(tmp_path):
+    write_round(tmp_path, 1, [1.0, "nan", 3.0])
+    write_round(tmp_path, 2, [1.0, "inf", 3.0])
+    assert_curve(read_curve(tmp_path, LOSS), [1, 2], [np.nan, np.inf])
+    assert_curve(read_curve(tmp_path, LOSS, [1]), [1, 2], [2.0, 2.0])
+
+
+def test_a_column_that_does_not_exist_is_answered_with_the_nearest(run_dir):
+    with pytest.raises(
+        OutputDirectoryError,
+        match=r"Unknown column of .* 'personalised/local_test/loss'. "
+        "Did you mean 'personalized/local_test/loss'",
+    ):
+        read_curve(run_dir, "personalised/local_test/loss")
+
+
+@pytest.mark.parametrize("name", ["run", "no_run"])
+def test_no_evaluations(tmp_path, name):
+    (tmp_path / "run" / "clients").mkdir(parents=True)
+    with pytest.raises(OutputDirectoryError, match=f"{name} has no evaluations: clients/round_"):
+        read_curve(tmp_path / name, LOSS)
+
+
+def pixels(path):
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.parametrize("log_scale", [False, True])
+def test_a_picture(run_dir, tmp_path, log_scale):
+    write_round(tmp_path / "diverged", 5, [1.0, "nan", 3.0])
+    runs = {"one": run_dir, "with a gap": str(tmp_path / "diverged")}
+    path = tmp_path / "curves.png"
+    plot_curves(runs, LOSS, path, exclude_clients=[2], log_scale=log_scale)
+    assert pixels(path) == (960, 540)
+    assert path.stat().st_size > 5000
+
+
+def test_a_curve_of_one_evaluation_is_seen(tmp_path, monkeypatch):
+    drawn, plot = [], Axes.plot
+
+    def recorded(axes, *args, **options):
+        drawn.extend(plot(axes, *args, **options))
+        return drawn
+
+    monkeypatch.setattr(Axes, "plot", recorded)
+    write_round(tmp_path / "one", 5, [1.0, 2.0])
+    write_round(tmp_path / "diverged", 5, [1.0, "nan"])
+    runs = {"one": tmp_path / "one", "diverged": tmp_path / "diverged"}
+    plot_curves(runs, LOSS, tmp_path / "curves.png")
+    assert [line.get_marker() for line in drawn] == [".", "."]
+    assert [line.get_label() for line in drawn] == ["one", "diverged (never finite)"]
+
+
+def test_the_folder_of_a_picture_is_made(run_dir, tmp_path):
+    plot_curves({"a run": run_dir}, LOSS, tmp_path / "new" / "folder" / "curves.png")
+    assert (tmp_path / "new" / "folder" / "curves.png").exists()
+
+
+def test_all_options_show_in_the_picture(run_dir, tmp_path):
+    def picture(**options):
+        runs = {"a": run_dir, "b": run_dir}
+        plot_curves(runs, LOSS, tmp_path / "curves.png", **options)
+        return (tmp_path / "curves.png").read_bytes()
+
+    without = picture(exclude_clients=(2,))
+    others = [picture(), picture(log_scale=True), picture(top=2.0)]
+    assert len({without, *others}) == 4
+    assert picture(exclude_clients=iter([2])) == without
+
+
+def test_the_ending_is_the_format(run_dir, tmp_path):
+    plot_curves({"a run": run_dir}, LOSS, tmp_path / "curves.svg")
+    text = (tmp_path / "curves.svg").read_text()
+    assert "<svg" in text
+    assert "mean over clients" in text and "a run" in text
+
+
+def test_a_run_without_evaluations_leaves_no_picture(run_dir, tmp_path):
+    with pytest.raises(OutputDirectoryError, match="no_run has no evaluations"):
+        plot_curves({"a": run_dir, "b": tmp_path / "no_run"}, LOSS, tmp_path / "curves.png")
+    assert not (tmp_path / "curves.png").exists()

@@ -1,0 +1,179 @@
+"""FedFomo: Zhang et al., "Personalized federated learning with first order model optimization",
+ICLR 2021.
+
+The server keeps the last model `theta_j` of every client, and how much each helped which, `P_ij`. A
+client keeps its own `theta_i`, and `ref_i`, where its last training started; a fifth of its
+examples are for validation. A round:
+
+    down    the M - 1 models theta_j, j != i, of the largest P_ij, each by chance another
+    client  omega_j = (Lval(ref_i) - Lval(theta_j)) / (||theta_j - ref_i|| + 1e-5)
+                  of the models received and of its own;   omega+ = max(omega, 0)
+            mix = ref_i + sum_j (omega+_j / sum omega+) (theta_j - ref_i),   or theta_i if all are 0
+            ref_i <- mix;   theta_i <- LocalSGD(mix)
+    up      theta_i,  omega_j
+    server  P_ij <- P_ij + omega_j / |sum omega|
+
+The personal model is `theta_i` of the client's last participation, all of which start from common
+initial weights. There is no global model.
+
+M = 1: Local, on the examples that are not for validation.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.local import LocalSGD, evaluate, split_examples, trees
+from tff_pfl.models import Model
+from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, between, inside, takes, whole
+from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    compose_personalized_process,
+)
+
+_SHORTEST = 1e-5  # added to distances
+
+
+class OwnModels(NamedTuple):
+    """Client state.
+
+    Attributes:
+        model: `W`, `theta_i`.
+        reference: `W`, `ref_i`.
+        optimizer: What persists of the client's optimizer.
+    """
+
+    model: Any
+    reference: Any
+    optimizer: Any
+
+
+@takes(
+    num_models=whole(1),
+    exploration=between(0, 1),
+    exploration_decay=at_least(0),
+    validation_share=inside(0, 1),
+)
+def build_fedfomo(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    num_clients: int,
+    num_models: int = 5,
+    exploration: float = 0.3,
+    exploration_decay: float = 0.05,
+    candidates: str = "all",
+    affinity: str = "normalized",
+    fallback: str = "own",
+    validation_share: float = 0.2,
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds FedFomo.
+
+    The process measures the mean number of models that help a client, its own included; its
+    snapshot is `affinity`, `P`.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
+            server's state for `n` weights.
+        num_models: `M`, at most `num_clients`: the client's own, which does not travel, and others;
+            the authors have 5 or 10, PGFed's comparison 8.
+        exploration: The probability that a model is a random one, in the first round.
+        exploration_decay: By how much it falls each round.
+        candidates: "all": every other client's last model; "last_cohort": those that were trained
+            in the round before, as in PGFed's comparison; there may be less than M - 1.
+        affinity: What is added to `P_ij`: "normalized" (above), "raw" (`omega_j`) or "clipped"
+            (`omega+_j / sum omega+`).
+        fallback: The `mix` of a client that no model helps: "own" (`theta_i`) or "reference"
+            (`ref_i`, as in the authors' code).
+        validation_share: Of a client's examples, the same ones in all rounds.
+        seed: Of the initial weights, the order of batches, the validation examples and the choice.
+    """
+    check_names("candidates", [candidates], ("all", "last_cohort"))
+    check_names("affinity", [affinity], ("normalized", "raw", "clipped"))
+    check_names("fallback", [fallback], ("own", "reference"))
+    if num_models > num_clients:
+        raise ValueError(
+            f"num_models must be in 1 to {num_clients}, the clients, got {num_models}."
+        )
+    server = FedFomoServer(
+        num_clients, num_models - 1, exploration, exploration_decay, candidates, affinity, seed
+    )
+
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModels(weights, weights, local.optimizer_state(weights))
+
+    def rate(state, received, validation):
+        """`omega` of the client's own model and of those received, float32 `[M]`."""
+
+        def loss(weights):
+            return evaluate(model, weights, validation)["loss"].mean
+
+        reference_loss = loss(state.reference)
+
+        def omega(weights):
+            distance = trees.norm(trees.subtract(weights, state.reference))
+            return (reference_loss - loss(weights)) / (distance + _SHORTEST)
+
+        ratings = omega(state.model)[tf.newaxis]
+        if num_models > 1:
+            others = tf.map_fn(omega, received.models, fn_output_signature=tf.float32)
+            ratings = tf.concat([ratings, tf.where(received.exists, others, 0.0)], axis=0)
+        # A model whose loss overflows is of no help, and no fault of who receives it.
+        return tf.where(tf.math.is_finite(ratings), ratings, 0.0)
+
+    def mix(state, received, omega):
+        positive = tf.nn.relu(omega)
+        total = tf.reduce_sum(positive)
+        shares = tf.math.divide_no_nan(positive, total)
+        parts = trees.scale(state.model, shares[0])
+        if num_models > 1:
+            parts = trees.add(parts, trees.combine(shares[1:], received.models))
+        otherwise = state.model if fallback == "own" else state.reference
+        return trees.select(total > 0.0, parts, otherwise)
+
+    def client_work(message, state, examples, context):
+        received = message.own
+        training, validation = split_examples(
+            examples, validation_share, seed=(seed & 0x7FFFFFFF, context.client_id)
+        )
+        omega = rate(state, received, validation)
+        reference = mix(state, received, omega)
+        trained = local.train(model, reference, training, context, optimizer_state=state.optimizer)
+        return ClientOutput(
+            state=OwnModels(trained.weights, reference, trained.optimizer_state),
+            upload=Ratings(context.client_id, trained.weights, received.client_ids, omega),
+            metrics=trained.totals,
+        )
+
+    return compose_personalized_process(
+        server_init=lambda: server.init(model.init(seed)),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                select=server.own,
+                client_work=client_work,
+                aggregator=StackFactory(),
+                finalize=server.finalize,
+            )
+        ],
+        personalize=Personalization(
+            client_work=lambda message, state, examples, context: state.model
+        ),
+        snapshot=lambda state: {"affinity": state.affinity},
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,191 @@
+"""The last gradient of clients that are absent, on the server, in a fixed amount of memory."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.algorithms.fedpg.common_descent import CommonDescent, Grams
+
+_BLOCK = 16384  # columns that are turned to float64 at a time
+_EXACT = 100.0  # sigma up to which float32 sums keep the descent along all gradients
+
+
+class GradientMemory(NamedTuple):
+    """The gradients seen last, one a client, in slots.
+
+    When all slots are taken, the gradient that was received the longest ago gives way.
+
+    Attributes:
+        gradients: float32 `[size, n]`, as they were uploaded.
+        gram: float64 `[size, size]`, their inner products.
+        client_ids: int32 `[size]`, whose they are; -1 for a free slot.
+        rounds: int32 `[size]`, the round each was received in; -1 for a free slot.
+    """
+
+    gradients: Any
+    gram: Any
+    client_ids: Any
+    rounds: Any
+
+
+def empty_memory(size: int, num_weights: int) -> GradientMemory:
+    """A memory of `size` free slots: `4 size (num_weights + 2 size + 2)` bytes."""
+    return GradientMemory(
+        gradients=tf.zeros([size, num_weights]),
+        gram=tf.zeros([size, size], tf.float64),
+        client_ids=tf.fill([size], -1),
+        rounds=tf.fill([size], -1),
+    )
+
+
+def absent(memory: GradientMemory, cohort_ids, round_num, window) -> tf.Tensor:
+    """bool `[size]`: slots of clients that are not in the cohort, but were `window` rounds ago.
+
+    Args:
+        memory: Before the cohort's gradients are remembered.
+        cohort_ids: int32 `[k]`.
+        round_num: int32 scalar, this round.
+        window: Scalar, the age in rounds up to which a gradient counts.
+    """
+    in_cohort = tf.reduce_any(_same(memory.client_ids, cohort_ids), axis=1)
+    age = tf.cast(round_num - memory.rounds, window.dtype)
+    return (memory.client_ids >= 0) & ~in_cohort & (age <= window)
+
+
+def remember(
+    memory: GradientMemory, gradients, grams: Grams, client_ids, live, round_num
+) -> GradientMemory:
+    """Takes in the gradients of a cohort, in the place of older ones of the same clients.
+
+    Clients of the cohort that are not live leave the memory.
+
+    Args:
+        memory: The memory before.
+        gradients: float32 `[k, n]`.
+        grams: Of these and the memory before.
+        client_ids: int32 `[k]`, distinct where `live`.
+        live: bool `[k]`, which of them to take in.
+        round_num: int32 scalar, this round.
+    """
+    size = memory.client_ids.shape[0]
+    memory, grams = _forget(memory, grams, tf.boolean_mask(client_ids, ~live))
+    match = _same(client_ids, memory.client_ids) & live[:, tf.newaxis]
+    known = tf.reduce_any(match, axis=1)
+    taken = tf.reduce_any(match, axis=0)
+    oldest_first = tf.argsort(tf.where(taken, np.iinfo(np.int32).max, memory.rounds), stable=True)
+    is_new = live & ~known
+    rank = tf.cumsum(tf.cast(is_new, tf.int32)) - 1
+    has_room = rank < size - tf.reduce_sum(tf.cast(taken, tf.int32))
+    keep = tf.where(known | (is_new & has_room))[:, 0]
+    slots = tf.where(
+        known,
+        tf.argmax(match, axis=1, output_type=tf.int32),
+        tf.gather(oldest_first, tf.clip_by_value(rank, 0, size - 1)),
+    )
+    slots = tf.gather(slots, keep)[:, tf.newaxis]
+
+    # Rows of the new Gram matrix: with what stays, and with one another.
+    rows = tf.tensor_scatter_nd_update(
+        tf.transpose(tf.gather(grams.cross, keep)),
+        slots,
+        tf.gather(tf.gather(grams.online, keep), keep, axis=1),
+    )
+    new_gram = tf.tensor_scatter_nd_update(memory.gram, slots, tf.transpose(rows))
+    new_gram = tf.tensor_scatter_nd_update(tf.transpose(new_gram), slots, tf.transpose(rows))
+    return GradientMemory(
+        gradients=tf.tensor_scatter_nd_update(memory.gradients, slots, tf.gather(gradients, keep)),
+        gram=new_gram,
+        client_ids=tf.tensor_scatter_nd_update(
+            memory.client_ids, slots, tf.gather(client_ids, keep)
+        ),
+        rounds=tf.tensor_scatter_nd_update(
+            memory.rounds, slots, tf.fill(tf.shape(keep), round_num)
+        ),
+    )
+
+
+def _forget(memory: GradientMemory, grams: Grams, client_ids):
+    """The memory without these clients, and the inner products with it."""
+    leaves = tf.reduce_any(_same(memory.client_ids, client_ids), axis=1)
+    slots = tf.where(leaves)
+    zeros = tf.zeros(tf.stack([tf.size(slots), memory.gradients.shape[1]]))
+    stays = tf.cast(~leaves, tf.float64)
+    forgotten = GradientMemory(
+        gradients=tf.tensor_scatter_nd_update(memory.gradients, slots, zeros),
+        gram=memory.gram * stays[:, tf.newaxis] * stays,
+        client_ids=tf.where(leaves, -1, memory.client_ids),
+        rounds=tf.where(leaves, -1, memory.rounds),
+    )
+    return forgotten, grams._replace(cross=grams.cross * stays, absent=forgotten.gram)
+
+
+def gram_matrices(gradients, memory: GradientMemory) -> Grams:
+    """Inner products of float32 vectors in float64, of which a block of columns is made at a time.
+
+    Args:
+        gradients: float32 `[k, n]`.
+        memory: Those of its gradients with one another are known.
+    """
+    remembered = memory.gradients
+    k, size, num_weights = tf.shape(gradients)[0], remembered.shape[0], gradients.shape[1]
+
+    def add_block(start, gram, cross):
+        columns = slice(start, start + _BLOCK)
+        block = tf.cast(gradients[:, columns], tf.float64)
+        old = tf.cast(remembered[:, columns], tf.float64)
+        gram += tf.matmul(block, block, transpose_b=True)
+        cross += tf.matmul(block, old, transpose_b=True)
+        return start + _BLOCK, gram, cross
+
+    zeros = [tf.zeros(tf.stack([k, columns]), tf.float64) for columns in (k, size)]
+    _, gram, cross = tf.while_loop(
+        lambda start, *_: start < num_weights,
+        add_block,
+        (tf.constant(0), *zeros),
+        parallel_iterations=2,
+    )
+    return Grams(gram, cross, memory.gram)
+
+
+def direction(descent: CommonDescent, gradients, memory: GradientMemory) -> tf.Tensor:
+    """`d` of a `CommonDescent`, float32 `[n]`.
+
+    Of the sum of gradients times coefficients, most cancels where `sigma` is large: in float32,
+    some `sigma 2^-24` of `d` would be lost, whose slopes are `1 / sigma` of it or less. There it is
+    summed in float64, a block of columns at a time.
+
+    Args:
+        descent: Of these gradients and the memory.
+        gradients: float32 `[k, n]`.
+        memory: Before these gradients are remembered.
+    """
+    terms = (descent.online, gradients), (descent.absent, memory.gradients)
+    num_weights = gradients.shape[1]
+
+    def combination(dtype, columns=slice(None)):
+        return -tf.add_n(
+            tf.matmul(tf.cast(coefficients, dtype)[tf.newaxis], tf.cast(rows[:, columns], dtype))[0]
+            for coefficients, rows in terms
+        )
+
+    def add_block(start, blocks):
+        block = tf.cast(combination(tf.float64, slice(start, start + _BLOCK)), tf.float32)
+        return start + _BLOCK, blocks.write(blocks.size(), block)
+
+    def in_float64():
+        blocks = tf.TensorArray(tf.float32, 0, dynamic_size=True, infer_shape=False)
+        _, blocks = tf.while_loop(
+            lambda start, _: start < num_weights,
+            add_block,
+            (tf.constant(0), blocks),
+            parallel_iterations=2,
+        )
+        return tf.ensure_shape(blocks.concat(), [num_weights])
+
+    is_exact = descent.sigma <= _EXACT
+    return tf.cond(is_exact, lambda: combination(tf.float32), in_float64)
+
+
+def _same(ids, other_ids):
+    return tf.equal(ids[:, tf.newaxis], other_ids)

@@ -1,0 +1,147 @@
+"""IFCA: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020.
+
+The server has `k` models; every client trains the one that suits its training examples best, and
+so clients fall into clusters. A round:
+
+    down    w_1 .. w_k
+    client  c = argmin_j f_i(w_j), of equal ones the first;   w_i = LocalSGD(w_c)
+    up      w_i - w_c,  c
+    server  w_j <- w_j + the mean of (w_i - w_c) over the clients with c = j;
+            a model that nobody chose stays
+
+With averaging of gradients, clients send the gradient of `f_i` at `w_c` instead of training:
+
+    server  w_j <- w_j - eta sum_{i: c = j} grad f_i(w_j) / |S|
+
+where `S` is the whole cohort. The personal model is the one of the `k` that the client would choose
+now, by its training examples, for every client, whether it took part or not. There is no global
+model.
+
+Models that start badly attract nobody and stay unused. With `min_share`, a cohort among which any
+model has a smaller share of the clients makes all models start anew, from other initial values,
+until there is one where none has; from then on, clusters are left alone. (The authors start the
+whole training again, 10 % for 4 models and 35 % for 2.)
+
+k = 1: FedAvg with uniform weights.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.local import LocalSGD, evaluate, exact_gradient, trees
+from tff_pfl.models import Model, distinct_seeds
+from tff_pfl.names import check_names
+from tff_pfl.ranges import between, each, takes, whole
+from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+)
+
+
+@takes(
+    num_clusters=whole(1),
+    fixed_clusters=each(whole(0)),
+    min_share=between(0, 1),
+    max_restarts=whole(0),
+)
+def build_ifca(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    num_clients: int,
+    num_clusters: int = 2,
+    averaging: str = "models",
+    fixed_clusters: Sequence[int] | None = None,
+    min_share: float = 0.0,
+    max_restarts: int = 5,
+    weighting: str = "uniform",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds IFCA.
+
+    The process measures, at the server, the share of each model, `share_0` and so on, and how often
+    models started anew.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training, whose optimizer starts anew in each round.
+        num_clients: Clients of the federation, whose ids are less.
+        num_clusters: `k`.
+        averaging: "models", or "gradients", for which `local` sets nothing but the learning rate.
+        fixed_clusters: The cluster of each client, where it is known; else clients choose.
+        min_share: Smallest share of a cohort's clients, at most `1 / k`; 0 accepts any.
+        max_restarts: After so many restarts, models stay.
+        weighting: "uniform" as in the authors' code, or "num_examples".
+        seed: Of the initial weights and of the order of batches.
+    """
+    check_names("averaging", [averaging], ("models", "gradients"))
+    if min_share > 1 / num_clusters:
+        raise ValueError(
+            f"min_share must be at most 1 / num_clusters = {1 / num_clusters:g}, got {min_share}."
+        )
+    if fixed_clusters is not None:
+        fixed_clusters = tuple(fixed_clusters)
+        if len(fixed_clusters) != num_clients or not all(
+            0 <= cluster < num_clusters for cluster in fixed_clusters
+        ):
+            raise ValueError(
+                f"fixed_clusters needs a cluster, 0 to {num_clusters - 1}, for each of "
+                f"{num_clients} clients, got {fixed_clusters}."
+            )
+    starts = 1 + (max_restarts if min_share else 0)
+    seeds = distinct_seeds(seed, starts * num_clusters)
+    server = IfcaServer(model.init, seeds, num_clusters, averaging, min_share)
+
+    def choose(models, examples, client_id):
+        """`(c, w_c)`."""
+        if fixed_clusters is None:
+            candidates = [trees.row(models, j) for j in range(num_clusters)]
+            losses = [evaluate(model, w, examples)["loss"].mean for w in candidates]
+            cluster = tf.argmin(tf.stack(losses), output_type=tf.int32)
+        else:
+            cluster = tf.gather(fixed_clusters, client_id)
+        return cluster, trees.row(models, cluster)
+
+    def client_work(models, state, examples, context):
+        cluster, weights = choose(models, examples, context.client_id)
+        if averaging == "models":
+            trained = local.train(model, weights, examples, context)
+            change, totals = trees.subtract(trained.weights, weights), trained.totals
+        else:
+            gradient, totals = exact_gradient(model, weights, examples)
+            change = trees.scale(gradient, -local.learning_rate(context.round_num))
+        return ClientOutput(
+            state=state,
+            upload=OwnChoice(cluster, change),
+            weight=aggregation_weight(examples, weighting),
+            metrics=totals,
+        )
+
+    def personalize(models, state, examples, context):
+        return choose(models, examples, context.client_id)[1]
+
+    return compose_personalized_process(
+        server_init=server.init,
+        client_init=lambda client_id: (),
+        exchanges=[
+            Exchange(
+                distribute=lambda state: state.models,
+                client_work=client_work,
+                aggregator=StackFactory(),
+                finalize=server.finalize,
+            )
+        ],
+        personalize=Personalization(distribute=lambda state: state.models, client_work=personalize),
+        examples_type=examples_type,
+        seed=seed,
+    )

@@ -1,0 +1,208 @@
+"""pFedHN: Shamsian et al., "Personalized federated learning using hypernetworks", ICML 2021; and
+PLGU-GHN, with a sharpness-aware hypernetwork, scheme II of Qu et al., "How to prevent the poor
+performance clients for personalized federated learning?", CVPR 2023.
+
+The server has an embedding `v_i` of each client, and a hypernetwork `h` that generates the client's
+weights from it. A round:
+
+    down    theta_i = h(v_i; phi)
+    client  LocalSGD(theta_i)
+    up      Delta_i, the change of theta_i
+    server  gradient steps of phi and of each v_i, with -Delta_i in the place of the gradient of
+            theta_i                                       (`tff_pfl.algorithms.pfedhn.server`)
+
+`phi` steps along the mean over the cohort, each embedding by itself. PLGU-GHN takes the gradient of
+`phi`, of the same `Delta_i`, a second time, at `phi` perturbed along the first. The personal model
+is `h(v_i; phi)`, for every client, whether it took part or not. There is no global model.
+
+With personal layers (pFedHN-PC), those are the client's own, trained along with what it receives,
+and only the rest is generated.
+
+PLGU-GHN with rho = 0: pFedHN. Embeddings "one_hot" that are kept, a linear hypernetwork and step 1:
+Local; "constant": FedAvg with uniform weights.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Hypernetwork, Model, partition
+from tff_pfl.names import check_names
+from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    compose_personalized_process,
+)
+
+
+class OwnLayers(NamedTuple):
+    """Client state.
+
+    Attributes:
+        layers: The weights of the client's personal layers.
+        optimizer: What persists of the client's optimizer, of all layers.
+    """
+
+    layers: Any
+    optimizer: Any
+
+
+@takes(
+    hidden_width=whole(1),
+    hidden_layers=whole(0),
+    embedding_dim=whole(1),
+    server_learning_rate=at_least(0),
+    server_momentum=up_to(0, 1),
+    server_weight_decay=at_least(0),
+    server_clip_norm=above_or_infinite(0),
+    embedding_learning_rate=at_least(0),
+    embedding_momentum=up_to(0, 1),
+    rho=at_least(0),
+)
+def build_pfedhn(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    num_clients: int,
+    personal_layers: Iterable[str] | None = (),
+    hidden_width: int = 100,
+    hidden_layers: int = 4,
+    bias: bool = True,
+    embeddings: str = "normal",
+    embedding_dim: int | None = None,
+    server_learning_rate: float = 0.01,
+    server_momentum: float = 0.9,
+    server_weight_decay: float = 0.001,
+    server_clip_norm: float | None = 50.0,
+    embedding_learning_rate: float | None = None,
+    embedding_momentum: float = 0.0,
+    clip_jointly: bool = False,
+    rho: float = 0.0,
+    layer_wise: bool = False,
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds pFedHN or PLGU-GHN.
+
+    The authors of pFedHN take one client a round and train 50 steps (`config.local.steps`) with
+    gradients clipped to 50, momentum 0.9 and weight decay 5e-5; the defaults of the server's part
+    are theirs, but for two: their trainer has `embedding_momentum=0.9` and `clip_jointly=True`.
+    PLGU has 3 dense layers: `hidden_layers=3`.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        num_clients: Clients of the federation, whose ids are less.
+        personal_layers: Names of the layers that are not generated, but the client's own; `None`
+            for the model's last layer.
+        hidden_width: Width of the hypernetwork's hidden layers; it has that many weights for each
+            weight that it generates.
+        hidden_layers: How many dense layers there are before those that generate.
+        bias: Whether the hypernetwork's layers have one. Without, generated weights begin with a
+            mean of 0, which networks with normalisation cannot use.
+        embeddings: How they begin: "normal", "one_hot" or "constant" (all 1).
+        embedding_dim: Their length; default 1 + num_clients // 4, or num_clients for "one_hot".
+        server_learning_rate: Of the hypernetwork.
+        server_momentum: Of the hypernetwork.
+        server_weight_decay: Of the hypernetwork, and of the embeddings of those who take part.
+        server_clip_norm: The longest that the hypernetwork's gradient, and that of an embedding,
+            may be; `None` for no limit.
+        embedding_learning_rate: Default that of the hypernetwork; 0 keeps the embeddings.
+        embedding_momentum: In [0, 1); with it the embeddings of absent clients move too, along
+            their velocity and by weight decay. 0: only those of clients that take part do.
+        clip_jointly: Whether `server_clip_norm` limits the gradients of the hypernetwork and of the
+            embeddings as one vector.
+        rho: Radius of PLGU-GHN's perturbation; 0 for pFedHN.
+        layer_wise: Whether the perturbation, if there is one, weighs the hypernetwork's layers as
+            LWSAM does.
+        seed: Of the initial weights, of the embeddings and of the order of batches.
+    """
+    check_names("embeddings", [embeddings], ("normal", "one_hot", "constant"))
+    if embedding_dim is None:
+        embedding_dim = num_clients if embeddings == "one_hot" else 1 + num_clients // 4
+    elif embeddings == "one_hot" and embedding_dim != num_clients:
+        raise ValueError(f"One-hot embeddings of {num_clients} clients have that dimension.")
+    if embedding_learning_rate is None:
+        embedding_learning_rate = server_learning_rate
+    parts = partition(model, personal=personal_layers)
+    if not parts.shared:
+        raise ValueError(f"All layers of {model.name!r} are personal: there is none to generate.")
+    server = HypernetworkServer(
+        Hypernetwork(
+            parts.shared_model(model, personal={}),
+            embedding_dim,
+            hidden=(hidden_width,) * hidden_layers,
+            bias=bias,
+        ),
+        tff.learning.optimizers.build_sgdm(server_learning_rate, server_momentum or None),
+        embedding_learning_rate,
+        weight_decay=server_weight_decay,
+        clip_norm=server_clip_norm,
+        rho=rho,
+        layer_wise=layer_wise,
+        clip_jointly=clip_jointly,
+        embedding_momentum=embedding_momentum,
+    )
+
+    def initial_embeddings():
+        if embeddings == "one_hot":
+            return tf.eye(num_clients)
+        if embeddings == "constant":
+            return tf.ones([num_clients, embedding_dim])
+        return tf.random.stateless_normal([num_clients, embedding_dim], [seed, 0])
+
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnLayers(parts.split(weights)[1], local.optimizer_state(weights))
+
+    def client_work(message, state, examples, context):
+        generated = message.own
+        trained = local.train(
+            model,
+            parts.merge(generated, state.layers),
+            examples,
+            context,
+            optimizer_state=state.optimizer,
+        )
+        shared, personal = parts.split(trained.weights)
+        return ClientOutput(
+            state=OwnLayers(personal, trained.optimizer_state),
+            upload=OwnChange(context.client_id, trees.subtract(shared, generated)),
+            metrics=trained.totals,
+        )
+
+    return compose_personalized_process(
+        server_init=lambda: server.init(initial_embeddings(), seed),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                select=server.own,
+                client_work=client_work,
+                aggregator=StackFactory(),
+                finalize=server.finalize,
+            )
+        ],
+        personalize=Personalization(
+            select=server.own,
+            client_work=lambda message, state, examples, context: parts.merge(
+                message.own, state.layers
+            ),
+        ),
+        examples_type=examples_type,
+        seed=seed,
+    )
+
+
+build_pfedhn_pc = functools.partial(build_pfedhn, personal_layers=None)
+build_plgu_ghn = functools.partial(build_pfedhn, hidden_layers=3, rho=0.05)

@@ -1,0 +1,213 @@
+"""PGFed, PGFedMo and PGFed-CE: Luo et al., "PGFed: Personalize each client's global objective for
+federated learning", ICCV 2023.
+
+Every client minimises its own risk `f_i` and, weighted by coefficients that it learns, the risks of
+the last cohort `J`, each as a linear function (see `tff_pfl.algorithms.pgfed.server`):
+
+    F_i = f_i(theta_i) + mu sum_j alpha_ij (l_j + g_j . theta_i)
+
+A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the cohort (or uniform):
+
+    down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij       (0 while J is empty)
+    client  theta_i = w;  in each step of LocalSGD, with alpha_ij before theta_i:
+                alpha_ij <- max(0, alpha_ij - eta_alpha (mu l_j + mu gbar . theta_i))
+                theta_i  <- a step along  grad loss(theta_i; b) + a_i
+            g_i = grad f_i(theta_i), exact, over all examples;  l_i = f_i(theta_i) - g_i . theta_i
+    up      theta_i - w,  g_i,  l_i,  alpha_ij
+    server  w <- w + sum_i p_i (theta_i - w);  keeps g_i, l_i as those of the next round's J
+
+The personal model is `theta_i` of the last round the client took part in; the current `w` for a
+client that never did. `J` holds the client itself if it took part in the round before, too, as in
+the authors' code; other than there, `g_i` is of all examples even where `local` leaves partial
+batches out.
+
+PGFedMo: the client averages what it receives, `a_i <- (1 - beta) a_new + beta a_i`, from the first
+`a_new` that it receives of somebody on. PGFed-CE: `w` takes the place of `theta_i` in the slope of
+`alpha_ij`, which then is constant during the round; the server makes all steps of `alpha_ij` at
+once, and neither `gbar` nor `alpha_ij` travels.
+
+mu = 0: FedAvg. beta = 0: PGFedMo is PGFed.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import FieldsFactory, StackFactory
+from tff_pfl.local import LocalSGD, exact_gradient, trees
+from tff_pfl.models import Model
+from tff_pfl.ranges import at_least, between, takes
+from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    PersonalizedProcess,
+    aggregation_weight,
+    compose_personalized_process,
+    last_own_model,
+)
+
+
+class OwnModel(NamedTuple):
+    """Client state.
+
+    Attributes:
+        model: `W`, the client's model at the end of its last participation.
+        participations: int32 scalar, rounds the client took part in.
+        average: An `Average`; `()` without momentum.
+        optimizer: What persists of the client's optimizer.
+    """
+
+    model: Any
+    participations: Any
+    average: Any
+    optimizer: Any
+
+
+class Average(NamedTuple):
+    """PGFedMo's running average.
+
+    Attributes:
+        gradient: `W`, `a_i`.
+        count: int32 scalar, how many auxiliary gradients are in it.
+    """
+
+    gradient: Any
+    count: Any
+
+
+class Upload(NamedTuple):
+    """What a client sends: `change`, `theta_i - w`, to be averaged; and its `Risk`."""
+
+    change: Any
+    risk: Any
+
+
+@takes(mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
+def build_pgfed(
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    num_clients: int,
+    clients_per_round: int,
+    mu: float = 0.1,
+    alpha_learning_rate: float = 0.01,
+    beta: float = 0.0,
+    communication_efficient: bool = False,
+    weighting: str = "num_examples",
+    seed: int = 0,
+) -> PersonalizedProcess:
+    """Builds PGFed or one of its variants.
+
+    The process measures, at the server, the mean and the largest entry of `alpha`, and the share
+    of its entries that are 0; its snapshot is `alpha`.
+
+    Args:
+        model: The model, of weights `W`.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        num_clients: Clients of the federation, whose ids are less.
+        clients_per_round: The most clients that take part in a round; `alpha_ij` starts as one over
+            it, and `4 n clients_per_round` bytes is the server's state for `n` weights.
+        mu: Weight of the other clients' risks; the paper's grid is 0.001 to 0.1.
+        alpha_learning_rate: `eta_alpha`.
+        beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: none.
+        communication_efficient: PGFed-CE.
+        weighting: "num_examples" or "uniform".
+        seed: Of the initial weights and of the order of batches.
+    """
+    server = PGFedServer(
+        num_clients, clients_per_round, mu, alpha_learning_rate, communication_efficient
+    )
+
+    def client_init(client_id):
+        del client_id
+        weights = model.init(seed)
+        return OwnModel(
+            model=weights,
+            participations=tf.constant(0),
+            average=Average(trees.zeros_like(weights), tf.constant(0)) if beta else (),
+            optimizer=local.optimizer_state(weights),
+        )
+
+    def averaged(average, new, num_last):
+        old = tf.cast(average.count > 0, tf.float32) * beta
+        moved = trees.add(trees.scale(new, 1.0 - old), trees.scale(average.gradient, old))
+        return trees.select(num_last > 0, Average(moved, average.count + 1), average)
+
+    def client_work(message, state, examples, context):
+        shared, (auxiliary_gradient, alpha) = message
+        average = state.average
+        if beta:
+            average = averaged(average, auxiliary_gradient, shared.num_last)
+            auxiliary_gradient = average.gradient
+
+        def step_alpha(alpha, theta):
+            slopes = shared.intercepts + trees.dot(shared.mean_gradient, theta)
+            return tf.maximum(alpha - alpha_learning_rate * slopes, 0.0)
+
+        def gradient(theta, batch, alpha_or_steps):
+            if communication_efficient:
+                changed = alpha_or_steps + 1
+            else:
+                changed = step_alpha(alpha_or_steps, theta)
+            return *model.gradient(theta, batch), changed
+
+        trained = local.train(
+            model,
+            shared.weights,
+            examples,
+            context,
+            reg=lambda theta: auxiliary_gradient,
+            optimizer_state=state.optimizer,
+            gradient=gradient,
+            carry=tf.constant(0) if communication_efficient else alpha,
+        )
+        found = exact_gradient(model, trained.weights, examples)
+        risk = Risk(
+            client_id=context.client_id,
+            gradient=found.gradient,
+            intercept=found.loss - trees.dot(found.gradient, trained.weights),
+            **{"num_steps" if communication_efficient else "alpha": trained.carry},
+        )
+        return ClientOutput(
+            state=OwnModel(
+                model=trained.weights,
+                participations=state.participations + 1,
+                average=average,
+                optimizer=trained.optimizer_state,
+            ),
+            upload=Upload(trees.subtract(trained.weights, shared.weights), risk),
+            weight=aggregation_weight(examples, weighting),
+            metrics=trained.totals,
+        )
+
+    return compose_personalized_process(
+        server_init=lambda: server.init(model.init(seed)),
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=server.shared,
+                select=server.own,
+                client_work=client_work,
+                aggregator=FieldsFactory(change=tff.aggregators.MeanFactory(), risk=StackFactory()),
+                finalize=server.finalize,
+            )
+        ],
+        personalize=Personalization(
+            distribute=lambda state: state.weights, client_work=last_own_model
+        ),
+        global_weights=lambda state: state.weights,
+        snapshot=lambda state: {"alpha": state.alpha},
+        examples_type=examples_type,
+        seed=seed,
+    )
+
+
+build_pgfedmo = functools.partial(build_pgfed, beta=0.5)
+build_pgfed_ce = functools.partial(build_pgfed, communication_efficient=True)
+build_pgfedmo_ce = functools.partial(build_pgfedmo, communication_efficient=True)

@@ -1,0 +1,179 @@
+"""What `programs/evaluate.py` does: evaluates the last checkpoint of a run, finished or stopped."""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import config_dict
+
+from tff_pfl import runtime
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluator, summarize
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.checkpoint import Checkpoint
+from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.metrics_log import write_table
+from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    check_writable,
+    read_json,
+    write_json,
+)
+from tff_pfl.experiment.summary import rows
+
+_FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
+
+
+def evaluate_program(
+    run_dir: str,
+    output: str,
+    *,
+    set_context: Callable[[], None] = runtime.set_graph_context,
+    **changes: Any,
+) -> int:
+    """Evaluates a run and prints the result.
+
+    Args:
+        run_dir: The run's output directory; nothing in it is changed.
+        output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client; their folder
+            is made.
+        set_context: Sets the context in which TFF computations are executed.
+        **changes: Keys of `config.evaluation` that are other than the run's.
+
+    Returns:
+        The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
+        SIGTERM.
+    """
+    try:
+        with interruptible():
+            check_writable(output)
+            set_context()
+            result, columns = evaluate_run(run_dir, **changes)
+            os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+            write_json(f"{output}.json", result)
+            write_table(f"{output}.csv", columns)
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interruption:
+        print("\ninterrupted", file=sys.stderr)
+        return exit_code(interruption)
+    print(f"round {result['round_num']} of {result['run']}")
+    print("\n".join(rows(result["metrics"])))
+    print(f"results: {output}.json, {output}.csv")
+    return 0
+
+
+def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """`(result, columns)`: the summary, and a row for each client.
+
+    Args:
+        run_dir: See `evaluate_program`.
+        **changes: See `evaluate_program`.
+
+    Raises:
+        OutputDirectoryError: If there is no run, or none with a checkpoint.
+        ConfigError: If the run's config is not one of this version.
+    """
+    with restored_run(run_dir, **changes) as run:
+        options = configs.evaluation_options(run.config)
+        configs.check_split(run.dataset, options.split)
+        evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        columns = evaluator(run.server_state, run.source, is_last=True)
+    result = {
+        "run": run.title,
+        "round_num": run.round_num,
+        "options": dataclasses.asdict(options)
+        | {key: run.config.evaluation[key] for key in _FINE_TUNING},
+        "metrics": summarize(columns),
+    }
+    return result, columns
+
+
+class RestoredRun(NamedTuple):
+    """A run as it was at its last checkpoint.
+
+    Attributes:
+        config: Its config.
+        dataset: The data of the clients that train.
+        model: Its model.
+        process: Its algorithm.
+        source: Of the clients' states and training examples.
+        server_state: The process's `ServerState`.
+        round_num: Rounds done.
+    """
+
+    config: config_dict.ConfigDict
+    dataset: FederatedDataset
+    model: Model
+    process: PersonalizedProcess
+    source: CohortDataSource
+    server_state: Any
+    round_num: int
+
+    @property
+    def title(self) -> str:
+        """The algorithm and the data set."""
+        return f"{self.config.algorithm.name} on {self.config.data.name}"
+
+
+@contextlib.contextmanager
+def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[RestoredRun]:
+    """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
+
+    Nothing in the directory is changed; the states of clients can be read inside of the `with`.
+
+    Args:
+        run_dir: The run's output directory.
+        **changes: Keys of `config.evaluation` that are other than the run's.
+
+    Raises:
+        OutputDirectoryError: If there is no run, or none with a checkpoint.
+        ConfigError: If the run's config is not one of this version.
+    """
+    store_path = os.path.join(run_dir, "checkpoint")
+    config = configs.config_of_run(_settings(run_dir))
+    try:
+        config.evaluation.update(changes)
+    except TypeError as error:
+        raise configs.ConfigError(f"config.evaluation: {error}") from error
+    configs.check_config(config)
+    if not os.path.isdir(store_path) or not os.listdir(store_path):
+        raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
+    dataset, _ = configs.hold_out(config, configs.build_dataset(config))
+    model = configs.build_model(config, dataset)
+    process = configs.build_process(config, model, dataset)
+    with ClientStateStore(
+        lambda client_id: process.initialize_client(np.int32(client_id)),
+        process.client_state_type,
+        store_path,
+        read_only=True,
+    ) as store:
+        source = CohortDataSource(
+            dataset,
+            store,
+            process.client_type,
+            seed=config.seed,
+            capacity=suitable_capacity(model, config.evaluation.clients_per_call),
+        )
+        state, iterator, _ = Checkpoint(store, process, dataset).load(source)
+        if not iterator.round_num:
+            raise OutputDirectoryError(
+                f"{run_dir} has no checkpoint of a run: no round was committed."
+            )
+        yield RestoredRun(config, dataset, model, process, source, state, iterator.round_num)
+
+
+def _settings(run_dir: str) -> dict[str, Any]:
+    try:
+        return read_json(os.path.join(run_dir, "config.json"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise OutputDirectoryError(f"{run_dir} has no config.json of a run.") from error

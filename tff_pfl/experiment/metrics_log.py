@@ -1,0 +1,192 @@
+"""Where the numbers of a run go: CSV files and TensorBoard."""
+
+import csv
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    reading,
+    whole_file,
+    writing,
+)
+
+
+class MetricsLog:
+    """Releases the metrics of a run, round after round.
+
+    `metrics.csv` holds nothing that differs between two runs of the same config on the same
+    machine; seconds go to `timings.csv`. What was released after the last checkpoint of a run that
+    is resumed is dropped from both; TensorBoard shows the steps that are released again twice.
+
+    A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
+    goes on with the files that it left, or with none.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        rounds_done: int,
+        released: Mapping[str, Any],
+        *,
+        reopen: bool = False,
+    ):
+        """Opens the log.
+
+        Args:
+            directory: Of the run.
+            rounds_done: Rounds up to the checkpoint.
+            released: As it was at the checkpoint; empty for a new run.
+            reopen: Whether the last of these rounds is to be released again.
+
+        Raises:
+            OutputDirectoryError: If a file that was released is missing, or is not as it was.
+        """
+        self._directory = directory
+        self._tables = {
+            name: _Table(
+                directory.file(name), rounds_done - reopen, released.get(name, (0, 0))[not reopen]
+            )
+            for name in ("metrics.csv", "timings.csv")
+        }
+        self._files = {name: sum_ for name, sum_ in released.items() if name not in self._tables}
+        for name, checksum in self._files.items():
+            if not directory.has(name) or _checksum(directory.file(name)) != checksum:
+                raise _not_as_written(directory.file(name))
+        self._tensorboard = tf.summary.create_file_writer(directory.file("tensorboard"))
+
+    @property
+    def released(self) -> dict[str, Any]:
+        """JSON: the checksum of each file; of tables with a row a round, those of their rows."""
+        return {name: table.checksums for name, table in self._tables.items()} | self._files
+
+    def record(self, name: str) -> None:
+        """Counts a file that somebody else has written among those released."""
+        self._files[name] = _checksum(self._directory.file(name))
+
+    def release(
+        self, round_num: int, metrics: Mapping[str, float], timings: Mapping[str, float]
+    ) -> None:
+        """Writes the metrics of a round, in all places.
+
+        Args:
+            round_num: Rounds done, from 1.
+            metrics: Numbers by name.
+            timings: Seconds.
+        """
+        self._tables["metrics.csv"].append({"round": round_num, **metrics})
+        self._tables["timings.csv"].append({"round": round_num, **timings})
+        try:
+            with self._tensorboard.as_default(step=round_num):
+                for name, value in {**metrics, **timings}.items():
+                    tf.summary.scalar(name, value)
+            self._tensorboard.flush()
+        except tf.errors.OpError as error:  # whose class differs with what the disk says
+            reason = error.message.splitlines()[0].rpartition("; ")[2]
+            raise OSError(f"{self._directory.file('tensorboard')}: {reason}") from error
+
+    def release_table(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes the table of an evaluation, a row a client.
+
+        Args:
+            name: Of the file.
+            columns: Of equal length, by name.
+        """
+        write_table(self._directory.file(name), columns)
+        self.record(name)
+
+    def release_snapshot(self, round_num: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes what an algorithm has to show, completely or not at all."""
+        name = f"snapshots/round_{round_num:06d}.npz"
+        path = self._directory.file(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with whole_file(path, "wb") as file:
+            np.savez_compressed(file, **arrays)
+        self.record(name)
+
+
+class _Table:
+    """A CSV file with a row a round, appended to; columns may come later and then stay.
+
+    Attributes:
+        checksums: That of all rows but the last, and that of all.
+    """
+
+    def __init__(self, path: str, rounds_done: int, checksum: int):
+        self._path = path
+        self._columns = ["round"]
+        self.checksums = (0, 0)
+        rows = []
+        if rounds_done and os.path.exists(path):
+            columns, rows = self._read()
+            # A row of a round that is not done may be cut off in the middle: it is dropped unread,
+            # and so are the columns that came with it.
+            rows = rows[:rounds_done]
+            filled = {i for row in rows for i, cell in enumerate(row[: len(columns)]) if cell}
+            self._columns = [columns[i] for i in sorted(filled)]
+            rows = [[row[i] for i in sorted(filled) if i < len(row)] for row in rows]
+        for row in rows:
+            self._count(zip(self._columns, row, strict=False))
+        if self.checksums[1] != checksum:
+            raise _not_as_written(path)
+        _write(path, self._columns, rows)
+
+    def append(self, row: Mapping) -> None:
+        """Appends a row and waits until it is on the disk."""
+        new = [name for name in row if name not in self._columns]
+        if new:
+            _, rows = self._read()
+            self._columns += new
+            _write(self._path, self._columns, rows)
+        with writing(self._path), open(self._path, "a", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+        self._count((name, str(value)) for name, value in row.items())
+
+    def _count(self, cells):
+        """Adds a row to the checksums; columns that came later are empty in it, and left out."""
+        cells = sorted(cell for cell in cells if cell[1])
+        checksum = self.checksums[1]
+        self.checksums = (checksum, zlib.crc32(json.dumps(cells).encode(), checksum))
+
+    def _read(self):
+        with reading(self._path), open(self._path, newline="") as file:
+            lines = list(csv.reader(file))
+            if not lines or lines[0][:1] != ["round"]:
+                raise ValueError("it has no header")
+        columns, *rows = lines
+        return columns, rows
+
+
+def _checksum(path: str) -> int:
+    with open(path, "rb") as file:
+        return zlib.crc32(file.read())
+
+
+def _not_as_written(path: str) -> OutputDirectoryError:
+    return OutputDirectoryError(
+        f"{path} is missing or damaged: it is not as it was at the last checkpoint. Restore it "
+        "from a copy, or start the run in a new directory."
+    )
+
+
+def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes columns of equal length to a CSV file."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    _write(path, list(columns), rows)
+
+
+def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:
+    """Writes a CSV file completely or not at all; rows may lack the last columns."""
+    with whole_file(path, newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)

@@ -1,0 +1,216 @@
+"""What `programs/train.py` does between its flags and its exit code."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import ml_collections
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import flags
+from ml_collections import config_flags
+
+from tff_pfl import clients, data, models, runtime
+from tff_pfl.names import unknown_name
+from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.config_file import ConfigFileParser
+from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, resolved
+from tff_pfl.experiment.summary import read_summary, table, write_summary
+
+# From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
+_MANY_CLIENTS = 32
+# Settings by which a run that is over would have other results.
+_OF_RESULTS = (
+    "evaluation.generalization",
+    "evaluation.subsample",
+    "evaluation.synthetic",
+    "new_clients.fine_tune_epochs",
+)
+# What a user can mend: shown as one message, without a traceback.
+USER_ERRORS = (
+    clients.CorruptStateError,
+    clients.ForeignStateError,
+    clients.StateStoreError,
+    configs.ConfigError,
+    runtime.DeviceError,
+    OSError,  # missing files, full disks; with their paths
+    OutputDirectoryError,
+    data.PartitionFileError,
+    # Of files that TensorFlow writes, and of memory.
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    runtime.WorkerDiedError,
+)
+
+
+class _NumberOrNone(flags.ArgumentParser):
+    """Parses a number, or `None`; where that is no value, `check_config` says so."""
+
+    def __init__(self, number: flags.ArgumentParser):
+        self._number = number
+        self.syntactic_help = f"{number.syntactic_help}, or None"
+
+    def parse(self, argument):
+        return None if argument == "None" else self._number.parse(argument)
+
+    def flag_type(self):
+        return self._number.flag_type()
+
+
+def parse_flags(argv):
+    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
+
+    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`.
+    """
+    if "config" in flags.FLAGS:
+        flag = flags.FLAGS["config"]
+        flag.parser = ConfigFileParser(flag.parser, argv)
+    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
+    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
+    try:
+        positional = flags.FLAGS(argv)
+        for value in flags.FLAGS.flag_values_dict().values():
+            hasattr(value, "items")  # a config file that is missing raises when it is used
+        return positional
+    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = _unknown_key(argv) or _reason(error)
+        print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
+        sys.exit(1)
+
+
+def _unknown_key(argv: Sequence[str]) -> str | None:
+    """The message for the first key that the config file does not have, if there is one."""
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
+    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    try:
+        others = holder(argv, known_only=True)
+        config = loaded.value
+    except Exception:  # of a config file that is not there, or fails
+        return None
+    for flag in others:
+        name, *keys = flag.partition("=")[0].lstrip("-").split(".")
+        section = config if name in ("config", "noconfig") else None
+        for key in keys:
+            if not isinstance(section, ml_collections.ConfigDict):
+                break
+            if key not in section:
+                return unknown_name("config key", key, section)
+            section = section[key]
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """What a user needs to know of an error of `ml_collections`."""
+    reason = error
+    while isinstance(reason, Exception):  # some are wrapped in one another
+        reason = reason.args[0] if reason.args else type(reason).__name__
+    reason = str(reason).strip()
+    if isinstance(error, KeyError):  # of a config file that fails; its message is the bare key
+        return f"KeyError: {reason}"
+    if "Traceback" in reason:
+        # A config file that fails comes with a traceback, whose last line says why.
+        return reason.splitlines()[-1].partition(": ")[2]
+    return reason
+
+
+def run_program(
+    config: ml_collections.ConfigDict,
+    output_dir: str,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    set_context: Callable[[], None] = runtime.set_graph_context,
+) -> int:
+    """Trains and evaluates what a config describes; prints the result and where its files lie.
+
+    A finished run that is resumed is only printed again.
+
+    Args:
+        config: See `default_config`.
+        output_dir: See `RunDirectory`.
+        resume: Whether to go on with the run there.
+        overwrite: Whether to delete the run there first.
+        set_context: Sets the context in which TFF computations are executed.
+
+    Returns:
+        The exit code of the program: 0, 1 after an error that the user can mend, 130 after Ctrl-C,
+        143 after SIGTERM.
+    """
+    try:
+        with interruptible():
+            configs.check_config(config)
+            directory = RunDirectory(
+                output_dir, resolved(config), resume=resume, overwrite=overwrite
+            )
+            summary = None if overwrite else read_summary(directory)
+            is_over = summary is not None and summary["final"]["round_num"] == config.rounds
+            if not is_over:
+                set_context()
+                devices = ", ".join(runtime.current_devices() or ["the CPU"])
+                print(f"clients are computed on {devices}")
+                summary = _run(config, directory)
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interruption:
+        print(f"\ninterrupted; --resume goes on with the run in {output_dir}", file=sys.stderr)
+        return exit_code(interruption)
+    print(f"\n{table(summary)}\n\nresults: {directory.path}")
+    for name in filter(directory.has, directory.FILES):
+        print(f"  {name}")
+    ignored = [change for change in directory.changes if change.startswith(_OF_RESULTS)]
+    if is_over and ignored:
+        changes = "".join(f"  {change}\n" for change in ignored)
+        print(
+            f"note: the run was over, its results are those of then, without\n{changes}"
+            f"programs/evaluate.py --run_dir={directory.path} evaluates it with other settings.",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _run(config, directory):
+    dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
+    model = configs.build_model(config, dataset)
+    process = configs.build_process(config, model, dataset)
+    capacity = suitable_capacity(model, config.clients_per_round)
+    title = f"{config.algorithm.name} on {config.data.name}"
+    with directory:
+        result = train(
+            process,
+            model,
+            dataset,
+            directory,
+            rounds=config.rounds,
+            clients_per_round=config.clients_per_round,
+            seed=config.seed,
+            evaluate_every=config.evaluation.every,
+            evaluate=configs.evaluation_options(config),
+            checkpoint_every=config.checkpoint_every,
+            evaluate_new_clients=configs.build_new_clients_evaluation(
+                config, process, model, new_clients, capacity
+            ),
+            capacity=capacity,
+            title=title,
+        )
+        return write_summary(directory, result, title)
+
+
+def suitable_capacity(model: models.Model, clients_at_a_time: int) -> str | None:
+    """The `CohortDataSource.capacity` for the devices: padded where computing all at once pays.
+
+    On CPUs it does not for convolutions, and it is worth the padding for many clients only.
+    """
+    devices = runtime.current_devices()
+    if devices is None:
+        return None
+    weights = tff.structure.flatten(model.weights_type)
+    convolves = any(len(weight.shape) > 2 for weight in weights)
+    on_cpu = not any(map(runtime.is_gpu, devices))
+    if on_cpu and (convolves or clients_at_a_time < _MANY_CLIENTS):
+        return None
+    return "cohort"

@@ -1,0 +1,85 @@
+"""Names for what users choose: algorithms, data sets, networks, optimizers and their like.
+
+    NETWORKS = Registry("model")
+
+    @NETWORKS.register("mlp")
+    def mlp(image_shape, num_classes, *, hidden=(200, 200)): ...
+
+    NETWORKS["mlp"]            # the function
+    NETWORKS.options("mlp")    # {"hidden": (200, 200)}
+    NETWORKS["mpl"]            # UnknownNameError: Unknown model 'mpl'. Did you mean 'mlp'? ...
+
+Whoever registers something under a name can use the name wherever one is asked for, in configs
+too; `config.imports` names the modules that do.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from tff_pfl.names import check_names
+
+_Registered = TypeVar("_Registered", bound=Callable[..., Any])
+
+
+class Registry(Mapping[str, Callable[..., Any]]):
+    """Functions by names, in the order of the names.
+
+    Attributes:
+        kind: What the names are names of, for messages.
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self._registered: dict[str, Callable[..., Any]] = {}
+
+    def register(self, name: str) -> Callable[[_Registered], _Registered]:
+        """Decorates a function, or a `functools.partial` of one, that gets a name.
+
+        Raises:
+            ValueError: If another one has that name already.
+        """
+
+        def decorate(registered: _Registered) -> _Registered:
+            # A module that is reloaded registers its functions anew.
+            there = self._registered.get(name)
+            if there is not None and _source(there) != _source(registered):
+                raise ValueError(
+                    f"There is another {self.kind} of the name {name!r}: {_source(there)}."
+                )
+            self._registered[name] = registered
+            return registered
+
+        return decorate
+
+    def options(self, name: str) -> dict[str, Any]:
+        """The keyword arguments of a registered function that have a default, with it.
+
+        Raises:
+            UnknownNameError: For an unknown name; it gives the nearest one.
+        """
+        return {
+            p.name: p.default
+            for p in inspect.signature(self[name]).parameters.values()
+            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
+        }
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        check_names(self.kind, [name], self)
+        return self._registered[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._registered
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._registered))
+
+    def __len__(self) -> int:
+        return len(self._registered)
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Where a function comes from."""
+    while hasattr(function, "func"):  # of a partial
+        function = function.func
+    return f"{function.__module__}.{function.__qualname__}"

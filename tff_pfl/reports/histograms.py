@@ -1,0 +1,189 @@
+"""Pictures of how a quantity is distributed over the clients of runs."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_pfl.evaluation import over_clients
+from tff_pfl.names import unknown_name
+from tff_pfl.tables import aligned, decimal
+from tff_pfl.reports import figures
+from tff_pfl.reports.curves import evaluations_of_run, read_clients, values_of_clients
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+
+_BINS = 20
+_MOST_PER_ROW = 4
+# Of `over_clients`, what is marked: name, colour, line style.
+_MARKS = {
+    "worst_5_percent": ("mean of the lowest 5 %", "tab:red", "--"),
+    "mean": ("mean", "black", "-"),
+    "best_5_percent": ("mean of the top 5 %", "tab:green", "-."),
+}
+
+
+class Distribution(NamedTuple):
+    """A quantity of a run's clients.
+
+    Attributes:
+        round_num: The evaluation that it is of.
+        values: float64, one of each client that has examples.
+    """
+
+    round_num: int
+    values: np.ndarray
+
+    def share_below(self, threshold: float) -> float:
+        """The share of clients with less than `threshold`; NaN is not less."""
+        return float(np.mean(self.values < threshold))
+
+
+def read_distribution(
+    run_dir: str | os.PathLike,
+    column: str,
+    *,
+    round_num: int | None = None,
+    exclude_clients: Iterable[int] = (),
+) -> Distribution:
+    """One quantity of a run's clients; those with no examples are left out.
+
+    Args:
+        run_dir: The run's output directory.
+        column: Of `clients/round_*.csv`, as `personalized/local_test/accuracy`.
+        round_num: An evaluated round; by default the last.
+        exclude_clients: Ids of clients that are left out, such as attackers.
+
+    Raises:
+        OutputDirectoryError: If there are no evaluations, or none of this round, or it has no such
+            column.
+    """
+    paths = evaluations_of_run(run_dir)
+    if round_num is None:
+        round_num = max(paths)
+    if round_num not in paths:
+        raise OutputDirectoryError(
+            f"{run_dir} was not evaluated at round {round_num}, but at "
+            f"{', '.join(map(str, paths))}."
+        )
+    path = paths[round_num]
+    clients = read_clients(path)
+    if column not in clients:
+        raise OutputDirectoryError(unknown_name(f"column of {path}", column, clients))
+    return Distribution(round_num, values_of_clients(path, clients, column, exclude_clients))
+
+
+def plot_histograms(
+    runs: Mapping[str, str | os.PathLike],
+    column: str,
+    path: str | os.PathLike,
+    *,
+    round_num: int | None = None,
+    threshold: float | None = None,
+    exclude_clients: Iterable[int] = (),
+) -> str:
+    """Draws a histogram over clients for each run, all with the same bins and axes.
+
+    Args:
+        runs: Output directories by the names to show.
+        column: See `read_distribution`.
+        path: The image file; its ending is the format (.png, .pdf, .svg).
+        round_num: See `read_distribution`.
+        threshold: The share of clients below it is told, if given.
+        exclude_clients: See `read_distribution`.
+
+    Returns:
+        The numbers as a table, a line a run: `table_of_distributions`.
+
+    Raises:
+        OutputDirectoryError: See `read_distribution`.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    exclude_clients = tuple(exclude_clients)
+    distributions = {
+        name: read_distribution(
+            run_dir, column, round_num=round_num, exclude_clients=exclude_clients
+        )
+        for name, run_dir in runs.items()
+    }
+    edges = shared_edges([distribution.values for distribution in distributions.values()])
+    rows = math.ceil(len(runs) / _MOST_PER_ROW)
+    per_row = math.ceil(len(runs) / rows)
+    figure = Figure(figsize=(max(3.2 * per_row, 6.4), 2.5 * rows + 1.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, per_row, sharex=True, sharey=True, squeeze=False).flat
+    for index, (axes, name) in enumerate(zip(panels, runs, strict=False)):
+        _draw(axes, name, distributions[name], edges, threshold)
+        # The last of its column keeps the numbers of the axis, where there is no panel below.
+        axes.tick_params(labelbottom=index + per_row >= len(runs))
+    for axes in panels[len(runs) :]:
+        axes.remove()
+    margin = 0.02 * (edges[-1] - edges[0])  # marks at an end are seen
+    panels[0].set_xlim(edges[0] - margin, edges[-1] + margin)
+    panels[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    figure.supxlabel(column, fontsize=10)
+    figure.supylabel("clients", fontsize=10)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=9
+    )
+    figures.save(figure, path)
+    return table_of_distributions(distributions, threshold)
+
+
+def table_of_distributions(
+    distributions: Mapping[str, Distribution], threshold: float | None = None
+) -> str:
+    """Mean, tails and, with a threshold, the share of clients below it; a line for each name."""
+    rows = [["", "round", "clients", "mean", "lowest 5 %", "top 5 %"]]
+    for name, distribution in distributions.items():
+        statistics = over_clients(distribution.values)
+        rows.append([name, str(distribution.round_num), str(len(distribution.values))])
+        rows[-1] += [
+            decimal(statistics[key]) for key in ("mean", "worst_5_percent", "best_5_percent")
+        ]
+    if threshold is not None:
+        rows[0].append(f"below {threshold:g}")
+        for row, distribution in zip(rows[1:], distributions.values(), strict=True):
+            row.append(f"{100 * distribution.share_below(threshold):.1f} %")
+    return "\n".join(aligned(rows))
+
+
+def shared_edges(values: Iterable[np.ndarray]) -> np.ndarray:
+    """The edges of at most 20 equal bins at round numbers, which hold all that is finite."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = np.concatenate(list(values))
+    values = values[np.isfinite(values)]
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = MaxNLocator(nbins=_BINS, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
+    # A multiple such as 12 * 0.05 is not the number 0.6 that a client may have.
+    edges = np.array([float(f"{edge:.12g}") for edge in edges])
+    edges[[0, -1]] = min(edges[0], low), max(edges[-1], high)
+    return edges
+
+
+def _draw(axes, name, distribution, edges, threshold):
+    """A panel."""
+    values = distribution.values
+    finite = values[np.isfinite(values)]
+    if threshold is not None:
+        least = min(edges[0] - 1.0, threshold)  # out of sight
+        axes.axvspan(
+            least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
+        )
+    axes.hist(finite, edges, color="tab:blue", alpha=0.75, edgecolor="white", linewidth=0.5)
+    statistics = over_clients(values)
+    for key, (label, color, style) in _MARKS.items():
+        axes.axvline(statistics[key], color=color, linestyle=style, linewidth=1.5, label=label)
+    title = f"{name}, round {distribution.round_num}\n{len(values)} clients"
+    if threshold is not None:
+        title += f", {100 * distribution.share_below(threshold):.1f} % below {threshold:g}"
+    if len(finite) < len(values):
+        title += f", {len(values) - len(finite)} not finite"
+    axes.set_title(title, fontsize=9)
