@@ -43,10 +43,10 @@ def test_what_the_example_says_of_its_hyperparameter():
 
     _, fedavg, _ = two_rounds(build_fedavg)
     _, state, _ = two_rounds(names["build_mixed_start"], own_share=0.0)
-    assert_close(state.algorithm, fedavg.algorithm)
+    assert_close(state.algorithm.weights, fedavg.algorithm.weights)
     _, _, alone = two_rounds(build_local)
     process, state, clients = two_rounds(names["build_mixed_start"], own_share=1.0)
     assert_close([c.state for c in clients], [c.state for c in alone])
     personal = process.personalize(state, clients)
     assert_close(personal, [c.state.model for c in clients])
-    assert not np.allclose(personal[0]["head"]["kernel"], state.algorithm["head"]["kernel"])
+    assert not np.allclose(personal[0]["head"]["kernel"], state.algorithm.weights["head"]["kernel"])

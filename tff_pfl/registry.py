@@ -13,6 +13,7 @@ Whoever registers something under a name can use the name wherever one is asked 
 too; `config.imports` names the modules that do.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -51,6 +52,10 @@ class Registry(Mapping[str, Callable[..., Any]]):
             return registered
 
         return decorate
+
+    def variant(self, name: str, of: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
+        """Registers a function with other defaults for some of its keyword arguments."""
+        return self.register(name)(functools.partial(of, **options))
 
     def options(self, name: str) -> dict[str, Any]:
         """The keyword arguments of a registered function that have a default, with it.

@@ -56,7 +56,7 @@ class TestDitto:
     @pytest.mark.parametrize("lambda_", [0.0, 0.7])
     def test_the_global_model_is_fedavg_whatever_lambda(self, fedavg, lambda_):
         state, _ = run(build(build_ditto, lambda_=lambda_))
-        assert_equal(state.algorithm, fedavg[0].algorithm)
+        assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
 
     def test_lambda_pulls_to_the_received_model(self):
         process = build(build_ditto, local_sgd(learning_rate=0.01, epochs=30), lambda_=99.0)
@@ -69,7 +69,7 @@ class TestDitto:
         output = process.next(state, moved)
         for new in output.clients:
             # v - w shrinks by (1 - eta * lambda) = 0.01 at each of over 30 steps.
-            assert_close(new.model, state.algorithm, tolerance=0.02)
+            assert_close(new.model, state.algorithm.weights, tolerance=0.02)
 
     def test_personal_epochs(self, local):
         _, clients = run(build(build_ditto, lambda_=0.0, personal_epochs=0))
@@ -82,7 +82,7 @@ class TestDitto:
         state, clients = run(process, cohorts=((0, 1),))
         models = process.personalize(state, clients)
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
-        assert_equal(models[2], state.algorithm)
+        assert_equal(models[2], state.algorithm.weights)
 
 
 def ones_like(client):
@@ -92,7 +92,7 @@ def ones_like(client):
 class TestFedPer:
     def test_without_personal_layers_it_is_fedavg(self, fedavg):
         state, _ = run(build(build_fedper, personal_layers=()))
-        assert_equal(state.algorithm, fedavg[0].algorithm)
+        assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
 
     def test_with_all_layers_personal_it_is_local(self, local):
         _, clients = run(build(build_fedper, personal_layers=MODEL.layers))
@@ -102,16 +102,16 @@ class TestFedPer:
         cohorts = ((0, 1, 2),)
         fedper, _ = run(build(build_fedper), cohorts=cohorts)
         fedavg, _ = run(build(build_fedavg), cohorts=cohorts)
-        assert_equal(fedper.algorithm["dense1"], fedavg.algorithm["dense1"])
+        assert_equal(fedper.algorithm.weights["dense1"], fedavg.algorithm.weights["dense1"])
 
     def test_heads_differ_and_stay_with_their_clients(self):
         process = build(build_fedper)
         state, clients = run(process)
-        assert list(state.algorithm) == ["dense1"]
+        assert list(state.algorithm.weights) == ["dense1"]
         heads = [leaves(c.state.head) for c in clients]
         assert not np.allclose(heads[0][0], heads[1][0])
         for model, client in zip(process.personalize(state, clients), clients, strict=True):
-            assert_equal(model["dense1"], state.algorithm["dense1"])
+            assert_equal(model["dense1"], state.algorithm.weights["dense1"])
             assert_equal(model["head"], client.state.head["head"])
 
     def test_unknown_layers(self):
@@ -127,7 +127,7 @@ class TestFedAvg:
             state, clients = run(process, cohorts=cohorts)
             models = [leaves(c.state.model) for c in clients]
             expected = [np.average(layer, axis=0, weights=weights) for layer in zip(*models)]  # noqa: B905
-            assert_close(leaves(state.algorithm), expected, tolerance=1e-6)
+            assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
 
     def test_one_client_a_round_is_that_clients_sgd(self):
         state, _ = run(build(build_fedavg), cohorts=((1,),))
@@ -135,14 +135,14 @@ class TestFedAvg:
             round_num=tf.constant(0), client_id=tf.constant(1), seed=client_seed((1, 0), 0, 1)
         )
         trained = local_sgd().train(MODEL, MODEL.init(1), random_examples(9, seed=1), context)
-        assert_close(state.algorithm, trained.weights, tolerance=1e-6)
+        assert_close(state.algorithm.weights, trained.weights, tolerance=1e-6)
 
     def test_with_one_client_in_all_every_algorithm_is_plain_training(self):
         cohorts = ((0,),) * 3
         _, (client,) = run(build(build_local), (7,), cohorts)
         for build_process in (build_fedavg, build_ditto):
             state, _ = run(build(build_process), (7,), cohorts)
-            assert_close(state.algorithm, client.state.model)
+            assert_close(state.algorithm.weights, client.state.model)
         process = build(build_fedper)
         state, clients = run(process, (7,), cohorts)
         assert_close(process.personalize(state, clients)[0], client.state.model)
@@ -154,7 +154,7 @@ class TestFedAvg:
         gradients = [leaves(exact_gradient(MODEL, weights, c.data).gradient) for c in clients]
         mean = [np.average(g, axis=0, weights=SIZES) for g in zip(*gradients)]  # noqa: B905
         expected = [w - 0.3 * g for w, g in zip(leaves(weights), mean, strict=True)]
-        assert_close(leaves(state.algorithm), expected, tolerance=1e-6)
+        assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
 
     def test_identical_clients_with_full_batches_are_local(self):
         def twins(process):
@@ -166,26 +166,26 @@ class TestFedAvg:
         state = fedavg.next(fedavg.initialize(), twins(fedavg)).state
         models = alone.next(alone.initialize(), twins(alone)).clients
         assert_close(models[0].model, models[1].model, tolerance=1e-6)
-        assert_close(state.algorithm, models[0].model, tolerance=1e-6)
+        assert_close(state.algorithm.weights, models[0].model, tolerance=1e-6)
 
     def test_the_server_learning_rate_scales_the_step(self):
         start, cohorts = leaves(MODEL.init(1)), ((0, 1),)
-        full = leaves(run(build(build_fedavg), cohorts=cohorts)[0].algorithm)
+        full = leaves(run(build(build_fedavg), cohorts=cohorts)[0].algorithm.weights)
         half, _ = run(build(build_fedavg, server_learning_rate=0.5), cohorts=cohorts)
         expected = [a + 0.5 * (b - a) for a, b in zip(start, full, strict=True)]
-        assert_close(leaves(half.algorithm), expected, tolerance=1e-6)
+        assert_close(leaves(half.algorithm.weights), expected, tolerance=1e-6)
 
     def test_the_model_that_is_evaluated_as_personal(self):
         process = build(build_fedavg, personalized="global")
         state, clients = run(process, cohorts=((0, 1),))
-        assert_equal(process.personalize(state, clients), [state.algorithm] * 3)
-        assert_equal(process.global_weights(state), state.algorithm)
+        assert_equal(process.personalize(state, clients), [state.algorithm.weights] * 3)
+        assert_equal(process.global_weights(state), state.algorithm.weights)
 
         process = build(build_fedavg, personalized="local")
         state, clients = run(process, cohorts=((0, 1),))
         models = process.personalize(state, clients)
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
-        assert_equal(models[2], state.algorithm)
+        assert_equal(models[2], state.algorithm.weights)
 
     @pytest.mark.parametrize(
         ("options", "message"),

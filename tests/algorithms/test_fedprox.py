@@ -77,7 +77,7 @@ def client_result(i, w, mu=MU, rate=RATE, steps=STEPS):
 def test_rounds_on_quadratics(weighting, weights):
     """Clients are pulled to the model of each round, and not to that of the step before."""
     process = quadratic_process(MU, weighting=weighting, personalized="local")
-    w = vector_of(process.initialize().algorithm).astype(np.float64)
+    w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
     own = [None] * 3
     for cohort, (state, clients) in zip(
         COHORTS, run_rounds(process, quadratic_clients(process), COHORTS), strict=True
@@ -87,7 +87,7 @@ def test_rounds_on_quadratics(weighting, weights):
             # Far from what there would be without a pull, as of a model that moves along.
             assert np.linalg.norm(own[i] - client_result(i, w, mu=0.0)) > 0.05
         w = np.average([own[i] for i in cohort], axis=0, weights=[weights[i] for i in cohort])
-        np.testing.assert_allclose(vector_of(state.algorithm), w, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-6)
         for i in cohort:
             np.testing.assert_allclose(
                 vector_of(clients[i].state.model), own[i], rtol=1e-5, atol=1e-6
@@ -101,8 +101,8 @@ def test_a_large_mu_keeps_the_model():
     for strength in (0.0, mu):
         process = quadratic_process(strength, rate, steps)
         state = process.initialize()
-        before = vector_of(state.algorithm)
-        after = vector_of(process.next(state, quadratic_clients(process)).state.algorithm)
+        before = vector_of(state.algorithm.weights)
+        after = vector_of(process.next(state, quadratic_clients(process)).state.algorithm.weights)
         moved[strength] = np.linalg.norm(after - before)
     pulls = [np.linalg.solve(a + mu * EYE, a @ (c - before)) for a, c in zip(A, C, strict=True)]
     assert moved[mu] < 2 * np.max(np.linalg.norm(pulls, axis=1)) < 0.1

@@ -83,11 +83,11 @@ def test_rounds_are_local_sgd_of_the_head_then_of_the_body(head_epochs, body_epo
             bodies.append(train(model, body, i, t, body_epochs))
         body = average(bodies, [SIZES[i] for i in cohort])
     assert_close([c.state.head for c in clients], heads, tolerance=1e-6)
-    assert_close(state.algorithm, body, tolerance=1e-6)
+    assert_close(state.algorithm.weights, body, tolerance=1e-6)
     if head_epochs == 0:
         assert_equal([c.state.head for c in clients], [initial_head] * 3)
     if body_epochs == 0:
-        assert_equal(state.algorithm, initial_body)
+        assert_equal(state.algorithm.weights, initial_body)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
@@ -95,7 +95,7 @@ def test_without_personal_layers_it_is_fedavg(clip_norm):
     options = {"clip_norm": clip_norm}
     expected, _ = run(process_of(build_fedavg, **options))
     state, _ = run(process_of(personal_layers=(), body_epochs=2, epochs=1, **options))
-    assert_equal(state.algorithm, expected.algorithm)
+    assert_equal(state.algorithm.weights, expected.algorithm.weights)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
@@ -121,7 +121,7 @@ def test_heads_never_leave_their_clients():
         process = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
     assert uploads == [["dense1"]]
     state_type = process.initialize.type_signature.result.member
-    assert tff.structure.name_list(state_type.algorithm) == ["dense1"]
+    assert tff.structure.name_list(state_type.algorithm.weights) == ["dense1"]
     assert tff.structure.name_list(process.client_state_type.head) == ["head"]
     metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
     assert metrics["bytes_down_per_client"] == BODY_BYTES
@@ -135,7 +135,7 @@ def test_clients_that_differ_in_their_heads_alone_upload_different_bodies(head_e
     other_head = PARTS.split(MODEL.init(7))[1]
     other = client._replace(state=client.state._replace(head=other_head))
     start = process.initialize()
-    a, b = (process.next(start, [c]).state.algorithm for c in (client, other))
+    a, b = (process.next(start, [c]).state.algorithm.weights for c in (client, other))
     assert not np.allclose(a["dense1"]["kernel"], b["dense1"]["kernel"], atol=1e-3)
 
 
@@ -146,7 +146,7 @@ def test_every_client_is_evaluated_with_its_head_on_the_current_body():
     assert_equal(clients[2].state.head, PARTS.split(MODEL.init(1))[1])
     for model, client in zip(process.personalize(state, clients), clients, strict=True):
         assert list(model) == ["dense1", "head"]
-        assert_equal(model["dense1"], state.algorithm["dense1"])
+        assert_equal(model["dense1"], state.algorithm.weights["dense1"])
         assert_equal(model["head"], client.state.head["head"])
     assert process.global_weights is None
 
@@ -156,10 +156,10 @@ def test_an_evaluated_head_is_trained_and_the_stored_one_not():
     state, clients = run(process, cohorts=((0,), (1,)))
     expected = run(process_of(), cohorts=((0,), (1,)))
     assert_equal([state, [c.state for c in clients]], [expected[0], [c.state for c in expected[1]]])
-    model = PARTS.personal_model(MODEL, state.algorithm)
+    model = PARTS.personal_model(MODEL, state.algorithm.weights)
     evaluated = process.personalize(state, clients)
     for i, client in enumerate(clients):
-        assert_equal(evaluated[i]["dense1"], state.algorithm["dense1"])
+        assert_equal(evaluated[i]["dense1"], state.algorithm.weights["dense1"])
         trained = train(model, client.state.head, i, 2, epochs=3, exchange=1)
         assert_close(evaluated[i]["head"], trained["head"], tolerance=1e-6)
         assert not np.allclose(evaluated[i]["head"]["bias"], client.state.head["head"]["bias"])
@@ -261,7 +261,7 @@ def test_rounds_on_quadratics_are_those_of_numpy(persist, weighting):
         state, states, metrics = process.next(state, [clients[i] for i in cohort])
         for i, client_state in zip(cohort, states, strict=True):
             clients[i] = clients[i]._replace(state=client_state)
-        assert_close(vector_of(state.algorithm), expected.body)
+        assert_close(vector_of(state.algorithm.weights), expected.body)
         assert_close([vector_of(c.state.head) for c in clients], expected.heads)
         assert_close(metrics["train"]["loss"], body_loss)
         assert_close(metrics["train"]["head_loss"], head_loss)

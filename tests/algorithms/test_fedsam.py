@@ -49,10 +49,10 @@ def test_without_rho_it_is_fedavg():
     options = {"personalized": "local"}
     state, clients = trained(build_fedsam, rho=0.0, **options)
     expected, expected_clients = trained(build_fedavg, **options)
-    assert_equal(state.algorithm, expected.algorithm)
+    assert_equal(state.algorithm.weights, expected.algorithm.weights)
     assert_equal([c.state for c in clients], [c.state for c in expected_clients])
     with_rho, _ = trained(build_fedsam, rho=RHO)
-    assert differ(with_rho.algorithm, expected.algorithm)
+    assert differ(with_rho.algorithm.weights, expected.algorithm.weights)
 
 
 def test_it_is_lwsam_of_equal_scores():
@@ -65,7 +65,7 @@ def test_it_is_lwsam_of_equal_scores():
     lwsam, _ = trained(build_fedavg, lambda received: {"gradient": gradient})
     fedsam, _ = trained(build_fedsam, rho=RHO)
     # Not bit for bit, as TensorFlow may fold the factor of 1 into others.
-    assert_close(fedsam.algorithm, lwsam.algorithm, tolerance=1e-6)
+    assert_close(fedsam.algorithm.weights, lwsam.algorithm.weights, tolerance=1e-6)
 
 
 def build_quadratic(local):
@@ -82,7 +82,7 @@ def run_on_quadratics(local, rounds=1):
     state = first = process.initialize()
     for _ in range(rounds):
         state, _, metrics = process.next(state, clients)
-    return vector_of(first.algorithm), vector_of(state.algorithm), metrics["train"]
+    return vector_of(first.algorithm.weights), vector_of(state.algorithm.weights), metrics["train"]
 
 
 def second_gradient(w, a, c):
@@ -95,8 +95,8 @@ def test_the_length_of_the_perturbation():
     process = build_quadratic(local_sgd(RATE, 1, 1))
     for i, (a, c) in enumerate(zip(A, C, strict=True)):
         client, state = make_client(process, i, quadratic_examples(a, c)), process.initialize()
-        w = vector_of(state.algorithm)
-        change = vector_of(process.next(state, [client]).state.algorithm) - w
+        w = vector_of(state.algorithm.weights)
+        change = vector_of(process.next(state, [client]).state.algorithm.weights) - w
         eps = np.linalg.solve(a, -change / RATE) - (w - c)
         np.testing.assert_allclose(np.linalg.norm(eps), RHO, rtol=1e-4)
         ascent = a @ (w - c)
@@ -145,8 +145,8 @@ def test_a_client_at_its_minimum_stays():
     """Where the gradient is 0, so is the perturbation."""
     process = build_quadratic(local_sgd(RATE, 1, 1))
     state = process.initialize()
-    c = vector_of(state.algorithm)
+    c = vector_of(state.algorithm.weights)
     client = make_client(process, 0, quadratic_examples(np.eye(3), c))
     output = process.next(state, [client])
-    np.testing.assert_array_equal(vector_of(output.state.algorithm), c)
+    np.testing.assert_array_equal(vector_of(output.state.algorithm.weights), c)
     assert output.metrics["train"]["num_nonfinite"] == 0

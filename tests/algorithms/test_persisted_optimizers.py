@@ -120,7 +120,7 @@ def test_rounds_of_fedavg_and_local_by_hand():
             own[i] = heavy_ball(i, *own[i])
         w = np.mean(models, axis=0)
         for state in (averaged, both):
-            assert_close(vector_of(state.algorithm), w)
+            assert_close(vector_of(state.algorithm.weights), w)
         for clients in (alone, both_own):
             for client, (model, _) in zip(clients, own, strict=True):
                 assert_close(vector_of(client.state.model), model)

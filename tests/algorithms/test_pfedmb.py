@@ -85,11 +85,11 @@ class TestEquivalences:
         state, clients = run(process)
         expected, _ = run(build(build_fedavg))
         for name in LAYERS:
-            for kind, branches in state.algorithm[name].items():
-                assert_close(branches, expected.algorithm[name][kind][np.newaxis], 1e-6)
+            for kind, branches in state.algorithm.weights[name].items():
+                assert_close(branches, expected.algorithm.weights[name][kind][np.newaxis], 1e-6)
         np.testing.assert_array_equal(alphas_of(process, clients), np.ones((3, 2, 1)))
-        assert_close(process.global_weights(state), expected.algorithm, 1e-6)
-        assert_close(process.personalize(state, clients), [expected.algorithm] * 3, 1e-6)
+        assert_close(process.global_weights(state), expected.algorithm.weights, 1e-6)
+        assert_close(process.personalize(state, clients), [expected.algorithm.weights] * 3, 1e-6)
 
     def test_with_equal_alpha_both_averages_are_the_same(self):
         alpha = [[0.2, 0.5, 0.3], [0.7, 0.2, 0.1]]
@@ -101,7 +101,7 @@ class TestEquivalences:
                 clients = with_alpha(make_clients(process, SIZES), alphas)
                 state, clients = run(process, clients)
                 assert_close(alphas_of(process, clients), np.array(alphas), 1e-7)
-                ends.append(state.algorithm)
+                ends.append(state.algorithm.weights)
             if same:
                 assert_close(*ends, tolerance=1e-6)
             else:
@@ -116,26 +116,26 @@ class TestEquivalences:
         options = {"num_clusters": BRANCHES, "fixed_clusters": groups, "weighting": "num_examples"}
         ifca = build(build_ifca, num_clients=3, **options)
         expected, members = run(ifca)
-        assert_close(state.algorithm, expected.algorithm.models, 1e-6)
+        assert_close(state.algorithm.weights, expected.algorithm.models, 1e-6)
         models = process.personalize(state, clients)
         assert_close(models, ifca.personalize(expected, members), 1e-6)
         assert differ(models[0], models[1])
-        start = process.initialize().algorithm
+        start = process.initialize().algorithm.weights
         for name in LAYERS:
-            for kind, branches in state.algorithm[name].items():
+            for kind, branches in state.algorithm.weights[name].items():
                 np.testing.assert_array_equal(branches[1], start[name][kind][1])
 
     def test_equal_branches_never_specialise(self):
         """They are FedAvg whose rate is a part of B."""
         process = build()
         start = process.initialize()
-        equal = tf.nest.map_structure(lambda w: np.repeat(w[:1], BRANCHES, 0), start.algorithm)
+        equal = tf.nest.map_structure(lambda w: np.repeat(w[:1], BRANCHES, 0), start.algorithm.weights)
         state, clients = run(process, state=start._replace(algorithm=equal))
         slower = local_sgd(0.5 / BRANCHES, learning_rate_decay=0.9)
         expected, _ = run(build(build_fedavg, local=slower))
         for name in LAYERS:
-            for kind, branches in state.algorithm[name].items():
-                assert_close(branches, np.stack([expected.algorithm[name][kind]] * BRANCHES))
+            for kind, branches in state.algorithm.weights[name].items():
+                assert_close(branches, np.stack([expected.algorithm.weights[name][kind]] * BRANCHES))
         np.testing.assert_allclose(alphas_of(process, clients), 1 / BRANCHES, rtol=1e-5)
         assert np.ptp(alphas_of(process, trained()[1]), axis=-1).min() > 1e-3
 
@@ -143,19 +143,19 @@ class TestEquivalences:
     def test_the_order_of_branches_does_not_matter(self, parametrization):
         process, order = build(parametrization=parametrization), [2, 0, 1]
         state, clients = trained(parametrization=parametrization)
-        permuted = tf.nest.map_structure(lambda w: w[order], state.algorithm)
-        assert differ(permuted, state.algorithm)
+        permuted = tf.nest.map_structure(lambda w: w[order], state.algorithm.weights)
+        assert differ(permuted, state.algorithm.weights)
         reordered = with_alpha(clients, [c.state.coefficients[:, order] for c in clients])
         output = process.next(state, clients)
         other = process.next(state._replace(algorithm=permuted), reordered)
-        expected = tf.nest.map_structure(lambda w: w[order], output.state.algorithm)
-        assert_close(other.state.algorithm, expected)
+        expected = tf.nest.map_structure(lambda w: w[order], output.state.algorithm.weights)
+        assert_close(other.state.algorithm.weights, expected)
         for found, client in zip(other.clients, output.clients, strict=True):
             assert_close(found.coefficients, client.coefficients[:, order])
 
     def test_a_rate_of_0_is_no_epoch(self):
         options = {"parametrization": "projection", "alpha_learning_rate": 0.0}
-        assert_equal(trained(**options)[0].algorithm, run(frozen())[0].algorithm)
+        assert_equal(trained(**options)[0].algorithm.weights, run(frozen())[0].algorithm.weights)
 
 
 class TestMixtures:
@@ -188,7 +188,7 @@ class TestMixtures:
         (row,) = snapshot.values()
         assert np.ptp(row) > 1e-3
         (model,) = process.personalize(state, clients[:1])
-        expected = tf.nest.map_structure(lambda w: np.tensordot(row, w, 1), state.algorithm)
+        expected = tf.nest.map_structure(lambda w: np.tensordot(row, w, 1), state.algorithm.weights)
         assert_close(model, expected)
 
     def test_an_absent_client_keeps_its_own(self):
@@ -204,14 +204,14 @@ class TestMixtures:
     def test_models_are_mixtures_of_the_current_branches(self):
         """Of equal parts, for a client never seen and as the global model."""
         process, (state, clients) = build(), trained()
-        mean = tf.nest.map_structure(lambda w: np.mean(w, axis=0), state.algorithm)
+        mean = tf.nest.map_structure(lambda w: np.mean(w, axis=0), state.algorithm.weights)
         assert_close(process.global_weights(state), mean)
         new = make_client(process, 7, clients[0].data)
         *own, common = process.personalize(state, [*clients, new])
         assert_close(common, mean)
         for model, alpha in zip(own, alphas_of(process, clients), strict=True):
             for name, row in zip(LAYERS, alpha, strict=True):
-                for kind, branches in state.algorithm[name].items():
+                for kind, branches in state.algorithm.weights[name].items():
                     assert_close(model[name][kind], np.tensordot(row, branches, 1))
             assert differ(model, mean)
 
@@ -273,9 +273,9 @@ class TestSecureSums:
     def test_a_round_is_the_same_but_for_quantization(self):
         process, secure = build(), build_secure()
         state, clients = trained()
-        expected = process.next(state, clients).state.algorithm
+        expected = process.next(state, clients).state.algorithm.weights
         state = state._replace(aggregators=secure.initialize().aggregators)
-        assert_close(secure.next(state, clients).state.algorithm, expected)
+        assert_close(secure.next(state, clients).state.algorithm.weights, expected)
 
 
 @pytest.mark.parametrize(

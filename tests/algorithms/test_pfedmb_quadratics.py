@@ -175,14 +175,14 @@ def test_rounds_on_quadratics(variant):
     options = {"layers": NAMED, "init_scale": variant.init_scale}
     start = multi_branch(quadratic_model(*DIMS), BRANCHES, **options).init(2)
     state, clients = process.initialize(), list(quadratic_clients(process))
-    assert_equal(state.algorithm, start)
+    assert_equal(state.algorithm.weights, start)
     expected = rounds(variant, arrays_of(start))
     for cohort, (weights, alphas, losses) in zip(COHORTS, expected, strict=True):
         output = process.next(state, [clients[i] for i in cohort])
         state = output.state
         for i, client_state in zip(cohort, output.clients, strict=True):
             clients[i] = clients[i]._replace(state=client_state)
-        assert_close(arrays_of(state.algorithm), weights)
+        assert_close(arrays_of(state.algorithm.weights), weights)
         found = alphas_of(process, clients)
         assert_close(np.broadcast_to(found, np.shape(alphas)), np.array(alphas))
         models = process.personalize(state, clients)
@@ -195,7 +195,7 @@ def test_rounds_on_quadratics(variant):
 
 
 def test_every_option_matters():
-    start = arrays_of(Variant().process.initialize().algorithm)
+    start = arrays_of(Variant().process.initialize().algorithm.weights)
     base = Variant(momentum=0.7, weight_decay=0.4)
     changes = {
         "parametrization": "projection",
@@ -220,11 +220,11 @@ def test_with_constant_alpha_the_merged_model_descends_at_the_rate_of_its_square
     alpha = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
     rates = RATE * np.repeat([*np.sum(alpha**2, axis=1), 1.0], DIMS)
     state, clients = process.initialize(), list(quadratic_clients(process))
-    w = merged(arrays_of(state.algorithm), alpha)
+    w = merged(arrays_of(state.algorithm.weights), alpha)
     for i, client in enumerate(clients):
         own = client.state._replace(coefficients=np.float32(alpha))
         output = process.next(state, [client._replace(state=own)])
         expected = C[i] + np.linalg.matrix_power(np.eye(DIM) - rates[:, None] * A[i], STEPS) @ (
             w - C[i]
         )
-        assert_close(merged(arrays_of(output.state.algorithm), alpha), expected)
+        assert_close(merged(arrays_of(output.state.algorithm.weights), alpha), expected)

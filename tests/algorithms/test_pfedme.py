@@ -77,7 +77,7 @@ def one_round(process, cohort=(0, 1, 2), state=None):
     state, clients = state or process.initialize(), make_clients(process)
     output = process.next(state, [clients[i] for i in cohort])
     thetas = [vector_of(client.model) for client in output.clients]
-    return vector_of(state.algorithm), vector_of(output.state.algorithm), thetas, output
+    return vector_of(state.algorithm.weights), vector_of(output.state.algorithm.weights), thetas, output
 
 
 def train(w, a, c, weight_decay=0.0):
@@ -101,7 +101,7 @@ def train(w, a, c, weight_decay=0.0):
 def test_rounds_on_quadratics(weighting, counts, weight_decay):
     process = build(weighting=weighting, weight_decay=weight_decay)
     state, clients = process.initialize(), make_clients(process)
-    w, thetas = vector_of(state.algorithm).astype(np.float64), {}
+    w, thetas = vector_of(state.algorithm.weights).astype(np.float64), {}
     for cohort in ((0, 1), (1, 2)):
         output = process.next(state, [clients[i] for i in cohort])
         state = output.state
@@ -109,7 +109,7 @@ def test_rounds_on_quadratics(weighting, counts, weight_decay):
         weights = np.take(counts, cohort)
         mean = np.average([shared for shared, _, _ in results], axis=0, weights=weights)
         w = w + BETA * (mean - w)
-        np.testing.assert_allclose(vector_of(state.algorithm), w, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-6)
         losses = [loss for _, _, loss in results]
         loss = np.average(losses, weights=np.take(SIZES, cohort))  # of all examples
         np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-5)
@@ -159,8 +159,8 @@ def test_a_client_never_seen_has_the_current_global_model():
     clients[0] = clients[0]._replace(state=own)
     models = process.personalize(state, clients)
     np.testing.assert_array_equal(vector_of(models[0]), FAR)
-    assert_equal(models[1:], [state.algorithm] * 2)
-    assert_equal(process.global_weights(state), state.algorithm)
+    assert_equal(models[1:], [state.algorithm.weights] * 2)
+    assert_equal(process.global_weights(state), state.algorithm.weights)
 
 
 def test_an_exact_solution_gives_the_gradient_of_the_envelope():

@@ -125,7 +125,7 @@ def test_rounds_on_quadratics_are_those_of_numpy(options):
     rounds = run_rounds(process, quadratic_clients(process), cohorts)
     for t, (cohort, (state, clients)) in enumerate(zip(cohorts, rounds, strict=True)):
         expected.next(cohort, RATE * DECAY**t)
-        assert_close(vector_of(state.algorithm), expected.body)
+        assert_close(vector_of(state.algorithm.weights), expected.body)
         assert_close([vector_of(c.state.head) for c in clients], expected.heads)
     for i, model in enumerate(process.personalize(state, clients)):
         assert_close(vector_of(model), np.append(expected.body, expected.heads[i]))
@@ -144,7 +144,7 @@ def test_the_scores_do_not_depend_on_the_learning_rate():
     for round_num in (0, 2):
         rate = RATE * DECAY**round_num
         start = process.initialize()._replace(round_num=np.int32(round_num), algorithm=weights)
-        body = vector_of(process.next(start, [client]).state.algorithm)
+        body = vector_of(process.next(start, [client]).state.algorithm.weights)
         stepped = w - rate * np.append(g1, [0, 0])
         g2 = (A[0] @ (stepped - C[0]))[BODY]
         g3 = (stepped[BODY] - body) / rate
@@ -161,7 +161,7 @@ def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
     process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(**local), rho=0.0, **options)
     pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
     for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
-        assert_close(state.algorithm, expected.algorithm, tolerance=1e-6)
+        assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
         assert_close([c.state for c in clients], [c.state for c in theirs], tolerance=1e-6)
 
 
@@ -202,7 +202,7 @@ def test_heads_never_leave_their_clients():
     process, uploads = recorded()
     assert uploads == [["dense1"]]
     state_type = process.initialize.type_signature.result.member
-    assert tff.structure.name_list(state_type.algorithm) == ["dense1"]
+    assert tff.structure.name_list(state_type.algorithm.weights) == ["dense1"]
     assert tff.structure.name_list(process.client_state_type.head) == ["head"]
     metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
     assert metrics["bytes_down_per_client"] == 4 * 85
@@ -212,8 +212,8 @@ def test_heads_never_leave_their_clients():
 def test_without_personal_layers_all_of_the_model_is_the_body():
     process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), personal_layers=(), seed=1)
     ((state, _),) = run_rounds(process, make_clients(process, SIZES), COHORTS[:1])
-    assert list(state.algorithm) == ["dense1", "head"]
-    assert np.any(state.algorithm["head"]["bias"] != 0)
+    assert list(state.algorithm.weights) == ["dense1", "head"]
+    assert np.any(state.algorithm.weights["head"]["bias"] != 0)
 
 
 def test_options_of_fedrep():
@@ -222,9 +222,9 @@ def test_options_of_fedrep():
     )
     ((state, clients),) = run_rounds(process, quadratic_clients(process), [(0,)])
     start = quadratic_model(*DIMS).init(2)
-    assert list(state.algorithm) == ["layer1", "layer2"]
+    assert list(state.algorithm.weights) == ["layer1", "layer2"]
     assert np.array_equal(clients[0].state.head["layer0"]["w"], start["layer0"]["w"])
-    w = np.append(start["layer0"]["w"], vector_of(state.algorithm))
+    w = np.append(start["layer0"]["w"], vector_of(state.algorithm.weights))
     (model,) = process.personalize(state, clients[:1])
     w[:3] -= RATE * DECAY * (A[0] @ (w - C[0]))[:3]
     assert_close(vector_of(model), w)

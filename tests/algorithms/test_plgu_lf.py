@@ -68,7 +68,7 @@ def trained(build_process, local=LOCAL, **options):
 
 
 def final_weights(*args, **options):
-    return trained(*args, **options)[0][-1].algorithm
+    return trained(*args, **options)[0][-1].algorithm.weights
 
 
 def own_models(*args, **options):
@@ -113,7 +113,7 @@ class TestEquivalences:
         (_, state), clients = run(process, make_clients(process, SIZES), [(0, 1, 2)])
         thetas = [leaves(client.state.model) for client in clients]
         expected = [np.average(leaf, axis=0, weights=SIZES) for leaf in zip(*thetas, strict=True)]
-        assert_close(leaves(state.algorithm), expected, tolerance=1e-6)
+        assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
 
     @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
     def test_with_all_layers_personal_theta_is_local(self, options):
@@ -121,7 +121,7 @@ class TestEquivalences:
         states, clients = trained(build_plgu_lf, num_personal_layers=NUM_LAYERS, **options)
         local = build(build_local)
         (_, local_state), own = run(local, make_clients(local, SIZES), COHORTS[:1])
-        received = own[2].state._replace(model=states[1].algorithm)
+        received = own[2].state._replace(model=states[1].algorithm.weights)
         own[2] = own[2]._replace(state=received)
         own = run(local, own, COHORTS[1:], local_state)[1]
         assert_equal([c.state.model for c in clients], [c.state.model for c in own])
@@ -196,10 +196,10 @@ class TestPersonalLayers:
         process, state = frozen(xi_scale=xi_scale)
         clients = [client_away(process, state, i, d) for i, d in enumerate(self.DISTANCES)]
         output = process.next(state, clients)
-        assert_equal(output.state.algorithm, state.algorithm)
+        assert_equal(output.state.algorithm.weights, state.algorithm.weights)
         for client, new, personal in zip(clients, output.clients, self.PERSONAL, strict=True):
             for index, name in enumerate(DEEP.layers):
-                source = client.state.model if index in personal else state.algorithm
+                source = client.state.model if index in personal else state.algorithm.weights
                 assert_equal(new.model[name], source[name])
             assert new.participations == 2
 
@@ -207,7 +207,7 @@ class TestPersonalLayers:
         process, state = frozen(xi_scale=1.0)
         client = client_away(process, state, 1, self.DISTANCES[1], participations=0)
         (new,) = process.next(state, [client]).clients
-        assert_equal(new.model, state.algorithm)
+        assert_equal(new.model, state.algorithm.weights)
         assert new.participations == 1
 
     def test_the_personal_model(self):
@@ -216,8 +216,8 @@ class TestPersonalLayers:
         clients = [client_away(process, state, i, self.DISTANCES[i], 1 - i) for i in range(2)]
         own, common = process.personalize(state, clients)
         assert_equal(own, clients[0].state.model)
-        assert_equal(common, state.algorithm)
-        assert_equal(process.global_weights(state), state.algorithm)
+        assert_equal(common, state.algorithm.weights)
+        assert_equal(process.global_weights(state), state.algorithm.weights)
 
 
 # What follows is computed in NumPy, for clients of a quadratic each.
@@ -339,7 +339,7 @@ def test_rounds_on_quadratics(combination):
     clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
     for cohort, (w, thetas, _) in zip(COHORTS, rounds(combination), strict=True):
         (_, state), clients = run(process, clients, [cohort], state)
-        assert_vector(state.algorithm, w)
+        assert_vector(state.algorithm.weights, w)
         for client, theta in zip(clients, thetas, strict=True):
             if theta is not None:
                 assert_vector(client.state.model, theta)

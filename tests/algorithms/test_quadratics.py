@@ -52,7 +52,7 @@ def test_local_descends_to_its_own_minimiser():
 def test_a_round_of_fedavg():
     state, _ = run(quadratic_process(build_fedavg, DIM), rounds=1)
     expected = np.mean([c + m @ (start() - c) for c, m in zip(C, M, strict=True)], axis=0)
-    np.testing.assert_allclose(vector_of(state.algorithm), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vector_of(state.algorithm.weights), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_fedavg_converges_to_its_fixed_point_which_is_not_the_optimum():
@@ -64,7 +64,7 @@ def test_fedavg_converges_to_its_fixed_point_which_is_not_the_optimum():
     optimum = np.linalg.solve(
         np.sum(A, axis=0), np.sum([a @ c for a, c in zip(A, C, strict=True)], axis=0)
     )
-    np.testing.assert_allclose(vector_of(state.algorithm), fixed_point, atol=1e-5)
+    np.testing.assert_allclose(vector_of(state.algorithm.weights), fixed_point, atol=1e-5)
     assert np.linalg.norm(fixed_point - optimum) > 1e-2
 
 

@@ -45,14 +45,14 @@ def round_of(process, *client_ids):
 def upload_of(client_id):
     """What a client uploads if nobody attacks."""
     process = fedavg(attacked=False)
-    after = round_of(process, client_id).state.algorithm
-    return trees.subtract(after, process.initialize().algorithm)
+    after = round_of(process, client_id).state.algorithm.weights
+    return trees.subtract(after, process.initialize().algorithm.weights)
 
 
 @pytest.mark.parametrize(("attacker", "factor"), [(1, 0.0), (2, -1.0), (3, 1e6)])
 def test_the_attackers_upload_is_multiplied(attacker, factor):
     output = round_of(fedavg(), 0, attacker, 5)
-    change = trees.subtract(output.state.algorithm, fedavg().initialize().algorithm)
+    change = trees.subtract(output.state.algorithm.weights, fedavg().initialize().algorithm.weights)
     total = trees.add(upload_of(0), upload_of(5))
     total = trees.add(total, trees.scale(upload_of(attacker), factor))
     shrink = 1 / max(1.0, factor)
@@ -65,7 +65,7 @@ def test_the_attackers_upload_is_multiplied(attacker, factor):
 def test_an_upload_of_no_numbers_leaves_the_client_out():
     output = round_of(fedavg(), 0, 4, 5)
     without = round_of(fedavg(attacked=False), 0, 5)
-    assert_close(output.state.algorithm, without.state.algorithm, 1e-6)
+    assert_close(output.state.algorithm.weights, without.state.algorithm.weights, 1e-6)
     assert output.metrics["train"]["num_nonfinite"] == 1
     assert output.metrics["train"]["num_clients"] == 2
     assert [int(client.participations) for client in output.clients] == [1, 0, 1]
@@ -80,7 +80,7 @@ def test_others_are_not_affected():
 
 def server_after(process, *values):
     cohort = clients(process, *map(examples, values))
-    return process.next(process.initialize(), cohort).state.algorithm
+    return process.next(process.initialize(), cohort).state.algorithm.weights
 
 
 def test_nothing_is_changed_outside():

@@ -55,7 +55,7 @@ def test_both_models_of_every_client(dataset, clients_per_call):
         test = dataset.examples(client_id, "test")
         for name, weights in (
             ("personalized", personal[client_id]),
-            ("global", state.algorithm),
+            ("global", state.algorithm.weights),
         ):
             loss, accuracy = expected(weights, test)
             assert columns[f"{name}/local_test/loss"][client_id] == pytest.approx(loss, rel=1e-5)
@@ -69,7 +69,7 @@ def test_another_split_is_in_the_name(dataset):
     columns = evaluate_federation(
         build_evaluation(process, MODEL), state, source, dataset, split="train"
     )
-    loss, _ = expected(state.algorithm, dataset.examples(1, "train"))
+    loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
     assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
 

@@ -154,7 +154,7 @@ def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset, bui
     columns = pooled(trained(build), dataset, synthetic=(0.5, 0.2), seed=4)
     models = {"personalized": process.personalize(state, source.select_clients(range(NUM_CLIENTS)))}
     if build is build_ditto:
-        models["global"] = [state.algorithm] * NUM_CLIENTS
+        models["global"] = [state.algorithm.weights] * NUM_CLIENTS
     pools = {"generalization_test": 1.0, "synthetic50_test": 0.5, "synthetic20_test": 0.2}
     assert list(columns) == [
         f"{what}/{pool}/{metric}"

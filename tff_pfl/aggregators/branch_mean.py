@@ -40,7 +40,12 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         (<value=F.state,share=G.state>@SERVER, {<value=T,share=V>}@CLIENTS, {float32}@CLIENTS
          -> <state=<value=F.state,share=G.state>@SERVER, result=T@SERVER,
              measurements=<value=F.measurements,share=G.measurements>@SERVER>)
+
+    Attributes:
+        reason: Why another aggregator cannot take its place.
     """
+
+    reason = "clients weigh differently in each branch"
 
     def __init__(
         self,

@@ -4,7 +4,9 @@ import collections
 
 import tensorflow_federated as tff
 
-_Factory = tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
+Aggregator = (
+    tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
+)
 
 
 class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -18,9 +20,14 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
              measurements=<a=F.measurements,b=G.measurements>@SERVER>)
 
     All weighted aggregators receive the same weight.
+
+    Attributes:
+        reason: Why another aggregator cannot take its place.
     """
 
-    def __init__(self, **factories: _Factory):
+    reason = "its server needs some of every upload by itself"
+
+    def __init__(self, **factories: Aggregator):
         """Creates the factory.
 
         Args:

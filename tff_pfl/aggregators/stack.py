@@ -44,7 +44,12 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
 
     The stock runtime copies all uploads so far for each client that it adds; the graph runtime
     copies each once.
+
+    Attributes:
+        reason: Why another aggregator cannot take its place.
     """
+
+    reason = "its server needs every upload by itself"
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.

@@ -16,24 +16,15 @@ part.
 lambda = 0: `v_i` is Local, `w` is FedAvg. The global model never depends on lambda.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.server import mean_update
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    aggregation_weight,
-    compose_personalized_process,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
 
 class OwnModel(NamedTuple):
@@ -45,36 +36,33 @@ class OwnModel(NamedTuple):
         optimizers: What persists of the optimizers of `w_i` and of `v_i`.
     """
 
-    model: Any
-    participations: Any
-    optimizers: Any
+    model: Weights
+    participations: tf.Tensor
+    optimizers: tuple
 
 
+@ALGORITHMS.register("ditto")
+@extends(averaging)
 @takes(lambda_=at_least(0), personal_epochs=whole(0))
-def build_ditto(
+def ditto(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     lambda_: float = 0.1,
     personal_epochs: int | None = None,
-    weighting: str = "num_examples",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds Ditto.
+    **options,
+) -> Algorithm:
+    """Ditto.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training of both models.
         lambda_: Pull of the personal model towards the global one; the paper uses 0.1, 1 and 2.
         personal_epochs: Passes of the personal model; default those of `local`.
-        weighting: "num_examples", or "uniform" as in the authors' code.
-        seed: Of the initial weights and of the order of batches.
+        **options: Those of `averaging`; the authors' code weighs clients uniformly.
     """
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(weights, tf.constant(0), (local.optimizer_state(weights),) * 2)
 
@@ -92,27 +80,18 @@ def build_ditto(
         )
         metrics = dict(trained.totals)
         metrics.update((f"personal_{name}", mean) for name, mean in personal.totals.items())
+        optimizers = (trained.optimizer_state, personal.optimizer_state)
         return ClientOutput(
-            state=OwnModel(
-                personal.weights,
-                state.participations + 1,
-                (trained.optimizer_state, personal.optimizer_state),
-            ),
+            state=OwnModel(personal.weights, state.participations + 1, optimizers),
             upload=trees.subtract(trained.weights, weights),
-            weight=aggregation_weight(examples, weighting),
             metrics=metrics,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: model.init(seed),
-        client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()
-            )
-        ],
-        personalize=Personalization(client_work=last_own_model, distribute=lambda weights: weights),
+    return averaging(
+        model.init,
+        client_work,
+        last_own_model,
+        client_init,
         global_weights=lambda weights: weights,
-        examples_type=examples_type,
-        seed=seed,
+        **options,
     )

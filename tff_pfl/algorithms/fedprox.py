@@ -10,35 +10,29 @@ so are its options.
 mu = 0: FedAvg.
 """
 
-import tensorflow_federated as tff
-
-from tff_pfl.algorithms.extension import extends
-from tff_pfl.algorithms.fedavg import build_fedavg
+from tff_pfl.algorithms.fedavg import fedavg
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Algorithm, extends
 
 
-@extends(build_fedavg)
+@ALGORITHMS.register("fedprox")
+@extends(fedavg)
 @takes(mu=at_least(0))
-def build_fedprox(
-    model: Model, examples_type: tff.types.Type, local: LocalSGD, *, mu: float = 0.01, **options
-) -> PersonalizedProcess:
-    """Builds FedProx.
+def fedprox(model: Model, local: LocalSGD, *, mu: float = 0.01, **options) -> Algorithm:
+    """FedProx.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training; its learning rate times `mu` should be below 1.
         mu: Pull towards the model received; the usual grid is 0.001, 0.01, 0.1, 1, and FedPG's
             comparison has 0.5.
         **options: Those of FedAvg.
     """
-    return build_fedavg(
-        model,
-        examples_type,
-        local,
-        lambda received: {"reg": lambda w: trees.scale(trees.subtract(w, received), mu)},
-        **options,
-    )
+
+    def objective(received):
+        return {"reg": lambda w: trees.scale(trees.subtract(w, received), mu)}
+
+    return fedavg(model, local, objective, **options)

@@ -19,21 +19,11 @@ No personal layer: FedAvg. All layers personal: Local, of head_epochs.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import tensorflow_federated as tff
-
-from tff_pfl.local import LocalSGD, trees
-from tff_pfl.models import Model, partition
+from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.local import ClientContext, LocalSGD, trees
+from tff_pfl.models import Model, Weights, partition
 from tff_pfl.ranges import takes, whole
-from tff_pfl.server import mean_update
-from tff_pfl.templates import (
-    ClientContext,
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    aggregation_weight,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
 
 class OwnHead(NamedTuple):
@@ -44,14 +34,15 @@ class OwnHead(NamedTuple):
         optimizers: What persists of the optimizers of head and body.
     """
 
-    head: Any
-    optimizers: Any
+    head: Weights
+    optimizers: tuple
 
 
+@ALGORITHMS.register("fedrep")
+@extends(averaging)
 @takes(head_epochs=whole(0), body_epochs=whole(0), evaluation_head_epochs=whole(0))
-def build_fedrep(
+def fedrep(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     body_training: Callable[[Model, ClientContext], Mapping[str, Any]] | None = None,
     *,
@@ -59,14 +50,12 @@ def build_fedrep(
     head_epochs: int | None = None,
     body_epochs: int | None = None,
     evaluation_head_epochs: int = 0,
-    weighting: str = "num_examples",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds FedRep.
+    **options,
+) -> Algorithm:
+    """FedRep.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training of head and body.
         body_training: `(model of the body, context) -> keyword arguments of LocalSGD.train`: how
             clients train the body, in place of body_epochs; for algorithms that are FedRep but for
@@ -77,17 +66,12 @@ def build_fedrep(
         body_epochs: Passes for the body; default those of `local`.
         evaluation_head_epochs: Passes for the head before an evaluation, after which it is as it
             was; the authors' code has 10 after the last round.
-        weighting: "num_examples" or "uniform".
-        seed: Of the initial weights and of the order of batches.
+        **options: Those of `averaging`.
     """
     parts = partition(model, personal=personal_layers)
 
-    def initial_parts():
-        return parts.split(model.init(seed))
-
-    def client_init(client_id):
-        del client_id
-        body, head = initial_parts()
+    def client_init(client_id, seed):
+        body, head = parts.split(model.init(seed))
         return OwnHead(head, (local.optimizer_state(head), local.optimizer_state(body)))
 
     def train_head(body, head, examples, context, epochs, optimizer_state):
@@ -121,7 +105,6 @@ def build_fedrep(
         return ClientOutput(
             state=OwnHead(head.weights, (head.optimizer_state, trained.optimizer_state)),
             upload=trees.subtract(trained.weights, body),
-            weight=aggregation_weight(examples, weighting),
             metrics=metrics,
         )
 
@@ -129,13 +112,10 @@ def build_fedrep(
         head = train_head(body, state.head, examples, context, evaluation_head_epochs, ())
         return parts.merge(body, head.weights)
 
-    return compose_personalized_process(
-        server_init=lambda: initial_parts()[0],
-        client_init=client_init,
-        exchanges=[
-            Exchange(distribute=lambda body: body, client_work=client_work, finalize=mean_update())
-        ],
-        personalize=Personalization(distribute=lambda body: body, client_work=personalize),
-        examples_type=examples_type,
-        seed=seed,
+    return averaging(
+        lambda seed: parts.split(model.init(seed))[0],
+        client_work,
+        personalize,
+        client_init,
+        **options,
     )

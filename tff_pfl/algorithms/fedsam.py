@@ -12,32 +12,26 @@ its options.
 rho = 0: FedAvg.
 """
 
-import tensorflow_federated as tff
-
-from tff_pfl.algorithms.extension import extends
-from tff_pfl.algorithms.fedavg import build_fedavg
+from tff_pfl.algorithms.fedavg import fedavg
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD
 from tff_pfl.local.sharpness import sharpness_aware_gradient
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Algorithm, extends
 
 
-@extends(build_fedavg)
+@ALGORITHMS.register("fedsam")
+@extends(fedavg)
 @takes(rho=at_least(0))
-def build_fedsam(
-    model: Model, examples_type: tff.types.Type, local: LocalSGD, *, rho: float = 0.05, **options
-) -> PersonalizedProcess:
-    """Builds FedSAM.
+def fedsam(model: Model, local: LocalSGD, *, rho: float = 0.05, **options) -> Algorithm:
+    """FedSAM.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training.
         rho: Radius of the perturbation; 0.05 in PLGU's comparison, 0.1 in Caldarola et al.
         **options: Those of FedAvg.
     """
     gradient = sharpness_aware_gradient(model, rho)
-    return build_fedavg(
-        model, examples_type, local, lambda received: {"gradient": gradient}, **options
-    )
+    return fedavg(model, local, lambda received: {"gradient": gradient}, **options)

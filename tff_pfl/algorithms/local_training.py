@@ -9,19 +9,12 @@ as in the papers' comparisons, so that it gets as many epochs as under any other
 clients take part in every round for `T * E` epochs each.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import tensorflow_federated as tff
-
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD
-from tff_pfl.models import Model
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    compose_personalized_process,
-)
+from tff_pfl.models import Model, Weights
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, no_server_state
 
 
 class OwnModel(NamedTuple):
@@ -32,29 +25,24 @@ class OwnModel(NamedTuple):
         optimizer: What persists of the client's optimizer.
     """
 
-    model: Any
-    optimizer: Any
+    model: Weights
+    optimizer: tuple
 
 
-def build_local(
-    model: Model, examples_type: tff.types.Type, local: LocalSGD, *, seed: int = 0
-) -> PersonalizedProcess:
-    """Builds local training.
+@ALGORITHMS.register("local")
+def local_training(model: Model, local: LocalSGD) -> Algorithm:
+    """Local training.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training.
-        seed: Of the initial weights and of the order of batches.
     """
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(weights, local.optimizer_state(weights))
 
     def client_work(message, state, examples, context):
-        del message
         trained = local.train(
             model, state.model, examples, context, optimizer_state=state.optimizer
         )
@@ -62,11 +50,9 @@ def build_local(
             state=OwnModel(trained.weights, trained.optimizer_state), metrics=trained.totals
         )
 
-    return compose_personalized_process(
-        server_init=lambda: (),
+    return Algorithm(
+        server_init=no_server_state,
         client_init=client_init,
         exchanges=[Exchange(client_work=client_work)],
         personalize=Personalization(client_work=lambda message, state, examples, ctx: state.model),
-        examples_type=examples_type,
-        seed=seed,
     )

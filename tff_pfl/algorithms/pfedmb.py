@@ -32,22 +32,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.aggregators import BranchMeanFactory, Shares
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, project_to_simplex, trees
 from tff_pfl.models import Model, multi_branch
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, ranges_of, takes, whole
-from tff_pfl.server import mean_update
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    aggregation_weight,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
 
 class OwnMixture(NamedTuple):
@@ -85,10 +77,11 @@ _PARAMETRIZATIONS = {
 }
 
 
+@ALGORITHMS.register("pfedmb")
+@extends(averaging, without=["aggregator"])
 @takes(alpha_learning_rate=at_least(0), alpha_epochs=whole(0), **ranges_of(multi_branch))
-def build_pfedmb(
+def pfedmb(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     branches: int = 5,
@@ -99,16 +92,14 @@ def build_pfedmb(
     alpha_learning_rate: float | None = None,
     alpha_epochs: int | None = None,
     init_scale: float = 1.0,
-    weighting: str = "num_examples",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds pFedMB.
+    **options,
+) -> Algorithm:
+    """pFedMB.
 
     A client's snapshot is its `alpha`, a row for each branched layer.
 
     Args:
         model: The model of one branch.
-        examples_type: TFF type of a client's examples.
         local: The local training of alpha, without its weight decay, and of the branches.
         branches: `B`; the paper has 5 in its study and tunes it up to 10.
         branched_layers: Names of the layers that have branches; default all linear ones.
@@ -118,8 +109,7 @@ def build_pfedmb(
         alpha_learning_rate: Of alpha (or of its logits); default that of `local`.
         alpha_epochs: Passes over the examples for alpha; default those of `local`.
         init_scale: Factor of the initial branches; `sqrt(B)` keeps the scale of their mean.
-        weighting: Whether `n_i` is "num_examples", or 1: "uniform".
-        seed: Of the initial weights and of the order of batches.
+        **options: Those of `averaging`, but for the aggregator.
     """
     check_names("parametrization", [parametrization], _PARAMETRIZATIONS)
     initial, alpha_of, project = _PARAMETRIZATIONS[parametrization]
@@ -128,8 +118,7 @@ def build_pfedmb(
     # Weight decay is of weights: of logits, it would pull towards equal parts.
     alpha_local = dataclasses.replace(local, weight_decay=0.0)
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         coefficients = initial(shape)
         optimized = (coefficients, branched.init(seed))
         return OwnMixture(coefficients, tuple(map(local.optimizer_state, optimized)))
@@ -160,7 +149,6 @@ def build_pfedmb(
         return ClientOutput(
             state=OwnMixture(mixture.weights, (mixture.optimizer_state, trained.optimizer_state)),
             upload=Shares(change, shares(change, alpha)) if alpha_weighted else change,
-            weight=aggregation_weight(examples, weighting),
             metrics=metrics,
         )
 
@@ -168,30 +156,21 @@ def build_pfedmb(
         rows = branched.rows(alpha)
         return collections.OrderedDict((layer, rows.get(layer, 1.0)) for layer in weights)
 
+    def own_model(weights, state, examples, context):
+        return branched.mix(weights, alpha_of(state.coefficients))
+
     def client_snapshot(state):
         alpha = alpha_of(state.coefficients)
         rows = {"all layers": alpha[0]} if shared_alpha else branched.rows(alpha)
         return collections.OrderedDict((f"alpha/{layer}", row) for layer, row in rows.items())
 
-    return compose_personalized_process(
-        server_init=lambda: branched.init(seed),
-        client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=lambda weights: weights,
-                client_work=client_work,
-                aggregator=BranchMeanFactory() if alpha_weighted else tff.aggregators.MeanFactory(),
-                finalize=mean_update(),
-            )
-        ],
-        personalize=Personalization(
-            distribute=lambda weights: weights,
-            client_work=lambda weights, state, examples, context: branched.mix(
-                weights, alpha_of(state.coefficients)
-            ),
-        ),
+    return averaging(
+        branched.init,
+        client_work,
+        own_model,
+        client_init,
         global_weights=lambda weights: branched.mix(weights, branched.uniform()),
         client_snapshot=client_snapshot,
-        examples_type=examples_type,
-        seed=seed,
+        aggregator=BranchMeanFactory() if alpha_weighted else None,
+        **options,
     )

@@ -28,19 +28,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.server import mean_update
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    aggregation_weight,
-    compose_personalized_process,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
 
 class OwnModel(NamedTuple):
@@ -57,6 +49,8 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@ALGORITHMS.register("pfedme")
+@extends(averaging)
 @takes(
     lambda_=at_least(0),
     beta=at_least(0),
@@ -64,9 +58,8 @@ class OwnModel(NamedTuple):
     personal_steps=whole(1),
     personal_weight_decay=at_least(0),
 )
-def build_pfedme(
+def pfedme(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     lambda_: float = 15.0,
@@ -74,22 +67,21 @@ def build_pfedme(
     personal_learning_rate: float = 0.01,
     personal_steps: int = 5,
     personal_weight_decay: float = 0.001,
-    weighting: str = "num_examples",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds pFedMe.
+    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+    **options,
+) -> Algorithm:
+    """pFedMe.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training of `w_i`. Its learning rate times `lambda_` should be below 1.
         lambda_: Pull between `theta` and `w_i`; the paper has 15.
-        beta: Length of the server's step; 1 is averaging.
+        beta: Length of the server's step, where that has no optimizer; 1 is averaging.
         personal_learning_rate: `eta_p`, in all rounds. Times `lambda_` it should be below 1.
         personal_steps: `K`, the steps of `theta` on each batch.
         personal_weight_decay: `mu`; 0.001 in the authors' code, not in the paper.
-        weighting: "num_examples" or "uniform".
-        seed: Of the initial weights and of the order of batches.
+        server_optimizer: See `averaging`.
+        **options: Those of `averaging`.
 
     Raises:
         ValueError: For values out of range, and for a learning rate that times `lambda_` is 2 or
@@ -106,8 +98,12 @@ def build_pfedme(
                 "It should be below 1."
             )
 
-    def client_init(client_id):
-        del client_id
+    if beta != 1:
+        if server_optimizer is not None:
+            raise ValueError(f"With a server optimizer beta must be 1, got {beta}.")
+        server_optimizer = tff.learning.optimizers.build_sgdm(beta)
+
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(weights, tf.constant(0), local.optimizer_state(weights))
 
@@ -136,22 +132,15 @@ def build_pfedme(
         return ClientOutput(
             state=OwnModel(trained.carry, state.participations + 1, trained.optimizer_state),
             upload=trees.subtract(trained.weights, weights),
-            weight=aggregation_weight(examples, weighting),
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: model.init(seed),
-        client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=lambda weights: weights,
-                client_work=client_work,
-                finalize=mean_update(beta),
-            )
-        ],
-        personalize=Personalization(distribute=lambda weights: weights, client_work=last_own_model),
+    return averaging(
+        model.init,
+        client_work,
+        last_own_model,
+        client_init,
         global_weights=lambda weights: weights,
-        examples_type=examples_type,
-        seed=seed,
+        server_optimizer=server_optimizer,
+        **options,
     )

@@ -23,26 +23,24 @@ A step of the local training goes along `g1 + g3`: by plain SGD, that is both of
 rho = 0: FedRep, whose body does two steps on each batch.
 """
 
-import tensorflow_federated as tff
-
-from tff_pfl.algorithms.extension import extends
-from tff_pfl.algorithms.fedrep import build_fedrep
+from tff_pfl.algorithms.fedrep import fedrep
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, sharpness, trees
 from tff_pfl.models import Model, partition
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Algorithm, extends
 
 
-@extends(build_fedrep, without=["body_epochs"])
+@ALGORITHMS.register("plgu_grep")
+@extends(fedrep, without=["body_epochs"])
 @takes(
     rho=at_least(0),
     body_steps=whole(0),
     xi_scale=at_least(0),
     norm_order=above_or_infinite(1),
 )
-def build_plgu_grep(
+def plgu_grep(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     rho: float = 0.05,
@@ -51,12 +49,11 @@ def build_plgu_grep(
     norm_order: float = 2.0,
     weighting: str = "uniform",
     **options,
-) -> PersonalizedProcess:
-    """Builds PLGU-GRep.
+) -> Algorithm:
+    """PLGU-GRep.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training of head and body.
         rho: Radius of the perturbation; 0.05 in the paper.
         body_steps: Mini-batches for the body in a round; 1 in the paper, `None` for as many as
@@ -85,4 +82,4 @@ def build_plgu_grep(
 
         return {"gradient": gradient, "steps": body_steps}
 
-    return build_fedrep(model, examples_type, local, body_training, weighting=weighting, **options)
+    return fedrep(model, local, body_training, weighting=weighting, **options)

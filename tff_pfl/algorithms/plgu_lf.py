@@ -34,22 +34,13 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, sharpness, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
-from tff_pfl.server import mean_update
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    aggregation_weight,
-    compose_personalized_process,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
 
 class OwnModel(NamedTuple):
@@ -66,15 +57,16 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@ALGORITHMS.register("plgu_lf")
+@extends(averaging)
 @takes(
     rho=at_least(0),
     num_personal_layers=whole(0),
     xi_scale=at_least(0),
     norm_order=above_or_infinite(1),
 )
-def build_plgu_lf(
+def plgu_lf(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     rho: float = 0.05,
@@ -86,13 +78,12 @@ def build_plgu_lf(
     eps_from: str = "personal",
     perturb_layers: str = "all",
     weighting: str = "uniform",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds PLGU-LF.
+    **options,
+) -> Algorithm:
+    """PLGU-LF.
 
     Args:
         model: The model, of weights `W` and `L` layers; normalisation layers count.
-        examples_type: TFF type of a client's examples.
         local: The local training of both models; the paper has 5 epochs and batches of 50.
         rho: Radius of the perturbation; 0.05 in the paper.
         num_personal_layers: `D`; 5 of about 23 layers in the paper, 1 or 2 for small networks.
@@ -104,7 +95,7 @@ def build_plgu_lf(
             (`w_i`), which costs a third gradient.
         perturb_layers: "all", or "universal": not those of Per.
         weighting: "uniform" as in the paper, or "num_examples".
-        seed: Of the initial weights and of the order of batches.
+        **options: Those of `averaging`.
     """
     check_names("scores", [scores], ("distance", "equal"))
     check_names("perturb_at", [perturb_at], ("global", "personal"))
@@ -120,8 +111,7 @@ def build_plgu_lf(
     # Clips the two models' gradients together, which `lwsam_gradient` does one by one.
     unclipped = dataclasses.replace(local, clip_norm=None)
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(weights, tf.constant(0), local.optimizer_state((weights, weights)))
 
@@ -161,20 +151,15 @@ def build_plgu_lf(
         return ClientOutput(
             state=OwnModel(theta, state.participations + 1, trained.optimizer_state),
             upload=trees.subtract(shared, weights),
-            weight=aggregation_weight(examples, weighting),
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: model.init(seed),
-        client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=lambda weights: weights, client_work=client_work, finalize=mean_update()
-            )
-        ],
-        personalize=Personalization(distribute=lambda weights: weights, client_work=last_own_model),
+    return averaging(
+        model.init,
+        client_work,
+        last_own_model,
+        client_init,
         global_weights=lambda weights: weights,
-        examples_type=examples_type,
-        seed=seed,
+        weighting=weighting,
+        **options,
     )

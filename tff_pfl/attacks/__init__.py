@@ -1,5 +1,5 @@
 """Clients that send what they should not."""
 
-from tff_pfl.attacks.uploads import scaled_uploads
+from tff_pfl.attacks.uploads import ATTACKS, scaled_uploads
 
-__all__ = ["scaled_uploads"]
+__all__ = ["ATTACKS", "scaled_uploads"]

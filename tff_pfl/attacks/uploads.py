@@ -1,26 +1,36 @@
 """Attackers that send a multiple of what they found."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tff_pfl.ranges import ANY_NUMBER, each, takes, whole
-from tff_pfl.templates import Exchange
+from tff_pfl.registry import Registry
+from tff_pfl.templates import Algorithm, Exchange
+
+ATTACKS = Registry("attack")
 
 
+@ATTACKS.register("scaled_uploads")
 @takes(client_ids=each(whole(0)), factor=ANY_NUMBER)
 def scaled_uploads(
-    client_ids: Sequence[int], factor: float, *, exchange_name: str = "train"
-) -> Callable[[Exchange], Exchange]:
-    """A change of an algorithm's exchanges, by which some clients scale what they upload.
+    algorithm: Algorithm,
+    *,
+    client_ids: Sequence[int] = (),
+    factor: float = -1.0,
+    exchange_name: str = "train",
+) -> Algorithm:
+    """The algorithm with some clients that scale what they upload.
 
     Vectors and tensors of floats are multiplied; scalars, such as a loss, are sent as they are.
 
-        with exchanges_changed_by(scaled_uploads([3, 7], factor=-1.0)):
-            process = build_fedpg(model, examples_type, local)
+        process = compose(
+            scaled_uploads(fedpg(model, local), client_ids=[3, 7], factor=-1.0), examples_type
+        )
 
     Args:
+        algorithm: Any algorithm.
         client_ids: The attackers.
         factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for nothing, NaN for no
             number.
@@ -46,4 +56,4 @@ def scaled_uploads(
 
         return dataclasses.replace(exchange, client_work=client_work)
 
-    return change
+    return algorithm.with_exchanges(change)

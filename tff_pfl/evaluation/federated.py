@@ -12,6 +12,8 @@ from tff_pfl.local import evaluate
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
+BATCH_SIZE = 200  # examples of a forward pass
+
 
 class EvaluatedClient(NamedTuple):
     """A client to evaluate.
@@ -27,7 +29,7 @@ class EvaluatedClient(NamedTuple):
 
 
 def build_evaluation(
-    process: PersonalizedProcess, model: Model, *, batch_size: int = 200
+    process: PersonalizedProcess, model: Model, *, batch_size: int = BATCH_SIZE
 ) -> tff.Computation:
     """Builds the evaluation of a cohort.
 
@@ -74,6 +76,7 @@ def evaluate_federation(
     dataset: FederatedDataset,
     *,
     split: str = "test",
+    pool: str = "local",
     clients_per_call: int = 25,
 ) -> dict[str, np.ndarray]:
     """Evaluates every client, participants or not, a few at a time.
@@ -84,6 +87,7 @@ def evaluate_federation(
         source: Of the clients' states and training examples.
         dataset: Of the examples they are evaluated on.
         split: What they are evaluated on: "test" or "validation".
+        pool: Whose examples these are, in the names of columns.
         clients_per_call: Bounds the memory.
 
     Returns:
@@ -106,5 +110,5 @@ def evaluate_federation(
             count = np.array([mean.count for mean in means], np.float64)
             quotient = np.full(len(rows), np.nan)
             np.divide(total, count, out=quotient, where=count > 0)
-            columns[f"{model_name}/local_{split}/{metric}"] = quotient
+            columns[f"{model_name}/{pool}_{split}/{metric}"] = quotient
     return columns

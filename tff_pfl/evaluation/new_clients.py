@@ -1,17 +1,26 @@
 """Clients that took no part in training, and fine-tune the global model: section 5.4 of PGFed."""
 
-from typing import Any
+import collections
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
-from tff_pfl.evaluation.fine_tuning import fine_tuned
-from tff_pfl.local import LocalSGD
+from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
+from tff_pfl.evaluation.fine_tuning import fine_tuning
+from tff_pfl.local import ClientContext, LocalSGD, evaluate
+from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Client, PersonalizedProcess
+
+
+class _Received(NamedTuple):
+    """What new clients receive: the global model `weights`, `W`, and `round_num`, int32."""
+
+    weights: Any
+    round_num: Any
 
 
 class NewClientsEvaluation:
@@ -51,21 +60,22 @@ class NewClientsEvaluation:
         if process.global_weights is None:
             raise ValueError("new clients fine-tune the global model, and this algorithm has none.")
         self._global_weights = process.global_weights
-        # A client that never took part has what FedAvg's clients have: the global model.
-        fedavg = build_fedavg(model, process.client_type.data, local, seed=seed)
-        self._fine_tuning = fine_tuned(fedavg, model, local, epochs=epochs, seed=seed)
-        self._evaluation = build_evaluation(self._fine_tuning, model)
+        client_type = tff.types.StructWithPythonType(
+            [
+                ("client_id", tff.types.TensorType(np.int32)),
+                ("state", tff.types.to_type(())),
+                ("data", process.client_type.data),
+            ],
+            Client,
+        )
+        tune = fine_tuning(model, local, epochs)
+        self._evaluation = _build_evaluation(model, tune, client_type, seed)
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
         self._clients_per_call = clients_per_call
-        store = ClientStateStore(
-            lambda client_id: self._fine_tuning.initialize_client(np.int32(client_id)),
-            self._fine_tuning.client_state_type,
-        )
-        self._source = CohortDataSource(
-            dataset, store, self._fine_tuning.client_type, seed=seed, capacity=capacity
-        )
+        store = ClientStateStore(lambda client_id: (), client_type.state)
+        self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
 
     def __call__(self, server_state: Any) -> dict[str, np.ndarray]:
         """A row for each new client; see `evaluate_federation`.
@@ -76,21 +86,47 @@ class NewClientsEvaluation:
         Returns:
             Columns such as `fine_tuned/new_clients_test/accuracy`, and likewise `global`.
         """
-        state = self._fine_tuning.initialize()._replace(
-            round_num=server_state.round_num, algorithm=self._global_weights(server_state)
-        )
+        received = _Received(self._global_weights(server_state), server_state.round_num)
         columns = evaluate_federation(
             self._evaluation,
-            state,
+            received,
             self._source,
             self._dataset,
             split=self._split,
+            pool="new_clients",
             clients_per_call=self._clients_per_call,
         )
         columns["client_id"] += self._first_id
-        return {
-            name.replace("personalized/local", "fine_tuned/new_clients").replace(
-                "global/local", "global/new_clients"
-            ): column
-            for name, column in columns.items()
-        }
+        return columns
+
+
+def _build_evaluation(model, tune, client_type, seed) -> tff.Computation:
+    """`(<weights=W, round_num=int32>@SERVER, {EvaluatedClient}@CLIENTS -> {totals}@CLIENTS)`."""
+    received_type = tff.types.StructWithPythonType(
+        [("weights", model.weights_type), ("round_num", tff.types.TensorType(np.int32))], _Received
+    )
+    evaluated_type = tff.types.StructWithPythonType(
+        [("client", client_type), ("test", client_type.data)], EvaluatedClient
+    )
+
+    @tff.tensorflow.computation(received_type, evaluated_type)
+    def evaluate_client(received, evaluated):
+        client, test = evaluated
+        round_num = received.round_num
+        drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
+        context = ClientContext(round_num, client.client_id, drawn)
+        tuned = tune(received.weights, client.data, context)
+        models = {"fine_tuned": tuned, "global": received.weights}
+        return collections.OrderedDict(
+            (name, evaluate(model, weights, test, batch_size=BATCH_SIZE))
+            for name, weights in models.items()
+        )
+
+    @tff.federated_computation(
+        tff.types.FederatedType(received_type, tff.SERVER),
+        tff.types.FederatedType(evaluated_type, tff.CLIENTS),
+    )
+    def evaluate_clients(received, clients):
+        return tff.federated_map(evaluate_client, (tff.federated_broadcast(received), clients))
+
+    return evaluate_clients

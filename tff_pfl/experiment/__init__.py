@@ -13,13 +13,8 @@ from tff_pfl.experiment.config import (
     hold_out,
     with_algorithm,
 )
-from tff_pfl.reports.curves import plot_curves, read_curve
 from tff_pfl.experiment.evaluate import evaluate_program, evaluate_run
-from tff_pfl.reports.histograms import plot_histograms, read_distribution
-from tff_pfl.reports.influence import plot_influence
 from tff_pfl.experiment.loop import Evaluation, Result, train
-from tff_pfl.reports.loss_surface import loss_surfaces_of_run, plot_loss_surfaces
-from tff_pfl.reports.mixtures import plot_mixtures
 from tff_pfl.experiment.program import USER_ERRORS, parse_flags, run_program
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
@@ -27,7 +22,6 @@ from tff_pfl.experiment.run_directory import (
     check_writable,
     resolved,
 )
-from tff_pfl.reports.snapshots import read_snapshots, snapshot_names
 from tff_pfl.experiment.summary import read_summary, table, write_summary
 
 __all__ = [
@@ -49,20 +43,10 @@ __all__ = [
     "evaluate_program",
     "evaluate_run",
     "hold_out",
-    "loss_surfaces_of_run",
     "parse_flags",
-    "plot_curves",
-    "plot_histograms",
-    "plot_influence",
-    "plot_loss_surfaces",
-    "plot_mixtures",
-    "read_curve",
-    "read_distribution",
-    "read_snapshots",
     "read_summary",
     "resolved",
     "run_program",
-    "snapshot_names",
     "table",
     "train",
     "with_algorithm",

@@ -13,8 +13,8 @@ from tff_pfl.clients import (
     serialize,
 )
 from tff_pfl.data import FederatedDataset
-from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.templates import PersonalizedProcess
 
 
 class Checkpoint:

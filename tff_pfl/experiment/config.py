@@ -17,11 +17,11 @@ from ml_collections import config_dict
 
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import scaled_uploads
+from tff_pfl.experiment.config_numbers import number_ranges
 from tff_pfl.local import LocalSGD, examples_type
 from tff_pfl.names import check_names
-from tff_pfl.templates import PersonalizedProcess, exchanges_changed_by
+from tff_pfl.templates import PersonalizedProcess, compose
 from tff_pfl.templates.errors import TemplateError
-from tff_pfl.experiment.config_numbers import number_ranges
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -113,7 +113,7 @@ def default_config(algorithm: str = "fedavg") -> ml_collections.ConfigDict:
 
 def with_algorithm(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
     """Sets `config.algorithm`: its name, and all of its hyper-parameters at their defaults."""
-    parameters = inspect.signature(algorithms.builder(name)).parameters
+    parameters = inspect.signature(algorithms.ALGORITHMS[name]).parameters
     config.algorithm = ml_collections.ConfigDict({"name": name})
     for key, default in algorithms.hyperparameters(name).items():
         if default is None:
@@ -157,7 +157,7 @@ def _may_be_none(key: str, default, algorithm: str) -> bool:
     section, _, option = key.partition(".")
     if default is None or section != "algorithm" or option == "name":
         return default is None
-    annotation = inspect.signature(algorithms.builder(algorithm)).parameters[option].annotation
+    annotation = inspect.signature(algorithms.ALGORITHMS[algorithm]).parameters[option].annotation
     return types.NoneType in typing.get_args(annotation)
 
 
@@ -365,22 +365,24 @@ def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
     """The algorithm of a config, as a process; it evaluates fine-tuned models if that is asked."""
-    hyperparameters = config.algorithm.to_dict()
     local = build_local(config)
-    attack = scaled_uploads(tuple(config.attack.client_ids), config.attack.factor)
-    with _values_of("algorithm"), exchanges_changed_by(attack):
-        process = algorithms.build(
-            hyperparameters.pop("name"),
+    with _values_of("algorithm"):
+        algorithm = algorithms.make(
+            config.algorithm.name,
             model,
-            examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
             local,
             num_clients=dataset.num_clients,
             clients_per_round=config.clients_per_round,
-            seed=config.seed,
-            **hyperparameters,
+            **{key: value for key, value in config.algorithm.items() if key != "name"},
         )
-    epochs = config.evaluation.fine_tune_epochs
-    if not epochs:
-        return process
-    fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
-    return evaluation.fine_tuned(process, model, fine_tuning, epochs=epochs, seed=config.seed)
+    algorithm = scaled_uploads(
+        algorithm, client_ids=tuple(config.attack.client_ids), factor=config.attack.factor
+    )
+    if epochs := config.evaluation.fine_tune_epochs:
+        tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
+        algorithm = evaluation.fine_tuned(algorithm, model, tuning, epochs=epochs)
+    return compose(
+        algorithm,
+        examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type),
+        config.seed,
+    )

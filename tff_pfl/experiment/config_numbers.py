@@ -32,7 +32,7 @@ def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
     partitioner, and so on. What they say of other arguments is no key of the config.
     """
     sections = {
-        "algorithm": algorithms.builder(config.algorithm.name),
+        "algorithm": algorithms.ALGORITHMS[config.algorithm.name],
         "attack": scaled_uploads,
         "data": data.federate,
         "evaluation": evaluation.EvaluationOptions,

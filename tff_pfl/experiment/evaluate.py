@@ -14,8 +14,6 @@ from tff_pfl import runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluator, summarize
-from tff_pfl.models import Model
-from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint
 from tff_pfl.experiment.interruption import exit_code, interruptible
@@ -28,6 +26,8 @@ from tff_pfl.experiment.run_directory import (
     write_json,
 )
 from tff_pfl.experiment.summary import rows
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
 
 _FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
 

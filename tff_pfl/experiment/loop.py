@@ -14,11 +14,11 @@ from tff_pfl.clients import (
     sample_cohort,
 )
 from tff_pfl.data import FederatedDataset, plot_partition
-from tff_pfl.models import Model
-from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.experiment.checkpoint import Checkpoint
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
 
 
 class Evaluation(NamedTuple):

@@ -5,9 +5,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tff_pfl.tables import aligned, decimal
 from tff_pfl.experiment.loop import Result
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
+from tff_pfl.tables import aligned, decimal
 
 _COLUMNS = ("mean", "std", "worst_5_percent", "best_5_percent")
 

@@ -2,6 +2,7 @@
 
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.batches import scan_batches
+from tff_pfl.local.context import ClientContext
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
 from tff_pfl.local.examples import Batch, Examples, examples_type, split_examples
 from tff_pfl.local.sgd import LocalSGD, TrainResult
@@ -9,6 +10,7 @@ from tff_pfl.local.simplex import project_to_simplex
 
 __all__ = [
     "Batch",
+    "ClientContext",
     "ExactGradient",
     "Examples",
     "LocalSGD",

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import trees
 from tff_pfl.local.batches import scan_batches
+from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
 from tff_pfl.models.model import Model, Totals
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
@@ -75,7 +76,7 @@ class LocalSGD:
         model: Model,
         weights: Any,
         examples: Examples,
-        context,
+        context: ClientContext,
         *,
         reg: Callable[[Any], Any] | None = None,
         epochs: int | None = None,
@@ -93,7 +94,7 @@ class LocalSGD:
             weights: Where training starts; with a `gradient` of one's own any structure of tensors,
                 such as two models that are trained side by side.
             examples: The client's examples.
-            context: A `ClientContext`: its seed orders the batches, its round sets the rate.
+            context: Its seed orders the batches, its round sets the rate.
             reg: The gradient of a regularizer, from the current weights, in their structure.
             epochs: Overrides `self.epochs` and `self.steps`.
             steps: Overrides `self.epochs` and `self.steps`.

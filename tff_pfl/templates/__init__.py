@@ -1,22 +1,26 @@
-"""The grammar: an algorithm is blocks, composed into a `PersonalizedProcess`."""
+"""The grammar: an algorithm is a value made of blocks, and `compose` makes a process of it."""
 
-from tff_pfl.templates.composer import compose_personalized_process
+from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
+from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state
+from tff_pfl.templates.averaging import SharedPart, aggregation_weight, averaging
+from tff_pfl.templates.composer import compose
 from tff_pfl.templates.exchange import (
-    ClientContext,
+    Aggregator,
     ClientOutput,
     Exchange,
     Message,
     Personalization,
-    aggregation_weight,
-    exchanges_changed_by,
     last_own_model,
 )
+from tff_pfl.templates.extension import extends
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.sequence_data import compose_with_sequence_data
 
 __all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Algorithm",
     "Client",
-    "ClientContext",
     "ClientOutput",
     "Exchange",
     "Message",
@@ -24,9 +28,14 @@ __all__ = [
     "Personalization",
     "ProcessOutput",
     "ServerState",
+    "SharedPart",
     "aggregation_weight",
-    "compose_personalized_process",
+    "averaging",
+    "compose",
     "compose_with_sequence_data",
-    "exchanges_changed_by",
+    "extends",
     "last_own_model",
+    "no_client_state",
+    "no_server_state",
+    "with_aggregator",
 ]

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.local import trees
-from tff_pfl.local.seeds import client_seed
+from tff_pfl.local import ClientContext, trees
+from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
-from tff_pfl.templates.exchange import ClientContext, Message
+from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.process import Client
 from tff_pfl.templates.randomness import seeded_only
 
@@ -149,7 +149,7 @@ class ClientBlock:
             context = ClientContext(
                 round_num=inputs["round_num"],
                 client_id=client.client_id,
-                seed=client_seed(seed, inputs["round_num"], client.client_id),
+                seed=client_seed(run_seed(*seed), inputs["round_num"], client.client_id),
                 carry=inputs.get("carry", ()),
             )
             return fn(message, client, context)

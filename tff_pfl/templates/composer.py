@@ -5,7 +5,6 @@ finite, counting, and the bytes a client receives and sends.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,10 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import trees
 from tff_pfl.local.examples import readable
+from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.templates import blocks, checks, errors
-from tff_pfl.templates.exchange import Exchange, Personalization, changed
+from tff_pfl.templates.algorithm import Algorithm
+from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 
 
@@ -41,19 +42,10 @@ class _Report(NamedTuple):
     totals: Any
 
 
-def compose_personalized_process(
-    *,
-    server_init: Callable[[], Any],
-    client_init: Callable[[Any], Any],
-    exchanges: Sequence[Exchange],
-    personalize: Personalization,
-    examples_type: tff.types.Type,
-    global_weights: Callable[[Any], Any] | None = None,
-    snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
-    client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
-    seed: int = 0,
+def compose(
+    algorithm: Algorithm, examples_type: tff.types.Type, seed: int = 0
 ) -> PersonalizedProcess:
-    """Composes a federated algorithm from pure functions.
+    """Makes a process of an algorithm.
 
     A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
     the exchange if it has no examples; or if its upload, new state, weight, metrics or carry are
@@ -72,77 +64,76 @@ def compose_personalized_process(
     A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`.
 
     Args:
-        server_init: `( -> S)`, pure TensorFlow; the algorithm's server state, all of it finite.
-        client_init: `(int32 -> C)`, the state of a client that was never seen, from its id.
-        exchanges: The exchanges of a round, in order.
-        personalize: How a client's own model is made for evaluation.
+        algorithm: The algorithm.
         examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
-        global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
-        snapshot: `(S -> V)`, tensors by name, for people to look at; or `None`.
-        client_snapshot: `(C -> V)`, the same of a client's state.
-        seed: Of all randomness of client work.
+        seed: Of the initial states, and of all randomness of client work.
 
     Raises:
         TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
-        ValueError: If there is no exchange, or two of the same name.
     """
-    exchanges = list(map(changed, exchanges))
-    names = [exchange.name for exchange in exchanges]
-    if not exchanges or len(set(names)) != len(names):
-        raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
-    server_init_tf = blocks.trace("server_init", server_init)
-    client_init_tf = blocks.trace("client_init", client_init, np.int32)
-    server_type = server_init_tf.type_signature.result
+    server_init = blocks.trace("server_init", lambda: algorithm.server_init(seed))
+    client_init = blocks.trace(
+        "client_init", lambda client_id: algorithm.client_init(client_id, seed), np.int32
+    )
+    server_type = server_init.type_signature.result
     client_type = tff.types.StructWithPythonType(
         [
             ("client_id", tff.types.TensorType(np.int32)),
-            ("state", client_init_tf.type_signature.result),
+            ("state", client_init.type_signature.result),
             ("data", examples_type),
         ],
         Client,
     )
-    traced = []
-    for index, exchange in enumerate(exchanges):
-        carry_type = traced[-1].carry_type if traced else None
-        traced.append(
+    exchanges = []
+    for index, exchange in enumerate(algorithm.exchanges):
+        carry_type = exchanges[-1].carry_type if exchanges else None
+        exchanges.append(
             _TracedExchange(exchange, server_type, client_type, carry_type, (seed, index))
         )
-    personalization = blocks.ClientBlock(
-        "personalize",
-        lambda message, client, context: personalize.client_work(
-            message, client.state, readable(client.data)[0], context
-        ),
-        distribute=personalize.distribute,
-        select=personalize.select,
-        server_type=server_type,
-        client_type=client_type,
-        # No exchange has this index: evaluation and training draw independent numbers.
-        seed=(seed, len(exchanges)),
+    initialize = _initialize(server_init, exchanges)
+    state_type = initialize.type_signature.result
+
+    def of_server(what, fn):
+        if fn is None:
+            return None
+        return blocks.trace(what, lambda state: fn(state.algorithm), state_type.member)
+
+    return PersonalizedProcess(
+        initialize,
+        _next(state_type, client_type, exchanges),
+        initialize_client_fn=client_init,
+        personalize_fn=_personalize(algorithm, state_type, client_type, seed),
+        global_weights_fn=of_server("global_weights", algorithm.global_weights),
+        snapshot_fn=of_server("snapshot", algorithm.snapshot),
+        client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
     )
 
+
+def _initialize(server_init, exchanges) -> tff.Computation:
     @tff.federated_computation
     def initialize():
         state = ServerState(
             round_num=tff.federated_value(np.int32(0), tff.SERVER),
-            algorithm=tff.federated_eval(server_init_tf, tff.SERVER),
+            algorithm=tff.federated_eval(server_init, tff.SERVER),
             aggregators=collections.OrderedDict(
                 (exchange.name, exchange.aggregation.initialize())
-                for exchange in traced
+                for exchange in exchanges
                 if exchange.aggregation is not None
             ),
         )
         return tff.federated_zip(state)
 
-    state_type = initialize.type_signature.result
-    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+    return initialize
 
-    @tff.federated_computation(state_type, clients_type)
+
+def _next(state_type, client_type, exchanges) -> tff.Computation:
+    @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def next_round(state, clients):
         round_num = blocks.round_of_distinct_clients(state.round_num, clients.client_id)
         state = ServerState(round_num, state.algorithm, state.aggregators)
         algorithm, client_states, carry = state.algorithm, clients.state, None
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
-        for exchange in traced:
+        for exchange in exchanges:
             finalized, client_states, carry = exchange.run(
                 algorithm, state, clients, client_states, carry
             )
@@ -151,7 +142,7 @@ def compose_personalized_process(
             if exchange.aggregation is not None:
                 aggregators[exchange.name] = finalized.aggregator
         for name in ("down_bytes", "up_bytes"):
-            total = np.int64(sum(getattr(exchange, name) for exchange in traced))
+            total = np.int64(sum(getattr(exchange, name) for exchange in exchanges))
             direction = name.removesuffix("_bytes")
             metrics[f"bytes_{direction}_per_client"] = tff.federated_value(total, tff.SERVER)
         new_state = ServerState(
@@ -163,32 +154,48 @@ def compose_personalized_process(
             tff.federated_zip(new_state), client_states, tff.federated_zip(metrics)
         )
 
-    @tff.federated_computation(state_type, clients_type)
-    def personalize_clients(state, clients):
-        return personalization.map(state.algorithm, state.round_num, clients, clients.state)
+    return next_round
 
-    client_snapshot_fn = None
-    if client_snapshot is not None:
-        of_client = blocks.trace("client_snapshot", client_snapshot, client_type.state)
 
-        @tff.federated_computation(tff.types.FederatedType(client_type.state, tff.CLIENTS))
-        def client_snapshot_fn(states):
-            return tff.federated_map(of_client, states)
+def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
+    personalize = algorithm.personalize
 
-    def of_algorithm(what, fn):
-        if fn is None:
-            return None
-        return blocks.trace(what, lambda state: fn(state.algorithm), state_type.member)
+    def client_work(message, client, context):
+        examples, _ = readable(client.data)
+        weights = personalize.client_work(message, client.state, examples, context)
+        if personalize.fine_tune is not None:
+            drawn = client_seed(run_seed(seed, FINE_TUNING), context.round_num, context.client_id)
+            weights = personalize.fine_tune(weights, examples, context._replace(seed=drawn))
+        return weights
 
-    return PersonalizedProcess(
-        initialize,
-        next_round,
-        initialize_client_fn=client_init_tf,
-        personalize_fn=personalize_clients,
-        global_weights_fn=of_algorithm("global_weights", global_weights),
-        snapshot_fn=of_algorithm("snapshot", snapshot),
-        client_snapshot_fn=client_snapshot_fn,
+    block = blocks.ClientBlock(
+        "personalize",
+        client_work,
+        distribute=personalize.distribute,
+        select=personalize.select,
+        server_type=state_type.member.algorithm,
+        client_type=client_type,
+        # No exchange has this index: evaluation and training draw independent numbers.
+        seed=(seed, len(algorithm.exchanges)),
     )
+
+    @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
+    def personalize_clients(state, clients):
+        return block.map(state.algorithm, state.round_num, clients, clients.state)
+
+    return personalize_clients
+
+
+def _client_snapshot(client_snapshot, client_state_type) -> tff.Computation | None:
+    if client_snapshot is None:
+        return None
+    of_client = blocks.trace("client_snapshot", client_snapshot, client_state_type)
+
+    @tff.federated_computation(tff.types.FederatedType(client_state_type, tff.CLIENTS))
+    def snapshot_clients(states):
+        return tff.federated_map(of_client, states)
+
+    return snapshot_clients
 
 
 @tff.tensorflow.computation(np.int32)
@@ -226,6 +233,11 @@ class _TracedExchange:
         nothing = None
         if blocks.is_empty(output_type.upload):
             nothing = blocks.empty_value(output_type.upload)
+        elif exchange.aggregator is None:
+            raise errors.AggregatorError(
+                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut there is no "
+                "aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
+            )
         else:
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
             self.up_bytes += 4 if self._weighted else 0

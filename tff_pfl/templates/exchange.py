@@ -1,36 +1,13 @@
 """The blocks an algorithm is written in."""
 
 import collections
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-import tensorflow_federated as tff
-
-from tff_pfl.local import trees
+from tff_pfl.aggregators import Aggregator
+from tff_pfl.local import ClientContext, trees
 from tff_pfl.models.model import Mean
-from tff_pfl.names import check_names
-
-
-class ClientContext(NamedTuple):
-    """What client work may know besides its message, its state and its examples.
-
-    Attributes:
-        round_num: int32 scalar, the number of rounds done before this one.
-        client_id: int32 scalar.
-        seed: `int32[2]`, a function of (run seed, round, client id, exchange): client work draws
-            its randomness from it by stateless ops, so that a round is a pure function.
-        carry: `ClientOutput.carry` of the client's previous exchange in this round; `()` in the
-            first one.
-    """
-
-    round_num: Any
-    client_id: Any
-    seed: Any
-    carry: Any = ()
 
 
 class Message(NamedTuple):
@@ -89,9 +66,9 @@ class Exchange:
         select: `(<S, int32> -> P)`, a message of each client's own, by its id. It travels by
             `federated_select`, so that a client receives its own and nothing else.
             `message` is `B` without `select`, and `Message(shared=B, own=P)` with it.
-        aggregator: Any `tff.aggregators` factory. A weighted one receives `ClientOutput.weight`.
-            To an unweighted one, a rejected client is an upload of zeros: upload changes, not
-            models, or weight by 1.
+        aggregator: Any `tff.aggregators` factory, or `None` where clients upload nothing. A
+            weighted one receives `ClientOutput.weight`. To an unweighted one, a rejected client is
+            an upload of zeros: upload changes, not models, or weight by 1.
         finalize: `(<S, A, round_num> -> <S, metrics>)` at the server, where `A` is what the
             aggregator returns (`()` if nothing was uploaded) and `metrics` a mapping.
         name: Under which the exchange's metrics and its aggregator's state are kept.
@@ -100,9 +77,7 @@ class Exchange:
     client_work: Callable[[Any, Any, Any, ClientContext], ClientOutput]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
-    aggregator: (
-        tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
-    ) = tff.aggregators.MeanFactory()
+    aggregator: Aggregator | None = None
     finalize: Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]] = keep_server_state
     name: str = "train"
 
@@ -115,11 +90,14 @@ class Personalization:
         client_work: `(message, C, D, ClientContext) -> W`.
         distribute: `(S -> B)`, as in `Exchange`.
         select: `(<S, int32> -> P)`, as in `Exchange`.
+        fine_tune: `(W, D, ClientContext) -> W`, a training of that model before it is evaluated,
+            whose randomness is its own; or `None`.
     """
 
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
+    fine_tune: Callable[[Any, Any, ClientContext], Any] | None = None
 
 
 def last_own_model(weights, state, examples, context):
@@ -135,41 +113,3 @@ def last_own_model(weights, state, examples, context):
     """
     del examples, context
     return trees.select(state.participations > 0, state.model, weights)
-
-
-_CHANGES = contextvars.ContextVar("changes of exchanges", default=())
-
-
-@contextlib.contextmanager
-def exchanges_changed_by(change: Callable[[Exchange], Exchange]) -> Iterator[None]:
-    """Changes the exchanges of all algorithms that are composed within, such as for an attack.
-
-    Args:
-        change: From an exchange as its algorithm has it to the one that is composed.
-    """
-    token = _CHANGES.set((*_CHANGES.get(), change))
-    try:
-        yield
-    finally:
-        _CHANGES.reset(token)
-
-
-def changed(exchange: Exchange) -> Exchange:
-    """An exchange as it is composed."""
-    for change in _CHANGES.get():
-        exchange = change(exchange)
-    return exchange
-
-
-WEIGHTINGS = ("num_examples", "uniform")
-
-
-def aggregation_weight(examples, weighting: str):
-    """A client's weight in an average: `n_i`, or 1.
-
-    Args:
-        examples: The client's `Examples`.
-        weighting: "num_examples" or "uniform".
-    """
-    check_names("weighting", [weighting], WEIGHTINGS)
-    return tf.cast(examples.size, tf.float32) if weighting == "num_examples" else tf.constant(1.0)

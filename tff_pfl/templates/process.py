@@ -206,5 +206,5 @@ def _check_assignable(found, expected, rule):
     if not expected.is_assignable_from(found):
         raise ProcessSignatureError(
             f"{rule}.\n  expected: {expected}\n  found:    {found}\n"
-            "Tip: compose_personalized_process builds computations that fit each other."
+            "Tip: compose builds computations that fit each other."
         )

@@ -45,7 +45,7 @@ def test_mean_pseudo_gradients_are_uniform_fedavg():
     _, fedavg_state, fedavg_clients = network_run(
         build_fedavg, weighting="uniform", personalized="local"
     )
-    assert_close(state.algorithm.weights, fedavg_state.algorithm)
+    assert_close(state.algorithm.weights, fedavg_state.algorithm.weights)
     assert_close([c.state.model for c in clients], [c.state.model for c in fedavg_clients])
 
 
@@ -53,7 +53,7 @@ def test_mean_gradients_are_fedavg_of_one_full_batch_step():
     local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
     _, state, _ = network_run(build_fedpg, local=local, direction="mean")
     _, fedavg, _ = network_run(build_fedavg, local=local, weighting="uniform")
-    assert_close(state.algorithm.weights, fedavg.algorithm)
+    assert_close(state.algorithm.weights, fedavg.algorithm.weights)
 
 
 def test_with_full_participation_memory_has_no_effect():

@@ -58,7 +58,7 @@ def test_one_model_is_fedavg(weighting):
     default = {} if weighting == "uniform" else {"weighting": weighting}
     state, _ = run(build(build_ifca, num_clients=3, num_clusters=1, **default))
     expected, _ = run(build(build_fedavg, weighting=weighting))
-    assert_close(trees.row(state.algorithm.models, 0), expected.algorithm, tolerance=1e-6)
+    assert_close(trees.row(state.algorithm.models, 0), expected.algorithm.weights, tolerance=1e-6)
 
 
 def test_a_model_for_each_client_is_local():

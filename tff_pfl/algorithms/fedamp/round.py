@@ -6,7 +6,7 @@ those of its neighbours, most of those that are near. A round, of two exchanges:
 
     up      who takes part
     server  xi_ij = alpha A'(||w_i - w_j||^2), j != i,   A'(x) = exp(-x / sigma) / sigma
-            xi_ii = 1 - sum_{j != i} xi_ij                       (see `tff_pfl.algorithms.fedamp.attention`)
+            xi_ii = 1 - sum_{j != i} xi_ij                       (see `attention`)
     down    u_i = sum_j xi_ij w_j
     client  w_i <- LocalSGD(w_i) with the gradient of the loss + (lambda / alpha) (w - u_i)
     up      w_i
@@ -26,24 +26,16 @@ training goes a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 st
 lambda = 0 (and start="own"): Local, but for the order of batches.
 """
 
-import functools
 from typing import Any, NamedTuple
 
-import tensorflow_federated as tff
-
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, between, takes, whole
-from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 
 
 class OwnModel(NamedTuple):
@@ -53,6 +45,7 @@ class OwnModel(NamedTuple):
     optimizer: Any
 
 
+@ALGORITHMS.register("fedamp")
 @takes(
     alpha=above(0),
     sigma=above(0),
@@ -61,9 +54,8 @@ class OwnModel(NamedTuple):
     alpha_decay=above(0),
     alpha_decay_rounds=whole(1),
 )
-def build_fedamp(
+def fedamp(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     num_clients: int,
@@ -77,9 +69,8 @@ def build_fedamp(
     start: str = "own",
     alpha_decay: float = 1.0,
     alpha_decay_rounds: int = 30,
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds FedAMP or HeurFedAMP.
+) -> Algorithm:
+    """FedAMP or HeurFedAMP.
 
     The process measures, at the server, the mean `xi_ii` of the cohort; its snapshot is `xi`. The
     defaults of `alpha`, `sigma` and `lambda_` are those of FedPG's comparison; with PGFed's and
@@ -87,7 +78,6 @@ def build_fedamp(
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training; its learning rate times `lambda_ / alpha` should be below 1.
         num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
             server's state for `n` weights.
@@ -104,7 +94,6 @@ def build_fedamp(
         start: Where local training starts: "own" (`w_i`) or "mixture" (`u_i`).
         alpha_decay: Factor of alpha; HeurFedAMP has 0.1,
         alpha_decay_rounds: after every so many rounds.
-        seed: Of the initial weights and of the order of batches.
     """
     check_names("similarity", [similarity], ("distance", "cosine"))
     check_names("distance_scale", [distance_scale], ("none", "num_weights", "median"))
@@ -122,8 +111,7 @@ def build_fedamp(
         alpha_decay_rounds,
     )
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(weights, local.optimizer_state(weights))
 
@@ -147,8 +135,8 @@ def build_fedamp(
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: server.init(model.init(seed)),
+    return Algorithm(
+        server_init=lambda seed: server.init(model.init(seed)),
         client_init=client_init,
         exchanges=[
             Exchange(
@@ -168,9 +156,7 @@ def build_fedamp(
             client_work=lambda message, state, examples, context: state.model
         ),
         snapshot=lambda state: {"xi": state.xi},
-        examples_type=examples_type,
-        seed=seed,
     )
 
 
-build_heur_fedamp = functools.partial(build_fedamp, similarity="cosine", sigma=25.0)
+heur_fedamp = ALGORITHMS.variant("heur_fedamp", fedamp, similarity="cosine", sigma=25.0)

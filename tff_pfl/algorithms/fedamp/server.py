@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.local import trees
 from tff_pfl.algorithms.fedamp import attention
+from tff_pfl.local import trees
 
 
 class FedAMPState(NamedTuple):

@@ -22,21 +22,15 @@ M = 1: Local, on the examples that are not for validation.
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, evaluate, split_examples, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
-from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 
 _SHORTEST = 1e-5  # added to distances
 
@@ -47,23 +41,25 @@ class OwnModels(NamedTuple):
     Attributes:
         model: `W`, `theta_i`.
         reference: `W`, `ref_i`.
+        split_seed: int32 `[2]`, which of the client's examples are for validation.
         optimizer: What persists of the client's optimizer.
     """
 
     model: Any
     reference: Any
+    split_seed: Any
     optimizer: Any
 
 
+@ALGORITHMS.register("fedfomo")
 @takes(
     num_models=whole(1),
     exploration=between(0, 1),
     exploration_decay=at_least(0),
     validation_share=inside(0, 1),
 )
-def build_fedfomo(
+def fedfomo(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     num_clients: int,
@@ -74,16 +70,14 @@ def build_fedfomo(
     affinity: str = "normalized",
     fallback: str = "own",
     validation_share: float = 0.2,
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds FedFomo.
+) -> Algorithm:
+    """FedFomo.
 
     The process measures the mean number of models that help a client, its own included; its
     snapshot is `affinity`, `P`.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training.
         num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
             server's state for `n` weights.
@@ -98,7 +92,6 @@ def build_fedfomo(
         fallback: The `mix` of a client that no model helps: "own" (`theta_i`) or "reference"
             (`ref_i`, as in the authors' code).
         validation_share: Of a client's examples, the same ones in all rounds.
-        seed: Of the initial weights, the order of batches, the validation examples and the choice.
     """
     check_names("candidates", [candidates], ("all", "last_cohort"))
     check_names("affinity", [affinity], ("normalized", "raw", "clipped"))
@@ -108,13 +101,13 @@ def build_fedfomo(
             f"num_models must be in 1 to {num_clients}, the clients, got {num_models}."
         )
     server = FedFomoServer(
-        num_clients, num_models - 1, exploration, exploration_decay, candidates, affinity, seed
+        num_clients, num_models - 1, exploration, exploration_decay, candidates, affinity
     )
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
-        return OwnModels(weights, weights, local.optimizer_state(weights))
+        split_seed = tf.stack([seed & 0x7FFFFFFF, client_id])
+        return OwnModels(weights, weights, split_seed, local.optimizer_state(weights))
 
     def rate(state, received, validation):
         """`omega` of the client's own model and of those received, float32 `[M]`."""
@@ -147,20 +140,18 @@ def build_fedfomo(
 
     def client_work(message, state, examples, context):
         received = message.own
-        training, validation = split_examples(
-            examples, validation_share, seed=(seed & 0x7FFFFFFF, context.client_id)
-        )
+        training, validation = split_examples(examples, validation_share, seed=state.split_seed)
         omega = rate(state, received, validation)
         reference = mix(state, received, omega)
         trained = local.train(model, reference, training, context, optimizer_state=state.optimizer)
         return ClientOutput(
-            state=OwnModels(trained.weights, reference, trained.optimizer_state),
+            state=OwnModels(trained.weights, reference, state.split_seed, trained.optimizer_state),
             upload=Ratings(context.client_id, trained.weights, received.client_ids, omega),
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: server.init(model.init(seed)),
+    return Algorithm(
+        server_init=lambda seed: server.init(model.init(seed), seed),
         client_init=client_init,
         exchanges=[
             Exchange(
@@ -174,6 +165,4 @@ def build_fedfomo(
             client_work=lambda message, state, examples, context: state.model
         ),
         snapshot=lambda state: {"affinity": state.affinity},
-        examples_type=examples_type,
-        seed=seed,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import trees
-from tff_pfl.local.seeds import client_seed
+from tff_pfl.local.seeds import client_seed, run_seed
 
 
 class FedFomoState(NamedTuple):
@@ -18,12 +18,14 @@ class FedFomoState(NamedTuple):
         affinity: float32 `[num_clients, num_clients]`, `P`.
         is_fresh: bool `[num_clients]`, who trained in the last round.
         round_num: int32 scalar, rounds done, those apart in which nobody was accepted.
+        seed: int32 `[2]`, of the choice of models.
     """
 
     models: Any
     affinity: Any
     is_fresh: Any
     round_num: Any
+    seed: Any
 
 
 class Received(NamedTuple):
@@ -70,15 +72,15 @@ class FedFomoServer:
     exploration_decay: float
     candidates: str
     affinity: str
-    seed: int
 
-    def init(self, weights: Any) -> FedFomoState:
+    def init(self, weights: Any, seed: int) -> FedFomoState:
         """The state before the first round."""
         return FedFomoState(
             trees.copies(weights, self.num_clients),
             tf.eye(self.num_clients),
             tf.zeros([self.num_clients], tf.bool),
             tf.constant(0),
+            run_seed(seed, 0),
         )
 
     def own(self, server: FedFomoState, client_id: tf.Tensor) -> Received:
@@ -91,7 +93,7 @@ class FedFomoServer:
         may_be = tf.not_equal(all_ids, client_id)
         if self.candidates == "last_cohort":
             may_be &= server.is_fresh
-        seed = client_seed((self.seed, 0), server.round_num, client_id)
+        seed = client_seed(server.seed, server.round_num, client_id)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
         is_random = tf.random.stateless_uniform([self.num_others], seeds[0]) < self._exploration(
             server.round_num
@@ -144,5 +146,6 @@ class FedFomoServer:
             affinity,
             tf.reduce_any(tf.one_hot(ids, self.num_clients, True, False), axis=0),
             server.round_num + 1,
+            server.seed,
         )
         return state, metrics

@@ -29,27 +29,19 @@ descent cannot be told from rounding; `memory_size` bounds what the server keeps
 the step.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.fedpg import step_ladder
+from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ExactGradient, LocalSGD, evaluate, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
-from tff_pfl.algorithms.fedpg import step_ladder
-from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    compose_personalized_process,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, last_own_model
 
 GRADIENTS = ("full", "pseudo")
 
@@ -82,6 +74,7 @@ class Carry(NamedTuple):
     direction: Any = ()
 
 
+@ALGORITHMS.register("fedpg")
 @takes(
     memory_size=whole(1),
     gamma=between(0, 1),
@@ -90,9 +83,8 @@ class Carry(NamedTuple):
     sufficient_decrease=between(0, 1),
     max_trials=whole(1),
 )
-def build_fedpg(
+def fedpg(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     gradient: str = "full",
@@ -111,16 +103,14 @@ def build_fedpg(
     search_doublings: int = 1,
     sufficient_decrease: float = 1e-4,
     max_trials: int = 16,
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds FedPG, S-FedPG or one of their variants.
+) -> Algorithm:
+    """FedPG, S-FedPG or one of their variants.
 
     The paper's ablations are M1: `direction="mean"`, M2: `fairness=False`, M3:
     `personalize=False`, M4: `absent_memory=False`.
 
     Args:
         model: The model, of weights `W`, `n` numbers.
-        examples_type: TFF type of a client's examples.
         local: Its learning rate and decay are the server's step `eta`; the rest of it trains where
             `gradient` is "pseudo".
         gradient: "full", the exact gradient; or "pseudo", `(w - LocalSGD(w)) / eta`.
@@ -144,7 +134,6 @@ def build_fedpg(
         search_doublings: `s` of the search, which tries `2^s eta` to `eta / (2^s sigma)`.
         sufficient_decrease: `beta`, the share of the slope by which a loss has to descend.
         max_trials: The most steps that a round tries.
-        seed: Of the initial weights, and of the order of batches.
     """
     check_names("gradient", [gradient], GRADIENTS)
     server = FedPGServer(
@@ -165,6 +154,9 @@ def build_fedpg(
         sufficient_decrease=sufficient_decrease,
         max_trials=max_trials,
     )
+
+    def client_init(client_id, seed):
+        return OwnModel(model.init(seed), tf.constant(0), tf.constant(0))
 
     def gradient_and_totals(weights, examples, context):
         if gradient == "full":
@@ -232,9 +224,9 @@ def build_fedpg(
         finalize=server.take_step,
         name="search",
     )
-    return compose_personalized_process(
-        server_init=lambda: server.init(model.init(seed)),
-        client_init=lambda client_id: OwnModel(model.init(seed), tf.constant(0), tf.constant(0)),
+    return Algorithm(
+        server_init=lambda seed: server.init(model.init(seed)),
+        client_init=client_init,
         exchanges=[
             Exchange(
                 distribute=lambda state: state.weights,
@@ -254,9 +246,7 @@ def build_fedpg(
             distribute=lambda state: state.weights, client_work=last_own_model
         ),
         global_weights=lambda state: state.weights,
-        examples_type=examples_type,
-        seed=seed,
     )
 
 
-build_s_fedpg = functools.partial(build_fedpg, step_search=True)
+s_fedpg = ALGORITHMS.variant("s_fedpg", fedpg, step_search=True)

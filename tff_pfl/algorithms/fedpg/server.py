@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.algorithms.fedpg import common_descent, gradient_memory, step_ladder
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.names import check_names
-from tff_pfl.algorithms.fedpg import common_descent, gradient_memory, step_ladder
 
 DIRECTIONS = ("mgda", "mean")
 GAMMA_MODES = ("auto", "constant", "at_least")

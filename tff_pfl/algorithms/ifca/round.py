@@ -28,33 +28,33 @@ k = 1: FedAvg with uniform weights.
 from collections.abc import Sequence
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, evaluate, exact_gradient, trees
-from tff_pfl.models import Model, distinct_seeds
+from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import between, each, takes, whole
-from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
 from tff_pfl.templates import (
+    Algorithm,
     ClientOutput,
     Exchange,
     Personalization,
-    PersonalizedProcess,
     aggregation_weight,
-    compose_personalized_process,
+    no_client_state,
 )
 
 
+@ALGORITHMS.register("ifca")
 @takes(
     num_clusters=whole(1),
     fixed_clusters=each(whole(0)),
     min_share=between(0, 1),
     max_restarts=whole(0),
 )
-def build_ifca(
+def ifca(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     num_clients: int,
@@ -64,16 +64,14 @@ def build_ifca(
     min_share: float = 0.0,
     max_restarts: int = 5,
     weighting: str = "uniform",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds IFCA.
+) -> Algorithm:
+    """IFCA.
 
     The process measures, at the server, the share of each model, `share_0` and so on, and how often
     models started anew.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training, whose optimizer starts anew in each round.
         num_clients: Clients of the federation, whose ids are less.
         num_clusters: `k`.
@@ -82,7 +80,6 @@ def build_ifca(
         min_share: Smallest share of a cohort's clients, at most `1 / k`; 0 accepts any.
         max_restarts: After so many restarts, models stay.
         weighting: "uniform" as in the authors' code, or "num_examples".
-        seed: Of the initial weights and of the order of batches.
     """
     check_names("averaging", [averaging], ("models", "gradients"))
     if min_share > 1 / num_clusters:
@@ -98,9 +95,9 @@ def build_ifca(
                 f"fixed_clusters needs a cluster, 0 to {num_clusters - 1}, for each of "
                 f"{num_clients} clients, got {fixed_clusters}."
             )
-    starts = 1 + (max_restarts if min_share else 0)
-    seeds = distinct_seeds(seed, starts * num_clusters)
-    server = IfcaServer(model.init, seeds, num_clusters, averaging, min_share)
+    server = IfcaServer(
+        model.init, num_clusters, averaging, min_share, max_restarts if min_share else 0
+    )
 
     def choose(models, examples, client_id):
         """`(c, w_c)`."""
@@ -130,9 +127,9 @@ def build_ifca(
     def personalize(models, state, examples, context):
         return choose(models, examples, context.client_id)[1]
 
-    return compose_personalized_process(
+    return Algorithm(
         server_init=server.init,
-        client_init=lambda client_id: (),
+        client_init=no_client_state,
         exchanges=[
             Exchange(
                 distribute=lambda state: state.models,
@@ -142,6 +139,4 @@ def build_ifca(
             )
         ],
         personalize=Personalization(distribute=lambda state: state.models, client_work=personalize),
-        examples_type=examples_type,
-        seed=seed,
     )

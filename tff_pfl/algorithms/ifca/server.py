@@ -3,12 +3,13 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tff_pfl.local import trees
+from tff_pfl.models import distinct_seeds
 
 
 class ClusterModels(NamedTuple):
@@ -16,11 +17,14 @@ class ClusterModels(NamedTuple):
 
     Attributes:
         models: `W`, each tensor with a leading axis of `k`.
+        starts: `W`, each tensor with leading axes of `max_restarts` and `k`: where the models start
+            anew, time by time; `()` if they never do.
         restarts: int32 scalar, how often the models started anew.
         settled: bool scalar, whether they will not any more.
     """
 
     models: Any
+    starts: Any
     restarts: Any
     settled: Any
 
@@ -38,23 +42,22 @@ class IfcaServer:
 
     Attributes:
         init_model: Initial weights `W` by a seed.
-        seeds: Those of the models, `num_clusters` for the start and for each restart.
+        max_restarts: After so many restarts, models stay.
     """
 
     init_model: Callable[[int], Any]
-    seeds: Sequence[int]
     num_clusters: int
     averaging: str
     min_share: float
+    max_restarts: int
 
-    @property
-    def max_restarts(self) -> int:
-        """After so many restarts, models stay."""
-        return len(self.seeds) // self.num_clusters - 1
-
-    def init(self) -> ClusterModels:
+    def init(self, seed: int) -> ClusterModels:
         """The state before the first round."""
-        return ClusterModels(self._start(0), tf.constant(0), tf.constant(self.min_share == 0))
+        k = self.num_clusters
+        seeds = distinct_seeds(seed, k * (1 + self.max_restarts))
+        drawn = [_stacked(map(self.init_model, seeds[i : i + k])) for i in range(0, len(seeds), k)]
+        starts = _stacked(drawn[1:]) if self.max_restarts else ()
+        return ClusterModels(drawn[0], starts, tf.constant(0), tf.constant(self.min_share == 0))
 
     def finalize(self, server: ClusterModels, uploads: Any, round_num: tf.Tensor):
         """The state after a round, and metrics.
@@ -83,17 +86,15 @@ class IfcaServer:
         settled |= server.restarts >= self.max_restarts
         settled |= tf.equal(tf.reduce_sum(members), 0.0)  # nobody came: the server keeps its state
         if self.max_restarts:
-            starts = [functools.partial(self._start, 1 + r) for r in range(self.max_restarts)]
-            anew = tf.switch_case(server.restarts, starts)  # the last of them where it is settled
-            models = trees.select(settled, models, anew)
+            index = tf.minimum(server.restarts, self.max_restarts - 1)
+            models = trees.select(settled, models, trees.row(server.starts, index))
         restarts = server.restarts + tf.cast(tf.logical_not(settled), tf.int32)
         metrics = collections.OrderedDict(
             (f"share_{j}", shares[j]) for j in range(self.num_clusters)
         )
         metrics["restarts"] = restarts
-        return ClusterModels(models, restarts, settled), metrics
+        return ClusterModels(models, server.starts, restarts, settled), metrics
 
-    def _start(self, restart: int):
-        first = restart * self.num_clusters
-        drawn = map(self.init_model, self.seeds[first : first + self.num_clusters])
-        return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *drawn)
+
+def _stacked(values):
+    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *values)

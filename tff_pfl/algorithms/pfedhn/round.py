@@ -22,7 +22,6 @@ PLGU-GHN with rho = 0: pFedHN. Embeddings "one_hot" that are kept, a linear hype
 Local; "constant": FedAvg with uniform weights.
 """
 
-import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,18 +29,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
 from tff_pfl.models import Hypernetwork, Model, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
-from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    PersonalizedProcess,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 
 
 class OwnLayers(NamedTuple):
@@ -56,6 +50,7 @@ class OwnLayers(NamedTuple):
     optimizer: Any
 
 
+@ALGORITHMS.register("pfedhn")
 @takes(
     hidden_width=whole(1),
     hidden_layers=whole(0),
@@ -68,9 +63,8 @@ class OwnLayers(NamedTuple):
     embedding_momentum=up_to(0, 1),
     rho=at_least(0),
 )
-def build_pfedhn(
+def pfedhn(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     num_clients: int,
@@ -89,9 +83,8 @@ def build_pfedhn(
     clip_jointly: bool = False,
     rho: float = 0.0,
     layer_wise: bool = False,
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds pFedHN or PLGU-GHN.
+) -> Algorithm:
+    """pFedHN or PLGU-GHN.
 
     The authors of pFedHN take one client a round and train 50 steps (`config.local.steps`) with
     gradients clipped to 50, momentum 0.9 and weight decay 5e-5; the defaults of the server's part
@@ -100,7 +93,6 @@ def build_pfedhn(
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training.
         num_clients: Clients of the federation, whose ids are less.
         personal_layers: Names of the layers that are not generated, but the client's own; `None`
@@ -125,7 +117,6 @@ def build_pfedhn(
         rho: Radius of PLGU-GHN's perturbation; 0 for pFedHN.
         layer_wise: Whether the perturbation, if there is one, weighs the hypernetwork's layers as
             LWSAM does.
-        seed: Of the initial weights, of the embeddings and of the order of batches.
     """
     check_names("embeddings", [embeddings], ("normal", "one_hot", "constant"))
     if embedding_dim is None:
@@ -154,15 +145,14 @@ def build_pfedhn(
         embedding_momentum=embedding_momentum,
     )
 
-    def initial_embeddings():
+    def initial_embeddings(seed):
         if embeddings == "one_hot":
             return tf.eye(num_clients)
         if embeddings == "constant":
             return tf.ones([num_clients, embedding_dim])
         return tf.random.stateless_normal([num_clients, embedding_dim], [seed, 0])
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnLayers(parts.split(weights)[1], local.optimizer_state(weights))
 
@@ -182,8 +172,8 @@ def build_pfedhn(
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: server.init(initial_embeddings(), seed),
+    return Algorithm(
+        server_init=lambda seed: server.init(initial_embeddings(seed), seed),
         client_init=client_init,
         exchanges=[
             Exchange(
@@ -199,10 +189,8 @@ def build_pfedhn(
                 message.own, state.layers
             ),
         ),
-        examples_type=examples_type,
-        seed=seed,
     )
 
 
-build_pfedhn_pc = functools.partial(build_pfedhn, personal_layers=None)
-build_plgu_ghn = functools.partial(build_pfedhn, hidden_layers=3, rho=0.05)
+pfedhn_pc = ALGORITHMS.variant("pfedhn_pc", pfedhn, personal_layers=None)
+plgu_ghn = ALGORITHMS.variant("plgu_ghn", pfedhn, hidden_layers=3, rho=0.05)

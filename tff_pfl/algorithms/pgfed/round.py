@@ -29,24 +29,23 @@ once, and neither `gbar` nor `alpha_ij` travels.
 mu = 0: FedAvg. beta = 0: PGFedMo is PGFed.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import FieldsFactory, StackFactory
+from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
+from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, between, takes
-from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.templates import (
+    Algorithm,
     ClientOutput,
     Exchange,
     Personalization,
-    PersonalizedProcess,
     aggregation_weight,
-    compose_personalized_process,
     last_own_model,
 )
 
@@ -86,10 +85,10 @@ class Upload(NamedTuple):
     risk: Any
 
 
+@ALGORITHMS.register("pgfed")
 @takes(mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
-def build_pgfed(
+def pgfed(
     model: Model,
-    examples_type: tff.types.Type,
     local: LocalSGD,
     *,
     num_clients: int,
@@ -99,16 +98,14 @@ def build_pgfed(
     beta: float = 0.0,
     communication_efficient: bool = False,
     weighting: str = "num_examples",
-    seed: int = 0,
-) -> PersonalizedProcess:
-    """Builds PGFed or one of its variants.
+) -> Algorithm:
+    """PGFed or one of its variants.
 
     The process measures, at the server, the mean and the largest entry of `alpha`, and the share
     of its entries that are 0; its snapshot is `alpha`.
 
     Args:
         model: The model, of weights `W`.
-        examples_type: TFF type of a client's examples.
         local: The local training.
         num_clients: Clients of the federation, whose ids are less.
         clients_per_round: The most clients that take part in a round; `alpha_ij` starts as one over
@@ -118,14 +115,12 @@ def build_pgfed(
         beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: none.
         communication_efficient: PGFed-CE.
         weighting: "num_examples" or "uniform".
-        seed: Of the initial weights and of the order of batches.
     """
     server = PGFedServer(
         num_clients, clients_per_round, mu, alpha_learning_rate, communication_efficient
     )
 
-    def client_init(client_id):
-        del client_id
+    def client_init(client_id, seed):
         weights = model.init(seed)
         return OwnModel(
             model=weights,
@@ -186,8 +181,8 @@ def build_pgfed(
             metrics=trained.totals,
         )
 
-    return compose_personalized_process(
-        server_init=lambda: server.init(model.init(seed)),
+    return Algorithm(
+        server_init=lambda seed: server.init(model.init(seed)),
         client_init=client_init,
         exchanges=[
             Exchange(
@@ -203,11 +198,9 @@ def build_pgfed(
         ),
         global_weights=lambda state: state.weights,
         snapshot=lambda state: {"alpha": state.alpha},
-        examples_type=examples_type,
-        seed=seed,
     )
 
 
-build_pgfedmo = functools.partial(build_pgfed, beta=0.5)
-build_pgfed_ce = functools.partial(build_pgfed, communication_efficient=True)
-build_pgfedmo_ce = functools.partial(build_pgfedmo, communication_efficient=True)
+pgfedmo = ALGORITHMS.variant("pgfedmo", pgfed, beta=0.5)
+pgfed_ce = ALGORITHMS.variant("pgfed_ce", pgfed, communication_efficient=True)
+pgfedmo_ce = ALGORITHMS.variant("pgfedmo_ce", pgfedmo, communication_efficient=True)

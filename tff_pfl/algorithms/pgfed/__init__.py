@@ -1,0 +1,5 @@
+"""PGFed and its variants: the round, and beside it the server's linear risks."""
+
+from tff_pfl.algorithms.pgfed.round import pgfed, pgfed_ce, pgfedmo, pgfedmo_ce
+
+__all__ = ["pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce"]

@@ -1,0 +1,83 @@
+"""The algorithms by name, and processes made of them.
+
+An algorithm is a function `(model, local, *, <federation>, <hyper-parameters>) -> Algorithm`. Its
+keyword arguments, with their defaults, are the hyper-parameters that a config may set; those
+without a default, such as `num_clients`, are what it needs to know of the federation.
+"""
+
+import inspect
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_pfl.local import LocalSGD
+from tff_pfl.models import Model
+from tff_pfl.registry import Registry
+from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+
+ALGORITHMS = Registry("algorithm")
+# Options that are objects, for which configs have sections of their own.
+_OBJECTS = ("aggregator", "server_optimizer")
+
+
+def hyperparameters(name: str) -> dict[str, Any]:
+    """The hyper-parameters of an algorithm, with their defaults.
+
+    Raises:
+        UnknownNameError: For an unknown name; it gives the nearest one.
+    """
+    return {
+        option: default
+        for option, default in ALGORITHMS.options(name).items()
+        if option not in _OBJECTS
+    }
+
+
+def make(
+    name: str,
+    model: Model,
+    local: LocalSGD,
+    *,
+    num_clients: int | None = None,
+    clients_per_round: int | None = None,
+    **options: Any,
+) -> Algorithm:
+    """An algorithm by its name.
+
+    Args:
+        name: A key of `ALGORITHMS`.
+        model: The model.
+        local: The local training.
+        num_clients: Clients of the federation, for an algorithm that needs to know.
+        clients_per_round: The most clients of a round, for an algorithm that needs to know.
+        **options: Its keyword arguments that are not to have their defaults.
+
+    Raises:
+        UnknownNameError: For an unknown name; it gives the nearest one.
+    """
+    needed = inspect.signature(ALGORITHMS[name]).parameters
+    federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
+    known = {key: value for key, value in federation.items() if key in needed and value is not None}
+    return ALGORITHMS[name](model, local, **known, **options)
+
+
+def build(
+    name: str,
+    model: Model,
+    examples_type: tff.types.Type,
+    local: LocalSGD,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> PersonalizedProcess:
+    """A process of an algorithm by its name.
+
+    Args:
+        name: A key of `ALGORITHMS`.
+        model: The model.
+        examples_type: TFF type of a client's examples.
+        local: The local training.
+        seed: Of the initial states, and of all randomness of client work.
+        **options: See `make`.
+    """
+    return compose(make(name, model, local, **options), examples_type, seed)

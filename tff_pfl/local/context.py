@@ -1,0 +1,21 @@
+"""What client work knows of the round it is done in."""
+
+from typing import Any, NamedTuple
+
+
+class ClientContext(NamedTuple):
+    """What client work may know besides its message, its state and its examples.
+
+    Attributes:
+        round_num: int32 scalar, the number of rounds done before this one.
+        client_id: int32 scalar.
+        seed: `int32[2]`, a function of (run seed, round, client id, exchange): client work draws
+            its randomness from it by stateless ops, so that a round is a pure function.
+        carry: `ClientOutput.carry` of the client's previous exchange in this round; `()` in the
+            first one.
+    """
+
+    round_num: Any
+    client_id: Any
+    seed: Any
+    carry: Any = ()

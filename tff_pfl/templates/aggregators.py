@@ -1,0 +1,138 @@
+"""How uploads are aggregated, chosen by name, for every algorithm whose server needs no more than
+their mean.
+"""
+
+import dataclasses
+
+import tensorflow_federated as tff
+
+from tff_pfl.ranges import at_least, takes, whole
+from tff_pfl.registry import Registry
+from tff_pfl.templates.algorithm import Algorithm
+from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.templates.exchange import Aggregator, Exchange
+
+AGGREGATORS = Registry("aggregator")
+
+
+@AGGREGATORS.register("mean")
+def mean() -> Aggregator:
+    """The weighted mean."""
+    return tff.aggregators.MeanFactory()
+
+
+@AGGREGATORS.register("robust")
+def robust(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
+    """`tff.learning.robust_aggregator`: the mean of clipped uploads, outliers being left out.
+
+    Args:
+        zeroing: Whether uploads with extremely large values become 0; what is extreme adapts.
+        clipping: Whether uploads are shortened to a norm that adapts to most of them.
+        weighted: Whether clients weigh by their weights, or all the same.
+    """
+    return tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping, weighted=weighted)
+
+
+@AGGREGATORS.register("compression")
+def compression(
+    *, zeroing: bool = True, clipping: bool = True, weighted: bool = True
+) -> Aggregator:
+    """`tff.learning.compression_aggregator`: `robust`, of uploads that are quantized.
+
+    Args:
+        zeroing: See `robust`.
+        clipping: See `robust`.
+        weighted: See `robust`.
+    """
+    return tff.learning.compression_aggregator(
+        zeroing=zeroing, clipping=clipping, weighted=weighted
+    )
+
+
+@AGGREGATORS.register("dp")
+@takes(noise_multiplier=at_least(0), clients_per_round=whole(1))
+def dp(
+    *, clients_per_round: int, noise_multiplier: float = 1.0, zeroing: bool = True
+) -> Aggregator:
+    """`tff.learning.dp_aggregator`: the mean of clipped uploads, with Gaussian noise.
+
+    The noise is drawn anew wherever a round is run: a run that is repeated or resumed has other
+    numbers.
+
+    Args:
+        clients_per_round: How many are expected.
+        noise_multiplier: Standard deviation of the noise of the sum, relative to the clipping norm.
+        zeroing: See `robust`.
+    """
+    return tff.learning.dp_aggregator(noise_multiplier, clients_per_round, zeroing)
+
+
+@AGGREGATORS.register("secure")
+def secure(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
+    """`tff.learning.secure_aggregator`: `robust`, by secure sums.
+
+    The graph runtime simulates secure sums in the clear; TFF's stock runtime has none.
+
+    Args:
+        zeroing: See `robust`.
+        clipping: See `robust`.
+        weighted: See `robust`.
+    """
+    return tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping, weighted=weighted)
+
+
+@AGGREGATORS.register("ddp_secure")
+@takes(noise_multiplier=at_least(0), clients_per_round=whole(1), bits=whole(1, 22))
+def ddp_secure(
+    *,
+    clients_per_round: int,
+    noise_multiplier: float = 1.0,
+    bits: int = 20,
+    zeroing: bool = True,
+    rotation_type: str = "hd",
+) -> Aggregator:
+    """`tff.learning.ddp_secure_aggregator`: distributed differential privacy by secure sums.
+
+    Its noise is drawn anew as that of `dp`.
+
+    Args:
+        clients_per_round: How many are expected.
+        noise_multiplier: Relative to the initial clipping norm.
+        bits: Of the sum, for which clients quantize their uploads.
+        zeroing: See `robust`.
+        rotation_type: "hd" (Hadamard) or "dft".
+    """
+    return tff.learning.ddp_secure_aggregator(
+        noise_multiplier, clients_per_round, bits, zeroing, rotation_type
+    )
+
+
+def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
+    """The algorithm with another aggregator in the place of the mean.
+
+    Args:
+        algorithm: Any whose exchanges upload nothing, or what is averaged.
+        aggregator: A `tff.aggregators` factory.
+
+    Raises:
+        AggregatorError: If the server needs more of uploads than their mean, or there are none.
+    """
+
+    def change(exchange: Exchange) -> Exchange:
+        if exchange.aggregator is None:
+            return exchange
+        if not isinstance(exchange.aggregator, tff.aggregators.MeanFactory):
+            reason = getattr(
+                exchange.aggregator, "reason", f"it is {type(exchange.aggregator).__name__}"
+            )
+            raise AggregatorError(
+                f"The aggregator of {algorithm.name} (exchange {exchange.name!r}) cannot be "
+                f"replaced: {reason}."
+            )
+        return dataclasses.replace(exchange, aggregator=aggregator)
+
+    if all(exchange.aggregator is None for exchange in algorithm.exchanges):
+        raise AggregatorError(
+            f"The aggregator of {algorithm.name} cannot be replaced: clients upload nothing."
+        )
+    return algorithm.with_exchanges(change)

@@ -1,0 +1,62 @@
+"""An algorithm as a value."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.templates.exchange import Exchange, Personalization
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """A federated algorithm: pure functions, of which `compose` makes a process.
+
+    All are pure TensorFlow; `S` is the type of the server's state, `C` that of a client's, `W` that
+    of a model's weights. They can be called eagerly, one by one. Whatever changes an algorithm from
+    outside takes an `Algorithm` and returns another one.
+
+    Attributes:
+        server_init: `(seed: int -> S)`, the server's state before the first round, all of it
+            finite.
+        client_init: `(<int32, seed: int> -> C)`, the state of a client that was never seen, from
+            its id.
+        exchanges: Those of a round, in order, with distinct names.
+        personalize: How a client's own model is made for evaluation.
+        global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
+        snapshot: `(S -> V)`, tensors by name, for people to look at; or `None`.
+        client_snapshot: `(C -> V)`, the same of a client's state.
+        name: For messages.
+    """
+
+    server_init: Callable[[int], Any]
+    client_init: Callable[[Any, int], Any]
+    exchanges: Sequence[Exchange]
+    personalize: Personalization
+    global_weights: Callable[[Any], Any] | None = None
+    snapshot: Callable[[Any], Mapping[str, Any]] | None = None
+    client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
+    name: str = "the algorithm"
+
+    def __post_init__(self):
+        names = [exchange.name for exchange in self.exchanges]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
+        object.__setattr__(self, "exchanges", tuple(self.exchanges))
+
+    def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
+        """The algorithm with each exchange replaced by what `change` makes of it."""
+        return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
+
+
+def no_server_state(seed: int) -> tuple:
+    """The state of a server that keeps nothing."""
+    del seed
+    return ()
+
+
+def no_client_state(client_id: tf.Tensor, seed: int) -> tuple:
+    """The state of a client that keeps nothing."""
+    del client_id, seed
+    return ()

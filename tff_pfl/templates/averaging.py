@@ -1,0 +1,123 @@
+"""The template of methods whose clients change a shared part, the changes being averaged.
+
+With `W` the shared part, `p_i = n_i / sum n_j` over the cohort (or uniform), a round is
+
+    down    W
+    client  W_i, by the method's client work, and whatever the client keeps for itself
+    up      W_i - W
+    server  W <- W + sum_i p_i (W_i - W)                                      (= sum_i p_i W_i)
+
+With a `server_optimizer`, the server's last line is a step of that optimizer along the negative
+mean change in the place of a gradient (Reddi et al., "Adaptive federated optimization", ICLR 2021):
+SGD at 1.0 is the line above, SGD with momentum FedAvgM, Adam FedAdam, and so on. With another
+`aggregator`, the mean is what that makes of the changes.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import ClientContext, Examples, trees
+from tff_pfl.names import check_names
+from tff_pfl.templates.algorithm import Algorithm, no_client_state
+from tff_pfl.templates.exchange import Aggregator, ClientOutput, Exchange, Personalization
+
+WEIGHTINGS = ("num_examples", "uniform")
+
+
+class SharedPart(NamedTuple):
+    """Server state.
+
+    Attributes:
+        weights: `W`, what clients share.
+        optimizer: The state of the server's optimizer; `()` without one.
+    """
+
+    weights: Any
+    optimizer: Any
+
+
+def averaging(
+    server_init: Callable[[int], Any],
+    client_work: Callable[[Any, Any, Examples, ClientContext], ClientOutput],
+    personalize: Callable[[Any, Any, Examples, ClientContext], Any],
+    client_init: Callable[[Any, int], Any] = no_client_state,
+    global_weights: Callable[[Any], Any] | None = None,
+    client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
+    *,
+    weighting: str = "num_examples",
+    aggregator: Aggregator | None = None,
+    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+) -> Algorithm:
+    """An algorithm of the template.
+
+    A function that passes its `**options` on to this one, decorated by `extends(averaging)`, has
+    the keyword arguments below as its own.
+
+    Args:
+        server_init: `(seed: int -> W)`, the initial shared part.
+        client_work: `(W, C, D, ClientContext) -> ClientOutput`, whose `upload` is the change of the
+            shared part, `W_i - W` (or what `aggregator` makes a change of `W` of); its weight is
+            set here.
+        personalize: `(W, C, D, ClientContext) -> weights of a model`; see `Personalization`.
+        client_init: See `Algorithm`.
+        global_weights: `(W -> weights of a model)`, or `None`.
+        client_snapshot: See `Algorithm`.
+        weighting: Clients weigh by "num_examples", or "uniform" weights.
+        aggregator: A `tff.aggregators` factory; default the mean. An unweighted one weighs all
+            clients the same.
+        server_optimizer: Default none: the mean change is the step.
+    """
+    check_names("weighting", [weighting], WEIGHTINGS)
+
+    def init(seed):
+        weights = server_init(seed)
+        optimizer = server_optimizer and server_optimizer.initialize(trees.specs(weights))
+        return SharedPart(weights, () if optimizer is None else optimizer)
+
+    def weighted_client_work(weights, state, examples, context):
+        output = client_work(weights, state, examples, context)
+        return output._replace(weight=aggregation_weight(examples, weighting))
+
+    def finalize(server, change, round_num):
+        del round_num
+        if server_optimizer is None:
+            weights, optimizer = trees.add(server.weights, change), server.optimizer
+        else:
+            optimizer, weights = server_optimizer.next(
+                server.optimizer, server.weights, trees.scale(change, -1.0)
+            )
+        return SharedPart(weights, optimizer), collections.OrderedDict()
+
+    def shared(server):
+        return server.weights
+
+    return Algorithm(
+        server_init=init,
+        client_init=client_init,
+        exchanges=[
+            Exchange(
+                distribute=shared,
+                client_work=weighted_client_work,
+                aggregator=aggregator or tff.aggregators.MeanFactory(),
+                finalize=finalize,
+            )
+        ],
+        personalize=Personalization(distribute=shared, client_work=personalize),
+        global_weights=global_weights and (lambda server: global_weights(server.weights)),
+        client_snapshot=client_snapshot,
+    )
+
+
+def aggregation_weight(examples: Examples, weighting: str) -> tf.Tensor:
+    """A client's weight in an average: `n_i`, or 1.
+
+    Args:
+        examples: The client's examples.
+        weighting: "num_examples" or "uniform".
+    """
+    check_names("weighting", [weighting], WEIGHTINGS)
+    return tf.cast(examples.size, tf.float32) if weighting == "num_examples" else tf.constant(1.0)
