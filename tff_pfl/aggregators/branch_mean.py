@@ -74,16 +74,12 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         if names != list(Shares._fields):
             raise TypeError(f"A branch mean is of the fields {Shares._fields}, found {value_type}.")
 
-        @tff.tensorflow.computation(value_type, weight_type)
-        def weigh(upload, weight):
-            share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
-            return Shares(_each_part(_times, share, upload.value), share)
-
+        weigh = tff.tensorflow.computation(weighted, value_type, weight_type)
         sums = self._sums.create(weigh.type_signature.result, weight_type)
 
         @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
         def divide(totals):
-            return _each_part(_divided_by, totals["share"], totals["value"])
+            return mean_of_sums(Shares(**totals))
 
         @tff.federated_computation(
             sums.initialize.type_signature.result,
@@ -97,6 +93,17 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(sums.initialize, branch_mean)
+
+
+def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
+    """`n_i s_i v_i` and `n_i s_i`, what is summed of a client."""
+    share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
+    return Shares(_each_part(_times, share, upload.value), share)
+
+
+def mean_of_sums(sums: Shares):
+    """The mean, of the two sums over the clients."""
+    return _each_part(_divided_by, sums.share, sums.value)
 
 
 def _each_part(fn, share, value):

@@ -33,10 +33,10 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         Args:
             **factories: An aggregator for each field, by its name.
         """
-        self._factories = factories
+        self.factories = factories
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={factory!r}" for name, factory in self._factories.items())
+        fields = ", ".join(f"{name}={factory!r}" for name, factory in self.factories.items())
         return f"FieldsFactory({fields})"
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
@@ -47,18 +47,18 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         """
         is_struct = isinstance(value_type, tff.types.StructType)
         names = tff.structure.name_list_with_nones(value_type) if is_struct else None
-        if names != list(self._factories):
+        if names != list(self.factories):
             raise TypeError(
-                f"There are aggregators for the fields {', '.join(self._factories)}, "
+                f"There are aggregators for the fields {', '.join(self.factories)}, "
                 f"found {value_type}."
             )
         weighted = {
             name: isinstance(factory, tff.aggregators.WeightedAggregationFactory)
-            for name, factory in self._factories.items()
+            for name, factory in self.factories.items()
         }
         processes = {
             name: factory.create(value_type[name], *[weight_type] * weighted[name])
-            for name, factory in self._factories.items()
+            for name, factory in self.factories.items()
         }
 
         def zipped(values):

@@ -5,41 +5,16 @@ finite, counting, and the bytes a client receives and sends.
 """
 
 import collections
-from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.local import trees
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.templates import blocks, checks, errors
+from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
-
-
-class _Carry(NamedTuple):
-    """What an exchange hands to the next one of the same round, at a client.
-
-    Attributes:
-        accepted: Whether the client was accepted so far; else it is left out from now on.
-        value: `ClientOutput.carry`.
-    """
-
-    accepted: Any
-    value: Any
-
-
-class _Report(NamedTuple):
-    """What is summed over the clients of an exchange."""
-
-    num_clients: Any
-    num_examples: Any
-    num_nonfinite: Any
-    num_empty: Any
-    totals: Any
 
 
 def compose(
@@ -209,11 +184,9 @@ class _TracedExchange:
     def __init__(self, exchange: Exchange, server_type, client_type, carry_type, seed):
         self.name = exchange.name
         self._what = f"Exchange {exchange.name!r}"
-        self._client_work = exchange.client_work
-        self._client_state_type = client_type.state
         self._block = blocks.ClientBlock(
             f"{self._what}: client_work",
-            self._checked_client_work,
+            acceptance.accepting(exchange, client_type.state),
             distribute=exchange.distribute,
             select=exchange.select,
             server_type=server_type,
@@ -247,12 +220,8 @@ class _TracedExchange:
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
         self._finalize = blocks.trace(
             f"{self._what}: finalize",
-            lambda inputs: self._guarded_finalize(
-                lambda server, round_num: exchange.finalize(
-                    server, inputs.get("aggregate", nothing), round_num
-                ),
-                inputs,
-                server_type,
+            lambda inputs: acceptance.guarded(exchange, server_type)(
+                inputs | {"aggregate": inputs.get("aggregate", nothing)}
             ),
             tff.types.to_type(inputs),
         )
@@ -279,46 +248,6 @@ class _TracedExchange:
         finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
         return finalized, outputs.state, outputs.carry
 
-    def _checked_client_work(self, message, client: Client, context):
-        """Client work, with the results of a client that cannot be used replaced."""
-        carry = context.carry or _Carry(accepted=tf.constant(True), value=())
-        context = context._replace(carry=carry.value)
-        data, is_readable = readable(client.data)
-        output = checks.checked_client_output(
-            self._what, self._client_work(message, client.state, data, context)
-        )
-        errors.check_same_type(
-            errors.ClientStateTypeError,
-            f"{self._what}: client_work must return a state of the type client_init returns",
-            self._client_state_type,
-            blocks.type_of(output.state),
-            "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
-        )
-        empty = tf.equal(client.data.size, 0)
-        sound = is_readable & trees.all_finite(output) & (output.weight >= 0.0)
-        takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
-        accepted = tf.logical_and(takes_part, sound)
-
-        def accept(value):
-            return trees.select(accepted, value, trees.zeros_like(value))
-
-        def count(condition):
-            return tf.cast(condition, tf.int32)
-
-        return collections.OrderedDict(
-            state=trees.select(accepted, output.state, client.state),
-            upload=accept(output.upload),
-            weight=accept(output.weight),
-            report=_Report(
-                num_clients=count(accepted),
-                num_examples=accept(client.data.size),
-                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(sound))),
-                num_empty=count(empty),
-                totals=accept(collections.OrderedDict(output.metrics)),
-            ),
-            carry=_Carry(accepted, accept(output.carry)),
-        )
-
     def _create_aggregation(self, factory, output_type):
         try:
             if self._weighted:
@@ -330,49 +259,3 @@ class _TracedExchange:
                 f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
                 "Tip: aggregator takes a factory of tff.aggregators or tff.learning."
             ) from error
-
-    def _guarded_finalize(self, finalize, inputs, server_type):
-        """The new server state, or the old one if there is nothing sound to make it of."""
-        old, report = inputs["server"], inputs["report"]
-        new, server_metrics = finalize(old, inputs["round_num"])
-        checks.check_server_metrics(self._what, server_metrics)
-        new = tf.nest.map_structure(tf.convert_to_tensor, new)
-        errors.check_same_type(
-            errors.ServerStateTypeError,
-            f"{self._what}: finalize must return a state of the type server_init returns",
-            server_type,
-            blocks.type_of(new),
-            "keep the structure, data types and shapes of the server state.",
-        )
-        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(*_changed(new, old)))
-        metrics = collections.OrderedDict(
-            (name, mean.total / mean.count)  # NaN if nothing was measured
-            for name, mean in report.totals.items()
-        )
-        for name in checks.COUNTS:
-            metrics[name] = getattr(report, name)
-        metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
-        for name, measured in (
-            ("aggregator", inputs.get("measurements", ())),
-            ("server", server_metrics),
-        ):
-            if tf.nest.flatten(measured):
-                metrics[name] = measured
-        result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
-        if self.aggregation is not None:
-            old_aggregator, new_aggregator = inputs["aggregators"]
-            result["aggregator"] = _choose(sound, new_aggregator, old_aggregator)
-        return result
-
-
-def _changed(new, old) -> list[tf.Tensor]:
-    """The tensors of `new` that are not those of `old`."""
-    pairs = zip(tf.nest.flatten(new), tf.nest.flatten(old), strict=True)
-    return [leaf for leaf, before in pairs if leaf is not before]
-
-
-def _choose(condition, a, b):
-    """`a` or `b`, which may differ in shape, without a copy."""
-    if not tf.nest.flatten(a):
-        return a
-    return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)

@@ -1,0 +1,148 @@
+"""Which results of an exchange are used: those of sound clients, and a sound server state."""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import ClientContext, trees
+from tff_pfl.local.examples import readable
+from tff_pfl.templates import blocks, checks, errors
+from tff_pfl.templates.exchange import Exchange
+from tff_pfl.templates.process import Client
+
+
+class Carry(NamedTuple):
+    """What an exchange hands to the next one of the same round, at a client.
+
+    Attributes:
+        accepted: Whether the client was accepted so far; else it is left out from now on.
+        value: `ClientOutput.carry`.
+    """
+
+    accepted: Any
+    value: Any
+
+
+class Report(NamedTuple):
+    """What is summed over the clients of an exchange: counts, and sums of measurements."""
+
+    num_clients: Any
+    num_examples: Any
+    num_nonfinite: Any
+    num_empty: Any
+    totals: Any
+
+
+def accepting(
+    exchange: Exchange, client_state_type: tff.types.Type
+) -> Callable[[Any, Client, ClientContext], Mapping[str, Any]]:
+    """Client work with the results of a client that cannot be used replaced.
+
+    Returns:
+        `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`, with a `Carry`
+        or `()` as the context's.
+    """
+    what = f"Exchange {exchange.name!r}"
+
+    def client_work(message, client, context):
+        carry = context.carry or Carry(accepted=tf.constant(True), value=())
+        context = context._replace(carry=carry.value)
+        data, is_readable = readable(client.data)
+        output = checks.checked_client_output(
+            what, exchange.client_work(message, client.state, data, context)
+        )
+        errors.check_same_type(
+            errors.ClientStateTypeError,
+            f"{what}: client_work must return a state of the type client_init returns",
+            client_state_type,
+            blocks.type_of(output.state),
+            "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
+        )
+        empty = tf.equal(client.data.size, 0)
+        sound = is_readable & trees.all_finite(output) & (output.weight >= 0.0)
+        takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
+        accepted = tf.logical_and(takes_part, sound)
+
+        def accept(value):
+            return trees.select(accepted, value, trees.zeros_like(value))
+
+        def count(condition):
+            return tf.cast(condition, tf.int32)
+
+        return collections.OrderedDict(
+            state=trees.select(accepted, output.state, client.state),
+            upload=accept(output.upload),
+            weight=accept(output.weight),
+            report=Report(
+                num_clients=count(accepted),
+                num_examples=accept(client.data.size),
+                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(sound))),
+                num_empty=count(empty),
+                totals=accept(collections.OrderedDict(output.metrics)),
+            ),
+            carry=Carry(accepted, accept(output.carry)),
+        )
+
+    return client_work
+
+
+def guarded(
+    exchange: Exchange, server_type: tff.types.Type
+) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """The finalizer, with the old server state kept if there is nothing sound to make a new one of.
+
+    Returns:
+        `(<server, round_num, report, aggregate[, measurements, aggregators]> -> <state, metrics[,
+        aggregator]>)`; `aggregators` are the aggregator's states before and after.
+    """
+    what = f"Exchange {exchange.name!r}"
+
+    def finalize(inputs):
+        old, report = inputs["server"], inputs["report"]
+        new, server_metrics = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
+        checks.check_server_metrics(what, server_metrics)
+        new = tf.nest.map_structure(tf.convert_to_tensor, new)
+        errors.check_same_type(
+            errors.ServerStateTypeError,
+            f"{what}: finalize must return a state of the type server_init returns",
+            server_type,
+            blocks.type_of(new),
+            "keep the structure, data types and shapes of the server state.",
+        )
+        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(*_changed(new, old)))
+        metrics = collections.OrderedDict(
+            (name, mean.total / mean.count)  # NaN if nothing was measured
+            for name, mean in report.totals.items()
+        )
+        for name in checks.COUNTS:
+            metrics[name] = getattr(report, name)
+        metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
+        for name, measured in (
+            ("aggregator", inputs.get("measurements", ())),
+            ("server", server_metrics),
+        ):
+            if tf.nest.flatten(measured):
+                metrics[name] = measured
+        result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
+        if "aggregators" in inputs:
+            old_aggregator, new_aggregator = inputs["aggregators"]
+            result["aggregator"] = _choose(sound, new_aggregator, old_aggregator)
+        return result
+
+    return finalize
+
+
+def _changed(new, old) -> list[tf.Tensor]:
+    """The tensors of `new` that are not those of `old`."""
+    pairs = zip(tf.nest.flatten(new), tf.nest.flatten(old), strict=True)
+    return [leaf for leaf, before in pairs if leaf is not before]
+
+
+def _choose(condition, a, b):
+    """`a` or `b`, which may differ in shape, without a copy."""
+    if not tf.nest.flatten(a):
+        return a
+    return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)

@@ -1,0 +1,205 @@
+"""Algorithms run by TensorFlow alone: for tests of their mathematics, and for looking into a round."""
+
+import collections
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import (
+    Aggregator,
+    BranchMeanFactory,
+    FieldsFactory,
+    Stack,
+    StackFactory,
+    branch_mean,
+)
+from tff_pfl.local import ClientContext, trees
+from tff_pfl.local.examples import readable
+from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
+from tff_pfl.templates import Algorithm, Client, Exchange, Message, ProcessOutput, ServerState
+from tff_pfl.templates.acceptance import accepting, guarded
+
+
+class EagerProcess:
+    """An algorithm as a process whose blocks are called one by one, client by client.
+
+    It has the methods of a `PersonalizedProcess` and gives the same numbers, up to the rounding of
+    sums over clients, from the same seed. Nothing is composed: it is made at once, and its blocks
+    can print and be stepped through. It is slow for many clients, checks no types of messages, and
+    knows the mean and the aggregators of `tff_pfl.aggregators` alone.
+    """
+
+    def __init__(self, algorithm: Algorithm, seed: int = 0):
+        """Creates the process.
+
+        Args:
+            algorithm: The algorithm.
+            seed: Of the initial states, and of all randomness of client work.
+        """
+        self._algorithm = algorithm
+        self._seed = seed
+        init = tff.tensorflow.computation(lambda: algorithm.server_init(seed))
+        self._server_type = init.type_signature.result
+
+    def initialize(self) -> ServerState:
+        """The server's state before the first round."""
+        algorithm = _arrays(self._algorithm.server_init(self._seed))
+        return ServerState(np.int32(0), algorithm, collections.OrderedDict())
+
+    def initialize_client(self, client_id: int) -> Any:
+        """The state of a client that was never seen."""
+        client_id = tf.constant(client_id, tf.int32)
+        return _arrays(self._algorithm.client_init(client_id, self._seed))
+
+    def next(self, state: ServerState, clients: Sequence[Client]) -> ProcessOutput:
+        """A round."""
+        clients, server = list(map(_tensors, clients)), _tensors(state.algorithm)
+        round_num = tf.constant(state.round_num, tf.int32)
+        carries, metrics = [()] * len(clients), collections.OrderedDict()
+        down = up = 0
+        for index, exchange in enumerate(self._algorithm.exchanges):
+            outputs = []
+            client_state_type = _type_of(clients[0].state)
+            work = accepting(exchange, client_state_type)
+            for client, carry in zip(clients, carries, strict=True):
+                message = _message(exchange, server, client.client_id)
+                context = self._context(index, round_num, client.client_id)._replace(carry=carry)
+                outputs.append(work(message, client, context))
+            down += _bytes(message)
+            up += _bytes(outputs[0]["upload"], exchange)
+            finalized = self._finalize(exchange, server, round_num, outputs)
+            server, metrics[exchange.name] = finalized["state"], finalized["metrics"]
+            carries = [output["carry"] for output in outputs]
+            clients = [
+                client._replace(state=output["state"])
+                for client, output in zip(clients, outputs, strict=True)
+            ]
+        metrics["bytes_down_per_client"], metrics["bytes_up_per_client"] = down, up
+        return ProcessOutput(
+            ServerState(np.int32(state.round_num + 1), _arrays(server), state.aggregators),
+            [_arrays(client.state) for client in clients],
+            _arrays(metrics),
+        )
+
+    def personalize(self, state: ServerState, clients: Sequence[Client]) -> list[Any]:
+        """The model to evaluate as each client's own."""
+        personalization = self._algorithm.personalize
+        server, round_num = _tensors(state.algorithm), tf.constant(state.round_num, tf.int32)
+        index = len(self._algorithm.exchanges)
+        models = []
+        for client in map(_tensors, clients):
+            message = _message(personalization, server, client.client_id)
+            examples, _ = readable(client.data)
+            context = self._context(index, round_num, client.client_id)
+            weights = personalization.client_work(message, client.state, examples, context)
+            if personalization.fine_tune is not None:
+                context = self._context(FINE_TUNING, round_num, client.client_id)
+                weights = personalization.fine_tune(weights, examples, context)
+            models.append(_arrays(weights))
+        return models
+
+    def global_weights(self, state: ServerState) -> Any:
+        """The global model."""
+        return _arrays(self._algorithm.global_weights(_tensors(state.algorithm)))
+
+    def snapshot(self, state: ServerState) -> Any:
+        """What of the server's state to look at."""
+        return _arrays(self._algorithm.snapshot(_tensors(state.algorithm)))
+
+    def client_snapshot(self, states: Sequence[Any]) -> list[Any]:
+        """What of the clients' states to look at."""
+        return [_arrays(self._algorithm.client_snapshot(_tensors(state))) for state in states]
+
+    def _context(self, block, round_num, client_id) -> ClientContext:
+        seed = client_seed(run_seed(self._seed, block), round_num, client_id)
+        return ClientContext(round_num, client_id, seed)
+
+    def _finalize(self, exchange, server, round_num, outputs):
+        reports = [output["report"] for output in outputs]
+        inputs = {
+            "server": server,
+            "round_num": round_num,
+            "report": tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *reports),
+            "aggregate": outputs[0]["upload"],  # nothing
+        }
+        if tf.nest.flatten(outputs[0]["upload"]):
+            uploads = _stacked([output["upload"] for output in outputs])
+            weights = tf.stack([output["weight"] for output in outputs])
+            inputs["aggregate"] = aggregate(exchange.aggregator, uploads, weights)
+        return guarded(exchange, self._server_type)(inputs)
+
+
+@functools.singledispatch
+def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
+    """What an aggregator makes of uploads that are stacked along a leading axis of `k`.
+
+    Args:
+        aggregator: The factory.
+        uploads: Those of the clients, 0 where a client was left out.
+        weights: float32 `[k]`, likewise.
+    """
+    raise TypeError(f"{type(aggregator).__name__} needs the whole process: use compose().")
+
+
+@aggregate.register
+def _(aggregator: tff.aggregators.MeanFactory, uploads, weights):
+    sums = tf.nest.map_structure(
+        lambda rows: tf.reduce_sum(rows, axis=0), trees.scale_rows(uploads, weights)
+    )
+    return trees.scale(sums, 1.0 / tf.reduce_sum(weights))
+
+
+@aggregate.register
+def _(aggregator: StackFactory, uploads, weights):
+    return Stack(uploads, weights)
+
+
+@aggregate.register
+def _(aggregator: FieldsFactory, uploads, weights):
+    return collections.OrderedDict(
+        (name, aggregate(factory, getattr(uploads, name), weights))
+        for name, factory in aggregator.factories.items()
+    )
+
+
+@aggregate.register
+def _(aggregator: BranchMeanFactory, uploads, weights):
+    rows = [
+        branch_mean.weighted(trees.row(uploads, i), weight)
+        for i, weight in enumerate(tf.unstack(weights))
+    ]
+    return branch_mean.mean_of_sums(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *rows))
+
+
+def _message(block: Exchange, server, client_id):
+    shared = block.distribute(server)
+    return shared if block.select is None else Message(shared, block.select(server, client_id))
+
+
+def _bytes(message, exchange=None) -> int:
+    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(message)]
+    total = sum(leaf.dtype.size * int(tf.size(leaf)) for leaf in leaves)
+    is_weighted = exchange is not None and isinstance(
+        exchange.aggregator, tff.aggregators.WeightedAggregationFactory
+    )
+    return total + 4 * (is_weighted and bool(leaves))
+
+
+def _type_of(value) -> tff.types.Type:
+    return tff.types.tensorflow_to_type(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
+
+
+def _stacked(values):
+    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *values)
+
+
+def _tensors(value):
+    return tf.nest.map_structure(tf.convert_to_tensor, value)
+
+
+def _arrays(value):
+    return tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf).numpy(), value)
