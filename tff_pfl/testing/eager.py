@@ -1,4 +1,4 @@
-"""Algorithms run by TensorFlow alone: for tests of their mathematics, and for looking into a round."""
+"""Algorithms run by TensorFlow alone, to test their mathematics and to look into a round."""
 
 import collections
 import functools

@@ -1,0 +1,335 @@
+"""What every algorithm keeps to, as checks of any `Algorithm`.
+
+    from tff_pfl import testing
+
+    @pytest.mark.parametrize("check", testing.CHECKS)
+    def test_my_method(check):
+        check(testing.Subject.of(my_method))
+
+A check is a function of a `Subject`; it raises an `AssertionError` that says what is wrong. All
+run on a tiny federation, in the graph runtime unless they say otherwise.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.local import LocalSGD
+from tff_pfl.models import Model
+from tff_pfl.templates import Algorithm, Client, PersonalizedProcess, ProcessOutput, compose
+from tff_pfl.testing import federation
+from tff_pfl.testing.eager import EagerProcess
+
+SEED = 3
+_SIZES = (6, 5, 9)  # of the clients of a cohort
+_ROUNDING = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """An algorithm on the tiny federation, composed once for all checks.
+
+    Attributes:
+        make: `(Model, LocalSGD) -> Algorithm`.
+        is_random: Whether rounds draw random numbers, such as the order of batches.
+        knows_cohort: Whether clients are influenced by another one of the cohort, before it is
+            known that its results cannot be used.
+    """
+
+    make: Callable[[Model, LocalSGD], Algorithm]
+    is_random: bool = True
+    knows_cohort: bool = False
+
+    @classmethod
+    @functools.cache
+    def of(cls, make: Callable[[Model, LocalSGD], Algorithm], **traits: bool) -> "Subject":
+        """The same subject for the same algorithm."""
+        return cls(make, **traits)
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm."""
+        return self.make(federation.tiny_model(), federation.tiny_local())
+
+    @functools.cached_property
+    def process(self) -> PersonalizedProcess:
+        """The algorithm's process."""
+        return compose(self.algorithm, federation.EXAMPLES_TYPE, SEED)
+
+    @functools.cached_property
+    def state(self) -> Any:
+        """The server's state before the first round."""
+        return self._run(self.process.initialize)
+
+    @functools.cached_property
+    def first_round(self) -> ProcessOutput:
+        """A round of clients that have nothing special."""
+        return self.next(self.clients(_SIZES))
+
+    def clients(self, sizes: Sequence[int]) -> list[Client]:
+        """Clients that were never seen, with so many examples; client `i` has the id `i`."""
+        return [self.client(i, size) for i, size in enumerate(sizes)]
+
+    def client(self, client_id: int, size: int) -> Client:
+        """A client that was never seen."""
+        state = self._run(self.process.initialize_client, np.int32(client_id))
+        examples = federation.tiny_examples(size, seed=client_id)
+        return Client(np.int32(client_id), state, examples)
+
+    def next(self, clients: Sequence[Client], state: Any = None) -> ProcessOutput:
+        """A round; the first one, if no state is given."""
+        return self._run(self.process.next, self.state if state is None else state, list(clients))
+
+    def personalize(self, state: Any, clients: Sequence[Client]) -> list[Any]:
+        """The models to evaluate."""
+        return self._run(self.process.personalize, state, list(clients))
+
+    def global_weights(self, state: Any) -> Any:
+        """The global model."""
+        return self._run(self.process.global_weights, state)
+
+    def _run(self, computation, *args):
+        with tff.framework.get_context_stack().install(_context()):
+            return computation(*args)
+
+
+@functools.cache
+def _context():
+    # Without vectorization, whose graphs take seconds to build and which makes no difference.
+    return runtime.create_graph_context(vectorize="never")
+
+
+def check_types(subject: Subject) -> None:
+    """Computations have the types that `PersonalizedProcess` states."""
+    process = subject.process
+    assert isinstance(process, tff.templates.IterativeProcess)
+    state_type = process.initialize.type_signature.result
+    client_type = process.client_type
+    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+    states_type = tff.types.FederatedType(client_type.state, tff.CLIENTS)
+    weights_type = federation.tiny_model().weights_type
+    result = process.next.type_signature.result
+    identical = tff.test.assert_types_identical
+    identical(client_type.data, federation.EXAMPLES_TYPE)
+    identical(process.next.type_signature.parameter[1], clients_type)
+    identical(result.state, state_type)
+    identical(result.clients, states_type)
+    assert result.metrics.placement is tff.SERVER
+    identical(
+        process.initialize_client.type_signature,
+        tff.types.FunctionType(np.int32, client_type.state),
+    )
+    identical(process.personalize.type_signature.parameter, process.next.type_signature.parameter)
+    identical(
+        process.personalize.type_signature.result,
+        tff.types.FederatedType(weights_type, tff.CLIENTS),
+    )
+    if process.global_weights is not None:
+        identical(
+            process.global_weights.type_signature,
+            tff.types.FunctionType(state_type.member, weights_type),
+        )
+
+
+def check_determinism(subject: Subject) -> None:
+    """A round is a function of its arguments; its blocks give the same when they are called."""
+    again = subject.next(subject.clients(_SIZES))
+    _assert_equal(subject.first_round, again, "a second call of the same round")
+    eager = EagerProcess(subject.algorithm, SEED)
+    found = eager.next(eager.initialize(), subject.clients(_SIZES))
+    _assert_close(
+        (subject.first_round.state.algorithm, subject.first_round.clients),
+        (found.state.algorithm, found.clients),
+        "the same round, block by block",
+    )
+
+
+def check_seed(subject: Subject) -> None:
+    """Another seed gives other initial weights; and other rounds, if they draw anything."""
+    first, other = (EagerProcess(subject.algorithm, seed) for seed in (SEED, SEED + 1))
+    state, clients = first.initialize(), subject.clients(_SIZES)
+    is_same = _equal(first.next(state, clients), other.next(state, clients))
+    assert is_same != subject.is_random, "is_random is not what rounds of two seeds say"
+
+
+def check_order(subject: Subject) -> None:
+    """The order of the clients of a cohort does not matter, but for rounding."""
+    order = [2, 0, 1]
+    clients = subject.clients(_SIZES)
+    shuffled = subject.next([clients[i] for i in order])
+    _assert_close(shuffled.state, subject.first_round.state, "the server's state")
+    _assert_close(
+        shuffled.clients, [subject.first_round.clients[i] for i in order], "the clients' states"
+    )
+
+
+def check_padding(subject: Subject) -> None:
+    """What stands in rows past a client's examples does not matter."""
+
+    def changed(client):
+        data = client.data
+        is_padding = np.arange(federation.CAPACITY) >= data.size
+        x = np.where(is_padding[:, None, None, None], np.float32("nan"), data.x)
+        return client._replace(data=data._replace(x=x, y=np.where(is_padding, 0, data.y)))
+
+    found = subject.next(list(map(changed, subject.clients(_SIZES))))
+    _assert_equal(found, subject.first_round, "other padding")
+
+
+def check_small_clients(subject: Subject) -> None:
+    """Clients of one example, of less than a batch, and of one batch take part."""
+    output = subject.next(subject.clients((1, 3, 4)))
+    _assert_finite(output, "the round")
+    metrics = next(iter(output.metrics.values()))
+    assert (metrics["num_clients"], metrics["num_examples"]) == (3, 8), metrics
+
+
+def check_empty_client(subject: Subject) -> None:
+    """A client with no examples changes nothing, and is counted."""
+    clients = subject.clients((6, 0, 9))
+    output = subject.next(clients)
+    _assert_equal(output.clients[1], clients[1].state, "the state of the client")
+    _assert_left_out(subject, output, "num_empty")
+
+
+def check_nonfinite_client(subject: Subject) -> None:
+    """A client whose results are not finite is left out, and counted."""
+    for bad in (np.nan, np.inf):
+        clients = subject.clients(_SIZES)
+        clients[1].data.x[2:4, 0, 0, 0] = bad  # one of these may be for validation
+        output = subject.next(clients)
+        _assert_equal(output.clients[1], clients[1].state, "the state of the client")
+        if subject.knows_cohort:
+            _assert_finite((output.state, output.clients), "the round")
+        else:
+            _assert_left_out(subject, output, "num_nonfinite")
+
+
+def _assert_left_out(subject, output, count):
+    """A round of clients of 6 and 9 examples, between which one was left out."""
+    of_two = [subject.client(i, size) for i, size in ((0, 6), (2, 9))]
+    without = subject.next(of_two)
+    _assert_close(output.state, without.state, "the server's state, with and without the client")
+    _assert_close(output.clients[0::2], without.clients, "the states of the others")
+    last = list(output.metrics)[-3]  # before the bytes
+    counts = {name: metrics for name, metrics in output.metrics.items() if "bytes" not in name}
+    assert sum(metrics[count] for metrics in counts.values()) >= 1, f"{count} is 0"
+    assert counts[last]["num_clients"] == 2, counts[last]
+
+
+def check_empty_cohort(subject: Subject) -> None:
+    """If no client has examples, the server keeps its state; the round counts."""
+    output = subject.next(subject.clients((0, 0, 0)))
+    _assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
+    metrics = next(iter(output.metrics.values()))
+    assert metrics["server_kept"] == 1, metrics
+    assert output.state.round_num == 1
+
+
+def check_new_client(subject: Subject) -> None:
+    """A client that never took part has a model: the global one, where there is one."""
+    state = subject.first_round.state
+    newcomers = [subject.client(7 - i, 5) for i in range(3)]
+    models = subject.personalize(state, newcomers)
+    _assert_finite(models, "the personal models")
+    if subject.process.global_weights is not None:
+        for model in models:
+            _assert_equal(model, subject.global_weights(state), "the global model")
+
+
+def check_absent_client(subject: Subject) -> None:
+    """A client that is not in the cohort keeps its state, bit for bit."""
+    data = [federation.tiny_examples(5 + i, seed=i) for i in range(5)]
+    dataset = FederatedDataset.from_client_arrays(
+        [(d.x[: d.size], d.y[: d.size], d.x[:2], d.y[:2]) for d in data], federation.NUM_CLASSES
+    )
+    process = subject.process
+    with tff.framework.get_context_stack().install(_context()):
+        store = ClientStateStore(process.initialize_client, process.client_state_type)
+        source = CohortDataSource(
+            dataset, store, process.client_type, seed=1, capacity=federation.CAPACITY
+        )
+        iterator, state = source.iterator(), subject.state
+        for _ in range(3):
+            before = store.get(range(5))
+            output = process.next(state, iterator.select(3))
+            state = output.state
+            iterator.update(output.clients)
+            after = store.get(range(5))
+            for i in set(range(5)) - set(iterator.cohort):
+                _assert_equal(before[i], after[i], f"the state of client {i}, who is absent")
+            _assert_equal([after[i] for i in iterator.cohort], output.clients, "the new states")
+
+
+def check_bytes(subject: Subject) -> None:
+    """The bytes that metrics state are those that a client is sent, and sends."""
+    eager = EagerProcess(subject.algorithm, SEED)
+    sent = eager.next(eager.initialize(), subject.clients(_SIZES)).metrics
+    for name in ("bytes_down_per_client", "bytes_up_per_client"):
+        found = subject.first_round.metrics[name]
+        assert found == sent[name], f"{name} is {found}, but {sent[name]} travel"
+
+
+def check_runtimes(subject: Subject) -> None:
+    """The stock runtime, and clients that are computed all at once, give the same round."""
+    contexts = {
+        "vectorized": runtime.create_graph_context(),
+        "the stock runtime": runtime.create_cpp_context(),
+    }
+    for name, context in contexts.items():
+        with tff.framework.get_context_stack().install(context):
+            found = subject.process.next(subject.process.initialize(), subject.clients(_SIZES))
+        _assert_close(
+            (found.state, found.clients),
+            (subject.first_round.state, subject.first_round.clients),
+            name,
+        )
+
+
+CHECKS = (
+    check_types,
+    check_determinism,
+    check_seed,
+    check_order,
+    check_padding,
+    check_small_clients,
+    check_empty_client,
+    check_nonfinite_client,
+    check_empty_cohort,
+    check_new_client,
+    check_absent_client,
+    check_bytes,
+    check_runtimes,
+)
+
+
+def _leaves(value) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
+
+
+def _equal(a, b) -> bool:
+    pairs = zip(_leaves(a), _leaves(b), strict=True)
+    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
+
+
+def _assert_equal(a, b, what: str) -> None:
+    for x, y in zip(_leaves(a), _leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
+
+
+def _assert_close(a, b, what: str) -> None:
+    for x, y in zip(_leaves(a), _leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
+
+
+def _assert_finite(value, what: str) -> None:
+    for leaf in _leaves(value):
+        assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"

@@ -1,0 +1,42 @@
+"""A federation small enough to be run in an instant: images of 4x4 pixels, 3 classes."""
+
+import functools
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl import models
+from tff_pfl.local import Examples, LocalSGD, examples_type
+
+IMAGE_SHAPE = (4, 4, 1)
+NUM_CLASSES = 3
+# Rows of all clients' examples, some of which are padding: cohorts of one size share a graph.
+CAPACITY = 12
+# Floating-point inputs can hold what is no number.
+EXAMPLES_TYPE = examples_type(IMAGE_SHAPE, np.float32)
+
+
+@functools.cache
+def tiny_model() -> models.Model:
+    """A perceptron of two layers, `dense1` and `head`, with weights of their own."""
+    return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
+
+
+def tiny_local(learning_rate: float = 0.5) -> LocalSGD:
+    """Two epochs of batches of four examples."""
+    return LocalSGD(tff.learning.optimizers.build_sgdm(learning_rate), epochs=2, batch_size=4)
+
+
+def tiny_examples(size: int, seed: int = 0) -> Examples:
+    """Random examples, and random rows past them, which are padding.
+
+    Args:
+        size: At most `CAPACITY`.
+        seed: Of the draw.
+    """
+    rng = np.random.default_rng([size, seed])
+    return Examples(
+        x=rng.integers(0, 256, (CAPACITY, *IMAGE_SHAPE)).astype(np.float32),
+        y=rng.integers(0, NUM_CLASSES, CAPACITY).astype(np.int32),
+        size=np.int32(size),
+    )
