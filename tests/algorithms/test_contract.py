@@ -134,8 +134,8 @@ ROWS = [
 ]
 # These differ from another algorithm by an option or two, which have tests of their own.
 COVERED = ("heur_fedamp", "pgfed_ce", "pgfedmo", "plgu_ghn")
-# Those that are checked on the other runtimes by default, too: one of each kind.
-ON_ALL_RUNTIMES = ("pgfed", "pfedmb")
+# Those that are checked on the other runtimes by default, too.
+ON_ALL_RUNTIMES = ("pgfed",)
 
 
 def _slow_if(condition) -> list:

@@ -18,7 +18,7 @@ class Stack(NamedTuple):
     """
 
     value: Any
-    weight: Any
+    weight: tf.Tensor
 
     def accepted(self, client_ids) -> Any:
         """`value` of the clients that were not left out, in the order of their ids; in TensorFlow.

@@ -43,9 +43,9 @@ class OwnState(NamedTuple):
             else `()`.
     """
 
-    optimizer: Any
-    model: Any = ()
-    participations: Any = ()
+    optimizer: tuple
+    model: Weights | tuple = ()
+    participations: tf.Tensor | tuple = ()
 
 
 @ALGORITHMS.register("fedavg")

@@ -29,7 +29,7 @@ B = 1: FedAvg. Clients with equal alpha that does not move: both averages are th
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -51,8 +51,8 @@ class OwnMixture(NamedTuple):
         optimizers: What persists of the optimizers of coefficients and weights.
     """
 
-    coefficients: Any
-    optimizers: Any
+    coefficients: tf.Tensor
+    optimizers: tuple
 
 
 class Parametrization(NamedTuple):

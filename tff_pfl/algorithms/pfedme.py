@@ -23,14 +23,14 @@ the authors' simulation, clients that are not sampled do not train.
 lambda = 0 or beta = 0: the global model stays as it is.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
@@ -44,9 +44,9 @@ class OwnModel(NamedTuple):
         optimizer: What persists of the optimizer of `w_i`.
     """
 
-    model: Any
-    participations: Any
-    optimizer: Any
+    model: Weights
+    participations: tf.Tensor
+    optimizer: tuple
 
 
 @ALGORITHMS.register("pfedme")

@@ -31,13 +31,13 @@ layers: `w` is FedAvg's.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, sharpness, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -52,9 +52,9 @@ class OwnModel(NamedTuple):
         optimizer: What persists of the optimizer of both models.
     """
 
-    model: Any
-    participations: Any
-    optimizer: Any
+    model: Weights
+    participations: tf.Tensor
+    optimizer: tuple
 
 
 @ALGORITHMS.register("plgu_lf")

@@ -8,9 +8,9 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import evaluate
+from tff_pfl.local import Examples, evaluate
 from tff_pfl.models import Model
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Client, PersonalizedProcess
 
 BATCH_SIZE = 200  # examples of a forward pass
 
@@ -24,8 +24,8 @@ class EvaluatedClient(NamedTuple):
         test: The `Examples` it is evaluated on.
     """
 
-    client: Any
-    test: Any
+    client: Client
+    test: Examples
 
 
 def build_evaluation(

@@ -4,6 +4,7 @@ import collections
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.clients import ClientStateStore, CohortDataSource
@@ -12,15 +13,15 @@ from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_f
 from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.local import ClientContext, LocalSGD, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Client, PersonalizedProcess
 
 
 class _Received(NamedTuple):
     """What new clients receive: the global model `weights`, `W`, and `round_num`, int32."""
 
-    weights: Any
-    round_num: Any
+    weights: Weights
+    round_num: tf.Tensor
 
 
 class NewClientsEvaluation:

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 
 class ClientContext(NamedTuple):
     """What client work may know besides its message, its state and its examples.
@@ -15,7 +17,7 @@ class ClientContext(NamedTuple):
             first one.
     """
 
-    round_num: Any
-    client_id: Any
-    seed: Any
+    round_num: tf.Tensor
+    client_id: tf.Tensor
+    seed: tf.Tensor
     carry: Any = ()

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tff_pfl.local import trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import Examples
-from tff_pfl.models.model import Model, Totals
+from tff_pfl.models.model import Model, Totals, Weights
 
 
 class ExactGradient(NamedTuple):
@@ -18,7 +18,7 @@ class ExactGradient(NamedTuple):
         totals: Sums of the loss and the model's metrics over all examples.
     """
 
-    gradient: Any
+    gradient: Weights
     totals: Totals
 
     @property

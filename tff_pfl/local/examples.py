@@ -18,9 +18,9 @@ class Examples(NamedTuple):
             clients of different sizes can share a shape; they never influence a result.
     """
 
-    x: Any
-    y: Any
-    size: Any
+    x: tf.Tensor
+    y: tf.Tensor
+    size: tf.Tensor
 
 
 class Batch(NamedTuple):
@@ -34,10 +34,10 @@ class Batch(NamedTuple):
         seed: `int32[2]`, the randomness of this batch for stateless ops (dropout).
     """
 
-    x: Any
-    y: Any
-    weight: Any
-    seed: Any
+    x: tf.Tensor
+    y: tf.Tensor
+    weight: tf.Tensor
+    seed: tf.Tensor
 
 
 def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructWithPythonType:

@@ -11,7 +11,7 @@ from tff_pfl.local import trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
-from tff_pfl.models.model import Model, Totals
+from tff_pfl.models.model import Model, Totals, Weights
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 
 
@@ -26,7 +26,7 @@ class TrainResult(NamedTuple):
         carry: What `gradient` handed on in the last step.
     """
 
-    weights: Any
+    weights: Weights
     totals: Totals
     optimizer_state: Any
     carry: Any

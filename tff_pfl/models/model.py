@@ -18,8 +18,8 @@ class Mean(NamedTuple):
         count: float32 scalar, the number of examples it was summed over.
     """
 
-    total: Any
-    count: Any
+    total: tf.Tensor
+    count: tf.Tensor
 
     @property
     def mean(self) -> tf.Tensor:

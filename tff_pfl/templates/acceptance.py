@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
+from tff_pfl.models import Totals
 from tff_pfl.templates import blocks, checks, errors
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client
@@ -22,18 +23,18 @@ class Carry(NamedTuple):
         value: `ClientOutput.carry`.
     """
 
-    accepted: Any
+    accepted: tf.Tensor
     value: Any
 
 
 class Report(NamedTuple):
     """What is summed over the clients of an exchange: counts, and sums of measurements."""
 
-    num_clients: Any
-    num_examples: Any
-    num_nonfinite: Any
-    num_empty: Any
-    totals: Any
+    num_clients: tf.Tensor
+    num_examples: tf.Tensor
+    num_nonfinite: tf.Tensor
+    num_empty: tf.Tensor
+    totals: Totals
 
 
 def accepting(

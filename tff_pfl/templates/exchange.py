@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from tff_pfl.aggregators import Aggregator
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.models.model import Mean
@@ -36,7 +38,7 @@ class ClientOutput(NamedTuple):
 
     state: Any
     upload: Any = ()
-    weight: Any = 1.0
+    weight: tf.Tensor | float = 1.0
     metrics: Mapping[str, Mean] = collections.OrderedDict()
     carry: Any = ()
 

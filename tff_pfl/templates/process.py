@@ -3,8 +3,10 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.local import Examples
 from tff_pfl.templates.errors import ProcessSignatureError
 
 
@@ -17,9 +19,9 @@ class Client(NamedTuple):
         data: The client's `tff_pfl.local.Examples`, of type `D`.
     """
 
-    client_id: Any
+    client_id: tf.Tensor
     state: Any
-    data: Any
+    data: Examples
 
 
 class ServerState(NamedTuple):
@@ -31,7 +33,7 @@ class ServerState(NamedTuple):
         aggregators: The state of each exchange's aggregator, by the exchange's name.
     """
 
-    round_num: Any
+    round_num: tf.Tensor
     algorithm: Any
     aggregators: Any
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.algorithms.fedamp import attention
 from tff_pfl.local import trees
+from tff_pfl.models import Weights
 
 
 class FedAMPState(NamedTuple):
@@ -18,15 +19,15 @@ class FedAMPState(NamedTuple):
         xi: float32 `[num_clients, num_clients]`; row `i` is of the last round of client `i`.
     """
 
-    models: Any
-    xi: Any
+    models: Weights
+    xi: tf.Tensor
 
 
 class OwnUpload(NamedTuple):
     """What a client sends: its `client_id`, int32, and in the second exchange `model`, `W`."""
 
-    client_id: Any
-    model: Any = ()
+    client_id: tf.Tensor
+    model: Weights | tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ initial weights. There is no global model.
 M = 1: Local, on the examples that are not for validation.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,7 +27,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, evaluate, split_examples, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
@@ -45,10 +45,10 @@ class OwnModels(NamedTuple):
         optimizer: What persists of the client's optimizer.
     """
 
-    model: Any
-    reference: Any
-    split_seed: Any
-    optimizer: Any
+    model: Weights
+    reference: Weights
+    split_seed: tf.Tensor
+    optimizer: tuple
 
 
 @ALGORITHMS.register("fedfomo")

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.local import trees
 from tff_pfl.local.seeds import client_seed, run_seed
+from tff_pfl.models import Weights
 
 
 class FedFomoState(NamedTuple):
@@ -21,11 +22,11 @@ class FedFomoState(NamedTuple):
         seed: int32 `[2]`, of the choice of models.
     """
 
-    models: Any
-    affinity: Any
-    is_fresh: Any
-    round_num: Any
-    seed: Any
+    models: Weights
+    affinity: tf.Tensor
+    is_fresh: tf.Tensor
+    round_num: tf.Tensor
+    seed: tf.Tensor
 
 
 class Received(NamedTuple):
@@ -37,9 +38,9 @@ class Received(NamedTuple):
         exists: bool `[m]`, whether there is such a model; the others are not to be used.
     """
 
-    models: Any
-    client_ids: Any
-    exists: Any
+    models: Weights
+    client_ids: tf.Tensor
+    exists: tf.Tensor
 
 
 class Ratings(NamedTuple):
@@ -52,10 +53,10 @@ class Ratings(NamedTuple):
         omega: float32 `[1 + m]`, of its own model and of those.
     """
 
-    client_id: Any
-    model: Any
-    rated_ids: Any
-    omega: Any
+    client_id: tf.Tensor
+    model: Weights
+    rated_ids: tf.Tensor
+    omega: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)

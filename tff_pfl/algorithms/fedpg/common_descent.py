@@ -6,7 +6,7 @@ Sources: FedPG, Algorithm 1; the scaling of absent and fairness columns is that 
 published code.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -31,12 +31,12 @@ class CommonDescent(NamedTuple):
         absent_slopes: float64 `[size]`, `g_j . d` of the remembered gradients.
     """
 
-    online: Any
-    absent: Any
-    weights: Any
-    sigma: Any
-    slopes: Any
-    absent_slopes: Any
+    online: tf.Tensor
+    absent: tf.Tensor
+    weights: tf.Tensor
+    sigma: tf.Tensor
+    slopes: tf.Tensor
+    absent_slopes: tf.Tensor
 
 
 class Grams(NamedTuple):
@@ -48,9 +48,9 @@ class Grams(NamedTuple):
         absent: float64 `[size, size]`, of the remembered ones.
     """
 
-    online: Any
-    cross: Any
-    absent: Any
+    online: tf.Tensor
+    cross: tf.Tensor
+    absent: tf.Tensor
 
 
 def fairness_weights(losses, live) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """The last gradient of clients that are absent, on the server, in a fixed amount of memory."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,10 +23,10 @@ class GradientMemory(NamedTuple):
         rounds: int32 `[size]`, the round each was received in; -1 for a free slot.
     """
 
-    gradients: Any
-    gram: Any
-    client_ids: Any
-    rounds: Any
+    gradients: tf.Tensor
+    gram: tf.Tensor
+    client_ids: tf.Tensor
+    rounds: tf.Tensor
 
 
 def empty_memory(size: int, num_weights: int) -> GradientMemory:

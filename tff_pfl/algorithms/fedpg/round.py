@@ -29,7 +29,7 @@ descent cannot be told from rounding; `memory_size` bounds what the server keeps
 the step.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -38,7 +38,7 @@ from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ExactGradient, LocalSGD, evaluate, exact_gradient, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, last_own_model
@@ -55,9 +55,9 @@ class OwnModel(NamedTuple):
         gradients: int32 scalar, how many of its gradients were not 0.
     """
 
-    model: Any
-    participations: Any
-    gradients: Any
+    model: Weights
+    participations: tf.Tensor
+    gradients: tf.Tensor
 
 
 class Carry(NamedTuple):
@@ -69,9 +69,9 @@ class Carry(NamedTuple):
         direction: float32 `[n]`, `d`, if a search has sent it already; else `()`.
     """
 
-    weights: Any
-    gradient: Any
-    direction: Any = ()
+    weights: Weights
+    gradient: tf.Tensor
+    direction: tf.Tensor | tuple = ()
 
 
 @ALGORITHMS.register("fedpg")

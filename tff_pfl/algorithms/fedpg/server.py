@@ -2,12 +2,13 @@
 
 import collections
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg import common_descent, gradient_memory, step_ladder
 from tff_pfl.local import LocalSGD, trees
+from tff_pfl.models import Weights
 from tff_pfl.names import check_names
 
 DIRECTIONS = ("mgda", "mean")
@@ -26,10 +27,10 @@ class Upload(NamedTuple):
         loss: float32 scalar, at the weights the client received.
     """
 
-    client_id: Any
-    is_new: Any
-    gradient: Any
-    loss: Any
+    client_id: tf.Tensor
+    is_new: tf.Tensor
+    gradient: tf.Tensor
+    loss: tf.Tensor
 
 
 class Trials(NamedTuple):
@@ -40,8 +41,8 @@ class Trials(NamedTuple):
         losses: float32 `[max_trials]`, at `w + step d` for the admissible steps.
     """
 
-    client_id: Any
-    losses: Any
+    client_id: tf.Tensor
+    losses: tf.Tensor
 
 
 class Search(NamedTuple):
@@ -55,11 +56,11 @@ class Search(NamedTuple):
         fairness_gradient: float64 `[?]`, `h`.
     """
 
-    ladder: Any
-    losses: Any
-    slopes: Any
-    live: Any
-    fairness_gradient: Any
+    ladder: step_ladder.Ladder
+    losses: tf.Tensor
+    slopes: tf.Tensor
+    live: tf.Tensor
+    fairness_gradient: tf.Tensor
 
 
 class Plan(NamedTuple):
@@ -74,12 +75,12 @@ class Plan(NamedTuple):
         search: A `Search`, or `()` without a step search.
     """
 
-    round_num: Any
-    step: Any
-    direction: Any
-    client_ids: Any
-    gamma: Any
-    search: Any
+    round_num: tf.Tensor
+    step: tf.Tensor
+    direction: tf.Tensor
+    client_ids: tf.Tensor
+    gamma: tf.Tensor
+    search: Search | tuple
 
 
 class Server(NamedTuple):
@@ -92,10 +93,10 @@ class Server(NamedTuple):
         plan: The `Plan` of the last round.
     """
 
-    weights: Any
-    clients_seen: Any
-    memory: Any
-    plan: Any
+    weights: Weights
+    clients_seen: tf.Tensor
+    memory: gradient_memory.GradientMemory | tuple
+    plan: Plan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ published code, by the same authors.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -25,8 +25,8 @@ class Ladder(NamedTuple):
         count: int32 scalar, how many of them are admissible, at least 1.
     """
 
-    steps: Any
-    count: Any
+    steps: tf.Tensor
+    count: tf.Tensor
 
 
 def make_ladder(rate, sigma, *, doublings: int, max_trials: int) -> Ladder:

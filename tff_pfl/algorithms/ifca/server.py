@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import trees
-from tff_pfl.models import distinct_seeds
+from tff_pfl.models import Weights, distinct_seeds
 
 
 class ClusterModels(NamedTuple):
@@ -23,17 +23,17 @@ class ClusterModels(NamedTuple):
         settled: bool scalar, whether they will not any more.
     """
 
-    models: Any
-    starts: Any
-    restarts: Any
-    settled: Any
+    models: Weights
+    starts: Weights | tuple
+    restarts: tf.Tensor
+    settled: tf.Tensor
 
 
 class OwnChoice(NamedTuple):
     """What a client sends: its `cluster`, int32, and the `change` of that model, `W`."""
 
-    cluster: Any
-    change: Any
+    cluster: tf.Tensor
+    change: Weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ Local; "constant": FedAvg with uniform weights.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -32,7 +32,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, trees
-from tff_pfl.models import Hypernetwork, Model, partition
+from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
@@ -46,8 +46,8 @@ class OwnLayers(NamedTuple):
         optimizer: What persists of the client's optimizer, of all layers.
     """
 
-    layers: Any
-    optimizer: Any
+    layers: Weights
+    optimizer: tuple
 
 
 @ALGORITHMS.register("pfedhn")

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local import sharpness, trees
+from tff_pfl.models import Weights
 from tff_pfl.models.hypernetwork import Hypernetwork
 
 
@@ -21,18 +22,18 @@ class HypernetworkState(NamedTuple):
         velocities: float32 `[num_clients, e]`, of the embeddings, if they have momentum; else `()`.
     """
 
-    phi: Any
-    embeddings: Any
+    phi: Weights
+    embeddings: tf.Tensor
     optimizer: Any
-    velocities: Any = ()
+    velocities: tf.Tensor | tuple = ()
 
 
 class OwnChange(NamedTuple):
     """What a client sends: its `client_id`, int32, and how its training changed what it received,
     `change`, of the structure of that."""
 
-    client_id: Any
-    change: Any
+    client_id: tf.Tensor
+    change: Weights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ once, and neither `gbar` nor `alpha_ij` travels.
 mu = 0: FedAvg. beta = 0: PGFedMo is PGFed.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -38,7 +38,7 @@ from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalSGD, exact_gradient, trees
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, between, takes
 from tff_pfl.templates import (
     Algorithm,
@@ -60,10 +60,10 @@ class OwnModel(NamedTuple):
         optimizer: What persists of the client's optimizer.
     """
 
-    model: Any
-    participations: Any
-    average: Any
-    optimizer: Any
+    model: Weights
+    participations: tf.Tensor
+    average: "Average | tuple"
+    optimizer: tuple
 
 
 class Average(NamedTuple):
@@ -74,15 +74,15 @@ class Average(NamedTuple):
         count: int32 scalar, how many auxiliary gradients are in it.
     """
 
-    gradient: Any
-    count: Any
+    gradient: Weights
+    count: tf.Tensor
 
 
 class Upload(NamedTuple):
     """What a client sends: `change`, `theta_i - w`, to be averaged; and its `Risk`."""
 
-    change: Any
-    risk: Any
+    change: Weights
+    risk: Risk
 
 
 @ALGORITHMS.register("pgfed")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import trees
+from tff_pfl.models import Weights
 
 
 class LastCohort(NamedTuple):
@@ -23,9 +24,9 @@ class LastCohort(NamedTuple):
         intercepts: `l_j`: float32 `[k]`.
     """
 
-    client_ids: Any
-    gradients: Any
-    intercepts: Any
+    client_ids: tf.Tensor
+    gradients: Weights
+    intercepts: tf.Tensor
 
 
 class PGFedState(NamedTuple):
@@ -38,8 +39,8 @@ class PGFedState(NamedTuple):
         last: A `LastCohort`.
     """
 
-    weights: Any
-    alpha: Any
+    weights: Weights
+    alpha: tf.Tensor
     last: LastCohort
 
 
@@ -53,10 +54,10 @@ class Shared(NamedTuple):
         intercepts: float32 `[clients_per_round]`, `mu l_j`, and then zeros; `()` in PGFed-CE.
     """
 
-    weights: Any
-    num_last: Any
-    mean_gradient: Any = ()
-    intercepts: Any = ()
+    weights: Weights
+    num_last: tf.Tensor
+    mean_gradient: Weights | tuple = ()
+    intercepts: tf.Tensor | tuple = ()
 
 
 class Own(NamedTuple):
@@ -67,8 +68,8 @@ class Own(NamedTuple):
         alpha: float32 `[clients_per_round]`, `alpha_ij`, and then zeros; `()` in PGFed-CE.
     """
 
-    auxiliary_gradient: Any
-    alpha: Any = ()
+    auxiliary_gradient: Weights
+    alpha: tf.Tensor | tuple = ()
 
 
 class Risk(NamedTuple):
@@ -82,11 +83,11 @@ class Risk(NamedTuple):
         num_steps: int32 scalar, the steps that the client did, in PGFed-CE; else `()`.
     """
 
-    client_id: Any
-    gradient: Any
-    intercept: Any
-    alpha: Any = ()
-    num_steps: Any = ()
+    client_id: tf.Tensor
+    gradient: Weights
+    intercept: tf.Tensor
+    alpha: tf.Tensor | tuple = ()
+    num_steps: tf.Tensor | tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
