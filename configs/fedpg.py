@@ -83,7 +83,7 @@ def get_config(choice: str = ""):
         choice,
         PARTITION=("dir", "pat"),
         DATASET=("fmnist", "cifar10"),
-        METHOD=ALGORITHMS | _VARIANTS,
+        METHOD=[*ALGORITHMS, *_VARIANTS],
         optional="PERCENT",
     )
     if not all(map(str.isdecimal, percent)):

@@ -178,11 +178,11 @@ def check_numbers(
     """
     for name, range_ in ranges_of(owner).items():
         value = values.get(name)
-        if name in values and not (value is None and _may_be_none(owner, name)):
+        parameter = inspect.signature(owner).parameters.get(name)
+        if name in values and not (value is None and may_be_none(parameter)):
             range_.check(f"{prefix}{name}", value, error)
 
 
-def _may_be_none(owner, name) -> bool:
-    parameter = inspect.signature(owner).parameters[name]
-    annotated = types.NoneType in typing.get_args(parameter.annotation)
-    return parameter.default is None or annotated
+def may_be_none(parameter: inspect.Parameter) -> bool:
+    """Whether `None` is a value of an argument: its default, or what its annotation allows."""
+    return parameter.default is None or types.NoneType in typing.get_args(parameter.annotation)

@@ -37,16 +37,18 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def register(self, name: str) -> Callable[[_Registered], _Registered]:
         """Decorates a function, or a `functools.partial` of one, that gets a name.
 
+        What is registered again under its name, as when its module is reloaded, takes its place.
+
         Raises:
             ValueError: If another one has that name already.
         """
 
         def decorate(registered: _Registered) -> _Registered:
-            # A module that is reloaded registers its functions anew.
             there = self._registered.get(name)
             if there is not None and _source(there) != _source(registered):
                 raise ValueError(
-                    f"There is another {self.kind} of the name {name!r}: {_source(there)}."
+                    f"{_source(registered)} cannot be the {self.kind} {name!r}: "
+                    f"{_source(there)} has that name."
                 )
             self._registered[name] = registered
             return registered
@@ -57,17 +59,28 @@ class Registry(Mapping[str, Callable[..., Any]]):
         """Registers a function with other defaults for some of its keyword arguments."""
         return self.register(name)(functools.partial(of, **options))
 
-    def options(self, name: str) -> dict[str, Any]:
-        """The keyword arguments of a registered function that have a default, with it.
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """The parameters of a registered function that take keyword arguments only, by name.
 
         Raises:
             UnknownNameError: For an unknown name; it gives the nearest one.
         """
-        return {
-            p.name: p.default
-            for p in inspect.signature(self[name]).parameters.values()
-            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
-        }
+        function = self[name]
+        try:
+            signature = inspect.signature(function, eval_str=True)
+        except NameError:  # an annotation of what is imported for type checkers alone
+            signature = inspect.signature(function)
+        parameters = signature.parameters.items()
+        return {name: p for name, p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def options(self, name: str) -> dict[str, Any]:
+        """Those of `parameters` that have a default, with it.
+
+        Raises:
+            UnknownNameError: For an unknown name; it gives the nearest one.
+        """
+        parameters = self.parameters(name).items()
+        return {name: p.default for name, p in parameters if p.default is not p.empty}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         check_names(self.kind, [name], self)
@@ -84,7 +97,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Where a function comes from."""
-    while hasattr(function, "func"):  # of a partial
-        function = function.func
+    """Where a function comes from, as text that only the same one has."""
+    if isinstance(function, functools.partial):
+        return f"{_source(function.func)} of {function.args} and {function.keywords}"
     return f"{function.__module__}.{function.__qualname__}"

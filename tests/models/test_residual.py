@@ -40,7 +40,7 @@ def small(name, shape=(8, 8, 3), **options):
 def keras_model(name, shape, num_classes=10, **options):
     """The Keras model, in a graph, where its weights take no memory."""
     with tf.Graph().as_default():
-        return models.ZOO[name](shape, num_classes, **options)
+        return models.MODELS[name](shape, num_classes, **options)
 
 
 def perturbed(weights):

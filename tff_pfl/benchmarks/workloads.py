@@ -17,7 +17,7 @@ class Workload:
     """A round of FedAvg by SGD.
 
     Attributes:
-        network: A key of `models.ZOO`.
+        network: A key of `models.MODELS`.
         options: Further arguments of the network.
         image_shape: `(height, width, channels)`.
         clients: Size of the cohort, which is the same in every round.
@@ -49,7 +49,7 @@ class Workload:
 
     def keras_model(self) -> tf.keras.Model:
         """The network, which takes images scaled to [0, 1]."""
-        return models.ZOO[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+        return models.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
     def model(self) -> models.Model:
         """The network as a pure model, which takes images as they are stored."""

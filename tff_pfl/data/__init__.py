@@ -1,13 +1,12 @@
 """Data sets, how they are spread over clients, and a client's examples."""
 
 from tff_pfl.data.federated_dataset import (
-    PARTITIONERS,
     ExamplesError,
     FederatedDataset,
     check_examples,
     federate,
 )
-from tff_pfl.data.partition import PartitionError
+from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, PartitionFileError
 from tff_pfl.data.pictures import plot_partition
 from tff_pfl.data.sources import (

@@ -14,26 +14,18 @@ The clients of FedPG's Table 1, for example:
 """
 
 import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_pfl.data import partition as partitioners
+from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
 from tff_pfl.data.sources import LabelledImages
 from tff_pfl.local.examples import Examples
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
-
-PARTITIONERS = {
-    "dirichlet": partitioners.dirichlet,
-    "classes_per_client": partitioners.classes_per_client,
-    "iid": partitioners.iid,
-    "natural": partitioners.natural,
-}
-"""By the names that `federate` knows."""
 
 
 class ExamplesError(ValueError):
@@ -156,8 +148,7 @@ class FederatedDataset:
         )
 
     def _rows(self, split):
-        if split not in SPLITS:
-            raise ValueError(unknown_name("split", split, SPLITS))
+        check_names("split", [split], SPLITS)
         return getattr(self.partition, split)
 
 
@@ -190,9 +181,10 @@ def federate(
     Args:
         images: The data set.
         num_clients: N; `None` for natural clients, whose number the data set knows.
-        partitioner: `"dirichlet"`, `"classes_per_client"`, `"iid"` or `"natural"`: the functions
-            of `tff_pfl.data.partition`.
-        partition_args: The partitioner's own arguments, e.g. `{"alpha": 0.1, "min_examples": 10}`.
+        partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
+            `"natural"`, and what users register.
+        partition_args: Those of the partitioner's options that are not to have their defaults,
+            e.g. `{"alpha": 0.1}`.
         merge: Whether to pool the original splits.
         fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
             by default those of the original split, without validation.
@@ -229,6 +221,10 @@ def federate(
         else:
             make = PARTITIONERS[partitioner]
             parts = make(images.y[rows], num_clients, rng(1), **args)
+            if len(parts) != num_clients:
+                raise PartitionError(
+                    f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
+                )
         return [rows[part] for part in parts]
 
     def follow(rows, train, stage):
@@ -294,16 +290,8 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
 
 def _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation):
     """The errors of `federate` that concern its arguments alone."""
-    if partitioner not in PARTITIONERS:
-        raise ValueError(unknown_name("partitioner", partitioner, PARTITIONERS))
-    parameters = inspect.signature(PARTITIONERS[partitioner]).parameters.values()
-    own = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    for name in args:
-        if name not in own:
-            some = (
-                unknown_name("argument", name, own) if own else f"Argument {name!r}: it has none."
-            )
-            raise ValueError(f"partition_args of partitioner {partitioner!r}: {some}")
+    own = PARTITIONERS.parameters(partitioner)
+    check_names(f"option of partitioner {partitioner!r}", args, own)
     missing = [n for n, p in own.items() if p.default is p.empty and n not in args]
     if missing:
         raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")

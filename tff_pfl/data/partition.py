@@ -1,8 +1,9 @@
 """Partitioners: how the rows of one data set fall on clients. Pure NumPy.
 
-A partitioner takes the labels of a pool and returns one int64 array of row numbers per client. The
-arrays are disjoint and together hold every row of the pool; their order carries no meaning. All
-randomness comes from the generator that is passed in.
+A partitioner, `(labels, num_clients, rng, *, <options>) -> rows`, takes the labels of a pool and
+returns one int64 array of row numbers per client. The arrays are disjoint and together hold every
+row of the pool; their order carries no meaning. All randomness comes from the generator that is
+passed in. `PARTITIONERS` has all of them by name; `natural` alone takes something else.
 """
 
 import time
@@ -12,12 +13,16 @@ import numpy as np
 
 from tff_pfl.names import unknown_name
 from tff_pfl.ranges import Range, at_least, each, takes, whole
+from tff_pfl.registry import Registry
+
+PARTITIONERS = Registry("partitioner")
 
 
 class PartitionError(ValueError):
     """A partition that was asked for cannot be made; the message says what to change."""
 
 
+@PARTITIONERS.register("dirichlet")
 @takes(
     range_error=PartitionError,
     num_clients=whole(1),
@@ -30,8 +35,8 @@ def dirichlet(
     num_clients: int,
     rng: np.random.Generator,
     *,
-    alpha: float,
-    min_examples: int,
+    alpha: float = 0.3,
+    min_examples: int = 10,
     max_seconds: float = 10.0,
 ) -> list[np.ndarray]:
     """Splits every class in proportions drawn from a Dirichlet distribution.
@@ -85,13 +90,14 @@ def dirichlet(
     )
 
 
+@PARTITIONERS.register("classes_per_client")
 @takes(range_error=PartitionError, num_clients=whole(1), classes=whole(1))
 def classes_per_client(
     labels: np.ndarray,
     num_clients: int,
     rng: np.random.Generator,
     *,
-    classes: int,
+    classes: int = 2,
     assignment: str = "ordered",
 ) -> list[np.ndarray]:
     """Gives every client examples of exactly `classes` classes ("Pat-k", k labels per client).
@@ -146,6 +152,7 @@ def classes_per_client(
     return _cut_classes(labels, names, cuts, rng)
 
 
+@PARTITIONERS.register("iid")
 @takes(range_error=PartitionError, num_clients=whole(1))
 def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffles all rows and deals them out in N parts whose sizes differ by one at most."""
@@ -153,6 +160,7 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[
     return np.array_split(rng.permutation(len(labels)), num_clients)
 
 
+@PARTITIONERS.register("natural")
 def natural(writer: np.ndarray, num_clients: int | None = None) -> list[np.ndarray]:
     """Groups rows by the client that the data themselves name.
 

@@ -9,7 +9,11 @@ import numpy as np
 from absl import logging
 
 from tff_pfl.data.image_folder import find_tiny_imagenet, read_tiny_imagenet
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
+from tff_pfl.registry import Registry
+
+DATASETS = Registry("data set")
+"""Functions `(data_dir: str | None) -> LabelledImages`."""
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
 _DOWNLOAD_RETRIES = 4  # within some seconds
@@ -22,7 +26,7 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     # PGFed, all its data sets.
     "half": ((0.5,), (0.5,)),
 }
-"""(mean, std) by name; see `normalization`."""
+"""(mean, std) by name; see `normalization`. Add your own here."""
 
 
 class DataNotFoundError(FileNotFoundError):
@@ -67,7 +71,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
       test split: the archive's own test images have no labels. See `image_folder`.
 
     Args:
-        name: One of `DATASETS`.
+        name: One of `DATASETS`; those above, and what users register.
         data_dir: Folder of prepared TFDS data sets (default: the environment variable
             TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
             (default: TFF's own). What is not there is downloaded to it. For Tiny ImageNet the
@@ -81,9 +85,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
             ImageNet are damaged or missing.
         DataNotFoundError: The data set is not there, and downloading it failed or is not possible.
     """
-    if name not in _LOADERS:
-        raise ValueError(unknown_name("data set", name, _LOADERS))
-    return _LOADERS[name](name, os.fspath(data_dir) if data_dir is not None else None)
+    return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
 
 
 def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -96,18 +98,18 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     Raises:
         ValueError: The name is unknown.
     """
-    if name not in NORMALIZATIONS:
-        raise ValueError(unknown_name("normalization", name, NORMALIZATIONS))
+    check_names("normalization", [name], NORMALIZATIONS)
     return NORMALIZATIONS[name]
 
 
-def _digits(name, data_dir):
+@DATASETS.register("digits")
+def _digits(data_dir):
     del data_dir  # part of scikit-learn
     from sklearn import datasets
 
     digits = datasets.load_digits()
     x = np.rint(digits.images[..., None] * (255 / 16)).astype(np.uint8)
-    return LabelledImages(name, x, digits.target.astype(np.int32), 10, len(x) * 4 // 5)
+    return LabelledImages("digits", x, digits.target.astype(np.int32), 10, len(x) * 4 // 5)
 
 
 def _tfds(name, data_dir):
@@ -140,35 +142,44 @@ def _tfds(name, data_dir):
     )
 
 
-def _emnist(name, data_dir):
+for _name in ("mnist", "fashion_mnist", "cifar10", "cifar100"):
+    DATASETS.register(_name)(functools.partial(_tfds, _name))
+
+
+@DATASETS.register("emnist")
+def _emnist(data_dir):
     from tensorflow_federated import simulation
 
     fetch = functools.partial(simulation.datasets.emnist.load_data, only_digits=False)
-    train, test = _fetch(name, fetch, data_dir)
+    train, test = _fetch("emnist", fetch, data_dir)
     writers = _numbered(set(train.client_ids) | set(test.client_ids))
-    return _by_client(name, 62, "pixels", (train, writers), (test, writers))
+    return _by_client("emnist", 62, "pixels", (train, writers), (test, writers))
 
 
-def _emnist_synthetic(name, data_dir):
+@DATASETS.register("emnist_synthetic")
+def _emnist_synthetic(data_dir):
     del data_dir  # part of TFF
     from tensorflow_federated import simulation
 
     clients = simulation.datasets.emnist.get_synthetic()
     pool = (clients, _numbered(clients.client_ids))
-    return _by_client(name, 62, "pixels", pool, pool)
+    return _by_client("emnist_synthetic", 62, "pixels", pool, pool)
 
 
-def _cifar100_natural(name, data_dir):
+@DATASETS.register("cifar100_natural")
+def _cifar100_natural(data_dir):
     from tensorflow_federated import simulation
 
-    train, test = _fetch(name, simulation.datasets.cifar100.load_data, data_dir)
+    load_data = simulation.datasets.cifar100.load_data
+    train, test = _fetch("cifar100_natural", load_data, data_dir)
     # Equal ids in the two are different clients.
     numbers = _numbered(train.client_ids)
     test_numbers = _numbered(test.client_ids, first=len(numbers))
-    return _by_client(name, 100, "image", (train, numbers), (test, test_numbers))
+    return _by_client("cifar100_natural", 100, "image", (train, numbers), (test, test_numbers))
 
 
-def _tiny_imagenet(name, data_dir):
+@DATASETS.register("tiny_imagenet")
+def _tiny_imagenet(data_dir):
     data_dir = data_dir or os.environ.get(_ENVIRONMENT)
     folder = find_tiny_imagenet(data_dir) if data_dir else None
     if folder is None:
@@ -178,12 +189,12 @@ def _tiny_imagenet(name, data_dir):
             else f"there is neither data_dir nor {_ENVIRONMENT} to say where it is"
         )
         raise DataNotFoundError(
-            f"Data set {name!r} was not found: {looked}. It is not downloaded: get its archive, "
-            "tiny-imagenet-200.zip, unpack it, and set data_dir (config.data.data_dir) or "
+            f"Data set 'tiny_imagenet' was not found: {looked}. It is not downloaded: get its "
+            "archive, tiny-imagenet-200.zip, unpack it, and set data_dir (config.data.data_dir) or "
             f"{_ENVIRONMENT} to the folder that then holds tiny-imagenet-200, with wnids.txt, "
             "train/ID/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt."
         )
-    return LabelledImages(name, *read_tiny_imagenet(folder))
+    return LabelledImages("tiny_imagenet", *read_tiny_imagenet(folder))
 
 
 def _fetch(name, load_data, data_dir):
@@ -234,19 +245,3 @@ def _read_clients(clients, numbers, image_key):
     )
     batches = list(examples.batch(4096).as_numpy_iterator())
     return tuple(np.concatenate(column) for column in zip(*batches, strict=True))
-
-
-_LOADERS = {
-    "digits": _digits,
-    "mnist": _tfds,
-    "fashion_mnist": _tfds,
-    "cifar10": _tfds,
-    "cifar100": _tfds,
-    "emnist": _emnist,
-    "emnist_synthetic": _emnist_synthetic,
-    "cifar100_natural": _cifar100_natural,
-    "tiny_imagenet": _tiny_imagenet,
-}
-
-DATASETS = tuple(_LOADERS)
-"""The names that `load` knows."""

@@ -11,11 +11,11 @@ from tff_pfl.experiment.config import (
     config_of_run,
     default_config,
     hold_out,
-    with_algorithm,
+    parse_flags,
 )
 from tff_pfl.experiment.evaluate import evaluate_program, evaluate_run
 from tff_pfl.experiment.loop import Evaluation, Result, train
-from tff_pfl.experiment.program import USER_ERRORS, parse_flags, run_program
+from tff_pfl.experiment.program import USER_ERRORS, run_program
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -49,6 +49,5 @@ __all__ = [
     "run_program",
     "table",
     "train",
-    "with_algorithm",
     "write_summary",
 ]

@@ -1,17 +1,14 @@
 """What `programs/train.py` does between its flags and its exit code."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import ml_collections
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import flags
-from ml_collections import config_flags
 
 from tff_pfl import clients, data, models, runtime
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.config_file import ConfigFileParser
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, resolved
@@ -46,77 +43,6 @@ USER_ERRORS = (
 )
 
 
-class _NumberOrNone(flags.ArgumentParser):
-    """Parses a number, or `None`; where that is no value, `check_config` says so."""
-
-    def __init__(self, number: flags.ArgumentParser):
-        self._number = number
-        self.syntactic_help = f"{number.syntactic_help}, or None"
-
-    def parse(self, argument):
-        return None if argument == "None" else self._number.parse(argument)
-
-    def flag_type(self):
-        return self._number.flag_type()
-
-
-def parse_flags(argv):
-    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
-
-    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`.
-    """
-    if "config" in flags.FLAGS:
-        flag = flags.FLAGS["config"]
-        flag.parser = ConfigFileParser(flag.parser, argv)
-    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
-    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
-    try:
-        positional = flags.FLAGS(argv)
-        for value in flags.FLAGS.flag_values_dict().values():
-            hasattr(value, "items")  # a config file that is missing raises when it is used
-        return positional
-    except (flags.Error, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        reason = _unknown_key(argv) or _reason(error)
-        print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
-        sys.exit(1)
-
-
-def _unknown_key(argv: Sequence[str]) -> str | None:
-    """The message for the first key that the config file does not have, if there is one."""
-    holder = flags.FlagValues()
-    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
-    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
-    try:
-        others = holder(argv, known_only=True)
-        config = loaded.value
-    except Exception:  # of a config file that is not there, or fails
-        return None
-    for flag in others:
-        name, *keys = flag.partition("=")[0].lstrip("-").split(".")
-        section = config if name in ("config", "noconfig") else None
-        for key in keys:
-            if not isinstance(section, ml_collections.ConfigDict):
-                break
-            if key not in section:
-                return unknown_name("config key", key, section)
-            section = section[key]
-    return None
-
-
-def _reason(error: Exception) -> str:
-    """What a user needs to know of an error of `ml_collections`."""
-    reason = error
-    while isinstance(reason, Exception):  # some are wrapped in one another
-        reason = reason.args[0] if reason.args else type(reason).__name__
-    reason = str(reason).strip()
-    if isinstance(error, KeyError):  # of a config file that fails; its message is the bare key
-        return f"KeyError: {reason}"
-    if "Traceback" in reason:
-        # A config file that fails comes with a traceback, whose last line says why.
-        return reason.splitlines()[-1].partition(": ")[2]
-    return reason
-
-
 def run_program(
     config: ml_collections.ConfigDict,
     output_dir: str,
@@ -142,6 +68,7 @@ def run_program(
     """
     try:
         with interruptible():
+            configs.complete(config)
             configs.check_config(config)
             directory = RunDirectory(
                 output_dir, resolved(config), resume=resume, overwrite=overwrite

@@ -5,6 +5,7 @@ from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.context import ClientContext
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
 from tff_pfl.local.examples import Batch, Examples, examples_type, split_examples
+from tff_pfl.local.optimizers import OPTIMIZERS
 from tff_pfl.local.sgd import LocalSGD, TrainResult
 from tff_pfl.local.simplex import project_to_simplex
 
@@ -14,6 +15,7 @@ __all__ = [
     "ExactGradient",
     "Examples",
     "LocalSGD",
+    "OPTIMIZERS",
     "TrainResult",
     "evaluate",
     "exact_gradient",

@@ -5,12 +5,12 @@ from tff_pfl.models.keras import KerasModelError, from_keras
 from tff_pfl.models.model import Mean, Model, Totals, Weights
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.partition import Partition, partition
-from tff_pfl.models.zoo import ZOO, build, options
+from tff_pfl.models.zoo import MODELS, build
 
 __all__ = [
-    "ZOO",
     "Hypernetwork",
     "KerasModelError",
+    "MODELS",
     "Mean",
     "Model",
     "MultiBranch",
@@ -21,6 +21,5 @@ __all__ = [
     "distinct_seeds",
     "from_keras",
     "multi_branch",
-    "options",
     "partition",
 ]

@@ -4,10 +4,6 @@ All take images as they are stored (uint8, `[height, width, channels]`), scale t
 normalise each channel by `(x - mean) / std`. All return logits.
 """
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import tensorflow as tf
 
 from tff_pfl.models import residual
@@ -15,8 +11,13 @@ from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
+from tff_pfl.registry import Registry
+
+MODELS = Registry("model")
+"""Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`; see `build`."""
 
 
+@MODELS.register("mlp")
 @takes(hidden=each(whole(1)))
 def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
     """FedPG's Fashion-MNIST network: 784-200-200-10, ReLU; 199,210 weights."""
@@ -28,6 +29,7 @@ def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
     return model
 
 
+@MODELS.register("cnn_fedpg")
 def cnn_fedpg(image_shape, num_classes) -> tf.keras.Model:
     """FedPG's CIFAR-10 network; 797,962 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
@@ -45,6 +47,7 @@ def cnn_fedpg(image_shape, num_classes) -> tf.keras.Model:
     )
 
 
+@MODELS.register("cnn_pgfed")
 def cnn_pgfed(image_shape, num_classes) -> tf.keras.Model:
     """PGFed's network; 878,538 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
@@ -57,6 +60,7 @@ def cnn_pgfed(image_shape, num_classes) -> tf.keras.Model:
     )
 
 
+@MODELS.register("lenet")
 def lenet(image_shape, num_classes) -> tf.keras.Model:
     """pFedMB's LeNet; 62,006 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
@@ -79,45 +83,28 @@ def _convolutions(image_shape, widths):
     return [*layers, tf.keras.layers.Flatten()]
 
 
-ZOO: dict[str, Callable[..., tf.keras.Model]] = {
-    "mlp": mlp,
-    "cnn_fedpg": cnn_fedpg,
-    "cnn_pgfed": cnn_pgfed,
-    "lenet": lenet,
-    "resnet18": residual.resnet18,
-    "resnet50": residual.resnet50,
-    "wide_resnet": residual.wide_resnet,
-}
-
-
-def options(name: str) -> dict[str, Any]:
-    """The further arguments of a network, with their defaults.
-
-    Raises:
-        ValueError: For an unknown name; it gives the nearest one.
-    """
-    check_names("model", [name], ZOO)
-    parameters = inspect.signature(ZOO[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+MODELS.register("resnet18")(residual.resnet18)
+MODELS.register("resnet50")(residual.resnet50)
+MODELS.register("wide_resnet")(residual.wide_resnet)
 
 
 def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), **chosen) -> Model:
-    """Builds a network of the zoo.
+    """Builds a network by its name.
 
     Args:
-        name: A key of `ZOO`.
+        name: A key of `MODELS`.
         image_shape: `(height, width, channels)`.
         num_classes: Number of logits.
         mean: Per-channel mean of images in [0, 1], subtracted.
         std: Per-channel standard deviation, divided by.
-        **chosen: Those of `options` that are not to have their defaults.
+        **chosen: Those of its options that are not to have their defaults.
 
     Raises:
         ValueError: For an unknown name, of a network or an option; it gives the nearest one.
     """
-    check_names(f"option of model {name!r}", chosen, options(name))
+    check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     return from_keras(
-        lambda: ZOO[name](tuple(image_shape), num_classes, **chosen),
+        lambda: MODELS[name](tuple(image_shape), num_classes, **chosen),
         input_shape=tuple(image_shape),
         preprocess=lambda x: (x / 255.0 - tf.constant(mean)) / tf.constant(std),
     )

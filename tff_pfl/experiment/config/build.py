@@ -1,0 +1,233 @@
+"""From a config to what a run is made of."""
+
+import ml_collections
+import numpy as np
+
+from tff_pfl import algorithms, data, evaluation, models
+from tff_pfl.attacks import ATTACKS
+from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.local import OPTIMIZERS, LocalSGD, examples_type
+from tff_pfl.templates import (
+    AGGREGATORS,
+    Algorithm,
+    PersonalizedProcess,
+    compose,
+    with_aggregator,
+)
+
+
+def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
+    """Loads and partitions the data set of a config.
+
+    Raises:
+        ConfigError: If a value is wrong, or the partition or the cohort is impossible.
+        DataNotFoundError: If the data set is neither prepared nor can be downloaded.
+    """
+    with values_of("data"):
+        images = data.load(config.data.name, config.data.data_dir or None)
+        if config.data.partition_file:
+            partition = data.Partition.load(config.data.partition_file, labels=images.y)
+            dataset = data.FederatedDataset(
+                images.x, images.y, images.num_classes, partition, images.name
+            )
+        else:
+            natural = config.data.partitioner == "natural"
+            dataset = data.federate(
+                images,
+                num_clients=None if natural else config.data.num_clients,
+                partitioner=config.data.partitioner,
+                partition_args=config.data.get(config.data.partitioner, {}),
+                merge=config.data.merge,
+                fractions=tuple(config.data.fractions) if config.data.merge else None,
+                num_validation=config.data.num_validation,
+                seed=config.seed,
+            )
+    check_split(dataset, config.evaluation.split)
+    if config.new_clients.number >= dataset.num_clients:
+        raise ConfigError(
+            f"config.new_clients.number={config.new_clients.number}, but the federation has only "
+            f"{dataset.num_clients} clients. Choose 0 to {dataset.num_clients - 1}: some train."
+        )
+    num_clients = dataset.num_clients - config.new_clients.number
+    unknown = [i for i in config.attack.get("client_ids", ()) if not 0 <= i < num_clients]
+    if unknown:
+        raise ConfigError(
+            f"config.attack.client_ids has {unknown}, but clients are 0 to {num_clients - 1}."
+        )
+    if config.clients_per_round > num_clients:
+        raise ConfigError(
+            f"config.clients_per_round={config.clients_per_round}, but the federation has only "
+            f"{num_clients} clients that train. Choose 1 to {num_clients}."
+        )
+    return dataset
+
+
+def hold_out(
+    config: ml_collections.ConfigDict, dataset: data.FederatedDataset
+) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
+    """The clients of a data set that train, and those that are new to the model, if any."""
+    number = config.new_clients.number
+    if not number:
+        return dataset, None
+    first = dataset.num_clients - number
+    return dataset.of(range(first)), dataset.of(range(first, dataset.num_clients))
+
+
+def check_split(dataset: data.FederatedDataset, split: str) -> None:
+    """Checks that there is something to evaluate on.
+
+    Raises:
+        ConfigError: If no client has examples in the split.
+    """
+    if not dataset.sizes(split).any():
+        raise ConfigError(
+            f"The split to evaluate on is {split!r}, but no client has {split} examples. Before "
+            "a run, config.data.fractions, or without merge config.data.num_validation, gives them "
+            "some."
+        )
+
+
+def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
+    """The model of a config, for the images and classes of a data set."""
+    with values_of("data"):
+        mean, std = data.normalization(config.data.normalization)
+    with values_of("model"):
+        return models.build(
+            config.model.name,
+            dataset.image_shape,
+            dataset.num_classes,
+            mean=mean,
+            std=std,
+            **config.model.options.to_dict(),
+        )
+
+
+def build_local(config: ml_collections.ConfigDict, learning_rate: float | None = None) -> LocalSGD:
+    """The local training of a config, or the same with another learning rate."""
+    local = config.local
+    optimizer = _build_optimizer(config, "local", learning_rate)
+    with values_of("local"):
+        return LocalSGD(
+            optimizer=optimizer,
+            epochs=local.epochs,
+            steps=local.steps,
+            batch_size=local.batch_size,
+            learning_rate_decay=local.learning_rate_decay,
+            weight_decay=local.weight_decay,
+            drop_remainder=local.drop_remainder,
+            persist_optimizer_state=local.persist_optimizer_state,
+            clip_norm=local.clip_norm,
+        )
+
+
+def _build_optimizer(config, section, learning_rate=None):
+    """The optimizer of a section, or the same with another learning rate."""
+    chosen = config[section]
+    has_momentum = "momentum" in OPTIMIZERS.parameters(chosen.optimizer)
+    if chosen.momentum and not has_momentum:
+        raise ConfigError(
+            f"config.{section}.momentum={chosen.momentum}, but the optimizer {chosen.optimizer!r} "
+            "has none, other than 'sgd'. Set it to 0."
+        )
+    momentum = {"momentum": chosen.momentum} if has_momentum else {}
+    if learning_rate is None:
+        learning_rate = chosen.learning_rate
+    with values_of(section):
+        build = OPTIMIZERS[chosen.optimizer]
+        return build(learning_rate, **momentum, **chosen.options.to_dict())
+
+
+def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
+    """What a config evaluates."""
+    options = config.evaluation
+    return evaluation.EvaluationOptions(
+        split=options.split,
+        clients_per_call=options.clients_per_call,
+        generalization=options.generalization,
+        synthetic=tuple(options.synthetic),
+        subsample=options.subsample,
+        seed=config.seed,
+    )
+
+
+def build_new_clients_evaluation(
+    config: ml_collections.ConfigDict,
+    process: PersonalizedProcess,
+    model: models.Model,
+    new_clients: data.FederatedDataset | None,
+    capacity: str | None = None,
+) -> evaluation.NewClientsEvaluation | None:
+    """The evaluation of the new clients of a config, if it has any."""
+    if new_clients is None:
+        return None
+    with values_of("new_clients"):
+        return evaluation.NewClientsEvaluation(
+            process,
+            model,
+            build_local(config),
+            new_clients,
+            epochs=config.new_clients.fine_tune_epochs,
+            first_id=new_clients.partition.metadata["clients"][0],
+            split=config.evaluation.split,
+            clients_per_call=config.evaluation.clients_per_call,
+            capacity=capacity,
+            seed=config.seed,
+        )
+
+
+def build_algorithm(
+    config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
+) -> Algorithm:
+    """The algorithm of a config, with all that the config changes of it.
+
+    Raises:
+        ConfigError: If a value is wrong, or the algorithm has no server optimizer or aggregator
+            that could be chosen.
+    """
+    options = config.algorithm.to_dict()
+    name = options.pop("name")
+    if config.server.optimizer:
+        if "server_optimizer" not in algorithms.ALGORITHMS.parameters(name):
+            raise ConfigError(
+                f"config.server.optimizer={config.server.optimizer!r}, but {name!r} takes none: "
+                "its server does not step along a mean of changes. Set it to ''."
+            )
+        options["server_optimizer"] = _build_optimizer(config, "server")
+    federation = {
+        "num_clients": dataset.num_clients,
+        "clients_per_round": config.clients_per_round,
+    }
+    with values_of("algorithm"):
+        algorithm = algorithms.make(name, model, build_local(config), **federation, **options)
+    if config.aggregator.name:
+        with values_of("aggregator"):
+            algorithm = with_aggregator(algorithm, _build_aggregator(config))
+    attack = config.attack.to_dict()
+    if name := attack.pop("name"):
+        with values_of("attack"):
+            algorithm = ATTACKS[name](algorithm, **attack)
+    if epochs := config.evaluation.fine_tune_epochs:
+        fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
+        algorithm = evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)
+    return algorithm
+
+
+def _build_aggregator(config):
+    name, options = config.aggregator.name, config.aggregator.options.to_dict()
+    if "clients_per_round" in AGGREGATORS.parameters(name):
+        options["clients_per_round"] = config.clients_per_round
+    return AGGREGATORS[name](**options)
+
+
+def build_process(
+    config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
+) -> PersonalizedProcess:
+    """The algorithm of a config as a process.
+
+    Raises:
+        ConfigError: See `build_algorithm`.
+    """
+    algorithm = build_algorithm(config, model, dataset)
+    type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
+    with values_of("algorithm"):
+        return compose(algorithm, type_, config.seed)

@@ -1,0 +1,126 @@
+"""What is right in a config, as far as no data are needed to know."""
+
+from collections.abc import Callable, Iterator
+
+import ml_collections
+
+from tff_pfl import data, evaluation
+from tff_pfl.experiment.config.build import evaluation_options
+from tff_pfl.experiment.config.defaults import default_config
+from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.options import ALGORITHM, CHOICES, PARTITIONER, type_of, value_of
+from tff_pfl.local import LocalSGD
+from tff_pfl.names import check_names
+from tff_pfl.ranges import Range, at_least, may_be_none, ranges_of, up_to, whole
+
+# Whose keys are not those of what is chosen.
+_SECTIONS = ("", "data", "local", "model", "evaluation", "new_clients", "aggregator", "server")
+# The numbers of a config that nobody else takes as they are.
+_OWN_NUMBERS = {
+    "seed": whole(0, 2**63 - 1),
+    "rounds": whole(1),
+    "clients_per_round": whole(1),
+    "checkpoint_every": whole(1),
+    "local.learning_rate": at_least(0),
+    "local.momentum": up_to(0, 1),
+    "server.learning_rate": at_least(0),
+    "server.momentum": up_to(0, 1),
+    "evaluation.every": whole(0),
+    "evaluation.fine_tune_epochs": whole(0),
+    "evaluation.fine_tune_learning_rate": at_least(0),
+    "new_clients.number": whole(0),
+    "new_clients.fine_tune_epochs": whole(0),
+}
+
+
+def check_config(config: ml_collections.ConfigDict) -> None:
+    """Checks what needs no data.
+
+    Raises:
+        ConfigError: It names the first key that is wrong, and what would be right.
+    """
+    import_modules(config.imports, config.import_path)
+    for section in _SECTIONS:
+        _check_keys(config, section)
+    for choice in CHOICES:
+        _check_choice(config, choice)
+    check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
+    for key, range_ in number_ranges(config).items():
+        value = value_of(config, key)
+        if value is not None:  # where it may not be, it was refused above
+            range_.check(f"config.{key}", value, ConfigError)
+    _check_server(config)
+    with values_of("evaluation"):
+        evaluation_options(config)
+
+
+def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
+    """The ranges of all numbers of a config, by keys such as "local.epochs".
+
+    They are stated by those who take the numbers: the algorithm, the model, the partitioner, and so
+    on. What they say of other arguments is no key of the config.
+    """
+    ranges = dict(_OWN_NUMBERS)
+    for section, owner in _owners(config):
+        found = value_of(config, section) or {}
+        for name, range_ in ranges_of(owner).items():
+            if name in found:
+                ranges[f"{section}.{name}"] = range_
+    return ranges
+
+
+def _owners(config) -> Iterator[tuple[str, Callable]]:
+    """`(section, who takes its values)`."""
+    yield "data", data.federate
+    yield "evaluation", evaluation.EvaluationOptions
+    yield "local", LocalSGD
+    for name, partitioner in data.PARTITIONERS.items():
+        yield PARTITIONER.section.format(name), partitioner
+    for choice in CHOICES:
+        if name := choice.name_in(config):
+            yield choice.section_in(config), choice.registry[name]
+
+
+def _check_keys(config, section) -> None:
+    """The keys of a section that are no options; "" is for the config itself."""
+    defaults = default_config()
+    found, known = value_of(config, section), value_of(defaults, section)
+    check_names("config key", found, known, error=ConfigError)
+    for name in found:
+        if found[name] is None and known[name] is not None:
+            raise _none(f"{section}.{name}".lstrip("."), type(known[name]))
+
+
+def _check_choice(config, choice) -> None:
+    """A chosen name, and its options."""
+    name = choice.name_in(config)
+    if name or not choice.may_be_none:
+        check_names(choice.registry.kind, [name], choice.registry, error=ConfigError)
+    options, parameters = choice.options_in(config), choice.parameters(name)
+    tip = f"They come with the algorithm, as in --config=configs/digits.py:{name}."
+    check_names(
+        f"option of {choice.registry.kind} {name!r}",
+        options,
+        parameters,
+        error=ConfigError,
+        tip=tip if choice is ALGORITHM else "",
+    )
+    for key, parameter in parameters.items():
+        value = options.get(key, parameter.default)
+        if value is parameter.empty or (value is None and not may_be_none(parameter)):
+            raise _none(f"{choice.section_in(config)}.{key}", type_of(parameter))
+
+
+def _none(key, kind) -> ConfigError:
+    return ConfigError(f"config.{key} is None, but must be of type {kind.__name__}.")
+
+
+def _check_server(config) -> None:
+    """Without an optimizer, there is nothing that its numbers would be of."""
+    for key, default in default_config().server.items():
+        if not config.server.optimizer and config.server[key] != default:
+            raise ConfigError(
+                f"config.server.{key}={config.server[key]}, but config.server.optimizer is ''. "
+                "Choose one, such as 'sgd'."
+            )

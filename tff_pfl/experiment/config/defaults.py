@@ -1,0 +1,105 @@
+"""All keys of a config, with what they mean.
+
+A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
+returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
+single ones.
+"""
+
+from collections.abc import Sequence
+
+import ml_collections
+from ml_collections import config_dict
+
+from tff_pfl import data
+from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.options import ALGORITHM, ATTACK, PARTITIONER
+
+
+def default_config(
+    algorithm: str = "fedavg", *, imports: Sequence[str] = ()
+) -> ml_collections.ConfigDict:
+    """All keys of a config, for an algorithm with its own default hyper-parameters.
+
+    Args:
+        algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`.
+        imports: Modules that register names, such as that of the algorithm.
+
+    Raises:
+        UnknownNameError: For an unknown algorithm; it gives the nearest one.
+        ImportsError: If a module cannot be imported.
+    """
+    import_modules(imports)
+    config = ml_collections.ConfigDict()
+    config.imports = tuple(imports)  # modules whose names this config uses: "my_package.methods"
+    config.import_path = ()  # where they are looked for first: programs add the config's folder
+    config.seed = 0  # of everything: partition, initial weights, cohorts, batches
+    config.rounds = 20
+    config.clients_per_round = 6
+
+    config.data = ml_collections.ConfigDict()
+    config.data.name = "digits"  # one of tff_pfl.data.DATASETS
+    config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
+    config.data.num_clients = 25  # not used by the natural partitioner
+    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; the options of each
+    for name in data.PARTITIONERS:  # are in config.data.NAME, as in config.data.dirichlet.alpha
+        PARTITIONER.set(config, name)
+    config.data.partitioner = "dirichlet"
+    config.data.merge = True  # pool the original train and test splits before partitioning
+    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
+    config.data.num_validation = 0  # without merge: examples cut off the training split
+    config.data.partition_file = ""  # a saved partition to use instead of making one
+    config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
+
+    config.model = ml_collections.ConfigDict()
+    config.model.name = "mlp"  # one of tff_pfl.models.MODELS
+    config.model.options = ml_collections.ConfigDict()  # of the model
+
+    config.local = ml_collections.ConfigDict()
+    config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
+    config.local.options = ml_collections.ConfigDict()  # of the optimizer
+    config.local.learning_rate = 0.1
+    config.local.momentum = 0.0  # for an optimizer that has momentum, as sgd
+    config.local.weight_decay = 0.0  # added to the gradient, times the weights
+    config.local.clip_norm = config_dict.placeholder(float)  # the longest gradient, before that
+    config.local.epochs = 5
+    config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
+    config.local.batch_size = 50
+    config.local.learning_rate_decay = 1.0  # factor per round
+    config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
+    config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
+
+    config.evaluation = ml_collections.ConfigDict()
+    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
+    config.evaluation.split = "test"  # or "validation", for tuning
+    config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # None: local's
+    config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
+    config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
+    config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
+    config.evaluation.subsample = False  # of other clients', as many examples as the client has
+
+    config.new_clients = ml_collections.ConfigDict()
+    config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
+    config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
+
+    config.aggregator = ml_collections.ConfigDict()
+    config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
+    config.aggregator.options = ml_collections.ConfigDict()  # of the aggregator
+
+    config.server = ml_collections.ConfigDict()
+    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step
+    config.server.options = ml_collections.ConfigDict()  # of the optimizer
+    config.server.learning_rate = 1.0
+    config.server.momentum = 0.0  # as config.local.momentum
+
+    config.attack = ml_collections.ConfigDict()
+    config.attack.name = "scaled_uploads"  # one of tff_pfl.attacks.ATTACKS; its options follow
+    ATTACK.complete(config)  # no client_ids: there is no attack
+
+    config.checkpoint_every = 1  # rounds
+
+    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
+
+    config.algorithm = ml_collections.ConfigDict()
+    ALGORITHM.set(config, algorithm)  # its options follow its name
+    return config

@@ -1,0 +1,147 @@
+"""Flags of programs, those of single keys of a config included."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+from ml_collections.config_flags import tuple_parser
+
+from tff_pfl.experiment.config.imports import import_modules, look_in
+from tff_pfl.experiment.config.options import complete
+from tff_pfl.names import unknown_name
+
+
+class ConfigFileParser(flags.ArgumentParser):
+    """Parses `--config=FILE.py:CHOICE`, with all options of what the file and other flags choose.
+
+    With `--config.model.name=NAME`, the options that the file has for another model give way to
+    the defaults of this one; and so for all else that is chosen by name. Modules that
+    `--config.imports` names are imported before the file is loaded.
+    """
+
+    def __init__(self, parser: flags.ArgumentParser, argv: Sequence[str], name: str = "config"):
+        """Prepares the parser.
+
+        Args:
+            parser: That of `ml_collections`, which loads the file.
+            argv: The command line.
+            name: Of the flag.
+        """
+        self._parser = parser
+        self._overrides = dict(_overrides(argv, name))
+
+    def parse(self, path: str) -> ml_collections.ConfigDict:
+        """The config of a file.
+
+        Raises:
+            ValueError: What the file itself raises for a wrong choice; for an unknown name, an
+                option of another type, or a module that cannot be imported.
+        """
+        folders = look_in([os.path.dirname(os.path.abspath(path.partition(":")[0]))])
+        imports = tuple_parser.TupleParser().parse(self._overrides.get("imports", ()))
+        import_modules(imports, folders)
+        try:
+            config = self._parser.parse(path)
+        except (TypeError, ValueError) as error:
+            raise error.__context__ or error from None  # the file's own, without its traceback
+        if isinstance(config, ml_collections.ConfigDict):
+            if imports or config.get("imports"):
+                with config.unlocked():
+                    config.import_path = tuple(folders)
+            complete(config, self._overrides)
+        return config
+
+    def flag_type(self):
+        return self._parser.flag_type()
+
+
+class _NumberOrNone(flags.ArgumentParser):
+    """Parses a number, or `None`; where that is no value, `check_config` says so."""
+
+    def __init__(self, number: flags.ArgumentParser):
+        self._number = number
+        self.syntactic_help = f"{number.syntactic_help}, or None"
+
+    def parse(self, argument):
+        return None if argument == "None" else self._number.parse(argument)
+
+    def flag_type(self):
+        return self._number.flag_type()
+
+
+def parse_flags(argv):
+    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
+
+    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`.
+    """
+    if "config" in flags.FLAGS:
+        flag = flags.FLAGS["config"]
+        flag.parser = ConfigFileParser(flag.parser, argv)
+    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
+    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
+    try:
+        positional = flags.FLAGS(argv)
+        for value in flags.FLAGS.flag_values_dict().values():
+            hasattr(value, "items")  # a config file that is missing raises when it is used
+        return positional
+    except (
+        flags.Error,
+        AttributeError,
+        ImportError,
+        KeyError,
+        OSError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = _unknown_key(argv) or _reason(error)
+        print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
+        sys.exit(1)
+
+
+def _unknown_key(argv: Sequence[str]) -> str | None:
+    """The message for the first key that the config file does not have, if there is one."""
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
+    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    try:
+        others = holder(argv, known_only=True)
+        config = loaded.value
+    except Exception:  # of a config file that is not there, or fails
+        return None
+    for flag in others:
+        name, *keys = flag.partition("=")[0].lstrip("-").split(".")
+        section = config if name in ("config", "noconfig") else None
+        for key in keys:
+            if not isinstance(section, ml_collections.ConfigDict):
+                break
+            if key not in section:
+                return unknown_name("config key", key, section)
+            section = section[key]
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """What a user needs to know of an error of `ml_collections`."""
+    reason = error
+    while isinstance(reason, Exception):  # some are wrapped in one another
+        reason = reason.args[0] if reason.args else type(reason).__name__
+    reason = str(reason).strip()
+    if isinstance(error, KeyError):  # of a config file that fails; its message is the bare key
+        return f"KeyError: {reason}"
+    if "Traceback" in reason:
+        # A config file that fails comes with a traceback, whose last line says why.
+        return reason.splitlines()[-1].partition(": ")[2]
+    return reason
+
+
+def _overrides(argv: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+    """`(key, value)` of the flags of single keys."""
+    pattern = re.compile(rf"--?{name}\.([^=]+)(?:=(.*))?", re.DOTALL)
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if match := pattern.fullmatch(argument):
+            key, value = match.groups()
+            yield key, following if value is None else value

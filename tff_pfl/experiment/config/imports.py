@@ -1,0 +1,59 @@
+"""The modules of a user's own that a config names, which register what the config asks for."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+
+from tff_pfl.experiment.config.errors import ImportsError
+
+
+def look_in(folders: Iterable[str]) -> list[str]:
+    """Has modules be looked for in folders, then in the working directory, before all else.
+
+    As for a program of Python's, whose own folder comes first.
+
+    Returns:
+        These folders.
+    """
+    folders = list(dict.fromkeys([*folders, os.getcwd()]))
+    sys.path[:] = folders + [folder for folder in sys.path if folder not in folders]
+    importlib.invalidate_caches()
+    return folders
+
+
+def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
+    """Imports modules by their dotted names.
+
+    Args:
+        names: Of modules, such as "my_package.methods".
+        folders: See `look_in`.
+
+    Raises:
+        ImportsError: If one cannot be imported; the message says where it was looked for, or what
+            it failed at, and in which line.
+    """
+    if not names:
+        return
+    folders = look_in(folders)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not f"{name}.".startswith(f"{error.name}."):  # it is one that the module imports
+                raise ImportsError(_failure(name, error)) from error
+            raise ImportsError(
+                f"config.imports: there is no module {name!r} in {', '.join(folders)}, nor among "
+                "the installed packages."
+            ) from error
+        except Exception as error:  # whatever a user's code raises
+            raise ImportsError(_failure(name, error)) from error
+
+
+def _failure(name, error):
+    message = f"config.imports: module {name!r} fails: {type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # its message has the line
+        return message
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{message} ({frame.filename}, line {frame.lineno})"

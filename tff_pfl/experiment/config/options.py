@@ -1,0 +1,175 @@
+"""What a config chooses by name, and the options of what is chosen.
+
+An option is written in one place, the signature of the function that takes it: its name, its
+default and its type, and by `tff_pfl.ranges.takes` what it may be. From there configs have it.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ml_collections
+from ml_collections import config_dict
+
+from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.attacks import ATTACKS
+from tff_pfl.data import PARTITIONERS
+from tff_pfl.experiment.config.errors import values_of
+from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.local import OPTIMIZERS
+from tff_pfl.models import MODELS
+from tff_pfl.registry import Registry
+from tff_pfl.templates import AGGREGATORS
+
+
+class Choice(NamedTuple):
+    """Something that configs choose by name.
+
+    Attributes:
+        key: Where the name is, such as "model.name".
+        section: Where the options are, such as "model.options"; "{}" in it stands for the name. It
+            may be where the name is, too.
+        registry: What is chosen from.
+        from_elsewhere: Keyword arguments that are no options: they come from other keys, or from
+            the federation.
+        may_be_none: Whether nothing may be chosen, by the name "".
+    """
+
+    key: str
+    section: str
+    registry: Registry
+    from_elsewhere: tuple[str, ...] = ()
+    may_be_none: bool = False
+
+    def name_in(self, config: ml_collections.ConfigDict) -> str:
+        """The chosen name; "" also where a config has no such key."""
+        return value_of(config, self.key) or ""
+
+    def section_in(self, config: ml_collections.ConfigDict) -> str:
+        """Where the options are in a config."""
+        return self.section.format(self.name_in(config))
+
+    def options_in(self, config: ml_collections.ConfigDict) -> dict[str, Any]:
+        """The options that a config has, whether they exist or not."""
+        section = self.section_in(config)
+        found = value_of(config, section) or {}
+        return {key: found[key] for key in found if f"{section}.{key}" != self.key}
+
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """The options of a name, as they are declared.
+
+        Raises:
+            UnknownNameError: For an unknown name; it gives the nearest one.
+        """
+        declared = self.registry.parameters(name) if name else {}
+        return {key: p for key, p in declared.items() if key not in self.from_elsewhere}
+
+    def set(self, config: ml_collections.ConfigDict, name: str) -> None:
+        """Chooses by name, with all options at their defaults, and of their types.
+
+        Raises:
+            UnknownNameError: For an unknown name; it gives the nearest one.
+        """
+        options = {key: _default(p) for key, p in self.parameters(name).items()}
+        section, _, last = self.key.rpartition(".")
+        with config.unlocked():
+            value_of(config, section)[last] = name
+            if self.section == section:
+                options = {last: name} | options
+            if options or value_of(config, self.section_in(config)) is not None:
+                section, _, last = self.section_in(config).rpartition(".")
+                value_of(config, section)[last] = options
+
+    def complete(self, config: ml_collections.ConfigDict) -> None:
+        """Adds the options that a config has not set, at their defaults.
+
+        Raises:
+            UnknownNameError: For an unknown name; it gives the nearest one.
+            ConfigError: If one that it has set is of another type.
+        """
+        given = self.options_in(config)
+        self.set(config, self.name_in(config))
+        with values_of(self.section_in(config)), config.unlocked():
+            if given:
+                try:
+                    value_of(config, self.section_in(config)).update(given)
+                except TypeError as error:
+                    raise ValueError(error) from error
+
+
+ALGORITHM = Choice(
+    "algorithm.name",
+    "algorithm",
+    ALGORITHMS,
+    ("aggregator", "clients_per_round", "num_clients", "server_optimizer"),
+)
+PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
+MODEL = Choice("model.name", "model.options", MODELS)
+LOCAL_OPTIMIZER = Choice("local.optimizer", "local.options", OPTIMIZERS, ("momentum",))
+AGGREGATOR = Choice(
+    "aggregator.name", "aggregator.options", AGGREGATORS, ("clients_per_round",), may_be_none=True
+)
+SERVER_OPTIMIZER = Choice(
+    "server.optimizer", "server.options", OPTIMIZERS, ("momentum",), may_be_none=True
+)
+ATTACK = Choice("attack.name", "attack", ATTACKS, may_be_none=True)
+
+CHOICES = (ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, AGGREGATOR, SERVER_OPTIMIZER, ATTACK)
+
+
+def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None = None) -> None:
+    """Adds to a config all options of all that it chooses that it has not set, at their defaults.
+
+    Args:
+        config: The config. Nothing is chosen by keys that it lacks.
+        names: By keys such as "model.name", names to choose in place of the config's own; the
+            options that it has for what they replace give way.
+
+    Raises:
+        UnknownNameError: For an unknown name; it gives the nearest one.
+        ConfigError: If an option is of another type; as `ImportsError`, if a module cannot be
+            imported.
+    """
+    import_modules(config.get("imports", ()), config.get("import_path", ()))
+    for choice in CHOICES:
+        if value_of(config, choice.key) is None:
+            continue
+        name = (names or {}).get(choice.key, choice.name_in(config))
+        if name != choice.name_in(config):
+            choice.set(config, name)
+        choice.complete(config)
+
+
+def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
+    """The value of a key such as "model.name", or `None` if there is none; of "" the config."""
+    for part in filter(None, key.split(".")):
+        if not isinstance(config, ml_collections.ConfigDict) or part not in config:
+            return None
+        config = config[part]
+    return config
+
+
+def type_of(parameter: inspect.Parameter) -> type:
+    """The type of an option's values, as flags parse them: of `T | None` that of `T`."""
+    if parameter.default is not None and parameter.default is not parameter.empty:
+        kind = type(parameter.default)
+        # A default that is written as an integer shall not make integers of other values.
+        return float if parameter.annotation is float else kind
+    annotation = parameter.annotation
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    kinds = [kind for kind in kinds if kind is not types.NoneType]
+    if len(kinds) != 1 or kinds[0] is parameter.empty:
+        return object
+    if typing.get_origin(kinds[0]) is not None:
+        return tuple  # such as Iterable[str]
+    return kinds[0] if isinstance(kinds[0], type) else object
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    """The default of an option, or a place for values of its type."""
+    if parameter.default is None or parameter.default is parameter.empty:
+        return config_dict.placeholder(type_of(parameter))
+    return type_of(parameter)(parameter.default)

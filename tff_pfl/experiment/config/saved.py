@@ -1,0 +1,41 @@
+"""The config of a run that is over, or was stopped."""
+
+from typing import Any
+
+import ml_collections
+
+from tff_pfl.experiment.config.check import check_config
+from tff_pfl.experiment.config.defaults import default_config
+from tff_pfl.experiment.config.errors import ConfigError, ImportsError
+from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.options import complete
+
+# What earlier versions did not have, and did as its defaults say.
+_OPTIONAL = {"aggregator", "attack", "import_path", "imports", "new_clients", "paper", "server"}
+
+
+def config_of_run(settings: Any) -> ml_collections.ConfigDict:
+    """The config of a run from its `config.json`.
+
+    Args:
+        settings: What is in the file.
+
+    Raises:
+        ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
+            names cannot be imported.
+    """
+    try:
+        import_modules(settings.get("imports", ()), settings.get("import_path", ()))
+        config = default_config(settings["algorithm"]["name"])
+        missing = set(config) - set(settings) - _OPTIONAL
+        if missing:
+            raise ValueError(f"{', '.join(sorted(missing))} are missing")
+        with config.unlocked():
+            config.update(settings)
+        complete(config)
+        check_config(config)
+    except ImportsError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"config.json describes no run of this version: {error}") from error
+    return config
