@@ -14,8 +14,8 @@ method. `config.paper` has its results.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import parts_of_choice
 from tff_pfl.experiment import default_config
+from tff_pfl.names import parts_of_choice
 
 _VARIANTS = {
     "fedpg_gamma0.3": ("fedpg", {"gamma_mode": "constant", "gamma": 0.3}),

@@ -16,8 +16,8 @@ not state the concentration of its Dirichlet distribution; what is here of these
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names, parts_of_choice
 from tff_pfl.experiment import default_config
+from tff_pfl.names import check_names, parts_of_choice
 
 _PARTITIONS = {"pairs": ("10",), "two_classes": ("15", "50"), "dirichlet": ("15", "50")}
 _COLUMNS = [(partition, clients) for partition, sizes in _PARTITIONS.items() for clients in sizes]

@@ -15,8 +15,8 @@ goes on with a client's momentum in its next round: `--config.local.persist_opti
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import parts_of_choice
 from tff_pfl.experiment import default_config
+from tff_pfl.names import parts_of_choice
 
 _COLUMNS = [
     ("cifar10", "25"),

@@ -23,8 +23,8 @@ layers: `--config.model.name=cnn_pgfed --config.algorithm.num_personal_layers=1`
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names, parts_of_choice
 from tff_pfl.experiment import default_config
+from tff_pfl.names import check_names, parts_of_choice
 
 _DATA = {
     # Clients, labels of each, cohorts, network, training and test share.
