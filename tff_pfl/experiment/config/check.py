@@ -41,8 +41,9 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         ConfigError: It names the first key that is wrong, and what would be right.
     """
     import_modules(config.imports, config.import_path)
+    defaults = default_config()
     for section in _SECTIONS:
-        _check_keys(config, section)
+        _check_keys(section, value_of(config, section), value_of(defaults, section))
     for choice in CHOICES:
         _check_choice(config, choice)
     check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
@@ -50,7 +51,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         value = value_of(config, key)
         if value is not None:  # where it may not be, it was refused above
             range_.check(f"config.{key}", value, ConfigError)
-    _check_server(config)
+    _check_server(config.server, defaults.server)
     with values_of("evaluation"):
         evaluation_options(config)
 
@@ -82,10 +83,8 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
             yield choice.section_in(config), choice.registry[name]
 
 
-def _check_keys(config, section) -> None:
+def _check_keys(section, found, known) -> None:
     """The keys of a section that are no options; "" is for the config itself."""
-    defaults = default_config()
-    found, known = value_of(config, section), value_of(defaults, section)
     check_names("config key", found, known, error=ConfigError)
     for name in found:
         if found[name] is None and known[name] is not None:
@@ -116,11 +115,11 @@ def _none(key, kind) -> ConfigError:
     return ConfigError(f"config.{key} is None, but must be of type {kind.__name__}.")
 
 
-def _check_server(config) -> None:
+def _check_server(server, defaults) -> None:
     """Without an optimizer, there is nothing that its numbers would be of."""
-    for key, default in default_config().server.items():
-        if not config.server.optimizer and config.server[key] != default:
+    for key, value in server.items():
+        if not server.optimizer and value != defaults[key]:
             raise ConfigError(
-                f"config.server.{key}={config.server[key]}, but config.server.optimizer is ''. "
-                "Choose one, such as 'sgd'."
+                f"config.server.{key}={value}, but config.server.optimizer is ''. Choose one, such "
+                "as 'sgd'."
             )

@@ -1,16 +1,22 @@
+"""What a config says is what a run is made of."""
+
 import functools
 import importlib
 import itertools
 import pathlib
 import re
 import types
+import unittest.mock
 
 import ml_collections
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
-from tests.federation import assert_equal, make_client
-from tff_pfl import algorithms, evaluation, models
+from tests.experiment.config.small import small
+from tests.federation import assert_equal, leaves
+from tff_pfl import algorithms, models
 from tff_pfl.data import partition
 from tff_pfl.experiment import (
     ConfigError,
@@ -20,13 +26,14 @@ from tff_pfl.experiment import (
     build_process,
     check_config,
     default_config,
-    with_algorithm,
 )
-from tff_pfl.experiment.config import check_split
+from tff_pfl.experiment.config import build_algorithm, check_split
 from tff_pfl.experiment.run_directory import flatten
+from tff_pfl.local import ClientContext
+from tff_pfl.templates import AGGREGATORS
 
 CONFIGS = sorted(
-    path.stem for path in (pathlib.Path(__file__).parents[2] / "configs").glob("[!_]*.py")
+    path.stem for path in (pathlib.Path(__file__).parents[3] / "configs").glob("[!_]*.py")
 )
 # What stands before the algorithm in `--config=configs/NAME.py:`.
 CHOICES = {
@@ -35,15 +42,6 @@ CHOICES = {
     "plgu": "cifar10,10,",
     "pfedmb": "dirichlet,15,",
 }
-
-
-def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
-    config = default_config(algorithm)
-    config.data.num_clients = 6
-    config.clients_per_round = 3
-    config.model.options.hidden = (4,)
-    config.data.update(data)
-    return config
 
 
 def shrunk(name, algorithm):
@@ -70,45 +68,22 @@ def model_of_shrunk():
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
 def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkeypatch):
-    """What it is built with is seen without building it."""
-    monkeypatch.setattr(algorithms, "build", lambda *args, **options: (args, options))
+    made = unittest.mock.Mock(wraps=algorithms.make)
+    monkeypatch.setattr(algorithms, "make", made)
     config = shrunk(name, algorithm)
-    config.evaluation.fine_tune_epochs = 0
-    dataset = build_dataset(config)
-    (built, *_), options = build_process(config, model_of_shrunk(), dataset)
+    assert build_algorithm(config, model_of_shrunk(), build_dataset(config)).exchanges
+    ((built, *_), options) = made.call_args
     assert built == algorithm
     expected = config.algorithm.to_dict() | {"num_clients": 5, "clients_per_round": 2}
     del expected["name"]
-    assert options == expected | {"seed": config.seed}
+    assert options == expected
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("algorithm", ["ditto", "plgu_lf"])
-def test_configs_build(name, algorithm):
-    config = shrunk(name, algorithm)
+def test_a_process_of_a_config():
+    config = small("ditto")
     dataset = build_dataset(config)
-    assert build_process(config, build_model(config, dataset), dataset).next is not None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
-def test_every_algorithm_is_built_by_a_config(algorithm):
-    config = small(algorithm)
-    config.model.options.hidden = (4,) * 4
-    dataset = build_dataset(config)
-    assert build_process(config, build_model(config, dataset), dataset).next is not None
-
-
-def test_hyperparameters_are_those_of_the_builder_and_typed():
-    config = default_config("ditto")
-    assert config.algorithm.lambda_ == 0.1
-    assert config.algorithm.personal_epochs is None
-    config.algorithm.personal_epochs = 3
-    with pytest.raises(TypeError):
-        config.algorithm.personal_epochs = "three"
-    config = with_algorithm(config, "fedper")
-    config.algorithm.personal_layers = ("head",)
-    assert "lambda_" not in config.algorithm
+    process = build_process(config, build_model(config, dataset), dataset)
+    assert process.client_type.data.x.shape[1:] == (8, 8, 1)
 
 
 def test_local_sgd_is_what_the_config_says():
@@ -119,7 +94,7 @@ def test_local_sgd_is_what_the_config_says():
     state = local.optimizer.initialize(())
     assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
     config.local.optimizer = "adam"
-    with pytest.raises(ConfigError, match="momentum=0.9 is of sgd.*'adam'"):
+    with pytest.raises(ConfigError, match="momentum=0.9, but the optimizer 'adam' has none"):
         build_local(config)
     config.local.momentum = 0.0
     assert "Adam" in type(build_local(config).optimizer).__name__
@@ -149,60 +124,6 @@ def test_no_merge_distributes_the_original_splits():
     assert dataset.sizes("validation").sum() == 200
     assert dataset.sizes("test").sum() == 360
     assert dataset.sizes("train").sum() == 1797 - 360 - 200
-
-
-def changed(**changes):
-    config = small()
-    config.unlock()
-    for key, value in changes.items():
-        section, _, name = key.rpartition("__")
-        (config[section] if section else config)[name] = value
-    return config
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"round": 3}, "Unknown config key 'round'. Did you mean 'rounds'"),
-        ({"local__epoch": 3}, "Unknown config key 'epoch'. Did you mean 'epochs'"),
-        ({"algorithm__lambda_": 1}, "Unknown hyper-parameter of 'fedavg' 'lambda_'.*py:fedavg"),
-        ({"algorithm__name": "fedawg"}, "Unknown algorithm 'fedawg'. Did you mean 'fedavg'"),
-        ({"model__name": "lennet"}, "Unknown model 'lennet'. Did you mean 'lenet'"),
-        ({"local__optimizer": "sgdd"}, "Unknown optimizer 'sgdd'. Did you mean 'sgd'"),
-        ({"evaluation__split": "tset"}, "Unknown split 'tset'. Did you mean 'test'"),
-        ({"rounds": 0}, "config.rounds must be a whole number of at least 1, got 0"),
-        ({"rounds": None}, "config.rounds is None, but must be of type int"),
-        ({"local__momentum": None}, "config.local.momentum is None, but must be of type float"),
-        ({"algorithm__weighting": None}, "config.algorithm.weighting is None, .* of type str"),
-        (
-            {"local__batch_size": 0},
-            "local.batch_size must be a whole number of at least 1, got 0",
-        ),
-        (
-            {"evaluation__every": -1},
-            "evaluation.every must be a whole number of at least 0, got -1",
-        ),
-        (
-            {"evaluation__fine_tune_epochs": -1},
-            "config.evaluation.fine_tune_epochs must be a whole number of at least 0, got -1",
-        ),
-        ({"data__fractions": None}, "config.data.fractions is None, but must be of type tuple"),
-        ({"model__options": {"hidden": None}}, "model.options.hidden is None, .* of type tuple"),
-        (
-            {"model__options": {"hiden": (4,)}},
-            "Unknown option of model 'mlp' 'hiden'. Did",
-        ),
-        ({"model__name": "lenet"}, "Unknown option of model 'lenet' 'hidden'. Valid: none"),
-        (
-            {"evaluation__generalization": "lats"},
-            "config.evaluation: Unknown generalization 'lats'. Did you mean 'last'",
-        ),
-        ({"attack__factors": 3.0}, "Unknown config key 'factors'. Did you mean 'factor'"),
-    ],
-)
-def test_wrong_configs(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        check_config(changed(**changes))
 
 
 @pytest.mark.parametrize(
@@ -263,18 +184,6 @@ def test_advice_for_a_run_that_is_finished_can_be_followed():
         check_split(dataset, "validation")
 
 
-def test_the_advice_to_choose_another_config_is_taken_by_it():
-    for algorithm in algorithms.ALGORITHMS:
-        config = default_config(algorithm)
-        with config.unlocked():
-            config.algorithm.whatever = 1
-        with pytest.raises(ConfigError) as raised:
-            check_config(config)
-        (name, choice) = re.search(r"--config=configs/(\w+).py:(\w+)", str(raised.value)).groups()
-        chosen = importlib.import_module(f"configs.{name}").get_config(choice)
-        assert chosen.algorithm.name == algorithm
-
-
 def test_attackers_that_are_no_clients():
     config = small()
     config.attack.client_ids = (0, -1, 5, 6)
@@ -283,30 +192,94 @@ def test_attackers_that_are_no_clients():
         build_dataset(config)
 
 
-def test_attackers_are_those_of_the_config():
+def run_client(config, client_id=1):
+    """What a client's work gives, the model that it received, and how that is personalized."""
+    dataset = build_dataset(config)
+    model = build_model(config, dataset)
+    algorithm = build_algorithm(config, model, dataset)
+    client = tf.constant(client_id), algorithm.client_init(client_id, 0)
+    examples = tf.nest.map_structure(tf.constant, dataset.examples(client_id))
+    context = ClientContext(tf.constant(0), client[0], tf.constant([1, 2]))
+    received = model.init(0)
+    output = algorithm.exchanges[0].client_work(received, client[1], examples, context)
+    return output, received, examples, context, model, algorithm
+
+
+@pytest.mark.parametrize(("client_id", "attacks"), [(1, False), (2, True)])
+def test_attackers_are_those_of_the_config(client_id, attacks):
     config = small()
     config.attack.update(client_ids=(2, 4), factor=float("nan"))
-    dataset = build_dataset(config)
-    process = build_process(config, build_model(config, dataset), dataset)
-    clients = [make_client(process, i, dataset.examples(i)) for i in range(6)]
-    assert process.next(process.initialize(), clients).metrics["train"]["num_nonfinite"] == 2
+    output, *_ = run_client(config, client_id)
+    for leaf in leaves(output.upload):
+        assert np.isnan(leaf).all() == attacks
 
 
 @pytest.mark.parametrize("learning_rate", [None, 0.02])
 def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rate):
     config = small()
-    config.seed = 3
-    dataset = build_dataset(config)
-    model = build_model(config, dataset)
-    plain = build_process(config, model, dataset)
     config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
-    process = build_process(config, model, dataset)
+    _, received, examples, context, model, algorithm = run_client(config)
     config.local.learning_rate = learning_rate or config.local.learning_rate
-    expected = evaluation.fine_tuned(plain, model, build_local(config), epochs=2, seed=3)
-    state, client = plain.initialize(), make_client(plain, 1, dataset.examples(1))
-    (weights,) = process.personalize(state, [client])
-    assert_equal([weights], expected.personalize(state, [client]))
-    assert np.any(weights["head"]["bias"] != plain.global_weights(state)["head"]["bias"])
+    expected = build_local(config).train(model, received, examples, context, epochs=2)
+    assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
+
+
+def algorithm_of(name, **changes):
+    config = small(name)
+    for section, values in changes.items():
+        config[section].update(values)
+    check_config(config)
+    dataset = build_dataset(config)
+    return build_algorithm(config, build_model(config, dataset), dataset)
+
+
+def test_the_servers_optimizer_is_that_of_the_config():
+    assert algorithm_of("fedavg").server_init(0).optimizer == ()
+    momentum = {"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.9}
+    state = algorithm_of("ditto", server=momentum).server_init(0).optimizer
+    assert (state["learning_rate"], state["momentum"]) == (0.5, 0.9)
+    adam = {"optimizer": "adam", "options": {"beta_1": 0.7}}
+    state = algorithm_of("fedper", server=adam).server_init(0).optimizer
+    assert (state["learning_rate"], state["beta_1"], state["beta_2"]) == (1.0, 0.7, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "server", "message"),
+    [
+        (
+            "fedfomo",
+            {"optimizer": "sgd"},
+            "config.server.optimizer='sgd', but 'fedfomo' takes none",
+        ),
+        ("fedavg", {"optimizer": "adam", "momentum": 0.5}, "config.server.momentum=0.5, but"),
+    ],
+)
+def test_servers_that_are_refused(algorithm, server, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm_of(algorithm, server=server)
+
+
+@pytest.mark.parametrize("name", ["mean", "robust", "ddp_secure"])
+def test_the_aggregator_is_that_of_the_config(name, monkeypatch):
+    factory, options = tff.aggregators.MeanFactory(), []
+
+    @functools.wraps(AGGREGATORS[name])
+    def make(**chosen):
+        options.append(chosen)
+        return factory
+
+    monkeypatch.setitem(AGGREGATORS._registered, name, make)
+    chosen = {"name": name, "options": {"zeroing": False} if name == "robust" else {}}
+    (exchange,) = algorithm_of("fedavg", aggregator=chosen).exchanges
+    assert exchange.aggregator is factory
+    expected = {"clients_per_round": 3} if name == "ddp_secure" else {}
+    assert options == [expected | chosen["options"]]
+
+
+@pytest.mark.parametrize("algorithm", ["fedpg", "local"])
+def test_aggregators_that_are_refused(algorithm):
+    with pytest.raises(ConfigError, match="config.aggregator: The aggregator of .*cannot be repl"):
+        algorithm_of(algorithm, aggregator={"name": "mean"})
 
 
 def test_more_classes_a_client_than_there_are():
@@ -333,7 +306,7 @@ def test_wrong_hyperparameters(algorithm, changes, message):
     config.algorithm.update(changes)
     dataset = build_dataset(config)
     with pytest.raises(ConfigError, match=message):
-        build_process(config, build_model(config, dataset), dataset)
+        build_algorithm(config, build_model(config, dataset), dataset)
 
 
 def test_wrong_values_of_local_training_and_model():

@@ -9,7 +9,10 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.experiment import ConfigError, check_config, default_config
-from tff_pfl.experiment.config_numbers import number_ranges
+from tff_pfl.experiment.config import complete, number_ranges
+from tff_pfl.experiment.config.options import value_of
+from tff_pfl.local import OPTIMIZERS
+from tff_pfl.templates import AGGREGATORS
 
 NAN, INF = math.nan, math.inf
 # By kind: a value that is right, others that are not. (A config makes 1.0 of `True` itself, where
@@ -26,6 +29,7 @@ KINDS = {
     "inside unit": (0.5, (0.0, 1.0, NAN)),
     "below 1": (0.9, (-0.1, 1.0, NAN)),
     "depth": (16, (9, -4, NAN, True)),
+    "bits": (22, (0, 23, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
@@ -37,10 +41,11 @@ COMMON = {
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs",
-    "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate",
+    "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
+    "server.learning_rate data.dirichlet.max_seconds",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay",
     "above 0 or inf": "local.clip_norm",
-    "below 1": "local.momentum",
+    "below 1": "local.momentum server.momentum",
     "fractions": "data.fractions",
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
@@ -73,6 +78,11 @@ OF_MODELS = {
     "depth": "depth",
     "below 1": "dropout_rate",
 }
+OF_OPTIMIZERS = {
+    "least 0": "epsilon initial_preconditioner_value weight_decay",
+    "below 1": "beta_1 beta_2 decay",
+}
+OF_AGGREGATORS = {"least 0": "noise_multiplier", "bits": "bits"}
 NAMES_OF_LAYERS = {"personal_layers", "branched_layers"}  # the tuples that are not of numbers
 
 
@@ -90,9 +100,12 @@ def numbers(config, prefix=""):
             yield f"{prefix}{name}"
 
 
-def config_of(algorithm="fedavg", model="mlp"):
+def config_of(algorithm="fedavg", model="mlp", optimizer="sgd", aggregator=""):
     config = default_config(algorithm)
-    config.model = {"name": model, "options": models.options(model)}
+    config.model.name = model
+    config.local.optimizer = config.server.optimizer = optimizer
+    config.aggregator.name = aggregator
+    complete(config)
     return config
 
 
@@ -131,7 +144,7 @@ def test_numbers_of_algorithms(algorithm):
         assert_checked(key, kinds[key], algorithm=algorithm)
 
 
-@pytest.mark.parametrize("model", models.ZOO)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_numbers_of_models(model):
     config = config_of(model=model)
     kinds = by_key(OF_MODELS, "model.options.")
@@ -139,11 +152,36 @@ def test_numbers_of_models(model):
         assert_checked(key, kinds[key], model=model)
 
 
-@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
-@pytest.mark.parametrize("model", models.ZOO)
-def test_no_number_is_without_a_range(algorithm, model):
-    config = config_of(algorithm, model)
-    del config["paper"]
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("section", ["local.options.", "server.options."])
+def test_numbers_of_optimizers(section, optimizer):
+    config = config_of(optimizer=optimizer)
+    kinds = by_key(OF_OPTIMIZERS, section)
+    for key in numbers(value_of(config, section.rstrip(".")), section):
+        assert_checked(key, kinds[key], optimizer=optimizer)
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+def test_numbers_of_aggregators(aggregator):
+    config = config_of(aggregator=aggregator)
+    kinds = by_key(OF_AGGREGATORS, "aggregator.options.")
+    for key in numbers(config.aggregator.options, "aggregator.options."):
+        assert_checked(key, kinds[key], aggregator=aggregator)
+
+
+CHOSEN = [
+    *({"algorithm": name} for name in algorithms.ALGORITHMS),
+    *({"model": name} for name in models.MODELS),
+    *({"optimizer": name} for name in OPTIMIZERS),
+    *({"aggregator": name} for name in AGGREGATORS),
+]
+
+
+@pytest.mark.parametrize("choice", CHOSEN, ids=str)
+def test_no_number_is_without_a_range(choice):
+    config = config_of(**choice)
+    for not_of_numbers in ("paper", "imports", "import_path"):
+        del config[not_of_numbers]
     assert set(numbers(config)) == number_ranges(config).keys()
 
 
