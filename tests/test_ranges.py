@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tff_pfl import ranges
-from tff_pfl.algorithms import extends
 from tff_pfl.ranges import RangeError, at_least, check_numbers, each, ranges_of, takes, whole
+from tff_pfl.templates import extends
 
 
 @takes(rate=at_least(0), steps=whole(1))

@@ -9,7 +9,7 @@ from tff_pfl.data.federated_dataset import (
     check_examples,
     federate,
 )
-from tff_pfl.data.partition import PartitionError
+from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition
 from tff_pfl.data.sources import LabelledImages, load
 
@@ -204,8 +204,7 @@ def test_federate_checks_the_examples():
     [
         ({"partitioner": "dirichlett"}, "Unknown partitioner.*Did you mean 'dirichlet'"),
         ({**DIRICHLET, "partition_args": {"alfa": 1}}, "'dirichlet'.*'alfa'.*mean 'alpha'"),
-        ({**DIRICHLET, "partition_args": {"alpha": 1}}, r"needs partition_args for \['min_exam"),
-        ({"partitioner": "iid", "partition_args": {"alpha": 1}}, "'iid'.*'alpha': it has none"),
+        ({"partitioner": "iid", "partition_args": {"alpha": 1}}, "'iid' 'alpha'. Valid: none"),
         ({"partitioner": "iid", "num_clients": None}, "'iid' needs num_clients"),
         ({"partitioner": "natural"}, "leave num_clients None"),
         ({"partitioner": "iid", "num_validation": 5}, "part of fractions"),
@@ -216,6 +215,21 @@ def test_federate_checks_the_examples():
 def test_federate_errors(how, message):
     with pytest.raises(ValueError, match=message):
         federate(IMAGES, **{"num_clients": 4, "seed": 0, **how})
+
+
+def test_a_partitioner_of_a_users_own(monkeypatch):
+    def by_halves(labels, num_clients, rng, *, first):
+        """Two clients."""
+        return np.split(rng.permutation(len(labels)), [first])
+
+    monkeypatch.setitem(PARTITIONERS._registered, "by_halves", by_halves)
+    how = {"partitioner": "by_halves", "num_clients": 2, "seed": 0, "fractions": (1, 0, 0)}
+    dataset = federate(IMAGES, partition_args={"first": 7}, **how)
+    assert dataset.sizes("train").tolist() == [7, len(LABELS) - 7]
+    with pytest.raises(ValueError, match=r"'by_halves' needs partition_args for \['first'\]"):
+        federate(IMAGES, **how)
+    with pytest.raises(PartitionError, match="'by_halves' made 2 clients, not 3"):
+        federate(IMAGES, partition_args={"first": 7}, **how | {"num_clients": 3})
 
 
 def test_natural_needs_writers():

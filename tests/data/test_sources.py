@@ -123,6 +123,19 @@ def test_a_federated_data_set_that_is_nowhere(name, tmp_path, monkeypatch):
         sources.load(name)
 
 
+def test_a_data_set_of_a_users_own(tmp_path, monkeypatch):
+    images = sources.LabelledImages("mine", np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4), 2, 3)
+    folders = []
+
+    def load_mine(data_dir):
+        folders.append(data_dir)
+        return images
+
+    monkeypatch.setitem(sources.DATASETS._registered, "mine", load_mine)
+    assert sources.load("mine") is sources.load("mine", tmp_path) is images
+    assert folders == [None, str(tmp_path)]
+
+
 def test_unknown_names():
     with pytest.raises(ValueError, match="Unknown data set 'cifar-10'. Did you mean 'cifar10'"):
         sources.load("cifar-10")

@@ -4,8 +4,8 @@ import pytest
 
 from configs import fedpg, pfedmb, pgfed, plgu
 from tff_pfl import algorithms
-from tff_pfl.names import UnknownNameError
 from tff_pfl.experiment import check_config
+from tff_pfl.names import UnknownNameError
 
 METHODS = {
     "fedpg_gamma0.3": {"gamma_mode": "constant", "gamma": 0.3},

@@ -10,9 +10,9 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.experiment import OutputDirectoryError, plot_mixtures, read_snapshots, run_program
-from tff_pfl.reports.curves import evaluations_of_run, read_clients, read_curve
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.run_directory import RunDirectory
+from tff_pfl.reports.curves import evaluations_of_run, read_clients, read_curve
 
 BINARY = bytes(range(256))
 

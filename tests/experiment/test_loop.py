@@ -10,12 +10,6 @@ from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_exam
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Personalization,
-    compose_personalized_process,
-)
 from tff_pfl.experiment import (
     OutputDirectoryError,
     RunDirectory,
@@ -25,6 +19,12 @@ from tff_pfl.experiment import (
     write_summary,
 )
 from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.templates import (
+    ClientOutput,
+    Exchange,
+    Personalization,
+    compose_personalized_process,
+)
 
 MODEL = tiny_model()
 PROCESS = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)

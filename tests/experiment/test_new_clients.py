@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tests.federation import leaves
 from tests.runs import tiny_config
-from tff_pfl.local import LocalSGD, evaluate
-from tff_pfl.templates import ClientContext, blocks
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
@@ -21,6 +19,8 @@ from tff_pfl.experiment import (
     hold_out,
     run_program,
 )
+from tff_pfl.local import LocalSGD, evaluate
+from tff_pfl.templates import ClientContext, blocks
 
 
 def config_of(algorithm="fedavg", number=2, **changes):

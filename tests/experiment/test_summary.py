@@ -3,8 +3,8 @@
 import numpy as np
 
 from tff_pfl.evaluation import summarize
-from tff_pfl.tables import aligned, decimal
 from tff_pfl.experiment.summary import rows, table
+from tff_pfl.tables import aligned, decimal
 
 COLUMNS = {
     "client_id": np.arange(3),

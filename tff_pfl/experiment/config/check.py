@@ -117,9 +117,9 @@ def _none(key, kind) -> ConfigError:
 
 def _check_server(server, defaults) -> None:
     """Without an optimizer, there is nothing that its numbers would be of."""
-    for key, value in server.items():
-        if not server.optimizer and value != defaults[key]:
+    for key in ("learning_rate", "momentum"):
+        if not server.optimizer and server[key] != defaults[key]:
             raise ConfigError(
-                f"config.server.{key}={value}, but config.server.optimizer is ''. Choose one, such "
-                "as 'sgd'."
+                f"config.server.{key}={server[key]}, but config.server.optimizer is ''. Choose "
+                "one, such as 'sgd'."
             )

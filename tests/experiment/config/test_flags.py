@@ -1,0 +1,189 @@
+"""Flags of programs, of a config and of its keys."""
+
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from tests.runs import ROOT
+from tff_pfl.algorithms import hyperparameters
+from tff_pfl.experiment import check_config, parse_flags
+from tff_pfl.experiment.config.options import value_of
+from tff_pfl.local import OPTIMIZERS
+from tff_pfl.models import MODELS
+
+
+@pytest.fixture(autouse=True)
+def keep_the_path_of_the_tests(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_flags_that_do_not_parse(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(["program", "--no_such_flag=1"])
+    assert ended.value.code == 1
+    assert "error: Unknown command line flag 'no_such_flag'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """`(flag) -> config`, as a program parses a flag of its config file."""
+    path = tmp_path / "numbers.py"
+    path.write_text(
+        """
+import ml_collections
+from ml_collections import config_dict
+
+def get_config():
+    config = ml_collections.ConfigDict({"steps": 1, "rate": 0.1})
+    config.limit = config_dict.placeholder(float)
+    config.limit = 3.0
+    return config
+"""
+    )
+    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
+
+    def config_of(flag):
+        argv = ["program", f"--config={path}", flag]
+        config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+        parse_flags(argv)
+        return flags.FLAGS.config
+
+    return config_of
+
+
+def load(monkeypatch, *argv):
+    """The config of flags, as a program parses them."""
+    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
+    argv = ["program", *argv]
+    config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+    parse_flags(argv)
+    check_config(flags.FLAGS.config)
+    return flags.FLAGS.config
+
+
+DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "options"),
+    [
+        ([], "mlp", {"hidden": (64,)}),
+        (["--config.model.name=mlp"], "mlp", {"hidden": (64,)}),
+        (["--config.model.name=resnet18"], "resnet18", MODELS.options("resnet18")),
+        (["--config.model.name=resnet18", "--config.model.name", "lenet"], "lenet", {}),
+        (
+            ["--config.model.options.width=16", "--config.model.name=resnet18"],
+            "resnet18",
+            MODELS.options("resnet18") | {"width": 16},
+        ),
+        (
+            ["--config.model.name=wide_resnet", "--config.model.options.dropout_rate", "0.5"],
+            "wide_resnet",
+            MODELS.options("wide_resnet") | {"dropout_rate": 0.5},
+        ),
+        (
+            ["--config.model.name=mlp", "--config.model.options.hidden=(3,)"],
+            "mlp",
+            {"hidden": (3,)},
+        ),
+    ],
+    ids=str,
+)
+def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, name, options):
+    config = load(monkeypatch, DIGITS, *arguments)
+    assert config.model.to_dict() == {"name": name, "options": options}
+    assert config.is_locked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        (
+            ["--config.local.optimizer=adam", "--config.local.options.beta_1=0.5"],
+            "local.options",
+            OPTIMIZERS.options("adam") | {"beta_1": 0.5},
+        ),
+        (
+            ["--config.server.optimizer=yogi", "--config.server.options.epsilon=1"],
+            "server.options",
+            OPTIMIZERS.options("yogi") | {"epsilon": 1.0},
+        ),
+        (
+            ["--config.aggregator.name=robust", "--noconfig.aggregator.options.zeroing"],
+            "aggregator.options",
+            {"zeroing": False, "clipping": True, "weighted": True},
+        ),
+        (
+            ["--config.algorithm.name=fedprox", "--config.algorithm.mu=0.5"],
+            "algorithm",
+            {"name": "fedprox"} | hyperparameters("fedprox") | {"mu": 0.5},
+        ),
+        (
+            ["--config.data.partitioner=iid", "--config.data.dirichlet.alpha=1"],
+            "data.dirichlet.alpha",
+            1.0,
+        ),
+        (["--config.attack.client_ids=(1,)"], "attack.client_ids", (1,)),
+    ],
+    ids=str,
+)
+def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, value):
+    found = value_of(load(monkeypatch, DIGITS, *arguments), key)
+    assert getattr(found, "to_dict", lambda: found)() == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--config.model.name=resnet18", "--config.model.options.hidden=(4,)"],
+            "Unknown config key 'hidden'. Valid: 'blocks', 'groups', 'stem', 'width'.",
+        ),
+        (
+            ["--config.model.options.width=16"],
+            "Unknown config key 'width'. Valid: 'hidden'.",
+        ),
+        (
+            ["--config.model.name=lennet", "--config.model.options.width=16"],
+            "Unknown model 'lennet'. Did you mean 'lenet'?",
+        ),
+    ],
+)
+def test_options_of_another_model_are_not_dropped(monkeypatch, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        load(monkeypatch, DIGITS, *arguments)
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
+
+
+def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        load(monkeypatch, f"--config={ROOT / 'configs' / 'pgfed.py'}")
+    assert capsys.readouterr().err.startswith(
+        f"error: flag --config={ROOT / 'configs' / 'pgfed.py'}: After the colon comes "
+        "DATASET,CLIENTS,METHOD, found ''.\n  DATASET: cifar10, cifar100\n  CLIENTS: 25, 50, 100\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("steps", "None", None),
+        ("steps", "7", 7),
+        ("rate", "None", None),
+        ("rate", "0.5", 0.5),
+        ("limit", "None", None),
+        ("limit", "2.0", 2.0),
+    ],
+)
+def test_flags_for_numbers_take_none(parse, key, text, value):
+    assert parse(f"--config.{key}={text}")[key] == value
+
+
+def test_a_flag_that_is_neither_a_number_nor_none(parse, capsys):
+    with pytest.raises(SystemExit):
+        parse("--config.steps=no")
+    assert "flag --config.steps=no: invalid literal for int()" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Modules of a user's own."""
+
+import re
+import sys
+
+import pytest
+
+from tff_pfl.experiment import ConfigError, check_config, config_of_run, default_config, resolved
+from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.models import MODELS
+
+MODULE = """
+import tensorflow as tf
+from tff_pfl.models import MODELS
+
+@MODELS.register("tiny_of_a_user")
+def tiny(image_shape, num_classes, *, width=3):
+    return tf.keras.Sequential([])
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """`(path, text)`: writes a module; what it does to Python and to registries is undone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(MODELS, "_registered", dict(MODELS._registered))
+    modules = set(sys.modules)
+
+    def write_module(path, text=MODULE):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    yield write_module
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_a_module_in_a_package(write, tmp_path):
+    write("a_package_of_a_user/__init__.py", "")
+    write("a_package_of_a_user/networks.py")
+    import_modules(["a_package_of_a_user.networks"], [str(tmp_path)])
+    assert MODELS.options("tiny_of_a_user") == {"width": 3}
+
+
+def test_a_module_in_the_working_directory(write, tmp_path, monkeypatch):
+    write("networks_of_a_user.py")
+    monkeypatch.chdir(tmp_path)
+    config = default_config(imports=["networks_of_a_user"])
+    config.model.name = "tiny_of_a_user"
+    check_config(config)
+
+
+def test_what_a_module_registers_twice_is_registered_once(write, tmp_path):
+    write("networks_of_a_user.py", MODULE + MODULE)
+    for _ in range(2):
+        import_modules(["networks_of_a_user"], [str(tmp_path)])
+        del sys.modules["networks_of_a_user"]
+    assert "tiny_of_a_user" in MODELS
+
+
+@pytest.mark.parametrize("name", ["networks_of_nobody", "os.networks_of_nobody", "nobody.networks"])
+def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = str(tmp_path / "folder")
+    monkeypatch.chdir(tmp_path)
+    message = re.escape(
+        f"config.imports: there is no module {name!r} in {folder}, {tmp_path}, nor among the "
+        "installed packages."
+    )
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        import_modules([name], [folder])
+    config = default_config()
+    config.update(imports=(name,), import_path=(folder,))
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        check_config(config)
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        config_of_run(resolved(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("\nnothing.x", r"NameError: name 'nothing' is not defined \(FILE, line 2\)"),
+        ("import nobody", r"ModuleNotFoundError: No module named 'nobody' \(FILE, line 1\)"),
+        ("\nx = (", r"SyntaxError: '\(' was never closed \(fails_of_a_user.py, line 2\)"),
+        (
+            MODULE.replace("tiny_of_a_user", "mlp"),
+            "ValueError: fails_of_a_user.tiny cannot be the model 'mlp': tff_pfl.models.zoo.mlp has"
+            r" that name. \(.*\)",
+        ),
+    ],
+)
+def test_a_module_that_fails(write, tmp_path, text, reason):
+    write("fails_of_a_user.py", text)
+    reason = reason.replace("FILE", re.escape(str(tmp_path / "fails_of_a_user.py")))
+    message = f"^config.imports: module 'fails_of_a_user' fails: {reason}$"
+    with pytest.raises(ConfigError, match=message):
+        import_modules(["fails_of_a_user"], [str(tmp_path)])

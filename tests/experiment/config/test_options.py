@@ -1,0 +1,149 @@
+"""Options come from the signature of what takes them."""
+
+from collections.abc import Iterable
+from typing import Optional
+
+import ml_collections
+import pytest
+
+from tests.experiment.config.small import small
+from tff_pfl.experiment import ConfigError, check_config, config_of_run, default_config, resolved
+from tff_pfl.experiment.config import complete
+from tff_pfl.models import MODELS
+from tff_pfl.names import UnknownNameError
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """`(function) -> a config that chooses a model of this function`."""
+
+    def config_of(function):
+        monkeypatch.setitem(MODELS._registered, "mine", function)
+        config = default_config()
+        config.model.name = "mine"
+        return config
+
+    return config_of
+
+
+def test_options_have_the_defaults_and_types_of_the_signature(chosen):
+    def network(
+        image_shape,
+        num_classes,
+        *,
+        width=3,
+        rate: float = 1,
+        name="x",
+        depth: int | None = None,
+        layers: Iterable[str] | None = None,
+        factor: Optional[float] = None,  # noqa: UP045
+        anything=None,
+    ): ...
+
+    config = chosen(network)
+    complete(config)
+    options = config.model.options
+    assert options.to_dict() == MODELS.options("mine")
+    kinds = {"width": int, "rate": float, "name": str, "depth": int, "layers": tuple}
+    kinds |= {"factor": float, "anything": object}
+    assert {name: options.get_type(name) for name in options} == kinds
+    check_config(config)
+
+
+def test_annotations_may_be_text(chosen):
+    def network(image_shape, num_classes, *, depth: "int | None" = None): ...
+
+    config = chosen(network)
+    complete(config)
+    assert config.model.options.get_type("depth") is int
+    network.__annotations__["depth"] = "OfNoModule"
+    complete(config)
+    check_config(config)
+
+
+def test_an_option_without_a_default_has_to_be_set(chosen):
+    config = chosen(lambda image_shape, num_classes, *, width: None)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="config.model.options.width is None"):
+            check_config(config)
+        complete(config)
+    config.model.options.width = 4
+    check_config(config)
+
+
+def test_what_is_set_stays_and_is_of_the_types_of_the_signature(chosen):
+    def network(image_shape, num_classes, *, rate: float = 0.5, layers=(1,)): ...
+
+    config = chosen(network)
+    config.model.options.update(rate=2, layers=[3, 4])
+    complete(config)
+    assert config.model.options.to_dict() == {"rate": 2.0, "layers": (3, 4)}
+    assert config.model.options.get_type("rate") is float
+    config = chosen(network)
+    config.model.options.rate = "fast"
+    with pytest.raises(ConfigError, match="config.model.options: .*rate"):
+        complete(config)
+
+
+def test_options_that_there_are_not_stay_to_be_refused():
+    config = small()
+    config.model.options.hiden = (3,)
+    complete(config)
+    with pytest.raises(ConfigError, match="Unknown option of model 'mlp' 'hiden'"):
+        check_config(config)
+
+
+def test_names_in_place_of_a_configs_own():
+    config = small("ditto")
+    config.algorithm.lambda_ = 0.5
+    complete(config, {"model.name": "lenet", "algorithm.name": "ditto"})
+    assert config.model.to_dict() == {"name": "lenet", "options": {}}
+    assert config.algorithm.lambda_ == 0.5
+    complete(config, {"algorithm.name": "fedprox", "local.optimizer": "adam"})
+    assert config.algorithm.to_dict().keys() == {"name", "mu", "personalized", "weighting"}
+    assert config.local.options.beta_1 == 0.9
+    with pytest.raises(UnknownNameError, match="Unknown model 'lennet'"):
+        complete(config, {"model.name": "lennet"})
+
+
+def test_a_config_stays_locked_and_another_stays_as_it_is():
+    config = default_config().lock()
+    complete(config)
+    assert config.is_locked and config.model.options.is_locked
+    other = ml_collections.ConfigDict({"steps": 1, "model": {"width": 2}})
+    complete(other)
+    assert other.to_dict() == {"steps": 1, "model": {"width": 2}}
+
+
+def test_hyperparameters_are_those_of_the_algorithm_and_typed():
+    config = default_config("ditto")
+    assert config.algorithm.lambda_ == 0.1
+    assert config.algorithm.personal_epochs is None
+    config.algorithm.personal_epochs = 3
+    with pytest.raises(TypeError):
+        config.algorithm.personal_epochs = "three"
+    config = default_config("fedper")
+    config.algorithm.personal_layers = ("head",)
+    assert config.algorithm.to_dict().keys() == {"name", "personal_layers", "weighting"}
+
+
+def test_a_saved_config_is_the_same_with_all_its_options():
+    config = small("fedper")
+    config.local.optimizer = "adam"
+    config.local.options.beta_1 = 0.5
+    config.aggregator.name = "robust"
+    complete(config)
+    again = config_of_run(resolved(config))
+    assert again.to_dict() == config.to_dict()
+    assert again.algorithm.get_type("personal_layers") is tuple
+
+
+def test_a_saved_config_of_an_earlier_version():
+    config = resolved(small())
+    for section in ("aggregator", "server", "imports", "import_path", "attack"):
+        del config[section]
+    del config["local"]["options"]
+    assert config_of_run(config).server.optimizer == ""
+    del config["local"]
+    with pytest.raises(ConfigError, match="describes no run of this version: local are missing"):
+        config_of_run(config)

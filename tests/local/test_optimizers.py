@@ -1,0 +1,60 @@
+"""Optimizers by name: those of `tff.learning.optimizers`, with its defaults."""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.local import OPTIMIZERS
+from tff_pfl.ranges import RangeError
+
+BUILDERS = {
+    name: getattr(tff.learning.optimizers, f"build_{name}")
+    for name in ("adagrad", "adam", "adamw", "rmsprop", "yogi")
+}
+WEIGHTS = tf.constant([1.0, -2.0])
+GRADIENTS = tf.constant([[0.5, 3.0], [2.0, -1.0]])
+
+
+def two_steps(optimizer):
+    state = optimizer.initialize(tf.TensorSpec([2]))
+    weights = WEIGHTS
+    for gradient in GRADIENTS:
+        state, weights = optimizer.next(state, weights, gradient)
+    return weights
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_options_are_those_of_tff(name):
+    parameters = inspect.signature(BUILDERS[name]).parameters
+    expected = {key: p.default for key, p in parameters.items() if key != "learning_rate"}
+    assert OPTIMIZERS.options(name) == expected
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_each_option_reaches_tff(name):
+    plain = two_steps(OPTIMIZERS[name](0.1))
+    np.testing.assert_array_equal(plain, two_steps(BUILDERS[name](0.1)))
+    for option in OPTIMIZERS.options(name):
+        changed = {option: 0.3}
+        expected = two_steps(BUILDERS[name](0.1, **changed))
+        np.testing.assert_array_equal(two_steps(OPTIMIZERS[name](0.1, **changed)), expected)
+        assert np.any(expected != plain)
+
+
+def test_sgd_with_and_without_momentum():
+    first, second = GRADIENTS
+    expected = WEIGHTS - 0.1 * (first + second)
+    np.testing.assert_allclose(two_steps(OPTIMIZERS["sgd"](0.1)), expected)
+    expected = WEIGHTS - 0.1 * (first + (0.5 * first + second))
+    np.testing.assert_allclose(two_steps(OPTIMIZERS["sgd"](0.1, momentum=0.5)), expected)
+    state = OPTIMIZERS["sgd"](0.1).initialize(tf.TensorSpec([2]))
+    assert state.keys() == {"learning_rate"}
+    with pytest.raises(RangeError, match="momentum must be"):
+        OPTIMIZERS["sgd"](0.1, momentum=1.0)
+
+
+def test_all_optimizers_have_a_name():
+    assert set(OPTIMIZERS) == {"sgd", *BUILDERS}
