@@ -42,7 +42,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import experiment, runtime  # noqa: E402
+from tff_pfl import experiment, reports, runtime  # noqa: E402
 
 _RUNS = flags.DEFINE_list("runs", None, "Names to show and output directories, NAME:DIR.")
 _HISTOGRAM = flags.DEFINE_list("histogram", None, "As --runs: whose clients are shown.")

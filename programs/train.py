@@ -2,8 +2,8 @@
 
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
-Every key of a config, with its meaning, is in `tff_pfl.experiment.default_config`; any can be set by
-a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
+Every key of a config, with its meaning, is in `tff_pfl.experiment.default_config`; any can be set
+by a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
 (`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
 a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--runtime` and
 `--devices` choose where it is computed.

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
-from tff_pfl.experiment import OutputDirectoryError, plot_mixtures, read_snapshots, run_program
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, run_program
 from tff_pfl.experiment.metrics_log import MetricsLog
-from tff_pfl.experiment.run_directory import RunDirectory
-from tff_pfl.reports.curves import evaluations_of_run, read_clients, read_curve
+from tff_pfl.reports import plot_mixtures, read_curve
 
 BINARY = bytes(range(256))
 
@@ -171,7 +170,7 @@ def test_a_table_of_clients(tmp_path, content, reason):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: .*{reason}"):
-        read_clients(path)
+        RunFiles(tmp_path).clients()
 
 
 def test_files_of_other_names_are_no_evaluations(tmp_path):
@@ -179,7 +178,7 @@ def test_files_of_other_names_are_no_evaluations(tmp_path):
     for name in ("round_10.csv", "round_9.csv", "round_9 (copy).csv", "round_x.csv"):
         with open(tmp_path / "clients" / name, "w", newline="") as file:
             csv.writer(file).writerows([["client_id", "num_examples", "loss"], [0, 1, 0.5]])
-    assert list(evaluations_of_run(tmp_path)) == [9, 10]
+    assert RunFiles(tmp_path).evaluated_rounds() == [9, 10]
     assert read_curve(tmp_path, "loss")[1].tolist() == [0.5, 0.5]
 
 
@@ -189,12 +188,12 @@ def test_a_snapshot(tmp_path):
     np.savez(path, alpha=np.eye(3), text=np.array("x"))
     np.savez(path.with_name("round_000002.npz"), alpha=np.eye(4))
     with pytest.raises(OutputDirectoryError, match="round_000002.npz is damaged: 'alpha' has the"):
-        read_snapshots(tmp_path)
+        RunFiles(tmp_path).snapshots()
     with pytest.raises(OutputDirectoryError, match="has no numbers, but <U1"):
-        read_snapshots(tmp_path, "text")
+        RunFiles(tmp_path).snapshots("text")
     good = path.read_bytes()
     for content in (b"", BINARY, cut(good), good.replace(b"<f8", b"<O8")):
         path.write_bytes(content)
-        for read in (read_snapshots, lambda run: plot_mixtures(run, tmp_path / "x.png")):
+        for read in (RunFiles.snapshots, lambda run: plot_mixtures(run.path, tmp_path / "x.png")):
             with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: |mixture of"):
-                read(tmp_path)
+                read(RunFiles(tmp_path))

@@ -14,9 +14,9 @@ from tff_pfl.experiment import (
     OutputDirectoryError,
     evaluate_program,
     evaluate_run,
-    loss_surfaces_of_run,
     run_program,
 )
+from tff_pfl.reports import loss_surfaces_of_run
 
 MODELS = ("personalized", "global")
 

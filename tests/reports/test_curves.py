@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from tff_pfl.experiment import OutputDirectoryError, plot_curves, read_curve
+from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.reports import plot_curves, read_curve
 
 LOSS = "personalized/local_test/loss"
 

@@ -6,7 +6,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tff_pfl.experiment import OutputDirectoryError, plot_histograms, read_distribution
+from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.reports import plot_histograms, read_distribution
 from tff_pfl.reports.histograms import Distribution, shared_edges, table_of_distributions
 
 ACCURACY = "personalized/local_test/accuracy"

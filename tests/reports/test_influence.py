@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
-from tff_pfl.experiment import OutputDirectoryError, plot_influence, read_snapshots, run_program
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, run_program
+from tff_pfl.reports import plot_influence
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def run_dir(tmp_path_factory):
 
 
 def test_a_snapshot_at_each_evaluation(run_dir):
-    rounds, (early, late) = read_snapshots(run_dir)
+    rounds, (early, late) = RunFiles(run_dir).snapshots()
     np.testing.assert_array_equal(rounds, [2, 3])
     assert early.shape == late.shape == (4, 4)
     assert np.any(early != late)
@@ -32,7 +33,7 @@ def test_runs_that_have_none(run_dir, tmp_path):
     with pytest.raises(OutputDirectoryError, match="no snapshots"):
         plot_influence(tmp_path, tmp_path / "picture.png")
     with pytest.raises(OutputDirectoryError, match="Did you mean 'alpha'"):
-        read_snapshots(run_dir, "alpa")
+        RunFiles(run_dir).snapshots("alpa")
     assert not list(tmp_path.iterdir())
 
 

@@ -9,15 +9,9 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    loss_surfaces_of_run,
-    plot_loss_surfaces,
-    run_program,
-)
-from tff_pfl.experiment.config import ConfigError
-from tff_pfl.experiment.evaluate import restored_run
-from tff_pfl.reports.loss_surface import LossSurfaces, rise_at_the_rim, training_examples
+from tff_pfl.experiment import ConfigError, OutputDirectoryError, restored_run, run_program
+from tff_pfl.reports import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
+from tff_pfl.reports.loss_surface import rise_at_the_rim, training_examples
 
 AXIS = np.linspace(-1, 1, 5, dtype=np.float32)
 BOWL = (AXIS[:, None] ** 2 + 2 * AXIS**2 + 0.5).astype(np.float32)

@@ -7,13 +7,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from tests.runs import tiny_config
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    plot_mixtures,
-    read_snapshots,
-    run_program,
-    snapshot_names,
-)
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, run_program
+from tff_pfl.reports import plot_mixtures
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +21,9 @@ def run_dir(tmp_path_factory):
 
 
 def test_snapshots_have_the_mixtures_of_all_clients(run_dir):
-    assert snapshot_names(run_dir) == ["alpha/dense1", "alpha/head"]
-    rounds, (early, late) = read_snapshots(run_dir, "alpha/head")
+    files = RunFiles(run_dir)
+    assert files.snapshot_names() == ["alpha/dense1", "alpha/head"]
+    rounds, (early, late) = files.snapshots("alpha/head")
     np.testing.assert_array_equal(rounds, [1, 2])
     assert early.shape == late.shape == (4, 3)
     np.testing.assert_allclose(late.sum(axis=1), 1, rtol=1e-6)
@@ -46,7 +42,8 @@ def test_the_picture(run_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(Axes, "stackplot", recorded)
     plot_mixtures(run_dir, tmp_path / "picture.png", clients=[2, 0])
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
-    alphas = [np.array(read_snapshots(run_dir, f"alpha/{n}")[1]) for n in ("dense1", "head")]
+    files = RunFiles(run_dir)
+    alphas = [np.array(files.snapshots(f"alpha/{n}")[1]) for n in ("dense1", "head")]
     expected = [alpha[:, client].T for alpha in alphas for client in (2, 0)]
     assert len(drawn) == 4
     for (rounds, parts), alpha in zip(drawn, expected, strict=True):

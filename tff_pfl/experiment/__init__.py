@@ -13,7 +13,12 @@ from tff_pfl.experiment.config import (
     hold_out,
     parse_flags,
 )
-from tff_pfl.experiment.evaluate import evaluate_program, evaluate_run
+from tff_pfl.experiment.evaluate import (
+    RestoredRun,
+    evaluate_program,
+    evaluate_run,
+    restored_run,
+)
 from tff_pfl.experiment.loop import Evaluation, Result, train
 from tff_pfl.experiment.program import USER_ERRORS, run_program
 from tff_pfl.experiment.run_directory import (
@@ -22,14 +27,18 @@ from tff_pfl.experiment.run_directory import (
     check_writable,
     resolved,
 )
+from tff_pfl.experiment.run_files import ClientTable, RunFiles
 from tff_pfl.experiment.summary import read_summary, table, write_summary
 
 __all__ = [
+    "ClientTable",
     "ConfigError",
     "Evaluation",
     "OutputDirectoryError",
+    "RestoredRun",
     "Result",
     "RunDirectory",
+    "RunFiles",
     "USER_ERRORS",
     "build_dataset",
     "build_local",
@@ -46,6 +55,7 @@ __all__ = [
     "parse_flags",
     "read_summary",
     "resolved",
+    "restored_run",
     "run_program",
     "table",
     "train",

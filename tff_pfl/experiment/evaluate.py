@@ -22,9 +22,9 @@ from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     check_writable,
-    read_json,
     write_json,
 )
+from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import rows
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
@@ -140,7 +140,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         ConfigError: If the run's config is not one of this version.
     """
     store_path = os.path.join(run_dir, "checkpoint")
-    config = configs.config_of_run(_settings(run_dir))
+    config = configs.config_of_run(RunFiles(run_dir).settings())
     try:
         config.evaluation.update(changes)
     except TypeError as error:
@@ -170,10 +170,3 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
                 f"{run_dir} has no checkpoint of a run: no round was committed."
             )
         yield RestoredRun(config, dataset, model, process, source, state, iterator.round_num)
-
-
-def _settings(run_dir: str) -> dict[str, Any]:
-    try:
-        return read_json(os.path.join(run_dir, "config.json"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise OutputDirectoryError(f"{run_dir} has no config.json of a run.") from error

@@ -1,81 +1,13 @@
 """Pictures of how runs went, drawn from their tables of clients."""
 
-import csv
 import os
-import pathlib
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.names import unknown_name
 from tff_pfl.reports import figures
-from tff_pfl.experiment.run_directory import OutputDirectoryError, reading
-
-
-def files_of_rounds(
-    run_dir: str | os.PathLike, folder: str, ending: str
-) -> dict[int, pathlib.Path]:
-    """The files `FOLDER/round_*ENDING` of a run by their rounds, in ascending order."""
-    paths = pathlib.Path(run_dir, folder).glob(f"round_*{ending}")
-    files = [(path.stem.removeprefix("round_"), path) for path in paths]
-    return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
-
-
-def evaluations_of_run(run_dir: str | os.PathLike) -> dict[int, pathlib.Path]:
-    """The tables of clients of a run by their rounds, in ascending order.
-
-    Raises:
-        OutputDirectoryError: If there are none.
-    """
-    paths = files_of_rounds(run_dir, "clients", ".csv")
-    if not paths:
-        raise OutputDirectoryError(f"{run_dir} has no evaluations: clients/round_*.csv.")
-    return paths
-
-
-def read_clients(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """A table of clients: float64 columns by name.
-
-    Raises:
-        OutputDirectoryError: If it is damaged.
-    """
-    with reading(path), open(path, newline="") as file:
-        names, *rows = list(csv.reader(file)) or [[]]
-        missing = [name for name in ("client_id", "num_examples") if name not in names]
-        if missing:
-            raise ValueError(f"it has no column {' or '.join(missing)}")
-        columns = np.array(rows, np.float64).reshape(-1, len(names)).T
-    return dict(zip(names, columns, strict=True))
-
-
-def values_of_clients(
-    path: str | os.PathLike,
-    clients: Mapping[str, np.ndarray],
-    column: str,
-    exclude_clients: Iterable[int] = (),
-) -> np.ndarray:
-    """A column of the clients that have examples and are not to be left out.
-
-    Args:
-        path: Where the clients are from, for the message.
-        clients: See `read_clients`.
-        column: Of them.
-        exclude_clients: Ids of clients that are left out.
-
-    Raises:
-        OutputDirectoryError: If there are none, or there is none of those left out.
-    """
-    exclude_clients = list(exclude_clients)
-    if strangers := [i for i in exclude_clients if i not in clients["client_id"]]:
-        raise OutputDirectoryError(
-            f"{path} has no clients {strangers} to leave out: its ids are "
-            f"{clients['client_id'].min():.0f} to {clients['client_id'].max():.0f}."
-        )
-    is_excluded = np.isin(clients["client_id"], exclude_clients)
-    values = clients[column][(clients["num_examples"] > 0) & ~is_excluded]
-    if not len(values):
-        raise OutputDirectoryError(f"{path} has no clients but those left out.")
-    return values
 
 
 def read_curve(
@@ -91,13 +23,13 @@ def read_curve(
     Raises:
         OutputDirectoryError: If there are no evaluations, or they have no such column.
     """
-    exclude_clients = tuple(exclude_clients)
+    files, exclude_clients = RunFiles(run_dir), tuple(exclude_clients)
     means, columns = {}, {}
-    for round_num, path in evaluations_of_run(run_dir).items():
-        clients = read_clients(path)
-        columns |= clients
-        if column in clients:  # not all evaluations have all
-            means[round_num] = values_of_clients(path, clients, column, exclude_clients).mean()
+    for round_num in files.evaluated_rounds():
+        clients = files.clients(round_num)
+        columns |= clients.columns
+        if column in clients.columns:  # not all evaluations have all
+            means[round_num] = clients.values(column, exclude_clients).mean()
     if not means:
         raise OutputDirectoryError(unknown_name(f"column of {run_dir}", column, columns))
     return np.array(list(means)), np.array(list(means.values()))

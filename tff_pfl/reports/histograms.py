@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_pfl.evaluation import over_clients
-from tff_pfl.names import unknown_name
-from tff_pfl.tables import aligned, decimal
+from tff_pfl.experiment import RunFiles
 from tff_pfl.reports import figures
-from tff_pfl.reports.curves import evaluations_of_run, read_clients, values_of_clients
-from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.tables import aligned, decimal
 
 _BINS = 20
 _MOST_PER_ROW = 4
@@ -59,19 +57,10 @@ def read_distribution(
         OutputDirectoryError: If there are no evaluations, or none of this round, or it has no such
             column.
     """
-    paths = evaluations_of_run(run_dir)
+    files = RunFiles(run_dir)
     if round_num is None:
-        round_num = max(paths)
-    if round_num not in paths:
-        raise OutputDirectoryError(
-            f"{run_dir} was not evaluated at round {round_num}, but at "
-            f"{', '.join(map(str, paths))}."
-        )
-    path = paths[round_num]
-    clients = read_clients(path)
-    if column not in clients:
-        raise OutputDirectoryError(unknown_name(f"column of {path}", column, clients))
-    return Distribution(round_num, values_of_clients(path, clients, column, exclude_clients))
+        round_num = max(files.evaluated_rounds())
+    return Distribution(round_num, files.clients(round_num).values(column, exclude_clients))
 
 
 def plot_histograms(

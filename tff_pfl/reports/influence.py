@@ -4,10 +4,8 @@ import os
 
 import numpy as np
 
-from tff_pfl.data import Partition
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import figures
-from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.reports.snapshots import read_snapshots
 
 _MOST_PANELS = 4
 
@@ -26,13 +24,13 @@ def plot_influence(
         name: Of the matrix, as the algorithm calls it.
 
     Raises:
-        OutputDirectoryError: As in `read_snapshots`; or the array is no matrix over clients.
+        OutputDirectoryError: As in `RunFiles.snapshots`; or the array is no matrix over clients.
     """
     from matplotlib.figure import Figure
 
-    rounds, matrices = read_snapshots(run_dir, name)
-    partition = Partition.load(os.path.join(run_dir, "partition.npz"))
-    sizes = np.array([len(rows) for rows in partition.train])
+    files = RunFiles(run_dir)
+    rounds, matrices = files.snapshots(name)
+    sizes = np.array([len(rows) for rows in files.partition().train])
     if matrices[0].shape != (len(sizes), len(sizes)):
         raise OutputDirectoryError(
             f"{name!r} in {run_dir} has shape {matrices[0].shape}, which is no matrix over its "

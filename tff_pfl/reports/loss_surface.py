@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_pfl.evaluation import grid_axis, loss_surface
+from tff_pfl.experiment import ConfigError, RestoredRun, restored_run
+from tff_pfl.experiment.run_directory import whole_file
 from tff_pfl.local import Examples
 from tff_pfl.reports import figures
-from tff_pfl.experiment.config import ConfigError
-from tff_pfl.experiment.evaluate import RestoredRun, restored_run
-from tff_pfl.experiment.run_directory import whole_file
 
 # Tells the random numbers of the choice of examples from others of the same seed.
 _EXAMPLES_STREAM = 0x10554

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.names import unknown_name
 from tff_pfl.reports import figures
-from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.reports.snapshots import read_snapshots, snapshot_names
 
 _MOST_CLIENTS = 15  # that are shown where none are chosen
 
@@ -29,16 +28,17 @@ def plot_mixtures(
         clients: Ids of the clients that are shown, in this order; default the first ones.
 
     Raises:
-        OutputDirectoryError: As in `read_snapshots`; or there is no such mixture, or client.
+        OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture, or client.
     """
     from matplotlib.figure import Figure
 
-    names = snapshot_names(run_dir)
+    files = RunFiles(run_dir)
+    names = files.snapshot_names()
     layers = [other.removeprefix(f"{name}/") for other in names if other.startswith(f"{name}/")]
     if not layers:
         mixtures = sorted({other.partition("/")[0] for other in names if "/" in other})
         raise OutputDirectoryError(unknown_name(f"mixture of {run_dir}", name, mixtures))
-    snapshots = [read_snapshots(run_dir, f"{name}/{layer}") for layer in layers]
+    snapshots = [files.snapshots(f"{name}/{layer}") for layer in layers]
     rounds = snapshots[0][0]
     mixtures = [np.array(of_rounds) for _, of_rounds in snapshots]
     if any(mixture.ndim != 3 or len(mixture[0]) != len(mixtures[0][0]) for mixture in mixtures):
@@ -47,8 +47,8 @@ def plot_mixtures(
         rounds, mixtures = np.append(rounds, rounds + 1), [np.repeat(m, 2, 0) for m in mixtures]
     _, num_clients, num_parts = mixtures[0].shape
     shown = list(range(min(num_clients, _MOST_CLIENTS)) if clients is None else clients)
-    if strangers := [i for i in shown if not 0 <= i < num_clients]:
-        raise OutputDirectoryError(f"Clients of {run_dir} are 0 to {num_clients - 1}: {strangers}")
+    if unknown := [i for i in shown if not 0 <= i < num_clients]:
+        raise OutputDirectoryError(f"Clients of {run_dir} are 0 to {num_clients - 1}: {unknown}")
 
     # Not pyplot, which keeps figures and looks for a display.
     figure = Figure(figsize=(1.2 + 1.1 * len(shown), 1 + 1.1 * len(layers)), layout="constrained")

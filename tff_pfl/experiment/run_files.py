@@ -1,0 +1,157 @@
+"""What a run has left, for those who read it: reports, evaluations, a user's own analysis."""
+
+import csv
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_pfl.data import Partition
+from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
+from tff_pfl.names import unknown_name
+
+
+class ClientTable(NamedTuple):
+    """The table of an evaluation, a row for each client.
+
+    Attributes:
+        path: The file.
+        columns: float64 columns by name, as `global/local_test/loss`.
+    """
+
+    path: pathlib.Path
+    columns: Mapping[str, np.ndarray]
+
+    def values(self, column: str, exclude_clients: Iterable[int] = ()) -> np.ndarray:
+        """float64: a column of the clients that have examples and are not to be left out.
+
+        Args:
+            column: Its name.
+            exclude_clients: Ids of clients that are left out, such as attackers.
+
+        Raises:
+            OutputDirectoryError: If there is no such column, no client with one of these ids, or
+                no client that is not left out.
+        """
+        if column not in self.columns:
+            raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
+        exclude_clients, ids = list(exclude_clients), self.columns["client_id"]
+        if unknown := [i for i in exclude_clients if i not in ids]:
+            raise OutputDirectoryError(
+                f"{self.path} has no clients {unknown} to leave out: its ids are "
+                f"{ids.min():.0f} to {ids.max():.0f}."
+            )
+        is_shown = (self.columns["num_examples"] > 0) & ~np.isin(ids, exclude_clients)
+        if not is_shown.any():
+            raise OutputDirectoryError(f"{self.path} has no clients but those left out.")
+        return self.columns[column][is_shown]
+
+
+class RunFiles:
+    """The files of a run, finished or not; nothing in its directory is changed.
+
+        rounds, matrices = RunFiles("runs/digits_pgfed").snapshots("alpha")
+
+    What is missing or damaged is an `OutputDirectoryError` that names the file.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        """Reads nothing yet.
+
+        Args:
+            path: The run's output directory; see `RunDirectory`.
+        """
+        self.path = pathlib.Path(path)
+
+    def settings(self) -> dict[str, Any]:
+        """The resolved config, as JSON values."""
+        try:
+            return read_json(str(self.path / "config.json"))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
+
+    def partition(self) -> Partition:
+        """Who owns which examples.
+
+        Raises:
+            PartitionFileError: If the file is damaged.
+            FileNotFoundError: If it is missing.
+        """
+        return Partition.load(str(self.path / "partition.npz"))
+
+    def evaluated_rounds(self) -> list[int]:
+        """The rounds with a table of clients, in ascending order; one at least."""
+        return list(self._tables())
+
+    def clients(self, round_num: int | None = None) -> ClientTable:
+        """The table of the clients at an evaluation, by default at the last."""
+        paths = self._tables()
+        if round_num is None:
+            round_num = max(paths)
+        if round_num not in paths:
+            rounds = ", ".join(map(str, paths))
+            raise OutputDirectoryError(
+                f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
+            )
+        return _read_clients(paths[round_num])
+
+    def snapshot_names(self) -> list[str]:
+        """The names of the arrays of the run's snapshots."""
+        path = next(iter(self._snapshots().values()))
+        with reading(path), np.load(path) as snapshot:
+            return list(snapshot)
+
+    def snapshots(self, name: str = "alpha") -> tuple[np.ndarray, list[np.ndarray]]:
+        """`(rounds, arrays)`: one array of the run's snapshots, at each evaluation.
+
+        Args:
+            name: Of the array, as the algorithm calls it.
+        """
+        arrays = []
+        paths = self._snapshots()
+        for path in paths.values():
+            with reading(path), np.load(path) as snapshot:
+                if name not in snapshot:
+                    raise OutputDirectoryError(
+                        unknown_name(f"array of {path}", name, list(snapshot))
+                    )
+                arrays.append(snapshot[name])
+                if arrays[-1].dtype.kind not in "biuf":
+                    raise ValueError(f"{name!r} has no numbers, but {arrays[-1].dtype}")
+                if arrays[-1].shape != arrays[0].shape:
+                    shapes = f"{list(arrays[-1].shape)}, before {list(arrays[0].shape)}"
+                    raise ValueError(f"{name!r} has the shape {shapes}")
+        return np.array(list(paths)), arrays
+
+    def _tables(self):
+        paths = self._files_of_rounds("clients", ".csv")
+        if not paths:
+            raise OutputDirectoryError(f"{self.path} has no evaluations: clients/round_*.csv.")
+        return paths
+
+    def _snapshots(self):
+        paths = self._files_of_rounds("snapshots", ".npz")
+        if not paths:
+            raise OutputDirectoryError(
+                f"{self.path} has no snapshots/round_*.npz: its algorithm has nothing to show, or "
+                "it was not evaluated yet."
+            )
+        return paths
+
+    def _files_of_rounds(self, folder, ending) -> dict[int, pathlib.Path]:
+        """The files `FOLDER/round_*ENDING` by their rounds, in ascending order."""
+        paths = (self.path / folder).glob(f"round_*{ending}")
+        files = [(path.stem.removeprefix("round_"), path) for path in paths]
+        return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
+
+
+def _read_clients(path: pathlib.Path) -> ClientTable:
+    with reading(path), open(path, newline="") as file:
+        names, *rows = list(csv.reader(file)) or [[]]
+        missing = [name for name in ("client_id", "num_examples") if name not in names]
+        if missing:
+            raise ValueError(f"it has no column {' or '.join(missing)}")
+        columns = np.array(rows, np.float64).reshape(-1, len(names)).T
+    return ClientTable(path, dict(zip(names, columns, strict=True)))

@@ -1,0 +1,20 @@
+"""Pictures and tables of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
+
+from tff_pfl.reports.curves import plot_curves, read_curve
+from tff_pfl.reports.histograms import Distribution, plot_histograms, read_distribution
+from tff_pfl.reports.influence import plot_influence
+from tff_pfl.reports.loss_surface import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
+from tff_pfl.reports.mixtures import plot_mixtures
+
+__all__ = [
+    "Distribution",
+    "LossSurfaces",
+    "loss_surfaces_of_run",
+    "plot_curves",
+    "plot_histograms",
+    "plot_influence",
+    "plot_loss_surfaces",
+    "plot_mixtures",
+    "read_curve",
+    "read_distribution",
+]
