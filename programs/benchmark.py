@@ -57,7 +57,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import benchmarks  # noqa: E402
+import benchmarks  # noqa: E402
 from tff_pfl.names import unknown_name  # noqa: E402
 
 _WORKLOADS = flags.DEFINE_list("workloads", list(benchmarks.WORKLOADS), "What is run, see above.")

@@ -25,7 +25,7 @@ import sys
 
 from absl import app, flags
 
-from tff_pfl.gpu_check import PARTS, CheckError, check
+from gpu import PARTS, CheckError, check
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where the figures and logs go.")
 _PARTS = flags.DEFINE_list("parts", list(map(str, PARTS)), "Numbers of the parts, see above.")

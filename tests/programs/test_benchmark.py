@@ -6,8 +6,8 @@ import json
 import pytest
 import tensorflow as tf
 
+import benchmarks
 from tests.runs import run_python
-from tff_pfl import benchmarks
 from tff_pfl.algorithms import ALGORITHMS
 
 each_workload = pytest.mark.parametrize(

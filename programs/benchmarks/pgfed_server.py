@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.measurement import spread
+from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
-from tff_pfl.benchmarks.measurement import spread
-from tff_pfl.benchmarks.workloads import SEED, Workload
-from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
+from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.templates import Client
 
 _MU, _ALPHA_LEARNING_RATE = 0.1, 0.01

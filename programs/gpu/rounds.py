@@ -9,10 +9,10 @@ import traceback
 
 import tensorflow as tf
 
-from tff_pfl.benchmarks import CONTENDERS, WORKLOADS, Workload, check_same_work
-from tff_pfl.gpu_check import memory
-from tff_pfl.gpu_check.parts import CheckError, Task
-from tff_pfl.gpu_check.report import Report
+from benchmarks import CONTENDERS, WORKLOADS, Workload, check_same_work
+from gpu import memory
+from gpu.parts import CheckError, Task
+from gpu.report import Report
 
 _RUNTIMES = ("tff_pfl_graph_loop", "tff_pfl_graph_vectorized", "tff_pfl_graph_xla")
 _ROUNDS = 5

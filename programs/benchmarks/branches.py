@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.measurement import spread
+from benchmarks.workloads import SEED, Workload
 from tff_pfl import models
-from tff_pfl.benchmarks.measurement import spread
-from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.templates import ClientContext
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from tff_pfl.benchmarks.contenders import CONTENDERS
-from tff_pfl.benchmarks.workloads import Workload
+from benchmarks.contenders import CONTENDERS
+from benchmarks.workloads import Workload
 
 _LOSS_TOLERANCE = 0.02
 

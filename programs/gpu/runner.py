@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tff_pfl.gpu_check.parts import PARTS, CheckError, Task
-from tff_pfl.gpu_check.report import Report
+from gpu.parts import PARTS, CheckError, Task
+from gpu.report import Report
 
 # A part that has less is not started.
 _SHORTEST_SECONDS = 15.0
@@ -31,7 +31,7 @@ def check(
 
     Args:
         output_dir: Receives `partN_NAME.json`, the figures, and `partN_NAME.log` of each part.
-        root: The repository, or the folder that holds the package.
+        root: The repository.
         devices: See `Task`.
         parts: Keys of `PARTS`, in the order in which they are run.
         minutes: How long all of it may take.
@@ -116,10 +116,11 @@ def _run(number, output_dir, root, devices, seconds) -> Report:
 
 def _process(task: Task, log: pathlib.Path) -> int | None:
     """The exit code of the part's process; `None` if it had to be ended."""
+    # The repository's library, whatever is installed, and the folder that holds this package.
+    found = [task.root, os.path.join(task.root, "programs"), os.environ.get("PYTHONPATH")]
     environment = {
         **os.environ,
-        # Of the repository, whatever is installed.
-        "PYTHONPATH": os.pathsep.join(filter(None, [task.root, os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, found)),
         "PYTHONUNBUFFERED": "1",
         # All that TensorFlow has to say is for the log.
         "TF_CPP_MIN_LOG_LEVEL": "0",

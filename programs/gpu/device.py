@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
-from tff_pfl.gpu_check.parts import CheckError, Task
-from tff_pfl.gpu_check.report import Report
+from gpu.parts import CheckError, Task
+from gpu.report import Report
 from tff_pfl.runtime import cuda
 
 _DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms, runtime
-from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.templates import Client
 

@@ -9,8 +9,8 @@ import sys
 import time
 import xml.etree.ElementTree
 
-from tff_pfl.gpu_check.parts import CheckError, Task
-from tff_pfl.gpu_check.report import Report
+from gpu.parts import CheckError, Task
+from gpu.report import Report
 
 _FOLDER = "tests/runtime"
 _CPUS_FOR_FOUR = 8

@@ -1,6 +1,6 @@
-"""The process of a part; see `tff_pfl.gpu_check.runner`, which starts it.
+"""The process of a part; see `gpu.runner`, which starts it.
 
-    python -m tff_pfl.gpu_check TASK
+    PYTHONPATH=programs python -m gpu TASK
 
 TASK is a `Task` as JSON. The part's report says how it went.
 """
@@ -10,8 +10,8 @@ import json
 import sys
 import traceback
 
-from tff_pfl.gpu_check.parts import PARTS, Task
-from tff_pfl.gpu_check.runner import files_of, report_of
+from gpu.parts import PARTS, Task
+from gpu.runner import files_of, report_of
 from tff_pfl.runtime.startup import prepare_process
 
 

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from requirements.gpu_pack import contents
-from tests.runs import ROOT, run_python
-from tff_pfl import experiment
-from tff_pfl.gpu_check import (
+from gpu import (
     CheckError,
     Report,
     Task,
@@ -22,6 +19,8 @@ from tff_pfl.gpu_check import (
     suites,
     trainings,
 )
+from tests.runs import ROOT, run_python
+from tff_pfl import experiment
 
 PROGRAM = "programs/gpu_check.py"
 
@@ -282,7 +281,7 @@ import sys, time
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
-from tff_pfl.gpu_check import Report, Task, long_training
+from gpu import Report, Task, long_training
 
 config_of = long_training._config
 
@@ -302,7 +301,9 @@ report.end(0.0)
 @pytest.mark.slow
 def test_the_long_training_ends_with_its_time(tmp_path):
     start = time.monotonic()
-    done = run_python("-c", ENDLESS.replace("SECONDS", "60"), tmp_path, ROOT)
+    path = f"{ROOT}:{ROOT / 'programs'}"
+    code = ENDLESS.replace("SECONDS", "60")
+    done = run_python("-c", code, tmp_path, ROOT, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.monotonic() - start < 80
     content = json.loads((tmp_path / "part.json").read_text())

@@ -4,8 +4,8 @@ Nothing that is imported here imports TensorFlow: the modules of the parts do, e
 of its part.
 """
 
-from tff_pfl.gpu_check.parts import PARTS, CheckError, Part, Task
-from tff_pfl.gpu_check.report import Report
-from tff_pfl.gpu_check.runner import check
+from gpu.parts import PARTS, CheckError, Part, Task
+from gpu.report import Report
+from gpu.runner import check
 
 __all__ = ["PARTS", "CheckError", "Part", "Report", "Task", "check"]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+import gpu
+from gpu import parts, runner
 from tests.runs import ROOT, run_python
-from tff_pfl import gpu_check
-from tff_pfl.gpu_check import parts, runner
 
 # Stands in for the modules of the parts, in a process without TensorFlow.
 PART = """
@@ -33,7 +33,7 @@ def make_part(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(modules), prepend=":")
     monkeypatch.setattr(runner, "PARTS", {})
     # The process of a part has the table of its own: that is changed there, too.
-    table = "from tff_pfl.gpu_check import parts\n"
+    table = "from gpu import parts\n"
     (modules / "sitecustomize.py").write_text(table)
 
     def make(number, deed="pass", minutes=1.0):
@@ -53,7 +53,7 @@ def check(tmp_path):
 
     def run(*numbers, **options):
         folder = tmp_path / "out"
-        code = gpu_check.check(folder, ROOT, parts=numbers, **{"devices": "CPU"} | options)
+        code = gpu.check(folder, ROOT, parts=numbers, **{"devices": "CPU"} | options)
         return code, [json.loads(next(folder.glob(f"part{n}_*.json")).read_text()) for n in numbers]
 
     return run
@@ -148,11 +148,11 @@ def test_a_part_for_which_time_was_too_short_goes_on(make_part, check, capsys):
 def test_figures_of_a_gpu_are_not_mixed_with_others(make_part, check):
     make_part(1)
     check(1)
-    with pytest.raises(gpu_check.CheckError, match="part1_stand_in_1.json has results of --dev"):
+    with pytest.raises(gpu.CheckError, match="part1_stand_in_1.json has results of --dev"):
         check(1, devices="GPU")
 
 
 def test_no_part_needs_tensorflow_before_it_is_run():
-    code = "import sys, tff_pfl.gpu_check.__main__; print('tensorflow' in sys.modules)"
-    done = run_python("-c", code)
+    code = "import sys, gpu.__main__; print('tensorflow' in sys.modules)"
+    done = run_python("-c", code, PYTHONPATH=f"{ROOT}:{ROOT / 'programs'}")
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

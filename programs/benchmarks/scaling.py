@@ -22,10 +22,10 @@ import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
+from benchmarks.contenders import RUNTIMES
+from benchmarks.measurement import spread
+from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms.ditto import build_ditto
-from tff_pfl.benchmarks.contenders import RUNTIMES
-from tff_pfl.benchmarks.measurement import spread
-from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.runtime.startup import prepare_process

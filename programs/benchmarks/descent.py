@@ -12,13 +12,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
+from benchmarks.measurement import spread
+from benchmarks.workloads import SEED, Workload
 from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedpg
-from tff_pfl.benchmarks.measurement import spread
-from tff_pfl.benchmarks.workloads import SEED, Workload
 from tff_pfl.local import Examples, LocalSGD, examples_type
-from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.numerics.min_norm import min_norm_weights
+from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.templates import Client
 
 # All clients take part in turn, as many rounds as this: so many columns there are a client online.

@@ -8,10 +8,10 @@ import statistics
 
 import tensorflow as tf
 
+from gpu import memory
+from gpu.parts import CheckError, Task
+from gpu.report import Report
 from tff_pfl import experiment, runtime
-from tff_pfl.gpu_check import memory
-from tff_pfl.gpu_check.parts import CheckError, Task
-from tff_pfl.gpu_check.report import Report
 
 ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
 # Of the first round's training loss, where rounding has not been amplified yet, relative; and of

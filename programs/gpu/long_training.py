@@ -8,11 +8,11 @@ import threading
 
 import tensorflow as tf
 
+from gpu import memory
+from gpu.parts import CheckError, Task
+from gpu.report import Report
+from gpu.trainings import data_set, read_rows, two_logical_cpus
 from tff_pfl import experiment, runtime
-from tff_pfl.gpu_check import memory
-from tff_pfl.gpu_check.parts import CheckError, Task
-from tff_pfl.gpu_check.report import Report
-from tff_pfl.gpu_check.trainings import data_set, read_rows, two_logical_cpus
 
 _ENDLESS = 1_000_000
 _SHORTEST_SECONDS = 60.0

@@ -24,11 +24,11 @@ class Part:
 
 
 PARTS = {
-    1: Part("device", "tff_pfl.gpu_check.device", 5),
-    2: Part("tests", "tff_pfl.gpu_check.suites", 12),
-    3: Part("rounds", "tff_pfl.gpu_check.rounds", 15),
-    4: Part("trainings", "tff_pfl.gpu_check.trainings", 12),
-    5: Part("long_training", "tff_pfl.gpu_check.long_training", 60),
+    1: Part("device", "gpu.device", 5),
+    2: Part("tests", "gpu.suites", 12),
+    3: Part("rounds", "gpu.rounds", 15),
+    4: Part("trainings", "gpu.trainings", 12),
+    5: Part("long_training", "gpu.long_training", 60),
 }
 
 
@@ -39,7 +39,7 @@ class Task:
     Attributes:
         part: A key of `PARTS`.
         output_dir: Where the check writes.
-        root: The repository, or the folder that holds the package.
+        root: The repository.
         devices: "GPU", or "CPU" for toy sizes on logical CPU devices.
         seconds: How long the process may take.
         started: When it was started, in seconds since the epoch.

@@ -1,12 +1,12 @@
 """What a round costs: of the same federated averaging by contenders; and as federations grow."""
 
-from tff_pfl.benchmarks.branches import measure_branches
-from tff_pfl.benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
-from tff_pfl.benchmarks.descent import measure_descent
-from tff_pfl.benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
-from tff_pfl.benchmarks.pgfed_server import measure_pgfed_server
-from tff_pfl.benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
-from tff_pfl.benchmarks.workloads import (
+from benchmarks.branches import measure_branches
+from benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
+from benchmarks.descent import measure_descent
+from benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
+from benchmarks.pgfed_server import measure_pgfed_server
+from benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
+from benchmarks.workloads import (
     BRANCHED,
     DESCENT_WORKLOADS,
     MANY_CLIENTS,
