@@ -11,8 +11,7 @@ import tensorflow_federated as tff
 from benchmarks.measurement import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import models
-from tff_pfl.local import Examples, LocalSGD
-from tff_pfl.templates import ClientContext
+from tff_pfl.local import ClientContext, Examples, LocalSGD
 
 
 def measure_branches(workload: Workload, branches: int, *, rounds: int) -> Iterator[dict[str, Any]]:

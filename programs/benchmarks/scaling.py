@@ -25,7 +25,7 @@ import tqdm
 from benchmarks.contenders import RUNTIMES
 from benchmarks.measurement import spread
 from benchmarks.workloads import SEED, Workload
-from tff_pfl.algorithms.ditto import build_ditto
+from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.local import Examples, LocalSGD, examples_type
 from tff_pfl.runtime.startup import prepare_process

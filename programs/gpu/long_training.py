@@ -3,21 +3,20 @@
 import os
 import pathlib
 import signal
-import statistics
 import threading
 
+import numpy as np
 import tensorflow as tf
 
 from gpu import memory
 from gpu.parts import CheckError, Task
 from gpu.report import Report
-from gpu.trainings import data_set, read_rows, two_logical_cpus
+from gpu.trainings import ACCURACY, data_set, seconds_per_round, two_logical_cpus
 from tff_pfl import experiment, runtime
 
 _ENDLESS = 1_000_000
 _SHORTEST_SECONDS = 60.0
 _STOPPED = 128 + signal.SIGTERM
-_ACCURACY = "personalized/local_test/accuracy_mean"
 
 
 def run(task: Task, report: Report) -> None:
@@ -81,18 +80,19 @@ def _add_figures(report, folder):
     if not (folder / "timings.csv").exists():
         report.leave_out("the first round: it did not end in time")
         return
-    seconds = [float(row["round_seconds"]) for row in read_rows(folder / "timings.csv")]
-    rounds = read_rows(folder / "metrics.csv")
+    files = experiment.RunFiles(folder)
+    metrics = files.metrics()
+    accuracies = metrics.get(str(ACCURACY), np.array([]))
     evaluations = [
-        {"round": number, "accuracy": float(row[_ACCURACY])}
-        for number, row in enumerate(rounds, start=1)
-        if row.get(_ACCURACY)
+        {"round": number, "accuracy": float(accuracy)}
+        for number, accuracy in enumerate(accuracies, start=1)
+        if np.isfinite(accuracy)
     ]
     report.add(
         "plgu_lf with ResNet-18",
-        rounds=len(rounds),
-        seconds_per_round=statistics.median(seconds[1:] or seconds),
-        first_round_seconds=seconds[0],
+        rounds=len(metrics["round"]),
+        seconds_per_round=seconds_per_round(files),
+        first_round_seconds=float(files.timings()["round_seconds"][0]),
         accuracy=evaluations[-1]["accuracy"] if evaluations else None,
         memory_mib=memory.peak_mib(),
         evaluations=evaluations,

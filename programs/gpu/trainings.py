@@ -1,24 +1,23 @@
 """Part 4: trainings of five algorithms on the device, and next to them the same on the CPU."""
 
-import csv
-import json
 import os
 import pathlib
-import statistics
 
+import numpy as np
 import tensorflow as tf
 
 from gpu import memory
 from gpu.parts import CheckError, Task
 from gpu.report import Report
 from tff_pfl import experiment, runtime
+from tff_pfl.evaluation import MetricName
 
 ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
 # Of the first round's training loss, where rounding has not been amplified yet, relative; and of
 # the accuracy after the last round.
 _SAME_LOSS = 1e-3
 _SAME_ACCURACY = 0.02
-_ACCURACY = "personalized/local_test/accuracy_mean"
+ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
 
 
 def run(task: Task, report: Report) -> None:
@@ -113,26 +112,20 @@ def train(config, folder: pathlib.Path, devices: list[str]) -> dict:
     code = experiment.run_program(config, os.fspath(folder), resume=True, set_context=set_context)
     if code:
         return {"error": f"the training ended with exit code {code}, see the log"}
-    summary = json.loads((folder / "summary.json").read_text())
-    seconds = [float(row["round_seconds"]) for row in read_rows(folder / "timings.csv")]
+    summary, files = experiment.read_summary(folder), experiment.RunFiles(folder)
     return {
-        "accuracy": summary["final"]["metrics"][_ACCURACY],
-        "first_loss": _loss(read_rows(folder / "metrics.csv")[0]),
-        "seconds": summary["seconds"],
-        "seconds_per_round": statistics.median(seconds[1:] or seconds),
+        "accuracy": summary.final.metrics[ACCURACY],
+        "first_loss": float(files.metrics()["train/loss"][0]),
+        "seconds": summary.seconds,
+        "seconds_per_round": seconds_per_round(files),
         "memory_mib": memory.peak_mib(),
     }
 
 
-def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """The rows of a table, by column."""
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _loss(row: dict[str, str]) -> float:
-    """Of the training, in a round's metrics: of the first exchange, whatever it is called."""
-    return float(next(value for name, value in row.items() if name.endswith("/loss") and value))
+def seconds_per_round(files: experiment.RunFiles) -> float:
+    """The median over rounds, without the first, which traces and compiles."""
+    seconds = files.timings()["round_seconds"]
+    return float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds))
 
 
 def _difference(first: dict, second: dict) -> str | None:

@@ -10,6 +10,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
     EvaluationOptions,
     Evaluator,
+    MetricName,
     PooledEvaluation,
     build_evaluation,
     evaluate_federation,
@@ -57,8 +58,8 @@ def test_when_models_are_evaluated_on_other_clients(federation, generalization, 
     process, state, source, dataset = federation
     options = EvaluationOptions(generalization=generalization)
     evaluator = Evaluator(process, MODEL, dataset, options)
-    assert list(evaluator(state, source, is_last=False)) == before
-    assert list(evaluator(state, source, is_last=True)) == last
+    assert list(evaluator(state, source, is_last=False).columns()) == before
+    assert list(evaluator(state, source, is_last=True).columns()) == last
 
 
 def test_all_options_reach_the_evaluations(federation):
@@ -66,15 +67,15 @@ def test_all_options_reach_the_evaluations(federation):
     options = EvaluationOptions(
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
     )
-    columns = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
+    values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
     pooled = PooledEvaluation(
         process, MODEL, dataset, synthetic=(0.3, 1.0), subsample=True, seed=7
     )(state, source)
-    local = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
-    assert list(columns) == [*local, *pooled]
-    assert "personalized/synthetic30_test/loss" in pooled
-    for name, values in (local | pooled).items():
-        np.testing.assert_allclose(columns[name], values, rtol=1e-5)
+    local = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset).values
+    assert list(values) == [*local, *pooled]
+    assert MetricName("personalized", "synthetic30_test", "loss") in pooled
+    for name, expected in {**local, **pooled}.items():
+        np.testing.assert_allclose(values[name], expected, rtol=1e-5)
 
 
 def test_clients_are_evaluated_a_few_at_a_time(federation):

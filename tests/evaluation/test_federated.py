@@ -47,7 +47,7 @@ def test_both_models_of_every_client(dataset, clients_per_call):
     evaluation = build_evaluation(process, MODEL, batch_size=3)
     columns = evaluate_federation(
         evaluation, state, source, dataset, clients_per_call=clients_per_call
-    )
+    ).columns()
     np.testing.assert_array_equal(columns["client_id"], [0, 1, 2])
     np.testing.assert_array_equal(columns["num_examples"], TEST_SIZES)
     personal = process.personalize(state, source.select_clients(range(3)))
@@ -68,7 +68,7 @@ def test_another_split_is_in_the_name(dataset):
     process, state, source = run(build_fedavg, dataset)
     columns = evaluate_federation(
         build_evaluation(process, MODEL), state, source, dataset, split="train"
-    )
+    ).columns()
     loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
     assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
@@ -76,8 +76,8 @@ def test_another_split_is_in_the_name(dataset):
 
 def test_an_algorithm_without_a_global_model(dataset):
     process, state, source = run(build_local, dataset)
-    columns = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
-    assert set(columns) == {
+    clients = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    assert set(clients.columns()) == {
         "client_id",
         "num_examples",
         "personalized/local_test/loss",

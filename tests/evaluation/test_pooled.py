@@ -19,10 +19,12 @@ from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
+    MetricName,
     PooledEvaluation,
     build_evaluation,
     drawn_clients,
     evaluate_federation,
+    to_text,
 )
 from tff_pfl.local import examples_type
 from tff_pfl.models import Model
@@ -129,7 +131,7 @@ def trained(dataset):
 def pooled(trained, dataset, clients_per_call=25, **options):
     process, state, source = trained
     evaluation = PooledEvaluation(process, MODEL, dataset, **options)
-    return evaluation(state, source, clients_per_call=clients_per_call)
+    return to_text(evaluation(state, source, clients_per_call=clients_per_call))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +177,8 @@ def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset, bui
 
 def test_the_ends_are_the_local_test_and_the_generalization(trained, dataset, columns):
     process, state, source = trained(build_ditto)
-    local = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    clients = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    local = clients.columns()
     for what in ("personalized", "global"):
         for metric in ("loss", "accuracy"):
             of_least = columns[f"{what}/synthetic0_test/{metric}"]
@@ -237,7 +240,7 @@ def telltale():
 
     def pools(name, sizes=None, **options):
         evaluation = PooledEvaluation(process, model, dataset, **options)
-        means = evaluation(state, source)[f"global/{name}/loss"]
+        means = evaluation(state, source)[MetricName("global", name, "loss")]
         return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]
 
     return pools

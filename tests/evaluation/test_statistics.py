@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tff_pfl.evaluation import over_clients, summarize
+from tff_pfl.evaluation import ClientMetrics, from_text, over_clients, summarize, to_text
 
 
 def test_over_clients():
@@ -26,13 +26,12 @@ def test_no_clients():
 
 
 def test_summarize_names_model_data_and_statistic():
-    columns = {
-        "client_id": np.array([0, 1]),
-        "num_examples": np.array([3, 4]),
+    values = {
         "global/local_test/loss": np.array([1.0, 2.0]),
         "global/local_test/accuracy": np.array([0.5, 1.0]),
     }
-    assert summarize(columns) == {
+    clients = ClientMetrics(np.arange(2), np.array([3, 4]), from_text(values))
+    assert to_text(summarize(clients)) == {
         "global/local_test/loss_mean": 1.5,
         "global/local_test/num_nonfinite": 0,
         "global/local_test/accuracy_mean": 0.75,
@@ -43,12 +42,12 @@ def test_summarize_names_model_data_and_statistic():
 
 
 def test_clients_without_examples_are_left_out_and_diverged_ones_are_not():
-    columns = {
-        "num_examples": np.array([3, 0, 4]),
+    values = {
         "personalized/local_test/loss": np.array([1.0, np.nan, np.nan]),
         "personalized/local_test/accuracy": np.array([0.5, np.nan, 0.0]),
     }
-    metrics = summarize(columns)
+    clients = ClientMetrics(np.arange(3), np.array([3, 0, 4]), from_text(values))
+    metrics = to_text(summarize(clients))
     assert metrics["personalized/local_test/accuracy_mean"] == 0.25
     assert np.isnan(metrics["personalized/local_test/loss_mean"])
     assert metrics["personalized/local_test/num_nonfinite"] == 1

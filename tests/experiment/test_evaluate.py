@@ -9,6 +9,7 @@ import pytest
 
 from tests.permissions import read_only
 from tests.runs import tiny_config
+from tff_pfl.evaluation import MetricName, to_text
 from tff_pfl.experiment import (
     ConfigError,
     OutputDirectoryError,
@@ -44,12 +45,12 @@ def files(path):
 
 def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
     before = files(run)
-    result, columns = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
-    assert result["run"] == "ditto on digits"
-    assert result["round_num"] == 2
-    assert result["options"]["split"] == "test"
-    assert result["options"]["synthetic"] == (0.0, 0.5)
-    metrics = result["metrics"]
+    found = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
+    assert found.run == "ditto on digits"
+    assert found.evaluation.round_num == 2
+    assert found.options["split"] == "test"
+    assert found.options["synthetic"] == (0.0, 0.5)
+    metrics, columns = to_text(found.evaluation.metrics), found.clients.columns()
     final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
     assert {name for name in metrics if "local_test" in name} == {
         name for name in final if "/" in name
@@ -75,9 +76,9 @@ def test_a_run_that_cannot_be_written_to(run):
     """As in the directory of another user, or on a disk that is an archive."""
     before = files(run)
     with read_only(run):
-        result, _ = evaluate_run(str(run))
+        found = evaluate_run(str(run))
         surfaces = loss_surfaces_of_run(run, points=3, max_examples=5)
-    assert result["round_num"] == 2
+    assert found.evaluation.round_num == 2
     assert surfaces.surfaces.keys() == {"global", "personalized"}
     assert files(run) == before
 
@@ -88,19 +89,19 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
     config = tiny_config(evaluation={"fine_tune_epochs": 3})
     assert run_program(config, tuned, set_context=keep_the_context) == 0
     final = json.loads((tmp_path / "tuned" / "summary.json").read_text())["final"]["metrics"]
-    plain, plain_columns = evaluate_run(str(run))
-    result, columns = evaluate_run(tuned)
-    for name, value in result["metrics"].items():
+    plain, found = evaluate_run(str(run)), evaluate_run(tuned)
+    for name, value in to_text(found.evaluation.metrics).items():
         assert final[name] == pytest.approx(value, rel=1e-6)
-    for name, column in columns.items():
-        if not name.startswith("personalized/"):
-            np.testing.assert_array_equal(column, plain_columns[name])
-    loss = "personalized/local_test/loss"
-    assert np.all(columns[loss] != plain_columns[loss])
-    changed, columns = evaluate_run(tuned, fine_tune_epochs=0)
-    for name, column in columns.items():
-        np.testing.assert_array_equal(column, plain_columns[name])
-    epochs = [its["options"]["fine_tune_epochs"] for its in (plain, result, changed)]
+    values, plain_values = found.clients.values, plain.clients.values
+    for name, column in values.items():
+        if name.model != "personalized":
+            np.testing.assert_array_equal(column, plain_values[name])
+    loss = MetricName("personalized", "local_test", "loss")
+    assert np.all(values[loss] != plain_values[loss])
+    changed = evaluate_run(tuned, fine_tune_epochs=0)
+    for name, column in changed.clients.values.items():
+        np.testing.assert_array_equal(column, plain_values[name])
+    epochs = [its.options["fine_tune_epochs"] for its in (plain, found, changed)]
     assert epochs == [0, 3, 0]
 
 
@@ -223,8 +224,8 @@ def test_mistakes_are_one_message(run, tmp_path, capsys, make, message):
 
 def test_a_run_from_before_there_were_attacks(run, tmp_path):
     with_settings(lambda settings: settings.pop("attack"))(run, tmp_path / "old")
-    result, _ = evaluate_run(str(tmp_path / "old"))
-    assert result["round_num"] == 2
+    found = evaluate_run(str(tmp_path / "old"))
+    assert found.evaluation.round_num == 2
 
 
 @pytest.mark.parametrize(

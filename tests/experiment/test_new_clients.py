@@ -19,8 +19,7 @@ from tff_pfl.experiment import (
     hold_out,
     run_program,
 )
-from tff_pfl.local import LocalSGD, evaluate
-from tff_pfl.templates import ClientContext, blocks
+from tff_pfl.local import ClientContext, LocalSGD, evaluate, seeds
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
@@ -54,12 +53,12 @@ def test_the_last_clients_are_held_out_with_their_data():
 def test_the_global_model_before_and_after_fine_tuning():
     setup = Setup(config_of())
     state = setup.process.initialize()._replace(round_num=np.int32(7))
-    columns = setup.evaluation(state)
+    columns = setup.evaluation(state).columns()
     assert list(columns["client_id"]) == [2, 3]
     weights = setup.process.global_weights(state)
     for i in range(2):
         examples = setup.new_clients.examples(i, "train")
-        seed = blocks.client_seed((0, -1), np.int32(7), np.int32(i))
+        seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(7), np.int32(i))
         context = ClientContext(np.int32(7), np.int32(i), seed)
         tuned = setup.local.train(setup.model, weights, examples, context, epochs=3).weights
         for name, its in (("global", weights), ("fine_tuned", tuned)):
@@ -90,7 +89,11 @@ def test_an_optimizer_that_persists_does_not_reach_new_clients():
     kept = Setup(config_of(local={"persist_optimizer_state": True, "momentum": 0.9}))
     new = Setup(config_of(local={"momentum": 0.9}))
     one, other = (s.evaluation(s.process.initialize()) for s in (kept, new))
-    assert {k: v.tolist() for k, v in one.items()} == {k: v.tolist() for k, v in other.items()}
+    one, other = (
+        {name: column.tolist() for name, column in clients.columns().items()}
+        for clients in (one, other)
+    )
+    assert one == other
     assert isinstance(kept.local, LocalSGD) and kept.local.persist_optimizer_state
     assert all(
         tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
@@ -104,8 +107,8 @@ def test_their_ids_are_those_of_the_data_whatever_the_config_says(tmp_path):
     build_dataset(config).partition.save(path)
     config.data.update(partition_file=path, num_clients=99)
     setup = Setup(config)
-    columns = setup.evaluation(setup.process.initialize())
-    assert list(columns["client_id"]) == [2, 3]
+    clients = setup.evaluation(setup.process.initialize())
+    assert list(clients.client_ids) == [2, 3]
 
 
 def test_an_algorithm_without_a_global_model():

@@ -2,37 +2,33 @@
 
 import numpy as np
 
-from tff_pfl.evaluation import summarize
+from tff_pfl.evaluation import ClientMetrics, from_text, summarize
+from tff_pfl.experiment import Evaluation, Summary
+from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.experiment.summary import rows, table
 from tff_pfl.tables import aligned, decimal
 
-COLUMNS = {
-    "client_id": np.arange(3),
-    "num_examples": np.array([10, 10, 10]),
-    "was_selected": np.array([1, 0, 1]),
-    "personalized/local_test/accuracy": np.array([0.75, 0.0, 0.5]),
-    "personalized/local_test/loss": np.array([1.0, np.nan, 2.0]),
-}
+
+def measured(loss=(1.0, np.nan, 2.0)):
+    """The metrics of three clients' models."""
+    values = {
+        "personalized/local_test/accuracy": np.array([0.75, 0.0, 0.5]),
+        "personalized/local_test/loss": np.array(loss),
+    }
+    return summarize(ClientMetrics(np.arange(3), np.array([10, 10, 10]), from_text(values)))
 
 
 def test_models_that_have_diverged_are_counted():
-    metrics = summarize(COLUMNS)
+    metrics = measured()
     line = "  personalized/local_test: models that have diverged, of a loss not finite: 1"
     assert rows(metrics)[-1] == line
-    fine = summarize(COLUMNS | {"personalized/local_test/loss": np.ones(3)})
+    fine = measured(loss=(1.0, 1.0, 1.0))
     assert len(rows(fine)) == len(rows(metrics)) - 1
 
 
 def test_the_table_has_both_rounds_and_clients_that_never_took_part():
-    metrics = summarize(COLUMNS) | {"num_clients_never_selected": 1}
-    evaluated = {"round_num": 4, "metrics": metrics}
-    summary = {
-        "title": "fedavg on digits",
-        "final": evaluated,
-        "best": evaluated | {"round_num": 2},
-        "best_was_selected_on": "the data that it reports",
-        "seconds": 3.0,
-    }
+    metrics = measured() | {NUM_CLIENTS_NEVER_SELECTED: 1}
+    summary = Summary("fedavg on digits", Evaluation(4, metrics), Evaluation(2, metrics), 3.0)
     lines = table(summary).splitlines()
     assert "final: round 4" in lines
     assert "best: round 2, selected on the data that it reports" in lines
@@ -43,14 +39,12 @@ def test_the_table_has_both_rounds_and_clients_that_never_took_part():
 
 def test_columns_do_not_run_together():
     """However long a loss is, and the name of a column."""
-    losses = {"personalized/local_test/loss": np.full(3, 98765432109.0)}
-    header, line = rows(summarize(COLUMNS | losses))
+    header, line = rows(measured(loss=(98765432109.0,) * 3))
     assert header.split() == ["mean", "std", "worst", "5", "%", "best", "5", "%", "loss"]
     assert line.split()[1:] == ["0.4167", "0.3118", "0.0000", "0.7500", "9.877e+10"]
     assert len(header) == len(line)
     # The same columns as those of short numbers.
-    short = {"personalized/local_test/loss": np.full(3, 1.5)}
-    assert len(rows(summarize(COLUMNS | short))[1]) == len(line)
+    assert len(rows(measured(loss=(1.5, 1.5, 1.5)))[1]) == len(line)
 
 
 def test_tables():

@@ -64,7 +64,9 @@ def test_another_client_on_some_of_its_examples(run_dir):
         drawn, again, most, all_ = (
             training_examples(run, client_id, number) for number in (10, 10, size - 1, size)
         )
-        logits = run.model.apply(run.server_state.algorithm.weights, drawn.x, training=False, seed=None)
+        logits = run.model.apply(
+            run.server_state.algorithm.weights, drawn.x, training=False, seed=None
+        )
         exact = np.mean(run.model.example_loss(drawn.y, logits))
     np.testing.assert_array_equal(drawn.x, again.x)
     np.testing.assert_array_equal(all_.x, everything.x)

@@ -4,6 +4,13 @@ from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Eval
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
 from tff_pfl.evaluation.fine_tuning import fine_tuned
 from tff_pfl.evaluation.loss_surface import grid_axis, loss_surface, random_direction
+from tff_pfl.evaluation.metrics import (
+    STATISTICS,
+    ClientMetrics,
+    MetricName,
+    from_text,
+    to_text,
+)
 from tff_pfl.evaluation.new_clients import NewClientsEvaluation
 from tff_pfl.evaluation.pooled import PooledEvaluation, drawn_clients
 from tff_pfl.evaluation.snapshots import take_snapshot
@@ -11,19 +18,24 @@ from tff_pfl.evaluation.statistics import over_clients, summarize
 
 __all__ = [
     "GENERALIZATION",
+    "STATISTICS",
+    "ClientMetrics",
     "EvaluatedClient",
     "EvaluationOptions",
     "Evaluator",
+    "MetricName",
     "NewClientsEvaluation",
     "PooledEvaluation",
     "build_evaluation",
     "drawn_clients",
     "evaluate_federation",
     "fine_tuned",
+    "from_text",
     "grid_axis",
     "loss_surface",
     "over_clients",
     "random_direction",
     "summarize",
     "take_snapshot",
+    "to_text",
 ]

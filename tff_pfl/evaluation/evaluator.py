@@ -3,11 +3,10 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
+from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -70,8 +69,8 @@ class Evaluator:
 
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, is_last: bool
-    ) -> dict[str, np.ndarray]:
-        """A row for each client; see `evaluate_federation` and `PooledEvaluation`.
+    ) -> ClientMetrics:
+        """Evaluates; see `evaluate_federation` and `PooledEvaluation`.
 
         Args:
             server_state: The process's `ServerState`.
@@ -79,7 +78,7 @@ class Evaluator:
             is_last: Whether this is the last evaluation of a run.
         """
         options = self._options
-        columns = evaluate_federation(
+        clients = evaluate_federation(
             self._local,
             server_state,
             source,
@@ -88,5 +87,6 @@ class Evaluator:
             clients_per_call=options.clients_per_call,
         )
         if options.generalization == "always" or (is_last and options.generalization == "last"):
-            columns |= self._pooled(server_state, source, clients_per_call=options.clients_per_call)
-        return columns
+            pooled = self._pooled(server_state, source, clients_per_call=options.clients_per_call)
+            clients = clients._replace(values={**clients.values, **pooled})
+        return clients

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, evaluate
 from tff_pfl.models import Model
 from tff_pfl.templates import Client, PersonalizedProcess
@@ -78,21 +79,20 @@ def evaluate_federation(
     split: str = "test",
     pool: str = "local",
     clients_per_call: int = 25,
-) -> dict[str, np.ndarray]:
+) -> ClientMetrics:
     """Evaluates every client, participants or not, a few at a time.
 
     Args:
-        evaluation: Of `build_evaluation`.
+        evaluation: Of `build_evaluation`, or another that returns sums by model and metric.
         server_state: The process's `ServerState`.
         source: Of the clients' states and training examples.
         dataset: Of the examples they are evaluated on.
         split: What they are evaluated on: "test" or "validation".
-        pool: Whose examples these are, in the names of columns.
+        pool: Whose examples these are, for the names.
         clients_per_call: Bounds the memory.
 
     Returns:
-        A column for each quantity, a row for each client: `client_id`, `num_examples` and, for
-        each model and metric, the mean over the client's examples, as in
+        For each model and metric the mean over the client's examples, as in
         `personalized/local_test/accuracy`. It is NaN for a client without any.
     """
     client_ids = np.arange(dataset.num_clients)
@@ -102,13 +102,13 @@ def evaluate_federation(
         clients = source.select_clients(ids)
         tests = source.select_examples(ids, split)
         rows += evaluation(server_state, list(map(EvaluatedClient, clients, tests)))
-    columns = {"client_id": client_ids, "num_examples": dataset.sizes(split)}
-    for model_name, totals in rows[0].items():
+    values = {}
+    for what, totals in rows[0].items():
         for metric in totals:
-            means = [row[model_name][metric] for row in rows]
+            means = [row[what][metric] for row in rows]
             total = np.array([mean.total for mean in means], np.float64)
             count = np.array([mean.count for mean in means], np.float64)
             quotient = np.full(len(rows), np.nan)
             np.divide(total, count, out=quotient, where=count > 0)
-            columns[f"{model_name}/{pool}_{split}/{metric}"] = quotient
-    return columns
+            values[MetricName(what, f"{pool}_{split}", metric)] = quotient
+    return ClientMetrics(client_ids, dataset.sizes(split), values)

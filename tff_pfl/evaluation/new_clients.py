@@ -11,6 +11,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
 from tff_pfl.evaluation.fine_tuning import fine_tuning
+from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.local import ClientContext, LocalSGD, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
@@ -78,17 +79,17 @@ class NewClientsEvaluation:
         store = ClientStateStore(lambda client_id: (), client_type.state)
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
 
-    def __call__(self, server_state: Any) -> dict[str, np.ndarray]:
-        """A row for each new client; see `evaluate_federation`.
+    def __call__(self, server_state: Any) -> ClientMetrics:
+        """Evaluates; see `evaluate_federation`.
 
         Args:
             server_state: The algorithm's `ServerState`; its round sets the learning rate.
 
         Returns:
-            Columns such as `fine_tuned/new_clients_test/accuracy`, and likewise `global`.
+            Values such as `fine_tuned/new_clients_test/accuracy`, and likewise `global`.
         """
         received = _Received(self._global_weights(server_state), server_state.round_num)
-        columns = evaluate_federation(
+        clients = evaluate_federation(
             self._evaluation,
             received,
             self._source,
@@ -97,8 +98,7 @@ class NewClientsEvaluation:
             pool="new_clients",
             clients_per_call=self._clients_per_call,
         )
-        columns["client_id"] += self._first_id
-        return columns
+        return clients._replace(client_ids=clients.client_ids + self._first_id)
 
 
 def _build_evaluation(model, tune, client_type, seed) -> tff.Computation:

@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation.metrics import MetricName
 from tff_pfl.local import Batch, Examples
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
@@ -96,7 +97,7 @@ class PooledEvaluation:
 
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, clients_per_call: int = 25
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[MetricName, np.ndarray]:
         """The scores of every client's model, participants or not, a few models at a time.
 
         Args:
@@ -105,12 +106,12 @@ class PooledEvaluation:
             clients_per_call: Models evaluated at a time; bounds memory.
 
         Returns:
-            As `evaluate_federation`, columns such as `personalized/generalization_test/accuracy`
-            and, if there is a global model, `global/generalization_test/accuracy`, whose pools are
-            those of each client.
+            float64 `[clients]`, such as `personalized/generalization_test/accuracy` and, if there
+            is a global model, `global/generalization_test/accuracy`, whose pools are those of each
+            client.
         """
         num_clients = len(self._sizes)
-        columns = collections.defaultdict(lambda: np.full(num_clients, np.nan))
+        means = collections.defaultdict(lambda: np.full(num_clients, np.nan))
         of_global = {}
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
@@ -119,8 +120,8 @@ class PooledEvaluation:
             ids = range(start, min(start + clients_per_call, num_clients))
             models = self._process.personalize(server_state, source.select_clients(ids))
             for client_id, scores in zip(ids, self._all_scores(models), strict=True):
-                self._reduce(columns, client_id, {"personalized": scores} | of_global)
-        return dict(columns)
+                self._reduce(means, client_id, {"personalized": scores} | of_global)
+        return dict(means)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
         """For each model and metric, the score of every example of the pool."""
@@ -130,14 +131,14 @@ class PooledEvaluation:
             for index, first in enumerate(chunks[0])
         ]
 
-    def _reduce(self, columns, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    def _reduce(self, means, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Averages what each model scores over the client's pools."""
         pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
         for (what, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
             for metric, values in metrics.items():
                 if len(rows):
                     mean = values[rows].mean(dtype=np.float64)
-                    columns[f"{what}/{pool}/{metric}"][client_id] = mean
+                    means[MetricName(what, pool, metric)][client_id] = mean
 
     def _rows(self, client_id, fraction) -> np.ndarray:
         """The examples of a client's pool."""

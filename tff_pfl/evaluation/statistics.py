@@ -1,8 +1,8 @@
 """Statistics over clients."""
 
-from collections.abc import Mapping
-
 import numpy as np
+
+from tff_pfl.evaluation.metrics import STATISTICS, ClientMetrics, MetricName
 
 
 def over_clients(values: np.ndarray) -> dict[str, float]:
@@ -18,7 +18,7 @@ def over_clients(values: np.ndarray) -> dict[str, float]:
     """
     values = np.sort(values)
     if not len(values):
-        return dict.fromkeys(("mean", "std", "worst_5_percent", "best_5_percent"), float("nan"))
+        return dict.fromkeys(STATISTICS, float("nan"))
     tail = max(1, round(0.05 * len(values)))
     return {
         "mean": float(values.mean()),
@@ -28,27 +28,26 @@ def over_clients(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def summarize(columns: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The metrics of an evaluation, from its table of clients.
+def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
+    """The metrics of an evaluation: statistics over the clients that have examples.
 
-    Clients with no examples are left out. Losses are averaged over the others, and
-    `personalized/local_test/num_nonfinite` counts models that have diverged: whose loss is not
-    finite, which makes the mean loss so too. Of every other metric, all statistics of
-    `over_clients` are given, as in `personalized/local_test/accuracy_mean`.
+    Losses are averaged, and `num_nonfinite` counts models that have diverged: whose loss is not
+    finite, which makes the mean loss so too. Of every other quantity, all statistics of
+    `over_clients` are given.
 
     Args:
-        columns: Of `tff_pfl.evaluation.evaluate_federation`.
+        clients: What was measured of each client.
     """
-    has_examples = columns["num_examples"] > 0
+    has_examples = clients.num_examples > 0
     metrics = {}
-    for name, values in columns.items():
-        prefix, slash, metric = name.rpartition("/")
-        if not slash:
-            continue
+    for name, values in clients.values.items():
         values = values[has_examples]
-        if metric == "loss":
-            metrics[f"{name}_mean"] = over_clients(values)["mean"]
-            metrics[f"{prefix}/num_nonfinite"] = int(np.sum(~np.isfinite(values)))
+        statistics = over_clients(values)
+        if name.quantity == "loss":
+            metrics[name._replace(statistic="mean")] = statistics["mean"]
+            diverged = name._replace(quantity="num_nonfinite")
+            metrics[diverged] = int(np.sum(~np.isfinite(values)))
         else:
-            metrics |= {f"{name}_{key}": value for key, value in over_clients(values).items()}
+            for statistic, value in statistics.items():
+                metrics[name._replace(statistic=statistic)] = value
     return metrics

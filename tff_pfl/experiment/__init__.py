@@ -14,13 +14,15 @@ from tff_pfl.experiment.config import (
     parse_flags,
 )
 from tff_pfl.experiment.evaluate import (
+    EvaluatedRun,
     RestoredRun,
     evaluate_program,
     evaluate_run,
     restored_run,
 )
-from tff_pfl.experiment.loop import Evaluation, Result, train
+from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.program import USER_ERRORS, run_program
+from tff_pfl.experiment.results import Evaluation, Result
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -28,17 +30,19 @@ from tff_pfl.experiment.run_directory import (
     resolved,
 )
 from tff_pfl.experiment.run_files import ClientTable, RunFiles
-from tff_pfl.experiment.summary import read_summary, table, write_summary
+from tff_pfl.experiment.summary import Summary, read_summary, table, write_summary
 
 __all__ = [
     "ClientTable",
     "ConfigError",
+    "EvaluatedRun",
     "Evaluation",
     "OutputDirectoryError",
     "RestoredRun",
     "Result",
     "RunDirectory",
     "RunFiles",
+    "Summary",
     "USER_ERRORS",
     "build_dataset",
     "build_local",

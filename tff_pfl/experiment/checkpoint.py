@@ -1,7 +1,9 @@
 """What of a run is on disk, and comes back when it is resumed."""
 
+import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from tff_pfl.clients import (
@@ -13,8 +15,36 @@ from tff_pfl.clients import (
     serialize,
 )
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import from_text, to_text
+from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.templates import PersonalizedProcess
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a run has come: all that is committed beside the states of the clients.
+
+    Attributes:
+        server_state: The process's `ServerState`.
+        iterator: Of the cohorts; it counts the rounds.
+        evaluations: Those so far, in order.
+        metrics: Of the last round's training, by name.
+        seconds: Of training and evaluation.
+        released: See `MetricsLog.released`.
+    """
+
+    server_state: Any
+    iterator: CohortIterator
+    evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def round_num(self) -> int:
+        """Rounds done."""
+        return self.iterator.round_num
 
 
 class Checkpoint:
@@ -28,35 +58,48 @@ class Checkpoint:
         self._data = dataset.fingerprint
         self._state_type = process.initialize.type_signature.result.member
 
-    def load(self, source: CohortDataSource) -> tuple[Any, CohortIterator, dict]:
-        """`(server state, iterator, progress)`: those committed last, or those of a new run.
+    def load(self, source: CohortDataSource) -> Progress:
+        """What was committed last, or the beginning of a new run.
 
         Raises:
             OutputDirectoryError: If the run has other data, or another partition of them.
         """
         committed = self._store.attachment("progress")
         if committed is None:
-            new = {"data": self._data, "evaluations": [], "seconds": 0.0, "released": {}}
-            return self._process.initialize(), source.iterator(), new
-        progress = json.loads(committed)
-        if progress["data"] != self._data:
+            return Progress(self._process.initialize(), source.iterator())
+        content = json.loads(committed)
+        if content["data"] != self._data:
             raise OutputDirectoryError(
                 f"The run in {os.path.dirname(self._store.path)} has other data or another "
-                f"partition of them (fingerprint {progress['data']}, here {self._data}). Resume it "
+                f"partition of them (fingerprint {content['data']}, here {self._data}). Resume it "
                 "with its own; its partition.npz has the partition."
             )
         try:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
             raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
-        return state, CohortIterator.from_bytes(self._store.attachment("iterator")), progress
+        return Progress(
+            state,
+            CohortIterator.from_bytes(self._store.attachment("iterator")),
+            [Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]],
+            content["metrics"],
+            content["seconds"],
+            content["released"],
+        )
 
-    def save(self, state, iterator: CohortIterator, progress) -> None:
+    def save(self, progress: Progress) -> None:
         """Commits, all or nothing."""
+        content = {
+            "data": self._data,
+            "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
+            "metrics": progress.metrics,
+            "seconds": progress.seconds,
+            "released": progress.released,
+        }
         self._store.commit(
             {
-                "server_state": serialize(state, self._state_type),
-                "iterator": iterator.to_bytes(),
-                "progress": json.dumps(progress).encode(),
+                "server_state": serialize(progress.server_state, self._state_type),
+                "iterator": progress.iterator.to_bytes(),
+                "progress": json.dumps(content).encode(),
             }
         )

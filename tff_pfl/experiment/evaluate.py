@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,13 @@ from ml_collections import config_dict
 from tff_pfl import runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import Evaluator, summarize
+from tff_pfl.evaluation import ClientMetrics, Evaluator, summarize, to_text
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
+from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     check_writable,
@@ -56,24 +57,49 @@ def evaluate_program(
         with interruptible():
             check_writable(output)
             set_context()
-            result, columns = evaluate_run(run_dir, **changes)
+            found = evaluate_run(run_dir, **changes)
             os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-            write_json(f"{output}.json", result)
-            write_table(f"{output}.csv", columns)
+            write_json(f"{output}.json", found.to_json())
+            write_table(f"{output}.csv", found.clients.columns())
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:
         print("\ninterrupted", file=sys.stderr)
         return exit_code(interruption)
-    print(f"round {result['round_num']} of {result['run']}")
-    print("\n".join(rows(result["metrics"])))
+    print(f"round {found.evaluation.round_num} of {found.run}")
+    print("\n".join(rows(found.evaluation.metrics)))
     print(f"results: {output}.json, {output}.csv")
     return 0
 
 
-def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """`(result, columns)`: the summary, and a row for each client.
+class EvaluatedRun(NamedTuple):
+    """What was found at the last checkpoint of a run.
+
+    Attributes:
+        run: The algorithm and the data set.
+        options: With which it was evaluated, as JSON values.
+        evaluation: The round and the metrics.
+        clients: What was measured of each client.
+    """
+
+    run: str
+    options: Mapping[str, Any]
+    evaluation: Evaluation
+    clients: ClientMetrics
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the clients, for a file."""
+        return {
+            "run": self.run,
+            "round_num": self.evaluation.round_num,
+            "options": self.options,
+            "metrics": to_text(self.evaluation.metrics),
+        }
+
+
+def evaluate_run(run_dir: str, **changes: Any) -> EvaluatedRun:
+    """Evaluates the last checkpoint of a run.
 
     Args:
         run_dir: See `evaluate_program`.
@@ -87,15 +113,14 @@ def evaluate_run(run_dir: str, **changes: Any) -> tuple[dict[str, Any], dict[str
         options = configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
-        columns = evaluator(run.server_state, run.source, is_last=True)
-    result = {
-        "run": run.title,
-        "round_num": run.round_num,
-        "options": dataclasses.asdict(options)
-        | {key: run.config.evaluation[key] for key in _FINE_TUNING},
-        "metrics": summarize(columns),
-    }
-    return result, columns
+        clients = evaluator(run.server_state, run.source, is_last=True)
+    tuning = {key: run.config.evaluation[key] for key in _FINE_TUNING}
+    return EvaluatedRun(
+        run.title,
+        dataclasses.asdict(options) | tuning,
+        Evaluation(run.round_num, summarize(clients)),
+        clients,
+    )
 
 
 class RestoredRun(NamedTuple):
@@ -164,9 +189,11 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             seed=config.seed,
             capacity=suitable_capacity(model, config.evaluation.clients_per_call),
         )
-        state, iterator, _ = Checkpoint(store, process, dataset).load(source)
-        if not iterator.round_num:
+        progress = Checkpoint(store, process, dataset).load(source)
+        if not progress.round_num:
             raise OutputDirectoryError(
                 f"{run_dir} has no checkpoint of a run: no round was committed."
             )
-        yield RestoredRun(config, dataset, model, process, source, state, iterator.round_num)
+        yield RestoredRun(
+            config, dataset, model, process, source, progress.server_state, progress.round_num
+        )

@@ -1,5 +1,6 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -8,46 +9,15 @@ import numpy as np
 import tqdm
 
 from tff_pfl import evaluation
-from tff_pfl.clients import (
-    ClientStateStore,
-    CohortDataSource,
-    sample_cohort,
-)
+from tff_pfl.clients import ClientStateStore, CohortDataSource, sample_cohort
 from tff_pfl.data import FederatedDataset, plot_partition
-from tff_pfl.experiment.checkpoint import Checkpoint
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.checkpoint import Checkpoint, Progress
 from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
-
-
-class Evaluation(NamedTuple):
-    """The metrics of one evaluation; see `tff_pfl.evaluation.summarize`.
-
-    Attributes:
-        round_num: Rounds done, from 1.
-        metrics: By name.
-    """
-
-    round_num: int
-    metrics: Mapping[str, float]
-
-
-class Result(NamedTuple):
-    """What a run leaves.
-
-    Attributes:
-        server_state: The final `ServerState`.
-        final: The last evaluation.
-        best: The evaluation with the highest mean personalized accuracy (or, for a model without
-            accuracy, the lowest loss). It was chosen on the data it reports.
-        seconds: Of training and evaluation, all sessions of the run together.
-    """
-
-    server_state: Any
-    final: Evaluation
-    best: Evaluation
-    seconds: float
 
 
 def train(
@@ -94,7 +64,7 @@ def train(
     """
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
     options = evaluate or evaluation.EvaluationOptions()
-    evaluator = evaluation.Evaluator(process, model, dataset, options)
+    schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     with ClientStateStore(
         lambda client_id: process.initialize_client(np.int32(client_id)),
         process.client_state_type,
@@ -102,75 +72,149 @@ def train(
     ) as store:
         source = CohortDataSource(dataset, store, process.client_type, seed=seed, capacity=capacity)
         checkpoint = Checkpoint(store, process, dataset)
-        state, iterator, progress = checkpoint.load(source)
-        done = iterator.round_num
+        progress = checkpoint.load(source)
+        done = progress.round_num
         if done > rounds:
             raise OutputDirectoryError(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
-        selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
         # A run that was to be longer may have stopped here without an evaluation.
-        evaluated_rounds = [round_num for round_num, _ in progress["evaluations"]]
-        reopen = done == rounds and rounds not in evaluated_rounds
-        log = MetricsLog(directory, done, progress["released"], reopen=reopen)
-        if done == 0:  # else it is there, of the same data
-            dataset.partition.save(directory.file("partition.npz"))
-            log.record("partition.npz")
-            plot_partition(dataset, directory.file("partition.png"))
-
-        def finish_round(round_num, metrics, timings):
-            due = evaluate_every and round_num % evaluate_every == 0
-            if due or round_num == rounds:
-                start = time.perf_counter()
-                columns = evaluator(state, source, is_last=round_num == rounds)
-                columns["was_selected"] = selected.astype(np.int32)
-                log.release_table(f"clients/round_{round_num:06d}.csv", columns)
-                evaluated = evaluation.summarize(columns)
-                evaluated["num_clients_never_selected"] = int(np.sum(~selected))
-                if evaluate_new_clients is not None and round_num == rounds:
-                    columns = evaluate_new_clients(state)
-                    log.release_table("new_clients.csv", columns)
-                    evaluated |= evaluation.summarize(columns)
-                snapshot = evaluation.take_snapshot(
-                    process,
-                    state,
-                    store,
-                    dataset.num_clients,
-                    clients_per_call=options.clients_per_call,
-                )
-                if snapshot:
-                    log.release_snapshot(round_num, snapshot)
-                metrics = metrics | evaluated
-                timings["evaluation_seconds"] = time.perf_counter() - start
-                progress["evaluations"].append([round_num, evaluated])
-                bar.write(f"round {round_num}: {_one_line(evaluated)}")
-            log.release(round_num, metrics, timings)
-            progress["seconds"] += sum(timings.values())
-            if round_num == rounds or round_num % checkpoint_every == 0:
-                progress["released"] = log.released
-                checkpoint.save(state, iterator, progress)
-
+        reopen = done == rounds and rounds not in [e.round_num for e in progress.evaluations]
+        log = _open_log(directory, dataset, progress, reopen=reopen)
+        evaluator = evaluation.Evaluator(process, model, dataset, options)
+        measure = _Measurements(
+            process, evaluator, evaluate_new_clients, source, store, dataset, options, log
+        )
+        selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
         with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
+            loop = _Loop(process, schedule, progress, selected, measure, log, checkpoint, bar)
             if reopen:
-                finish_round(done, progress["metrics"], {})
-            while iterator.round_num < rounds:
-                start = time.perf_counter()
-                output = process.next(state, iterator.select(clients_per_round))
-                state = output.state
-                iterator.update(output.clients)
-                timings = {"round_seconds": time.perf_counter() - start}
-                selected[iterator.cohort] = True
-                metrics = flatten(output.metrics, "/")
-                metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
-                progress["metrics"] = metrics
-                for warning in _warnings(metrics):
-                    bar.write(f"round {iterator.round_num}: {warning}")
-                finish_round(iterator.round_num, metrics, timings)
-                bar.set_postfix(_postfix(metrics, timings))
-                bar.update()
-    evaluations = [Evaluation(*pair) for pair in progress["evaluations"]]
-    return Result(state, evaluations[-1], max(evaluations, key=_quality), progress["seconds"])
+                loop.finish_round({})
+            while progress.round_num < rounds:
+                loop.next_round(clients_per_round)
+    best = max(progress.evaluations, key=lambda evaluated: evaluated.quality)
+    return Result(progress.server_state, progress.evaluations[-1], best, progress.seconds)
+
+
+class _Schedule(NamedTuple):
+    """How many rounds there are, and after which of them something is due; see `train`."""
+
+    rounds: int
+    evaluate_every: int
+    checkpoint_every: int
+
+    def is_last(self, round_num: int) -> bool:
+        return round_num == self.rounds
+
+    def evaluates(self, round_num: int) -> bool:
+        due = self.evaluate_every and round_num % self.evaluate_every == 0
+        return bool(due) or self.is_last(round_num)
+
+    def commits(self, round_num: int) -> bool:
+        return round_num % self.checkpoint_every == 0 or self.is_last(round_num)
+
+
+@dataclasses.dataclass
+class _Loop:
+    """The rounds of a run, from its checkpoint on."""
+
+    process: PersonalizedProcess
+    schedule: _Schedule
+    progress: Progress
+    selected: np.ndarray  # bool [clients]: who was in a cohort
+    measure: "_Measurements"
+    log: MetricsLog
+    checkpoint: Checkpoint
+    bar: tqdm.tqdm
+
+    def next_round(self, clients_per_round: int) -> None:
+        """Trains a cohort and finishes the round."""
+        progress = self.progress
+        start = time.perf_counter()
+        output = self.process.next(
+            progress.server_state, progress.iterator.select(clients_per_round)
+        )
+        progress.server_state = output.state
+        progress.iterator.update(output.clients)
+        timings = {"round_seconds": time.perf_counter() - start}
+        self.selected[progress.iterator.cohort] = True
+        metrics = flatten(output.metrics, "/")
+        progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
+        for warning in _warnings(output.metrics):
+            self.bar.write(f"round {progress.round_num}: {warning}")
+        self.finish_round(timings)
+        self.bar.set_postfix(_postfix(output.metrics, timings))
+        self.bar.update()
+
+    def finish_round(self, timings: dict[str, float]) -> None:
+        """Evaluates, releases and commits what is due after the round that was trained last."""
+        progress, round_num = self.progress, self.progress.round_num
+        metrics = dict(progress.metrics)
+        if self.schedule.evaluates(round_num):
+            start = time.perf_counter()
+            measured = self.measure(
+                progress.server_state,
+                round_num,
+                self.selected,
+                is_last=self.schedule.is_last(round_num),
+            )
+            timings["evaluation_seconds"] = time.perf_counter() - start
+            progress.evaluations.append(Evaluation(round_num, measured))
+            metrics |= evaluation.to_text(measured)
+            self.bar.write(f"round {round_num}: {_one_line(measured)}")
+        self.log.release(round_num, metrics, timings)
+        progress.seconds += sum(timings.values())
+        if self.schedule.commits(round_num):
+            progress.released = self.log.released
+            self.checkpoint.save(progress)
+
+
+@dataclasses.dataclass
+class _Measurements:
+    """All that is measured at an evaluation; its tables and snapshots are written."""
+
+    process: PersonalizedProcess
+    evaluator: evaluation.Evaluator
+    evaluate_new_clients: evaluation.NewClientsEvaluation | None
+    source: CohortDataSource
+    store: ClientStateStore
+    dataset: FederatedDataset
+    options: evaluation.EvaluationOptions
+    log: MetricsLog
+
+    def __call__(
+        self, server_state: Any, round_num: int, selected: np.ndarray, *, is_last: bool
+    ) -> dict[MetricName, float]:
+        clients = self.evaluator(server_state, self.source, is_last=is_last)
+        columns = clients.columns() | {"was_selected": selected.astype(np.int32)}
+        self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
+        metrics = evaluation.summarize(clients)
+        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~selected))
+        if self.evaluate_new_clients is not None and is_last:
+            clients = self.evaluate_new_clients(server_state)
+            self.log.release_table("new_clients.csv", clients.columns())
+            metrics |= evaluation.summarize(clients)
+        snapshot = evaluation.take_snapshot(
+            self.process,
+            server_state,
+            self.store,
+            self.dataset.num_clients,
+            clients_per_call=self.options.clients_per_call,
+        )
+        if snapshot:
+            self.log.release_snapshot(round_num, snapshot)
+        return metrics
+
+
+def _open_log(directory, dataset, progress, *, reopen) -> MetricsLog:
+    """The log of a run; of a new one, with a picture of who has which data."""
+    log = MetricsLog(directory, progress.round_num, progress.released, reopen=reopen)
+    if progress.round_num == 0:  # else it is there, of the same data
+        dataset.partition.save(directory.file("partition.npz"))
+        log.record("partition.npz")
+        plot_partition(dataset, directory.file("partition.png"))
+    return log
 
 
 def _clients_selected(num_clients, cohort_size, seed, rounds) -> np.ndarray:
@@ -181,39 +225,36 @@ def _clients_selected(num_clients, cohort_size, seed, rounds) -> np.ndarray:
     return selected
 
 
-def _warnings(metrics: Mapping[str, float]) -> list[str]:
+def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What was measured in each exchange of a round, by its name."""
+    return {name: value for name, value in metrics.items() if isinstance(value, Mapping)}
+
+
+def _warnings(metrics: Mapping[str, Any]) -> list[str]:
     """What a user should know of a round at once."""
     warnings = []
-    for name, value in metrics.items():
-        exchange, _, quantity = name.rpartition("/")
-        if quantity == "num_nonfinite" and value:
+    for exchange, measured in _exchanges(metrics).items():
+        if number := measured.get("num_nonfinite"):
             warnings.append(
-                f"{exchange}: {value} clients left out, for a result that is not finite, a "
+                f"{exchange}: {int(number)} clients left out, for a result that is not finite, a "
                 "negative weight or a number of examples that their rows cannot hold"
             )
-        if quantity == "server_kept" and value:
+        if measured.get("server_kept"):
             warnings.append(f"{exchange}: the server keeps its state, no sound update came")
     return warnings
 
 
-def _quality(evaluated: Evaluation) -> float:
-    for name, value in evaluated.metrics.items():
-        if name.startswith("personalized/") and name.endswith("/accuracy_mean"):
-            return value
-    return -next(v for name, v in evaluated.metrics.items() if name.startswith("personalized/"))
+def _one_line(metrics: Mapping[MetricName, float]) -> str:
+    means = {name: value for name, value in metrics.items() if name.statistic == "mean"}
+    return ", ".join(f"{name._replace(statistic='')} {value:.4f}" for name, value in means.items())
 
 
-def _one_line(metrics: Mapping[str, float]) -> str:
-    names = [name for name in metrics if name.endswith("_mean")]
-    return ", ".join(f"{name.removesuffix('_mean')} {metrics[name]:.4f}" for name in names)
-
-
-def _postfix(metrics, timings) -> dict[str, str]:
+def _postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
     """The figures that matter, short enough for one line."""
     shown = {"s/round": f"{timings['round_seconds']:.2f}"}
     for quantity in ("loss", "accuracy"):
-        for name, value in metrics.items():
-            if name.endswith(f"/{quantity}"):
-                shown[name] = f"{value:.3f}"
+        for exchange, measured in _exchanges(metrics).items():
+            if quantity in measured:
+                shown[f"{exchange}/{quantity}"] = f"{float(measured[quantity]):.3f}"
                 break
     return shown

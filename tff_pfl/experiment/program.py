@@ -73,8 +73,8 @@ def run_program(
             directory = RunDirectory(
                 output_dir, resolved(config), resume=resume, overwrite=overwrite
             )
-            summary = None if overwrite else read_summary(directory)
-            is_over = summary is not None and summary["final"]["round_num"] == config.rounds
+            summary = None if overwrite else read_summary(directory.path)
+            is_over = summary is not None and summary.final.round_num == config.rounds
             if not is_over:
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])

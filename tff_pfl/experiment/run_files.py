@@ -81,6 +81,14 @@ class RunFiles:
         """
         return Partition.load(str(self.path / "partition.npz"))
 
+    def metrics(self) -> dict[str, np.ndarray]:
+        """float64 `[rounds]` by name, of `metrics.csv`; NaN in rounds that have no such number."""
+        return _read_rounds(self.path / "metrics.csv")
+
+    def timings(self) -> dict[str, np.ndarray]:
+        """Seconds, as `metrics`, of `timings.csv`."""
+        return _read_rounds(self.path / "timings.csv")
+
     def evaluated_rounds(self) -> list[int]:
         """The rounds with a table of clients, in ascending order; one at least."""
         return list(self._tables())
@@ -148,10 +156,23 @@ class RunFiles:
 
 
 def _read_clients(path: pathlib.Path) -> ClientTable:
+    return ClientTable(path, _read_table(path, ("client_id", "num_examples")))
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+    try:
+        return _read_table(path, ("round",), empty="nan")
+    except FileNotFoundError as error:
+        raise OutputDirectoryError(f"There is no {path}: no round was done.") from error
+
+
+def _read_table(path, needed, empty="") -> dict[str, np.ndarray]:
+    """float64 columns by name; what is read of empty cells is `empty`."""
     with reading(path), open(path, newline="") as file:
         names, *rows = list(csv.reader(file)) or [[]]
-        missing = [name for name in ("client_id", "num_examples") if name not in names]
+        missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")
+        rows = [[cell or empty for cell in row] for row in rows]
         columns = np.array(rows, np.float64).reshape(-1, len(names)).T
-    return ClientTable(path, dict(zip(names, columns, strict=True)))
+    return dict(zip(names, columns, strict=True))

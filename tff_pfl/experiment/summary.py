@@ -1,46 +1,67 @@
 """The result of a run as JSON for programs and as a table for people."""
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from tff_pfl.experiment.loop import Result
+from tff_pfl.evaluation import STATISTICS, MetricName, from_text, to_text
+from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.tables import aligned, decimal
 
-_COLUMNS = ("mean", "std", "worst_5_percent", "best_5_percent")
+_SELECTED_ON = "the data that it reports"
 
 
-def write_summary(directory: RunDirectory, result: Result, title: str) -> dict[str, Any]:
+class Summary(NamedTuple):
+    """What `summary.json` says.
+
+    Attributes:
+        title: The algorithm and the data set.
+        final: The last evaluation.
+        best: See `Result`.
+        seconds: See `Result`.
+    """
+
+    title: str
+    final: Evaluation
+    best: Evaluation
+    seconds: float
+
+
+def write_summary(directory: RunDirectory, result: Result, title: str) -> Summary:
     """Writes and returns `summary.json`: the final and the best evaluation of a run."""
-    summary = {
+    summary = Summary(title, result.final, result.best, round(result.seconds, 3))
+    content = {
         "title": title,
-        "final": result.final._asdict(),
-        "best": result.best._asdict(),
-        "best_was_selected_on": "the data that it reports",
-        "seconds": round(result.seconds, 3),
+        "final": _to_json(summary.final),
+        "best": _to_json(summary.best),
+        "best_was_selected_on": _SELECTED_ON,
+        "seconds": summary.seconds,
     }
-    summary["checksum"] = _checksum(summary)
-    directory.write_json("summary.json", summary)
+    content["checksum"] = _checksum(content)
+    directory.write_json("summary.json", content)
     return summary
 
 
-def read_summary(directory: RunDirectory) -> dict[str, Any] | None:
+def read_summary(run_dir: str | os.PathLike) -> Summary | None:
     """The summary of a finished run, or `None`.
 
     Raises:
         OutputDirectoryError: If it is damaged.
     """
-    if not directory.has("summary.json"):
+    path = os.path.join(run_dir, "summary.json")
+    if not os.path.exists(path):
         return None
-    path = directory.file("summary.json")
     try:
-        summary = read_json(path)
+        content = read_json(path)
         with reading(path):
             # Those of older versions have none.
-            if summary.get("checksum", _checksum(summary)) != _checksum(summary):
+            if content.get("checksum", _checksum(content)) != _checksum(content):
                 raise ValueError("wrong checksum")
+            evaluations = [_from_json(content[what]) for what in ("final", "best")]
+            summary = Summary(content["title"], *evaluations, content["seconds"])
             table(summary)
     except OutputDirectoryError as error:
         raise OutputDirectoryError(
@@ -49,36 +70,45 @@ def read_summary(directory: RunDirectory) -> dict[str, Any] | None:
     return summary
 
 
-def _checksum(summary: Mapping[str, Any]) -> str:
+def _to_json(evaluated: Evaluation) -> dict[str, Any]:
+    return {"round_num": evaluated.round_num, "metrics": to_text(evaluated.metrics)}
+
+
+def _from_json(value: Mapping[str, Any]) -> Evaluation:
+    return Evaluation(value["round_num"], from_text(value["metrics"]))
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
     """Of all but the checksum."""
-    content = {key: value for key, value in summary.items() if key != "checksum"}
+    content = {key: value for key, value in content.items() if key != "checksum"}
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def table(summary: Summary) -> str:
     """The accuracies of the final and the best round, models in rows, statistics in columns."""
-    lines = [f"{summary['title']}, {summary['seconds']:.1f} s of training and evaluation"]
-    for what in ("final", "best"):
-        evaluated = summary[what]
-        note = f", selected on {summary['best_was_selected_on']}" if what == "best" else ""
-        lines += ["", f"{what}: round {evaluated['round_num']}{note}", *rows(evaluated["metrics"])]
-    absent = summary["final"]["metrics"].get("num_clients_never_selected")
+    lines = [f"{summary.title}, {summary.seconds:.1f} s of training and evaluation"]
+    for what, evaluated in (("final", summary.final), ("best", summary.best)):
+        note = f", selected on {_SELECTED_ON}" if what == "best" else ""
+        lines += ["", f"{what}: round {evaluated.round_num}{note}", *rows(evaluated.metrics)]
+    absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
         lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]
     return "\n".join(lines)
 
 
-def rows(metrics: Mapping[str, float]) -> list[str]:
+def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     """Lines of a table of accuracies and other means, and of models that have diverged."""
-    names = [name.removesuffix("_std") for name in metrics if name.endswith("_std")]
-    cells = [["", *(column.replace("_5_percent", " 5 %") for column in _COLUMNS), "loss"]]
-    for name in names:
-        values = [metrics[f"{name}_{column}"] for column in _COLUMNS]
-        loss = metrics[f"{name.rpartition('/')[0]}/loss_mean"]
-        cells.append([name, *map(decimal, [*values, loss])])
+    cells = [["", *(statistic.replace("_5_percent", " 5 %") for statistic in STATISTICS), "loss"]]
+    for name in metrics:
+        if name.statistic == "std":  # of what has all statistics, one
+            values = [metrics[name._replace(statistic=statistic)] for statistic in STATISTICS]
+            loss = metrics[name._replace(quantity="loss", statistic="mean")]
+            cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])
     lines = aligned(cells)
     for name, value in metrics.items():
-        if name.endswith("/num_nonfinite") and value:
-            pool = name.removesuffix("/num_nonfinite")
-            lines.append(f"  {pool}: models that have diverged, of a loss not finite: {value}")
+        if name.quantity == "num_nonfinite" and value:
+            lines.append(
+                f"  {name.model}/{name.pool}: models that have diverged, of a loss not finite: "
+                f"{value}"
+            )
     return lines

@@ -50,8 +50,10 @@ def results():
                 state = output.state
                 iterator.update(output.clients)
             evaluation = build_evaluation(process, model)
-            columns = evaluate_federation(evaluation, state, source, dataset, split="train")
-            columns |= evaluate_federation(evaluation, state, source, dataset)
+            columns = evaluate_federation(
+                evaluation, state, source, dataset, split="train"
+            ).columns()
+            columns |= evaluate_federation(evaluation, state, source, dataset).columns()
             results[name].append(columns)
     return results
 

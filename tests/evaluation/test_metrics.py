@@ -1,0 +1,53 @@
+"""Names of metrics, as values and as text."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tff_pfl.evaluation import STATISTICS, ClientMetrics, MetricName, from_text, to_text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (MetricName("global", "local_test", "loss"), "global/local_test/loss"),
+        (
+            MetricName("fine_tuned", "new_clients_test", "accuracy", "worst_5_percent"),
+            "fine_tuned/new_clients_test/accuracy_worst_5_percent",
+        ),
+        (
+            MetricName("personalized", "local_test", "num_nonfinite"),
+            "personalized/local_test/num_nonfinite",
+        ),
+        (MetricName("", "", "num_clients_never_selected"), "num_clients_never_selected"),
+    ],
+)
+def test_text(name, text):
+    assert str(name) == f"{name}" == text
+    assert MetricName.parse(text) == name
+
+
+def test_all_names_come_back_from_text():
+    models = ("personalized", "global")
+    pools = ("local_test", "synthetic12.5_validation")
+    quantities = ("accuracy", "top_5_accuracy", "a_mean", "std", "per/class", "mean_5_percent")
+    names = [MetricName(*parts) for parts in itertools.product(models, pools, quantities)]
+    names = [name._replace(statistic=statistic) for name in names for statistic in STATISTICS]
+    metrics = {name: float(number) for number, name in enumerate(names)}
+    text = to_text(metrics)
+    assert len(set(text)) == len(names)
+    assert from_text(text) == metrics
+
+
+def test_text_that_is_no_name():
+    with pytest.raises(ValueError, match="'global/loss' is no name of a metric"):
+        MetricName.parse("global/loss")
+
+
+def test_the_table_that_is_written():
+    values = {MetricName("global", "local_test", "loss"): np.array([0.5, np.nan])}
+    clients = ClientMetrics(np.array([3, 4]), np.array([7, 0]), values)
+    columns = clients.columns()
+    assert list(columns) == ["client_id", "num_examples", "global/local_test/loss"]
+    assert columns["client_id"].tolist() == [3, 4]

@@ -1,0 +1,87 @@
+"""What an evaluation measures, by names that say which model, on which examples, and what of it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+# Of a quantity over clients; see `over_clients`.
+STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
+
+
+class MetricName(NamedTuple):
+    """The name of a number of an evaluation, as `str` writes it: `MODEL/POOL/QUANTITY_STATISTIC`.
+
+        str(MetricName("personalized", "local_test", "accuracy", "mean"))
+
+    is `personalized/local_test/accuracy_mean`.
+
+    Attributes:
+        model: "personalized", "global" or "fine_tuned"; empty for what is of no model.
+        pool: Whose examples of which split, as "local_test", "generalization_test" or
+            "new_clients_test"; empty for what is of no model.
+        quantity: What is measured, as "accuracy".
+        statistic: One of `STATISTICS`; empty for a client's own number, and for counts.
+    """
+
+    model: str
+    pool: str
+    quantity: str
+    statistic: str = ""
+
+    def __str__(self) -> str:
+        path = "/".join(filter(None, [self.model, self.pool, self.quantity]))
+        return f"{path}_{self.statistic}" if self.statistic else path
+
+    @classmethod
+    def parse(cls, text: str) -> "MetricName":
+        """The name that `str` wrote, of a number of all clients.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        of_no_model = "/" not in text
+        try:
+            model, pool, rest = ("", "", text) if of_no_model else text.split("/", 2)
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no name of a metric") from error
+        for statistic in STATISTICS:
+            if rest.endswith(f"_{statistic}"):
+                return cls(model, pool, rest.removesuffix(f"_{statistic}"), statistic)
+        return cls(model, pool, rest)
+
+
+class ClientMetrics(NamedTuple):
+    """What is measured of each client, a row for each.
+
+    Attributes:
+        client_ids: int `[clients]`.
+        num_examples: int `[clients]`, the client's own examples of the split.
+        values: float64 `[clients]` by names without a statistic; NaN where there is no example.
+    """
+
+    client_ids: np.ndarray
+    num_examples: np.ndarray
+    values: Mapping[MetricName, np.ndarray]
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The table as it is written: `client_id`, `num_examples`, then each of the values."""
+        return {
+            "client_id": self.client_ids,
+            "num_examples": self.num_examples,
+            **{str(name): values for name, values in self.values.items()},
+        }
+
+
+def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:
+    """The metrics by their names as text, for a file."""
+    return {str(name): value for name, value in metrics.items()}
+
+
+def from_text(metrics: Mapping[str, float]) -> dict[MetricName, float]:
+    """The metrics that `to_text` made a file's.
+
+    Raises:
+        ValueError: If a name is none of a metric.
+    """
+    return {MetricName.parse(name): value for name, value in metrics.items()}

@@ -1,0 +1,51 @@
+"""What a run leaves in the hands of its caller."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tff_pfl.evaluation import MetricName
+
+# Clients that were in no cohort up to an evaluation; they are evaluated all the same.
+NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
+
+
+class Evaluation(NamedTuple):
+    """The metrics of one evaluation; see `tff_pfl.evaluation.summarize`.
+
+    Attributes:
+        round_num: Rounds done, from 1.
+        metrics: By name.
+    """
+
+    round_num: int
+    metrics: Mapping[MetricName, float]
+
+    def mean(self, quantity: str, model: str = "personalized") -> float | None:
+        """The mean over clients of a quantity of a model, in the first pool that has it."""
+        for name, value in self.metrics.items():
+            if (name.model, name.quantity, name.statistic) == (model, quantity, "mean"):
+                return value
+        return None
+
+    @property
+    def quality(self) -> float:
+        """The higher, the better: the accuracy of personalized models, or minus their loss."""
+        accuracy = self.mean("accuracy")
+        return -self.mean("loss") if accuracy is None else accuracy
+
+
+class Result(NamedTuple):
+    """What a run leaves.
+
+    Attributes:
+        server_state: The final `ServerState`.
+        final: The last evaluation.
+        best: The evaluation with the highest mean personalized accuracy (or, for a model without
+            accuracy, the lowest loss). It was chosen on the data it reports.
+        seconds: Of training and evaluation, all sessions of the run together.
+    """
+
+    server_state: Any
+    final: Evaluation
+    best: Evaluation
+    seconds: float
