@@ -1,3 +1,80 @@
-"""Personalized federated learning on TensorFlow Federated."""
+"""Personalized federated learning on TensorFlow Federated.
+
+What most programs need is found here; the rooms behind it (`tff_pfl.templates`, `tff_pfl.local`,
+`tff_pfl.models`, ...) have the rest:
+
+    import tff_pfl
+
+    model = tff_pfl.from_keras(network, input_shape=(28, 28, 1))
+    local = tff_pfl.LocalSGD(tff.learning.optimizers.build_sgdm(0.1), epochs=5)
+    algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
+    process = tff_pfl.compose(algorithm, examples_type)
+
+Nothing is imported before it is asked for, so that `prepare_process` can come before TensorFlow.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+
+_ROOMS = {
+    "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
+    "attacks": ("ATTACKS", "scaled_uploads"),
+    "clients": ("ClientStateStore", "CohortDataSource"),
+    "data": (
+        "DATASETS",
+        "FederatedDataset",
+        "LabelledImages",
+        "PARTITIONERS",
+        "Partition",
+        "federate",
+        "load",
+    ),
+    "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned"),
+    "experiment": ("RunDirectory", "default_config", "run_program", "train"),
+    "local": (
+        "Batch",
+        "ClientContext",
+        "Examples",
+        "LocalSGD",
+        "OPTIMIZERS",
+        "examples_type",
+        "scan_batches",
+        "trees",
+    ),
+    "models": ("MODELS", "Mean", "Model", "Weights", "from_keras", "partition"),
+    "ranges": ("takes",),
+    "runtime": ("set_cpp_context", "set_graph_context"),
+    "runtime.startup": ("prepare_process",),
+    "templates": (
+        "AGGREGATORS",
+        "Algorithm",
+        "Client",
+        "ClientOutput",
+        "Exchange",
+        "Message",
+        "Personalization",
+        "PersonalizedProcess",
+        "aggregation_weight",
+        "averaging",
+        "compose",
+        "compose_with_sequence_data",
+        "extends",
+        "last_own_model",
+        "with_aggregator",
+    ),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+__all__ = sorted(_ROOM_OF)
+
+
+def __getattr__(name: str):
+    if name in _ROOM_OF:
+        return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    if name in (*_ROOMS, "ranges", "registry", "reports", "testing"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,6 @@ from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.experiment.summary import read_summary, table, write_summary
-from tff_pfl.names import unknown_name
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
