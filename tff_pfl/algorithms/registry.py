@@ -5,6 +5,7 @@ keyword arguments, with their defaults, are the hyper-parameters that a config m
 without a default, such as `num_clients`, are what it needs to know of the federation.
 """
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -58,7 +59,7 @@ def make(
     needed = inspect.signature(ALGORITHMS[name]).parameters
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
-    return ALGORITHMS[name](model, local, **known, **options)
+    return dataclasses.replace(ALGORITHMS[name](model, local, **known, **options), name=name)
 
 
 def build(
