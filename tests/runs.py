@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 
-from tff_pfl.experiment import default_config
+from absl import flags
+from ml_collections import config_flags
+
+from tff_pfl.experiment import check_config, default_config, parse_flags
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -40,3 +43,13 @@ def tiny_config(algorithm="ditto", **changes):
     config.model.options.hidden = (4,)
     config.update(changes)
     return config
+
+
+def config_of_flags(monkeypatch, *arguments):
+    """The config of a command line, as programs parse and check it."""
+    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
+    argv = ["program", *arguments]
+    config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+    parse_flags(argv)
+    check_config(flags.FLAGS.config)
+    return flags.FLAGS.config

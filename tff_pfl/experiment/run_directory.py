@@ -20,6 +20,7 @@ RESUMABLE = (
     "evaluation.generalization",
     "evaluation.subsample",
     "evaluation.synthetic",
+    "import_path",
     "new_clients.fine_tune_epochs",
     "paper",
 )

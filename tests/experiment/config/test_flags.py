@@ -1,22 +1,22 @@
 """Flags of programs, of a config and of its keys."""
 
-import sys
-
 import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from tests.runs import ROOT
+from tests.own_modules import own_modules
+from tests.runs import ROOT, config_of_flags
 from tff_pfl.algorithms import hyperparameters
-from tff_pfl.experiment import check_config, parse_flags
+from tff_pfl.experiment import parse_flags
 from tff_pfl.experiment.config.options import value_of
 from tff_pfl.local import OPTIMIZERS
 from tff_pfl.models import MODELS
 
 
 @pytest.fixture(autouse=True)
-def keep_the_path_of_the_tests(monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def forget_the_folders_of_configs(tmp_path):
+    with own_modules(tmp_path):
+        yield
 
 
 def test_flags_that_do_not_parse(capsys):
@@ -53,16 +53,6 @@ def get_config():
     return config_of
 
 
-def load(monkeypatch, *argv):
-    """The config of flags, as a program parses them."""
-    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
-    argv = ["program", *argv]
-    config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
-    parse_flags(argv)
-    check_config(flags.FLAGS.config)
-    return flags.FLAGS.config
-
-
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
 
 
@@ -92,7 +82,7 @@ DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
     ids=str,
 )
 def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, name, options):
-    config = load(monkeypatch, DIGITS, *arguments)
+    config = config_of_flags(monkeypatch, DIGITS, *arguments)
     assert config.model.to_dict() == {"name": name, "options": options}
     assert config.is_locked
 
@@ -130,7 +120,7 @@ def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, 
     ids=str,
 )
 def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, value):
-    found = value_of(load(monkeypatch, DIGITS, *arguments), key)
+    found = value_of(config_of_flags(monkeypatch, DIGITS, *arguments), key)
     assert getattr(found, "to_dict", lambda: found)() == value
 
 
@@ -153,7 +143,7 @@ def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, va
 )
 def test_options_of_another_model_are_not_dropped(monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit):
-        load(monkeypatch, DIGITS, *arguments)
+        config_of_flags(monkeypatch, DIGITS, *arguments)
     printed = capsys.readouterr().err
     assert message in printed
     assert "Traceback" not in printed
@@ -161,7 +151,7 @@ def test_options_of_another_model_are_not_dropped(monkeypatch, capsys, arguments
 
 def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        load(monkeypatch, f"--config={ROOT / 'configs' / 'pgfed.py'}")
+        config_of_flags(monkeypatch, f"--config={ROOT / 'configs' / 'pgfed.py'}")
     assert capsys.readouterr().err.startswith(
         f"error: flag --config={ROOT / 'configs' / 'pgfed.py'}: After the colon comes "
         "DATASET,CLIENTS,METHOD, found ''.\n  DATASET: cifar10, cifar100\n  CLIENTS: 25, 50, 100\n"
@@ -187,3 +177,53 @@ def test_a_flag_that_is_neither_a_number_nor_none(parse, capsys):
     with pytest.raises(SystemExit):
         parse("--config.steps=no")
     assert "flag --config.steps=no: invalid literal for int()" in capsys.readouterr().err
+
+
+MODULE = """
+from tff_pfl.algorithms import ALGORITHMS, fedavg
+from tff_pfl.templates import extends
+
+@ALGORITHMS.register("fedavg_of_a_user")
+@extends(fedavg)
+def method(model, local, *, share=0.5, **options):
+    return fedavg(model, local, **options)
+"""
+
+
+def test_modules_that_flags_name_are_there_before_the_config(monkeypatch, tmp_path):
+    (tmp_path / "method_of_a_user.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    config = config_of_flags(
+        monkeypatch,
+        f"{DIGITS}:fedavg_of_a_user",
+        "--config.imports=method_of_a_user",
+        "--config.algorithm.share=0.7",
+    )
+    assert config.algorithm.to_dict() == {
+        "name": "fedavg_of_a_user",
+        "share": 0.7,
+        "personalized": "global",
+        "weighting": "num_examples",
+    }
+    assert config.imports == ("method_of_a_user",)
+    assert config.import_path == (str(ROOT / "configs"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nobody", "No module named 'nobody'"),
+        (
+            "from tff_pfl.experiment import default_config\n"
+            "def get_config(): return default_config(imports=['nobody'])",
+            "config.imports: there is no module 'nobody' in {folder}, ",
+        ),
+    ],
+)
+def test_modules_that_are_not_there(monkeypatch, tmp_path, capsys, text, message):
+    (tmp_path / "config_of_a_user.py").write_text(text)
+    with pytest.raises(SystemExit):
+        config_of_flags(monkeypatch, f"--config={tmp_path / 'config_of_a_user.py'}")
+    printed = capsys.readouterr().err
+    assert message.format(folder=tmp_path) in printed
+    assert "Traceback" not in printed

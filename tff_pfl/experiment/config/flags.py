@@ -41,9 +41,10 @@ class ConfigFileParser(flags.ArgumentParser):
             ValueError: What the file itself raises for a wrong choice; for an unknown name, an
                 option of another type, or a module that cannot be imported.
         """
-        folders = look_in([os.path.dirname(os.path.abspath(path.partition(":")[0]))])
+        folder = os.path.dirname(os.path.abspath(path.partition(":")[0]))
+        look_in([folder])
         imports = tuple_parser.TupleParser().parse(self._overrides.get("imports", ()))
-        import_modules(imports, folders)
+        import_modules(imports)
         try:
             config = self._parser.parse(path)
         except (TypeError, ValueError) as error:
@@ -51,7 +52,7 @@ class ConfigFileParser(flags.ArgumentParser):
         if isinstance(config, ml_collections.ConfigDict):
             if imports or config.get("imports"):
                 with config.unlocked():
-                    config.import_path = tuple(folders)
+                    config.import_path = tuple(dict.fromkeys((folder, os.getcwd())))
             complete(config, self._overrides)
         return config
 

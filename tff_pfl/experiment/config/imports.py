@@ -9,18 +9,16 @@ from collections.abc import Iterable, Sequence
 from tff_pfl.experiment.config.errors import ImportsError
 
 
-def look_in(folders: Iterable[str]) -> list[str]:
-    """Has modules be looked for in folders, then in the working directory, before all else.
+def look_in(folders: Iterable[str]) -> None:
+    """Has modules be looked for in folders first, and in the working directory, too.
 
-    As for a program of Python's, whose own folder comes first.
-
-    Returns:
-        These folders.
+    It is as for a program of Python's, whose own folder comes first.
     """
-    folders = list(dict.fromkeys([*folders, os.getcwd()]))
-    sys.path[:] = folders + [folder for folder in sys.path if folder not in folders]
+    first = list(dict.fromkeys(folders))
+    if os.getcwd() not in [*first, *sys.path]:
+        first.append(os.getcwd())
+    sys.path[:] = first + [folder for folder in sys.path if folder not in first]
     importlib.invalidate_caches()
-    return folders
 
 
 def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
@@ -36,7 +34,7 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
     """
     if not names:
         return
-    folders = look_in(folders)
+    look_in(folders)
     for name in names:
         try:
             importlib.import_module(name)
@@ -44,11 +42,17 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
             if not f"{name}.".startswith(f"{error.name}."):  # it is one that the module imports
                 raise ImportsError(_failure(name, error)) from error
             raise ImportsError(
-                f"config.imports: there is no module {name!r} in {', '.join(folders)}, nor among "
-                "the installed packages."
+                f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
+                "among the installed packages."
             ) from error
         except Exception as error:  # whatever a user's code raises
             raise ImportsError(_failure(name, error)) from error
+
+
+def _folders():
+    """Where modules are looked for that are not installed."""
+    installed = tuple({sys.prefix, sys.base_prefix})
+    return [os.path.abspath(folder) for folder in sys.path if not folder.startswith(installed)]
 
 
 def _failure(name, error):

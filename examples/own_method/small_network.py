@@ -1,0 +1,19 @@
+"""A model: any Keras model that returns logits and has no batch normalisation."""
+
+import tensorflow as tf
+
+from tff_pfl.models import MODELS
+from tff_pfl.ranges import takes, whole
+
+
+@MODELS.register("small_network")
+@takes(width=whole(1))
+def small_network(image_shape, num_classes, *, width: int = 16):
+    """What `config.model.name` names; `config.model.options.width` comes from here."""
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(input_shape=image_shape),
+            tf.keras.layers.Dense(width, "relu", name="hidden"),
+            tf.keras.layers.Dense(num_classes, name="head"),
+        ]
+    )

@@ -1,0 +1,18 @@
+"""A data set: noisy images of 6x6 pixels with a bright stripe, labelled by where it lies."""
+
+import numpy as np
+
+from tff_pfl.data import DATASETS, LabelledImages
+
+NUM_TRAIN, NUM_TEST, SIDE = 480, 120, 6
+
+
+@DATASETS.register("stripes")
+def stripes(data_dir):
+    """What `config.data.name` names; a set that is on a disk would be read from `data_dir`."""
+    del data_dir
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, SIDE, NUM_TRAIN + NUM_TEST)
+    x = rng.integers(0, 160, [len(y), SIDE, SIDE, 1])
+    x[np.arange(len(y)), y] += 80
+    return LabelledImages("stripes", x.astype(np.uint8), y.astype(np.int32), SIDE, NUM_TRAIN)
