@@ -1,5 +1,6 @@
 """Files of a run that are damaged: one message that names the file, and nothing is changed."""
 
+import asyncio
 import csv
 import json
 import resource
@@ -109,13 +110,17 @@ def test_what_the_checkpoint_knows_is_not_gone_on_with(finished, tmp_path, capsy
     assert left is None or (path / name).read_bytes() == left
 
 
+def release(log, round_num, metrics):
+    asyncio.run(log.release(metrics | {"round_seconds": 0.1}, round_num))
+
+
 def start_log(path, *columns_of_rounds):
     """A log of rounds with these columns, `(log, its directory)`."""
     directory = RunDirectory(path, {})
     directory.create()
     log = MetricsLog(directory, 0, {})
     for round_num, columns in enumerate(columns_of_rounds, 1):
-        log.release(round_num, {name: round_num / 7 for name in columns}, {"seconds": 0.1})
+        release(log, round_num, {name: round_num / 7 for name in columns})
     return log, directory
 
 
@@ -123,7 +128,7 @@ def test_columns_that_came_after_the_checkpoint_go_with_their_rows(tmp_path):
     log, directory = start_log(tmp_path, "a", "a")
     released = json.loads(json.dumps(log.released))
     before = (tmp_path / "metrics.csv").read_bytes()
-    log.release(3, {"a": 1.0, "b": 2.0}, {"seconds": 0.1})
+    release(log, 3, {"a": 1.0, "b": 2.0})
     assert (tmp_path / "metrics.csv").read_text().startswith("round,a,b")
     (tmp_path / "metrics.csv").write_bytes((tmp_path / "metrics.csv").read_bytes() + b"4,1.")
     MetricsLog(directory, 2, released)
@@ -138,7 +143,7 @@ def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
         log = MetricsLog(directory, 2, released, reopen=True)
         assert (tmp_path / "metrics.csv").read_text().count("\n") == 2
         log = MetricsLog(directory, 2, released, reopen=True)
-        log.release(2, {"a": 2 / 7, "b": 1.0}, {"seconds": 0.1})
+        release(log, 2, {"a": 2 / 7, "b": 1.0})
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 3
 
 
@@ -148,7 +153,7 @@ def test_a_disk_that_is_full_for_tensorboard(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
     try:
         with pytest.raises(OSError, match=f"^{tmp_path / 'tensorboard'}.*File too large$"):
-            log.release(1, {"a": 1.0}, {"seconds": 0.1})
+            release(log, 1, {"a": 1.0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

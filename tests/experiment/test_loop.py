@@ -140,10 +140,10 @@ def test_a_run_stopped_between_evaluations_can_be_ended_there(dataset, tmp_path,
 
     release = loop.MetricsLog.release
 
-    def killed_after_three(self, round_num, *args):
-        if round_num == 4:
+    async def killed_after_three(self, value, key):
+        if key == 4:
             raise Killed
-        release(self, round_num, *args)
+        await release(self, value, key)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.MetricsLog, "release", killed_after_three)
@@ -234,3 +234,46 @@ def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
     process = build_local(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
     with pytest.raises(ForeignStateError):
         run(tmp_path, dataset, process, rounds=2)
+
+
+class Recording(tff.program.ReleaseManager):
+    """Keeps what it gets; fails in some rounds."""
+
+    def __init__(self, failing=()):
+        self.released = []
+        self._failing = failing
+
+    async def release(self, value, key):
+        if key in self._failing:
+            value.clear()
+            raise ConnectionError("the service is away")
+        await asyncio.sleep(0)  # needs an event loop, and always the same one
+        self.released.append((key, len(value), asyncio.get_running_loop()))
+
+
+def test_a_release_manager_that_fails_stops_nothing(uninterrupted, dataset, tmp_path, capsys):
+    path, expected = uninterrupted
+    managers = [Recording(failing=(2, 5)), Recording()]
+    result = run(tmp_path, dataset, release_managers=managers)
+    assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
+    assert result.best == expected.best
+    failing, sound = ([round_num for round_num, *_ in manager.released] for manager in managers)
+    assert (failing, sound) == ([1, 3, 4, 6], [1, 2, 3, 4, 5, 6])
+    assert len({loop for manager in managers for *_, loop in manager.released}) == 1
+    sizes = [size for _, size, _ in managers[1].released]
+    assert sizes[1] == sizes[5] > sizes[0] == sizes[4]  # those of evaluations are larger
+    printed = capsys.readouterr().out
+    message = "Recording has not released its metrics: ConnectionError: the service is away"
+    assert [f"round {number}: {message}" in printed for number in range(1, 7)] == [
+        number in (2, 5) for number in range(1, 7)
+    ]
+
+
+def test_rounds_after_the_checkpoint_are_released_again(dataset, tmp_path, monkeypatch):
+    manager = Recording()
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientStateStore, "commit", lambda *args: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            run(tmp_path, dataset, rounds=4, checkpoint_every=2, release_managers=[manager])
+    run(tmp_path, dataset, rounds=4, checkpoint_every=2, release_managers=[manager])
+    assert [round_num for round_num, *_ in manager.released] == [1, 2, 1, 2, 3, 4]

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tff_pfl.clients import (
     ClientStateStore,
     CohortDataSource,
@@ -45,6 +47,18 @@ class Progress:
     def round_num(self) -> int:
         """Rounds done."""
         return self.iterator.round_num
+
+
+def client_states(
+    process: PersonalizedProcess, path: str, *, read_only: bool = False
+) -> ClientStateStore:
+    """The states of a process's clients, with the checkpoint that is committed beside them."""
+    return ClientStateStore(
+        lambda client_id: process.initialize_client(np.int32(client_id)),
+        process.client_state_type,
+        path,
+        read_only=read_only,
+    )
 
 
 class Checkpoint:

@@ -7,15 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import config_dict
 
 from tff_pfl import runtime
-from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import ClientMetrics, Evaluator, summarize, to_text
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.checkpoint import Checkpoint
+from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
@@ -176,12 +175,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     dataset, _ = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
-    with ClientStateStore(
-        lambda client_id: process.initialize_client(np.int32(client_id)),
-        process.client_state_type,
-        store_path,
-        read_only=True,
-    ) as store:
+    with client_states(process, store_path, read_only=True) as store:
         source = CohortDataSource(
             dataset,
             store,

@@ -2,18 +2,20 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation
 from tff_pfl.clients import ClientStateStore, CohortDataSource, sample_cohort
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.checkpoint import Checkpoint, Progress
+from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.models import Model
@@ -34,6 +36,7 @@ def train(
     evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
     capacity: int | Literal["cohort"] | None = None,
+    release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "",
 ) -> Result:
     """Runs a process and evaluates it; goes on from the checkpoint in `directory`, if there is one.
@@ -55,6 +58,10 @@ def train(
         evaluate_new_clients: What is evaluated after the last round besides.
         checkpoint_every: Rounds between commits.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
+        release_managers: Receive the numbers of each round besides, as `{name: number}` under the
+            number of the round, metrics and seconds, after they were written to `directory`. One
+            that fails is told of, and stops neither the run nor the others. A run that is resumed
+            releases rounds after its checkpoint again.
         title: Shown beside the progress bar.
 
     Raises:
@@ -65,11 +72,7 @@ def train(
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
-    with ClientStateStore(
-        lambda client_id: process.initialize_client(np.int32(client_id)),
-        process.client_state_type,
-        directory.file("checkpoint"),
-    ) as store:
+    with client_states(process, directory.file("checkpoint")) as store:
         source = CohortDataSource(dataset, store, process.client_type, seed=seed, capacity=capacity)
         checkpoint = Checkpoint(store, process, dataset)
         progress = checkpoint.load(source)
@@ -87,8 +90,11 @@ def train(
             process, evaluator, evaluate_new_clients, source, store, dataset, options, log
         )
         selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
-        with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
-            loop = _Loop(process, schedule, progress, selected, measure, log, checkpoint, bar)
+        with (
+            tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
+            Releases(log, release_managers, bar.write) as releases,
+        ):
+            loop = _Loop(process, schedule, progress, selected, measure, releases, checkpoint, bar)
             if reopen:
                 loop.finish_round({})
             while progress.round_num < rounds:
@@ -124,7 +130,7 @@ class _Loop:
     progress: Progress
     selected: np.ndarray  # bool [clients]: who was in a cohort
     measure: "_Measurements"
-    log: MetricsLog
+    releases: Releases
     checkpoint: Checkpoint
     bar: tqdm.tqdm
 
@@ -163,10 +169,10 @@ class _Loop:
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {_one_line(measured)}")
-        self.log.release(round_num, metrics, timings)
+        self.releases.release({**metrics, **timings}, round_num)
         progress.seconds += sum(timings.values())
         if self.schedule.commits(round_num):
-            progress.released = self.log.released
+            progress.released = self.measure.log.released
             self.checkpoint.save(progress)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
@@ -18,13 +19,17 @@ from tff_pfl.experiment.run_directory import (
     writing,
 )
 
+# What differs between two runs of the same config on the same machine.
+TIMINGS = ("round_seconds", "evaluation_seconds")
 
-class MetricsLog:
-    """Releases the metrics of a run, round after round.
 
-    `metrics.csv` holds nothing that differs between two runs of the same config on the same
-    machine; seconds go to `timings.csv`. What was released after the last checkpoint of a run that
-    is resumed is dropped from both; TensorBoard shows the steps that are released again twice.
+class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
+    """Releases the metrics of a run to its own directory, round after round.
+
+    `metrics.csv` holds nothing of `TIMINGS`, which go to `timings.csv`. What was released after the
+    last checkpoint of a run that is resumed is dropped from both; TensorBoard shows the steps that
+    are released again twice. `tff.program.CSVFileReleaseManager` would take neither a row that is
+    cut off, nor care whether the file is the one that it has written, and on the disk.
 
     A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
     goes on with the files that it left, or with none.
@@ -60,7 +65,7 @@ class MetricsLog:
         for name, checksum in self._files.items():
             if not directory.has(name) or _checksum(directory.file(name)) != checksum:
                 raise _not_as_written(directory.file(name))
-        self._tensorboard = tf.summary.create_file_writer(directory.file("tensorboard"))
+        self._tensorboard = tff.program.TensorBoardReleaseManager(directory.file("tensorboard"))
 
     @property
     def released(self) -> dict[str, Any]:
@@ -71,23 +76,19 @@ class MetricsLog:
         """Counts a file that somebody else has written among those released."""
         self._files[name] = _checksum(self._directory.file(name))
 
-    def release(
-        self, round_num: int, metrics: Mapping[str, float], timings: Mapping[str, float]
-    ) -> None:
-        """Writes the metrics of a round, in all places.
+    async def release(self, value: Mapping[str, float], key: int) -> None:
+        """Writes the numbers of a round, in all places.
 
         Args:
-            round_num: Rounds done, from 1.
-            metrics: Numbers by name.
-            timings: Seconds.
+            value: Numbers by name.
+            key: Rounds done, from 1.
         """
-        self._tables["metrics.csv"].append({"round": round_num, **metrics})
-        self._tables["timings.csv"].append({"round": round_num, **timings})
+        metrics = {name: number for name, number in value.items() if name not in TIMINGS}
+        timings = {name: number for name, number in value.items() if name in TIMINGS}
+        self._tables["metrics.csv"].append({"round": key, **metrics})
+        self._tables["timings.csv"].append({"round": key, **timings})
         try:
-            with self._tensorboard.as_default(step=round_num):
-                for name, value in {**metrics, **timings}.items():
-                    tf.summary.scalar(name, value)
-            self._tensorboard.flush()
+            await self._tensorboard.release(value, key)
         except tf.errors.OpError as error:  # whose class differs with what the disk says
             reason = error.message.splitlines()[0].rpartition("; ")[2]
             raise OSError(f"{self._directory.file('tensorboard')}: {reason}") from error

@@ -54,7 +54,8 @@ class RunFiles:
 
         rounds, matrices = RunFiles("runs/digits_pgfed").snapshots("alpha")
 
-    What is missing or damaged is an `OutputDirectoryError` that names the file.
+    What is missing or damaged is an `OutputDirectoryError` that names the file, unless a method
+    says otherwise.
     """
 
     def __init__(self, path: str | os.PathLike):
