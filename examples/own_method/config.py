@@ -6,12 +6,12 @@
 The folder may lie anywhere. A finished run knows which modules it needs, and where they were.
 """
 
-from tff_pfl.experiment import default_config
+import tff_pfl
 
 
 def get_config(algorithm="mixed_start"):
     """The config of an algorithm."""
-    config = default_config(algorithm, imports=("mixed_start", "stripes", "small_network"))
+    config = tff_pfl.default_config(algorithm, imports=("mixed_start", "stripes", "small_network"))
     config.rounds = 10
     config.clients_per_round = 5
     config.data.name = "stripes"

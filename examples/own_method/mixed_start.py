@@ -10,22 +10,19 @@
 
 from typing import NamedTuple
 
-from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.local import trees
-from tff_pfl.models import Weights
-from tff_pfl.ranges import between, takes
-from tff_pfl.templates import ClientOutput, averaging, extends
+import tff_pfl
+from tff_pfl import ranges, trees
 
 
 class OwnModel(NamedTuple):
     """What a client keeps between rounds: its model."""
 
-    model: Weights
+    model: tff_pfl.Weights
 
 
-@ALGORITHMS.register("mixed_start")
-@extends(averaging)
-@takes(own_share=between(0, 1))
+@tff_pfl.ALGORITHMS.register("mixed_start")
+@tff_pfl.extends(tff_pfl.averaging)
+@tff_pfl.takes(own_share=ranges.between(0, 1))
 def mixed_start(model, local, *, own_share: float = 0.5, **options):
     """`config.algorithm` has `own_share` from here, and the options of `averaging`."""
 
@@ -36,13 +33,13 @@ def mixed_start(model, local, *, own_share: float = 0.5, **options):
     def client_work(weights, state, examples, context):
         start = mix(weights, state)
         trained = local.train(model, start, examples, context)
-        return ClientOutput(
+        return tff_pfl.ClientOutput(
             state=OwnModel(trained.weights),
             upload=trees.subtract(trained.weights, start),
             metrics=trained.totals,
         )
 
-    return averaging(
+    return tff_pfl.averaging(
         server_init=model.init,
         client_work=client_work,
         personalize=mix,

@@ -2,12 +2,12 @@
 
 import tensorflow as tf
 
-from tff_pfl.models import MODELS
-from tff_pfl.ranges import takes, whole
+import tff_pfl
+from tff_pfl import ranges
 
 
-@MODELS.register("small_network")
-@takes(width=whole(1))
+@tff_pfl.MODELS.register("small_network")
+@tff_pfl.takes(width=ranges.whole(1))
 def small_network(image_shape, num_classes, *, width: int = 16):
     """What `config.model.name` names; `config.model.options.width` comes from here."""
     return tf.keras.Sequential(

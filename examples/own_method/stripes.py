@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from tff_pfl.data import DATASETS, LabelledImages
+import tff_pfl
 
 NUM_TRAIN, NUM_TEST, SIDE = 480, 120, 6
 
 
-@DATASETS.register("stripes")
+@tff_pfl.DATASETS.register("stripes")
 def stripes(data_dir):
     """What `config.data.name` names; a set that is on a disk would be read from `data_dir`."""
     del data_dir
@@ -15,4 +15,6 @@ def stripes(data_dir):
     y = rng.integers(0, SIDE, NUM_TRAIN + NUM_TEST)
     x = rng.integers(0, 160, [len(y), SIDE, SIDE, 1])
     x[np.arange(len(y)), y] += 80
-    return LabelledImages("stripes", x.astype(np.uint8), y.astype(np.int32), SIDE, NUM_TRAIN)
+    return tff_pfl.LabelledImages(
+        "stripes", x.astype(np.uint8), y.astype(np.int32), num_classes=SIDE, num_train=NUM_TRAIN
+    )
