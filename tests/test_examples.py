@@ -1,16 +1,20 @@
 """The examples, as a user has them who copied their folder to somewhere else."""
 
-import csv
 import json
 import shutil
 
+import numpy as np
 import pytest
 
+from tests.federation import assert_close
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags, run_python
+from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.experiment import evaluate_program, run_program
+from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.reports.loss_surface import loss_surfaces_of_run
+from tff_pfl.templates import Client
 
 FLAGS = (
     "--config=mine/config.py",
@@ -58,19 +62,6 @@ def test_ones_own_method_data_set_and_model(folder, monkeypatch):
     assert [surface.shape for surface in surfaces.surfaces.values()] == [(3, 3)] * 2
 
 
-@pytest.mark.parametrize(("own_share", "other"), [(0.0, "fedavg"), (1.0, "local")])
-def test_what_the_method_says_of_its_option(folder, monkeypatch, own_share, other):
-    def losses(algorithm, *flags):
-        with own_modules(folder):
-            config = config_of_flags(monkeypatch, f"{FLAGS[0]}:{algorithm}", *FLAGS[1:2], *flags)
-            assert run_program(config, str(folder / algorithm), set_context=keep_the_context) == 0
-        with open(folder / algorithm / "clients" / "round_000002.csv") as file:
-            return [float(row["personalized/local_test/loss"]) for row in csv.DictReader(file)]
-
-    found = losses("mixed_start", f"--config.algorithm.own_share={own_share}")
-    assert found == pytest.approx(losses(other), rel=1e-5)
-
-
 @pytest.mark.slow
 def test_ones_own_method_by_the_programs(folder):
     def run_program(name, *arguments, where="."):
@@ -84,3 +75,35 @@ def test_ones_own_method_by_the_programs(folder):
     surface = ("--loss_surface=../run", "--surface_points=3", "--output=surface.png")
     run_program("report", *surface, where="elsewhere")
     run_program("train", *FLAGS, "--config.rounds=3", "--output_dir=../run", "--resume")
+
+
+@pytest.fixture(scope="module")
+def mixed_start():
+    """The method."""
+    folder = ROOT / "examples" / "own_method"
+    with own_modules(folder):
+        import_modules(["mixed_start"], [str(folder)])
+        yield ALGORITHMS["mixed_start"]
+
+
+def test_what_the_method_says_of_its_option(mixed_start):
+    def models(make, **options):
+        algorithm = make(testing.tiny_model(), testing.tiny_local(), **options)
+        process = testing.EagerProcess(algorithm)
+        clients = [
+            Client(np.int32(i), process.initialize_client(i), testing.tiny_examples(size, seed=i))
+            for i, size in enumerate((6, 9))
+        ]
+        state = process.initialize()
+        for _ in range(2):
+            state, states, _ = process.next(state, clients)
+            clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
+        return process.personalize(state, clients)
+
+    assert_close(models(mixed_start, own_share=0.0), models(ALGORITHMS["fedavg"]))
+    assert_close(models(mixed_start, own_share=1.0), models(ALGORITHMS["local"]))
+
+
+@pytest.mark.parametrize("check", testing.CHECKS)
+def test_the_method_keeps_to_what_all_do(mixed_start, check):
+    check(testing.Subject.of(mixed_start))

@@ -5,19 +5,23 @@
     up      v_i - where it started
     server  w <- w + the weighted mean
 
-`own_share = 0` is FedAvg, `own_share = 1` local training. A client's own model is the mixture.
+A client that takes part for the first time starts from the global model. `own_share = 0` is FedAvg,
+`own_share = 1` then local training. What is evaluated as a client's own is the mixture.
 """
 
 from typing import NamedTuple
+
+import tensorflow as tf
 
 import tff_pfl
 from tff_pfl import ranges, trees
 
 
 class OwnModel(NamedTuple):
-    """What a client keeps between rounds: its model."""
+    """What a client keeps between rounds: its model, and how many rounds it took part in."""
 
     model: tff_pfl.Weights
+    participations: tf.Tensor
 
 
 @tff_pfl.ALGORITHMS.register("mixed_start")
@@ -27,14 +31,15 @@ def mixed_start(model, local, *, own_share: float = 0.5, **options):
     """`config.algorithm` has `own_share` from here, and the options of `averaging`."""
 
     def mix(weights, state, examples=None, context=None):
+        share = tf.where(state.participations > 0, own_share, 0.0)
         change = trees.subtract(state.model, weights)
-        return trees.add(weights, trees.scale(change, own_share))
+        return trees.add(weights, trees.scale(change, share))
 
     def client_work(weights, state, examples, context):
         start = mix(weights, state)
         trained = local.train(model, start, examples, context)
         return tff_pfl.ClientOutput(
-            state=OwnModel(trained.weights),
+            state=OwnModel(trained.weights, state.participations + 1),
             upload=trees.subtract(trained.weights, start),
             metrics=trained.totals,
         )
@@ -43,7 +48,7 @@ def mixed_start(model, local, *, own_share: float = 0.5, **options):
         server_init=model.init,
         client_work=client_work,
         personalize=mix,
-        client_init=lambda client_id, seed: OwnModel(model.init(seed)),
+        client_init=lambda client_id, seed: OwnModel(model.init(seed), tf.constant(0)),
         global_weights=lambda weights: weights,
         **options,
     )
