@@ -1,0 +1,67 @@
+"""Reading what a run has left; damaged files are in `test_damaged_files.py`."""
+
+import numpy as np
+import pytest
+
+from tests.runs import tiny_config
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    RunFiles,
+    read_summary,
+    resolved,
+    run_program,
+)
+
+ACCURACY = MetricName("personalized", "local_test", "accuracy")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """`(folder, config)` of a run of three rounds, of which the second and the last evaluate."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    config = tiny_config(rounds=3, evaluation={"every": 2})
+    assert run_program(config, str(folder), set_context=lambda: None) == 0
+    return folder, config
+
+
+def test_the_numbers_of_rounds(run):
+    folder, _ = run
+    metrics, timings = RunFiles(folder).metrics(), RunFiles(folder).timings()
+    np.testing.assert_array_equal(metrics["round"], [1, 2, 3])
+    assert np.isfinite(metrics["train/loss"]).all()
+    evaluated = np.isfinite(metrics[f"{ACCURACY}_mean"])
+    np.testing.assert_array_equal(evaluated, [False, True, True])
+    np.testing.assert_array_equal(np.isfinite(timings["evaluation_seconds"]), evaluated)
+    assert (timings["round_seconds"] > 0).all()
+
+
+def test_the_clients_of_an_evaluation_have_its_mean(run):
+    folder, _ = run
+    files = RunFiles(folder)
+    assert files.evaluated_rounds() == [2, 3]
+    means = [files.clients(number).values(str(ACCURACY)).mean() for number in (2, 3)]
+    np.testing.assert_allclose(means, files.metrics()[f"{ACCURACY}_mean"][1:])
+    assert files.clients().path == files.clients(3).path
+    final = read_summary(folder).final
+    assert final.metrics[ACCURACY._replace(statistic="mean")] == final.mean("accuracy") == means[1]
+
+
+def test_settings_and_partition(run):
+    folder, config = run
+    assert RunFiles(folder).settings() == resolved(config)
+    assert len(RunFiles(folder).partition().train) == config.data.num_clients
+
+
+def test_where_there_is_no_run(tmp_path):
+    files = RunFiles(tmp_path / "nowhere")
+    for read, missing in (
+        (files.settings, "config.json"),
+        (files.metrics, "metrics.csv"),
+        (files.clients, "clients/round_"),
+        (files.snapshots, "snapshots/round_"),
+    ):
+        with pytest.raises(OutputDirectoryError, match=f"nowhere.*{missing}"):
+            read()
+    assert read_summary(tmp_path / "nowhere") is None
+    assert not (tmp_path / "nowhere").exists()
