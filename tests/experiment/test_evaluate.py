@@ -180,7 +180,7 @@ def without(name):
         ),
         (
             with_settings(lambda settings: settings["algorithm"].update(lamda_=3)),
-            "Unknown hyper-parameter of 'ditto' 'lamda_'. Did you mean 'lambda_'",
+            "Unknown option of algorithm 'ditto' 'lamda_'. Did you mean 'lambda_'",
         ),
         (
             with_settings(lambda settings: settings["algorithm"].update(name="dito")),

@@ -1,5 +1,6 @@
 """What a config says is what a run is made of."""
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -17,6 +18,7 @@ import tensorflow_federated as tff
 from tests.experiment.config.small import small
 from tests.federation import assert_equal, leaves
 from tff_pfl import algorithms, models
+from tff_pfl.attacks import ATTACKS
 from tff_pfl.data import partition
 from tff_pfl.experiment import (
     ConfigError,
@@ -27,7 +29,7 @@ from tff_pfl.experiment import (
     check_config,
     default_config,
 )
-from tff_pfl.experiment.config import build_algorithm, check_split
+from tff_pfl.experiment.config import build_algorithm, check_split, complete
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.local import ClientContext
 from tff_pfl.templates import AGGREGATORS
@@ -212,6 +214,22 @@ def test_attackers_are_those_of_the_config(client_id, attacks):
     output, *_ = run_client(config, client_id)
     for leaf in leaves(output.upload):
         assert np.isnan(leaf).all() == attacks
+
+
+def test_an_attack_of_a_users_own_and_none(monkeypatch):
+    def renamed(algorithm, *, name_of: str = "nobody"):
+        return dataclasses.replace(algorithm, name=name_of)
+
+    monkeypatch.setitem(ATTACKS._registered, "renamed", renamed)
+    config = small()
+    complete(config, {"attack.name": "renamed"})
+    assert config.attack.to_dict() == {"name": "renamed", "name_of": "nobody"}
+    config.attack.name_of = "somebody"
+    check_config(config)
+    assert run_client(config)[-1].name == "somebody"
+    complete(config, {"attack.name": ""})
+    check_config(config)
+    assert run_client(config)[-1].name == "fedavg"
 
 
 @pytest.mark.parametrize("learning_rate", [None, 0.02])

@@ -72,6 +72,11 @@ def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
         config_of_run(resolved(config))
 
 
+def test_a_name_is_not_several():
+    with pytest.raises(ConfigError, match="must be several names, in a tuple, got 'networks'"):
+        default_config(imports="networks")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

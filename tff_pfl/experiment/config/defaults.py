@@ -93,13 +93,13 @@ def default_config(
     config.server.momentum = 0.0  # as config.local.momentum
 
     config.attack = ml_collections.ConfigDict()
-    config.attack.name = "scaled_uploads"  # one of tff_pfl.attacks.ATTACKS; its options follow
-    ATTACK.complete(config)  # no client_ids: there is no attack
+    ATTACK.set(config, "scaled_uploads")  # config.attack.name, one of tff_pfl.attacks.ATTACKS, and
+    # its options beside it; without client_ids, there is no attack
 
     config.checkpoint_every = 1  # rounds
 
     config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
 
     config.algorithm = ml_collections.ConfigDict()
-    ALGORITHM.set(config, algorithm)  # its options follow its name
+    ALGORITHM.set(config, algorithm)  # config.algorithm.name, and its options beside it
     return config

@@ -34,6 +34,8 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
     """
     if not names:
         return
+    if isinstance(names, str):
+        raise ImportsError(f"config.imports must be several names, in a tuple, got {names!r}.")
     look_in(folders)
     for name in names:
         try:
