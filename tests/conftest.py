@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from tests.sharing import shared_processes
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -32,3 +33,10 @@ def graph_context():
     from tff_pfl import runtime  # not before the process is prepared
 
     runtime.set_graph_context()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_of_runs():
+    """Built once for all tests of a process, see `tests/sharing.py`."""
+    with shared_processes():
+        yield

@@ -1,0 +1,64 @@
+"""Processes of configs, built once: to trace and compile them takes most of the time of tiny runs.
+
+A process is a pure function of what it is built of, so that runs can share it. The tests of
+`tests/experiment/config/test_build.py` build their own.
+"""
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator
+
+import pytest
+
+# The sections that a process, or its model, is built of.
+_SECTIONS = ("algorithm", "local", "server", "aggregator", "attack", "model", "seed")
+_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
+
+
+@contextlib.contextmanager
+def shared_processes() -> Iterator[None]:
+    """Runs and evaluations inside of it share the processes, and what evaluates them."""
+    from tff_pfl import evaluation, experiment  # not before the process is prepared
+
+    with pytest.MonkeyPatch.context() as patch:
+        configs, evaluator = experiment.config, evaluation.evaluator
+        for module, name, key in (
+            (configs, "build_process", _key_of_process),
+            (evaluator, "build_evaluation", lambda process, model: id(process)),
+        ):
+            patch.setattr(module, name, _once(getattr(module, name), key))
+        yield
+
+
+def _once(build, key_of):
+    built = {}
+
+    @functools.wraps(build)
+    def build_once(*args):
+        key = key_of(*args)
+        if key is None:
+            return build(*args)
+        if key not in built:
+            built[key] = build(*args), args  # as long as these live, no others have their ids
+        return built[key][0]
+
+    return build_once
+
+
+def _key_of_process(config, model, dataset) -> str | None:
+    from tff_pfl.experiment.run_directory import resolved
+
+    if config.imports:  # modules of a test's own, which another may have under the same names
+        return None
+    settings = resolved(config)
+    return json.dumps(
+        [
+            *(settings[section] for section in _SECTIONS),
+            *(settings["evaluation"][key] for key in _TUNING),
+            settings["data"]["normalization"],
+            settings["clients_per_round"],
+            [dataset.num_clients, dataset.num_classes, dataset.image_shape],
+            str(dataset.x_dtype),
+        ]
+    )
