@@ -111,6 +111,7 @@ def is_gone_within(seconds, pid):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "errors", "code"), [("return", "to stderr\n", 0), ("raise", "to stderr\nraised\n", 1)]
 )
@@ -122,8 +123,8 @@ def test_worker_ends_with_the_program(program, how, errors, code):
 @pytest.mark.parametrize(
     ("number", "output", "code"),
     [
-        (signal.SIGINT, "interrupted\n", 0),
-        (signal.SIGTERM, "", -signal.SIGTERM),
+        pytest.param(signal.SIGINT, "interrupted\n", 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "", -signal.SIGTERM, marks=pytest.mark.slow),
         (signal.SIGKILL, "", -signal.SIGKILL),
     ],
 )
@@ -133,6 +134,7 @@ def test_worker_ends_with_a_program_that_is_signalled_in_a_call(program, number,
     assert program.end() == (output, "to stderr\n", code)
 
 
+@pytest.mark.slow
 def test_worker_that_is_killed_in_a_call_raises(program):
     program.go_on("wait")
     os.kill(program.worker, signal.SIGKILL)
@@ -159,6 +161,18 @@ def test_context_computes_for_any_cohort_and_its_worker_ends_with_it(tmp_path):
     del context
     gc.collect()
     assert is_gone_within(2.0, worker)
+
+
+def test_worker_that_was_killed_raises():
+    before = set(children(os.getpid()))
+    context = runtime.create_cpp_context()
+    (worker,) = set(children(os.getpid())) - before
+    os.kill(worker, signal.SIGKILL)
+    with (
+        tff.framework.get_context_stack().install(context),
+        pytest.raises(runtime.WorkerDiedError, match="ended with signal SIGKILL"),
+    ):
+        mean([1.0])
 
 
 def test_worker_that_cannot_start_raises_with_its_log(tmp_path, monkeypatch):

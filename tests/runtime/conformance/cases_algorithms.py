@@ -32,6 +32,9 @@ SIMILAR = (
 )
 OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # where the defaults need more clients
 
+# What they do with their clients in a loop, all their other tests show.
+KINDS = ("stock", "auto")
+
 
 def tiny_cnn() -> models.Model:
     """A convolution, normalisation, dropout, pooling and a layer; the images are tiny too."""
@@ -104,8 +107,8 @@ def run_of(name, model, *, padded=False) -> Run:
     return Run(rounds_and_evaluation(process, model), clients, tests)
 
 
-# What they do with their clients in a loop, all their other tests show.
-@case(name=[name for name in ALGORITHMS if name not in SIMILAR], kinds=("stock", "auto"))
+# The contract of all algorithms compares the runtimes, too.
+@case(name=[name for name in ALGORITHMS if name not in SIMILAR], kinds=KINDS, slow=True)
 def algorithm(name):
     return run_of(name, "mlp")
 
@@ -115,7 +118,7 @@ def similar_algorithm(name):
     return run_of(name, "mlp")
 
 
-@case(name=["fedavg"])
+@case(name=["fedavg"], kinds=KINDS)
 def algorithm_with_convolutions(name):
     return run_of(name, "cnn")
 
@@ -125,7 +128,7 @@ def other_algorithm_with_convolutions(name):
     return run_of(name, "cnn")
 
 
-@case(name=["ditto"])
+@case(name=["ditto"], kinds=KINDS)
 def algorithm_on_padded_examples(name):
     return run_of(name, "mlp", padded=True)
 
@@ -135,7 +138,7 @@ def algorithm_with_convolutions_on_padded_examples(name):
     return run_of(name, "cnn", padded=True)
 
 
-@case(name=["ditto"])
+@case(name=["ditto"], kinds=KINDS)
 def algorithm_on_sequences(name):
     """Clients bring data sets of examples."""
     element = tff.types.StructWithPythonType(

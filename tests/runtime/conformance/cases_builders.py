@@ -169,7 +169,7 @@ RECONSTRUCTIONS = {
 QUICK = {
     ("build_weighted_fed_avg", "build_sgdm:momentum", "one_output"),
     ("build_weighted_mime_lite", "build_sgdm:momentum", "one_output"),
-    ("build_fed_recon", "build_adam", "one_output"),
+    ("build_fed_recon", "build_sgdm", "one_output"),
 }
 
 

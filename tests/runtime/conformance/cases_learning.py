@@ -178,7 +178,7 @@ def train_privately(aggregator) -> Run:
 # Differential privacy without noise, which is random.
 
 
-@case()
+@case(slow=True)
 def fed_avg_with_private_aggregator():
     aggregator = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
         noise_multiplier=0.0, clients_per_round=len(SIZES), clip=0.1

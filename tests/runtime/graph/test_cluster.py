@@ -7,6 +7,8 @@ import pytest
 from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.subprocesses import saved_by_script
 
+pytestmark = pytest.mark.slow
+
 # A network of its own, as TensorFlow's servers are open to anybody who reaches them, and a process
 # namespace of its own, with whose first process all others end.
 _UNSHARED = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")

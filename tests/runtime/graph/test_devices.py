@@ -1,44 +1,51 @@
 """Clients divided among devices: the result of one device, computed where it was asked for."""
 
+import itertools
+
 import pytest
 import tensorflow as tf
 
 from tests.runtime.conformance.compare import assert_same
+from tests.runtime.graph.scripts.devices import CASES
 from tests.runtime.graph.subprocesses import saved_by_script
 from tff_pfl.runtime import DeviceError, create_graph_context
 
-CASES = (
-    *("sums", "means", "extremes", "aggregate", "map", "select", "ragged", "sequences"),
-    *("resources", "ditto"),
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("CPU", "some"),
+        pytest.param(("CPU", "all"), marks=pytest.mark.slow),
+        ("GPU", "all"),
+    ],
+    ids="-".join,
 )
-COHORTS = (0, 1, 2, 5)
-
-
-@pytest.fixture(scope="module", params=["CPU", "GPU"])
-def kind(request):
-    if not tf.config.list_physical_devices(request.param):
-        pytest.skip(f"This machine has no {request.param} that TensorFlow can use.")
+def kind_and_amount(request):
+    kind, _ = request.param
+    if not tf.config.list_physical_devices(kind):
+        pytest.skip(f"This machine has no {kind} that TensorFlow can use.")
     return request.param
 
 
+@pytest.fixture
+def kind(kind_and_amount):
+    return kind_and_amount[0]
+
+
 @pytest.fixture(scope="module")
-def saved(kind, tmp_path_factory):
+def saved(kind_and_amount, tmp_path_factory):
     """What the script saves, which runs all there is to run on two devices of the kind."""
-    env = {"CUDA_VISIBLE_DEVICES": {"CPU": "", "GPU": "0"}[kind]}
-    return saved_by_script("devices", kind, tmp_path_factory=tmp_path_factory, env=env)
+    env = {"CUDA_VISIBLE_DEVICES": {"CPU": "", "GPU": "0"}[kind_and_amount[0]]}
+    return saved_by_script("devices", *kind_and_amount, tmp_path_factory=tmp_path_factory, env=env)
 
 
-def test_the_script_ran_these_cases(saved):
-    assert set(saved["one"]["auto"]) == {(case, size) for case in CASES for size in COHORTS}
-
-
-@pytest.mark.parametrize("size", COHORTS)
-@pytest.mark.parametrize("case", CASES)
-def test_two_devices_give_what_one_gives(saved, case, size):
-    for vectorize in saved["one"]:
-        if (case, size) in saved["one"][vectorize]:
-            two, one = (saved[number][vectorize][case, size] for number in ("two", "one"))
-            assert_same(two, one)
+def test_two_devices_give_what_one_gives(saved, kind_and_amount):
+    names, sizes = CASES[kind_and_amount[1]]
+    assert set(saved["one"]["auto"]) == set(itertools.product(names, sizes))
+    for vectorize, results in saved["one"].items():
+        for (case, size), one in results.items():
+            two = saved["two"][vectorize][case, size]
+            assert_same(two, one, path=f"{case} of {size}, {vectorize}")
 
 
 def test_clients_keep_their_order(saved):
@@ -48,15 +55,14 @@ def test_clients_keep_their_order(saved):
         assert numbers == [1, 4, 7, 10, 13]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("vectorize", ["always", "never"])
-@pytest.mark.parametrize("indices", [(0, 1), (1, 0), (1,)])
-def test_operations_are_executed_where_they_were_asked_for(saved, kind, indices, vectorize, size):
+def test_operations_are_executed_where_they_were_asked_for(saved, kind):
     """Clients on as many of the devices as there are clients for, the server on the first."""
-    devices = [f"{kind}:{index}" for index in indices]
-    executed_on = saved["executed_on"][*devices, vectorize, size]
-    names = [f"/job:localhost/replica:0/task:0/device:{device}" for device in devices]
-    assert executed_on == {"Lgamma": sorted(names[:size]), "Digamma": names[:1]}
+    tried = itertools.product([(0, 1), (1, 0), (1,)], ["always", "never"], [1, 3])
+    for indices, vectorize, size in tried:
+        devices = tuple(f"{kind}:{index}" for index in indices)
+        names = [f"/job:localhost/replica:0/task:0/device:{device}" for device in devices]
+        expected = {"Lgamma": sorted(names[:size]), "Digamma": names[:1]}
+        assert saved["executed_on"][devices, vectorize, size] == expected
 
 
 def test_by_default_all_gpus_are_used_or_one_cpu(saved, kind):

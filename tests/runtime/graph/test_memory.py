@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
 
+from tests.runtime.graph.scripts import memory
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
 from tff_pfl.runtime.graph import executor, vectorization
@@ -41,18 +43,30 @@ def growth(what, number, *, settled):
     )
 
 
-@pytest.mark.parametrize("rounds", [150, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [150, 500])
 def test_rounds_of_cohorts_of_all_sizes(rounds):
     megabytes, functions = growth("rounds", rounds, settled=50)
     assert megabytes < SLACK
     assert functions == 0
 
 
-@pytest.mark.parametrize("number", [90, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [90, 300])
 def test_computations_that_are_run_once(number):
     megabytes, functions = growth("computations", number, settled=executor._MAX_PROGRAMS + 6)
     assert megabytes < SLACK
     assert functions == 0
+
+
+def test_computations_that_are_run_once_leave_no_functions(installed, monkeypatch):
+    monkeypatch.setattr(executor, "_MAX_PROGRAMS", 2)
+    installed()
+    numbers = []
+    for _ in memory.computations(7):
+        gc.collect()  # graphs are in cycles
+        numbers.append(len(eager_context.context().list_function_names()))
+    assert numbers[-1] == numbers[3]
 
 
 VECTOR = tff.types.TensorType(np.float32, (1000,))

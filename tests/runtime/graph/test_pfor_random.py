@@ -51,7 +51,11 @@ def vectorized(function, seeds):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(0,), (3, 4), *(pytest.param(s, marks=pytest.mark.slow) for s in [(), (1,), (5,)])],
+    ids=str,
+)
 def test_numbers_are_tensorflows_own(name, shape):
     expected = np.stack([draw(name, seed, shape).numpy() for seed in SEEDS])
     actual = vectorized(lambda seed: draw(name, seed, shape), SEEDS)

@@ -19,6 +19,11 @@ register()
 SEEDS = np.array([[0, 1], [7, -3], [2**31 - 1, 5]], np.int32)
 
 
+def slow(*values):
+    """What another case is like."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def vectorized(function, args, *, dynamic=False, jit_compile=False):
     """`function` over the leading axis of `args`, whose length is unknown if `dynamic`."""
     args = [tf.constant(arg) for arg in args]
@@ -72,7 +77,7 @@ def assert_close_to_one_by_one(function, args, alone=None):
     assert_close(result, one_by_one(alone or function, args))
 
 
-@pytest.mark.parametrize("shape", [(3, 6), (1, 6), (3, 4, 6)])
+@pytest.mark.parametrize("shape", [slow((3, 6)), slow((1, 6)), (3, 4, 6)])
 def test_top_k(shape):
     values = np.random.default_rng(0).integers(0, 4, shape).astype(np.int32)  # with ties
     assert_exact(lambda x: tuple(tf.math.top_k(x, k=2)), values)
@@ -112,11 +117,17 @@ DRAWS = {
 }
 
 
+def test_random_numbers_are_those_of_the_client_alone():
+    assert_exact(lambda seed: tuple(draw(seed) for draw in DRAWS.values()), SEEDS)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWS)
-def test_random_numbers_are_those_of_the_client_alone(name):
+def test_random_numbers_of_a_kind_alone(name):
     assert_exact(DRAWS[name], SEEDS)
 
 
+@pytest.mark.slow
 def test_seeds_that_are_folded_in_a_loop():
     def draw(seed):
         def step(i, seed, total):
@@ -142,7 +153,7 @@ def test_a_shared_seed_is_drawn_from_once():
     assert_exact(lambda x: x + tf.raw_ops.StatelessRandomGetAlg(), np.arange(3, dtype=np.int32))
 
 
-@pytest.mark.parametrize("name", ["fold_in", "uniform"])
+@pytest.mark.parametrize("name", [slow("fold_in"), "uniform"])
 def test_one_client_and_none(name):
     assert_exact(DRAWS[name], SEEDS[1:2])
     (result,) = tf.nest.flatten(vectorized(DRAWS[name], [SEEDS[:0]], dynamic=True))
@@ -166,14 +177,17 @@ def test_select_by_a_scalar_of_the_client(stacked):
     )
 
 
-@pytest.mark.parametrize("paddings", [[[1, 2], [0, 3]], [[0, 0], [0, 0]]])
+@pytest.mark.parametrize("paddings", [[[1, 2], [0, 3]], slow([[0, 0], [0, 0]])])
 def test_pad_with_a_constant(paddings):
     x = normal(3, 4, 2)
     assert_exact(lambda x: tf.pad(x, paddings, constant_values=7.0), x)
     assert_exact(lambda x: tf.pad(x, paddings), x)
 
 
-@pytest.mark.parametrize(("shift", "axis"), [(1, 0), (1, -1), (-1, -2), ([1, 2], [-1, 0])])
+@pytest.mark.parametrize(
+    ("shift", "axis"),
+    [([1, 2], [-1, 0]), *(slow(1, 0), slow(1, -1), slow(-1, -2))],
+)
 def test_roll(shift, axis):
     x = normal(3, 4, 2)
     shifts = np.stack([shift, np.multiply(shift, 2), np.multiply(shift, 0)]).astype(np.int32)

@@ -34,7 +34,7 @@ FAMILIES = (
 OPERATIONS = [operation for family in FAMILIES for operation in family]
 # Of each operation, where all are tried; of each family by default.
 CASES = int(os.environ.get("FUZZ_CASES", "8"))
-CASES_OF_A_FAMILY = 6
+CASES_OF_A_FAMILY = 3
 
 
 @strategies.composite
@@ -76,7 +76,17 @@ def try_cases(operations, number, record_property):
     assert not different, "\n\n".join(different)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: next(iter(family)).family)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(
+            family,
+            id=next(iter(family)).family,
+            marks=[pytest.mark.slow] if family is networks.keras else [],
+        )
+        for family in FAMILIES
+    ],
+)
 def test_some_of_a_family(family, record_property):
     try_cases(list(family), CASES_OF_A_FAMILY, record_property)
 

@@ -104,7 +104,7 @@ def check(type_spec, num_clients, seed, vectorize):
     )
 
 
-@pytest.mark.parametrize("number", [6, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [3, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 def test_structures(vectorize, number):
     @draws(number, vectorize)

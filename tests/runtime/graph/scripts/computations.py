@@ -1,5 +1,7 @@
 """Computations whose results do not depend on which devices compute them."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -133,24 +135,29 @@ def resources(n):
     return tff.federated_map(counted_with_resources, n)
 
 
-DITTO = build_ditto(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
-FEDAVG = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+@functools.cache
+def process(build):
+    return build(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
-def ditto(clients):
+def ditto(sizes):
     """Two rounds; the second with what the clients keep of the first."""
-    first = DITTO.next(DITTO.initialize(), clients)
+    ditto = process(build_ditto)
+    clients = padded_clients(ditto, sizes)
+    first = ditto.next(ditto.initialize(), clients)
     clients = [
         client._replace(state=state) for client, state in zip(clients, first.clients, strict=True)
     ]
-    second = DITTO.next(first.state, clients)
-    return first, second, DITTO.personalize(second.state, clients)
+    second = ditto.next(first.state, clients)
+    return first, second, ditto.personalize(second.state, clients)
 
 
-def fedavg(clients):
+def fedavg(sizes):
     """Two rounds of an algorithm whose clients keep nothing."""
-    first = FEDAVG.next(FEDAVG.initialize(), clients)
-    return first, FEDAVG.next(first.state, clients)
+    fedavg = process(build_fedavg)
+    clients = padded_clients(fedavg, sizes)
+    first = fedavg.next(fedavg.initialize(), clients)
+    return first, fedavg.next(first.state, clients)
 
 
 def padded_clients(process, sizes):
@@ -178,8 +185,8 @@ def arguments(size):
         "ragged": (ragged, [np.arange(i, dtype=np.int32) for i in range(size)]),
         "sequences": (sequences, [[i] * i for i in range(size)]),
         "resources": (resources, numbers),
-        "ditto": (ditto, padded_clients(DITTO, [6, 1, 5, 8, 3][:size])),
-        "fedavg": (fedavg, padded_clients(FEDAVG, [6, 1, 5, 8, 3][:size])),
+        "ditto": (ditto, [6, 1, 5, 8, 3][:size]),
+        "fedavg": (fedavg, [6, 1, 5, 8, 3][:size]),
     }
 
 

@@ -1,6 +1,6 @@
 """Runs computations on one device and on two, and saves what they return and where they ran.
 
-    python -m tests.runtime.graph.scripts.devices CPU results.pickle
+    python -m tests.runtime.graph.scripts.devices CPU some results.pickle
 
 The devices are logical ones, both on the first device of the kind.
 """
@@ -15,6 +15,18 @@ prepare_process()
 # ruff: noqa: E402
 import tensorflow as tf
 
+# By how much is run: the computations, and the sizes of their cohorts.
+CASES = {
+    "some": (("sums", "aggregate", "map"), (1, 5)),
+    "all": (
+        (
+            *("sums", "means", "extremes", "aggregate", "map", "select", "ragged", "sequences"),
+            *("resources", "ditto"),
+        ),
+        (0, 1, 2, 5),
+    ),
+}
+
 
 def make_two_devices(kind):
     """Must come before anything is computed."""
@@ -25,25 +37,25 @@ def make_two_devices(kind):
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def main(kind, path):
+def main(kind, amount, path):
     make_two_devices(kind)
     from tests.runtime.graph.scripts import computations
 
     first, second = f"{kind}:0", f"{kind}:1"
-    sizes = (0, 1, 2, 5)
-    plain = [name for name in computations.arguments(0) if name not in ("ditto", "fedavg")]
+    names, sizes = CASES[amount]
 
     def results(devices):
         # An algorithm takes long to trace: in one way only.
+        plain = [name for name in names if name != "ditto"]
         found = {"never": computations.results(plain, sizes, devices=devices, vectorize="never")}
-        found["auto"] = computations.results([*plain, "ditto"], sizes, devices=devices)
+        found["auto"] = computations.results(names, sizes, devices=devices)
         return found
 
     saved = {
         "one": results([first]),
         "two": results([first, second]),
         "executed_on": {
-            (*devices, vectorize, size): computations.executed_on(
+            (devices, vectorize, size): computations.executed_on(
                 size, devices=devices, vectorize=vectorize
             )
             for devices in ((first, second), (second, first), (second,))
