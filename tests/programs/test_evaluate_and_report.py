@@ -1,4 +1,4 @@
-"""The programs that look at runs, as a user runs them."""
+"""The programs that look at runs, by their command lines; one of them in a process of its own."""
 
 import csv
 import json
@@ -6,23 +6,18 @@ import json
 import numpy as np
 import pytest
 
-from tests.runs import run_python, tiny_config
-from tff_pfl.experiment import run_program
+from tests.runs import run_main, run_python, tiny_config, train_run
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    assert (
-        run_program(tiny_config(evaluation={"every": 1}), str(path), set_context=lambda: None) == 0
-    )
-    return path
+    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
 def test_evaluate(run_dir, tmp_path):
     output = tmp_path / "evaluated"
-    done = run_python(
-        "programs/evaluate.py",
+    done = run_main(
+        "evaluate.py",
         f"--run_dir={run_dir}",
         f"--output={output}",
         "--synthetic=0,0.5",
@@ -71,8 +66,8 @@ def test_evaluate_without_other_clients(run_dir, tmp_path):
 
 def test_report(run_dir, tmp_path):
     path = tmp_path / "curves.png"
-    done = run_python(
-        "programs/report.py",
+    done = run_main(
+        "report.py",
         f"--runs=a run:{run_dir},the same:{run_dir}",
         f"--output={path}",
         "--column=global/local_test/loss",
@@ -88,8 +83,8 @@ def test_report(run_dir, tmp_path):
 
 def test_report_draws_histograms(run_dir, tmp_path):
     path = tmp_path / "histogram.png"
-    done = run_python(
-        "programs/report.py",
+    done = run_main(
+        "report.py",
         f"--histogram=a run:{run_dir},the same:{run_dir}",
         f"--output={path}",
         "--column=global/local_test/accuracy",
@@ -115,8 +110,8 @@ def test_report_draws_histograms(run_dir, tmp_path):
 
 def test_report_draws_loss_surfaces(run_dir, tmp_path):
     path = tmp_path / "new" / "surface.png"
-    done = run_python(
-        "programs/report.py",
+    done = run_main(
+        "report.py",
         f"--loss_surface={run_dir}",
         f"--output={path}",
         "--client=1",
@@ -133,30 +128,9 @@ def test_report_draws_loss_surfaces(run_dir, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-# Runs a program once for each line of arguments, in processes that share their imports.
-RUN_EACH = """
-import json, os, runpy, sys
-from tff_pfl.runtime.startup import prepare_process
-prepare_process()
-import tff_pfl.experiment
-for line in map(json.loads, sys.argv[1:]):
-    sys.stdout.flush(), sys.stderr.flush()
-    process = os.fork()
-    if not process:
-        sys.argv = line
-        try:
-            runpy.run_path(line[0], run_name="__main__")
-        except SystemExit as ended:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(ended.code)  # without the seconds that it takes to clean up
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    print(f"exit code {code}", file=sys.stderr)
-"""
-
-
 def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
-    evaluate = ["programs/evaluate.py", f"--output={tmp_path / 'evaluated'}"]
-    report = ["programs/report.py", f"--output={tmp_path / 'curves.png'}"]
+    evaluate = ["evaluate.py", f"--output={tmp_path / 'evaluated'}"]
+    report = ["report.py", f"--output={tmp_path / 'curves.png'}"]
     mistakes = {
         "Fractions are numbers in [0, 1].": [*evaluate, "--run_dir=run", "--synthetic=0.5,1.5"],
         "--synthetic=['half']: Fractions are": [*evaluate, "--run_dir=run", "--synthetic=half"],
@@ -231,12 +205,9 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         ],
         "no_such_run has no config.json of a run": [*report, "--loss_surface=no_such_run"],
     }
-    done = run_python("-c", RUN_EACH, *map(json.dumps, mistakes.values()))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    *answers, nothing = done.stderr.split("exit code 1\n")
-    assert nothing == ""
-    for message, answer in zip(mistakes, answers, strict=True):
-        assert message in answer
+    for message, arguments in mistakes.items():
+        done = run_main(*arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.runs import ROOT, run_python
+from tests.runs import ROOT, run_main, run_python
 
 SMALL = [
     "--config.rounds=30",
@@ -22,17 +22,23 @@ SMALL = [
 
 
 def command(output_dir, *flags, config="configs/digits.py:ditto"):
-    return ["programs/train.py", f"--config={config}", f"--output_dir={output_dir}", *flags]
+    return ["train.py", f"--config={ROOT / config}", f"--output_dir={output_dir}", *flags]
 
 
 def train(output_dir, *flags, **options):
-    return run_python(*command(output_dir, *flags, **options))
+    """In this process."""
+    return run_main(*command(output_dir, *flags, **options))
+
+
+def train_in_a_process(output_dir, *flags):
+    program, *arguments = command(output_dir, *flags)
+    return run_python(ROOT / "programs" / program, *arguments)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "small"
-    return path, train(path, *SMALL)
+    return path, train_in_a_process(path, *SMALL)
 
 
 def test_the_result_and_nothing_else_is_printed(finished):
@@ -60,8 +66,9 @@ def test_a_finished_run_is_only_printed_again(finished):
 
 def start_and_wait_for_rounds(path, rounds, *flags):
     """Starts a run and returns its process once its CSV has some rows."""
+    program, *arguments = command(path, *flags)
     process = subprocess.Popen(
-        [sys.executable, *command(path, *flags)],
+        [sys.executable, ROOT / "programs" / program, *arguments],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
@@ -114,7 +121,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
             "configs/digits.py:ditto",
             "Unknown config key 'mrege'. Did you mean 'merge'?",
         ),
-        ([], "configs/digit.py", "No such file or directory: 'configs/digit.py'"),
+        ([], "configs/digit.py", f"No such file or directory: '{ROOT / 'configs/digit.py'}'"),
     ],
 )
 def test_mistakes_are_answered_with_one_message(tmp_path, flags, config, message):
