@@ -15,7 +15,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test fuzz faults lint lock venv own-venv gpu gpu-pack clean
+.PHONY: help quickstart test test-all fuzz faults lint lock venv own-venv gpu gpu-pack clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -26,7 +26,10 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 	    --output_dir=runs/quickstart --resume
 
 test: $(venv)  ## run the tests, without those marked slow
-	.venv/bin/python -m pytest -n 2
+	.venv/bin/python -m pytest -n 2 --dist loadgroup
+
+test-all: $(venv)  ## run all tests, those marked slow as well (hours)
+	.venv/bin/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout 900
 
 fuzz: $(venv)  ## vectorize thousands of cases of client work, each against one client at a time
 	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 tests/runtime/graph/fuzz

@@ -10,17 +10,20 @@ import functools
 import pytest
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.cases import CASES
+from tests.runtime.conformance.cases import CASES, MODULES
 from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
 from tests.runtime.conformance.compare import assert_same
 from tff_pfl import runtime
 
-# Those of a case follow one another, in one process if there are more.
+def marks(module, case):
+    """One process runs all kinds of a case, and the cases that share what a module builds."""
+    return [pytest.mark.xdist_group(module.__name__), *[pytest.mark.slow] * case.slow]
+
+
 PARAMETERS = [
-    pytest.param(
-        case, kind, marks=[pytest.mark.slow] if case.slow else [], id=f"{case.name}-{kind}"
-    )
-    for case in CASES
+    pytest.param(case, kind, marks=marks(module, case), id=f"{case.name}-{kind}")
+    for module in MODULES
+    for case in module.case
     for kind in case.kinds
 ]
 
