@@ -8,7 +8,7 @@ import pytest
 
 from tests.federation import assert_close
 from tests.own_modules import own_modules
-from tests.runs import ROOT, config_of_flags, run_python
+from tests.runs import ROOT, config_of_flags, keep_the_context, run_python
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.experiment import evaluate_program, run_program
@@ -31,10 +31,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def keep_the_context():
-    """Executes in the context of the tests."""
 
 
 def assert_is_the_users_own(run):

@@ -8,10 +8,9 @@ import re
 import pytest
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model
-from tests.runs import tiny_config
+from tests.runs import tiny_config, train_run
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment import run_program
 
 GUIDE = pathlib.Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -20,7 +19,7 @@ GUIDE = pathlib.Path(__file__).parents[1] / "docs" / "metrics.md"
 def folder(tmp_path_factory):
     """Where the guide was followed."""
     folder = tmp_path_factory.mktemp("guide")
-    assert run_program(tiny_config(), str(folder / "runs/digits"), set_context=lambda: None) == 0
+    train_run(folder / "runs/digits", tiny_config())
     data = [random_examples(5 + i, seed=i) for i in range(3)]
     model = tiny_model()
     names = {

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.runs import tiny_config
+from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, run_program
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.reports import plot_mixtures, read_curve
@@ -17,16 +17,10 @@ from tff_pfl.reports import plot_mixtures, read_curve
 BINARY = bytes(range(256))
 
 
-def keep_the_context():
-    """Executes in the context of the tests."""
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
     config = tiny_config(evaluation={"every": 1})
-    assert run_program(config, str(path), set_context=keep_the_context) == 0
-    return path
+    return train_run(tmp_path_factory.mktemp("runs") / "run", config)
 
 
 def resume(path, **changes):

@@ -8,30 +8,23 @@ import numpy as np
 import pytest
 
 from tests.permissions import read_only
-from tests.runs import tiny_config
+from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.evaluation import MetricName, to_text
 from tff_pfl.experiment import (
     ConfigError,
     OutputDirectoryError,
     evaluate_program,
     evaluate_run,
-    run_program,
 )
 from tff_pfl.reports import loss_surfaces_of_run
 
 MODELS = ("personalized", "global")
 
 
-def keep_the_context():
-    """Executes in the context of the tests."""
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The directory of a finished run of two rounds."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    assert run_program(tiny_config(), str(path), set_context=keep_the_context) == 0
-    return path
+    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
 
 
 def files(path):
@@ -87,7 +80,7 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
     """It changes nothing but what is evaluated as personal."""
     tuned = str(tmp_path / "tuned")
     config = tiny_config(evaluation={"fine_tune_epochs": 3})
-    assert run_program(config, tuned, set_context=keep_the_context) == 0
+    train_run(tuned, config)
     final = json.loads((tmp_path / "tuned" / "summary.json").read_text())["final"]["metrics"]
     plain, found = evaluate_run(str(run)), evaluate_run(tuned)
     for name, value in to_text(found.evaluation.metrics).items():

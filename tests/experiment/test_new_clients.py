@@ -8,17 +8,16 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import leaves
-from tests.runs import tiny_config
+from tests.runs import tiny_config, train_run
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
     build_local,
     build_model,
     build_new_clients_evaluation,
-    build_process,
     hold_out,
-    run_program,
 )
+from tff_pfl.experiment import config as configs
 from tff_pfl.local import ClientContext, LocalSGD, evaluate, seeds
 
 
@@ -31,7 +30,7 @@ class Setup:
         whole = build_dataset(config)
         self.dataset, self.new_clients = hold_out(config, whole)
         self.model = build_model(config, whole)
-        self.process = build_process(config, self.model, self.dataset)
+        self.process = configs.build_process(config, self.model, self.dataset)
         self.local = build_local(config)
         self.evaluation = build_new_clients_evaluation(
             config, self.process, self.model, self.new_clients
@@ -71,7 +70,7 @@ def test_the_global_model_before_and_after_fine_tuning():
 
 def test_nothing_of_them_is_trained_on(tmp_path):
     config = config_of(rounds=2)
-    assert run_program(config, str(tmp_path / "run"), set_context=lambda: None) == 0
+    train_run(tmp_path / "run", config)
     with open(tmp_path / "run" / "new_clients.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["client_id"] for row in rows] == ["2", "3"]

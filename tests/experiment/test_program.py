@@ -1,20 +1,18 @@
 """`run_program` in one process; `tests/programs/test_train.py` runs it as a user does."""
 
+import functools
 import json
 import os
 import signal
 
 import pytest
 
-from tests.runs import tiny_config
-from tff_pfl import runtime
-from tff_pfl.experiment import evaluate_program, run_program
+from tests.runs import keep_the_context, tiny_config
+from tff_pfl import experiment, runtime
+from tff_pfl.experiment import evaluate_program
 from tff_pfl.experiment.interruption import Terminated, interruptible
 
-
-@pytest.fixture(autouse=True)
-def keep_the_context_of_the_tests(monkeypatch):
-    monkeypatch.setattr(runtime, "set_cpp_context", lambda: None, raising=False)
+run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
 
 
 def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
@@ -99,7 +97,7 @@ def test_signals_say_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
     monkeypatch.setattr(runtime, "current_devices", lambda: os.kill(os.getpid(), number))
     path = tmp_path / "run"
     for _ in range(2):
-        assert run_program(tiny_config(), str(path), set_context=lambda: None) == code
+        assert run_program(tiny_config(), str(path)) == code
     message = f"\ninterrupted; --resume goes on with the run in {path}\n"
     assert capsys.readouterr().err == message * 2
     output = str(tmp_path / "out")

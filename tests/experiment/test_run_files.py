@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.runs import tiny_config
+from tests.runs import tiny_config, train_run
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import (
     OutputDirectoryError,
     RunFiles,
     read_summary,
     resolved,
-    run_program,
 )
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy")
@@ -21,8 +20,7 @@ def run(tmp_path_factory):
     """`(folder, config)` of a run of three rounds, of which the second and the last evaluate."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     config = tiny_config(rounds=3, evaluation={"every": 2})
-    assert run_program(config, str(folder), set_context=lambda: None) == 0
-    return folder, config
+    return train_run(folder, config), config
 
 
 def test_the_numbers_of_rounds(run):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.runs import tiny_config
-from tff_pfl.experiment import OutputDirectoryError, RunFiles, run_program
+from tests.runs import tiny_config, train_run
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import plot_influence
 
 
@@ -12,8 +12,7 @@ from tff_pfl.reports import plot_influence
 def run_dir(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
     config = tiny_config("pgfed", rounds=3, evaluation={"every": 2})
-    assert run_program(config, str(path), set_context=lambda: None) == 0
-    return path
+    return train_run(path, config)
 
 
 def test_a_snapshot_at_each_evaluation(run_dir):
@@ -46,5 +45,4 @@ def test_an_array_that_is_no_matrix_over_clients(run_dir, tmp_path):
 
 
 def test_algorithms_with_nothing_to_show_leave_no_folder(tmp_path):
-    assert run_program(tiny_config(), str(tmp_path / "run"), set_context=lambda: None) == 0
-    assert not (tmp_path / "run" / "snapshots").exists()
+    assert not (train_run(tmp_path / "run", tiny_config()) / "snapshots").exists()

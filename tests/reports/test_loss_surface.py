@@ -7,9 +7,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tests.runs import tiny_config
+from tests.runs import tiny_config, train_run
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import ConfigError, OutputDirectoryError, restored_run, run_program
+from tff_pfl.experiment import ConfigError, OutputDirectoryError, restored_run
 from tff_pfl.reports import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
 from tff_pfl.reports.loss_surface import rise_at_the_rim, training_examples
 
@@ -17,14 +17,9 @@ AXIS = np.linspace(-1, 1, 5, dtype=np.float32)
 BOWL = (AXIS[:, None] ** 2 + 2 * AXIS**2 + 0.5).astype(np.float32)
 
 
-def train(path, algorithm):
-    assert run_program(tiny_config(algorithm), str(path), set_context=lambda: None) == 0
-    return path
-
-
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs") / "run", "ditto")
+    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
 
 
 def largest_client(run_dir):
@@ -82,7 +77,7 @@ def test_another_client_on_some_of_its_examples(run_dir):
 
 
 def test_an_algorithm_without_a_global_model(tmp_path):
-    found = loss_surfaces_of_run(train(tmp_path / "run", "local"), points=3)
+    found = loss_surfaces_of_run(train_run(tmp_path / "run", tiny_config("local")), points=3)
     assert list(found.surfaces) == ["personalized"]
 
 

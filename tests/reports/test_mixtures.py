@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from tests.runs import tiny_config
-from tff_pfl.experiment import OutputDirectoryError, RunFiles, run_program
+from tests.runs import tiny_config, train_run
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import plot_mixtures
 
 
@@ -16,8 +16,7 @@ def run_dir(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
     config = tiny_config("pfedmb", evaluation={"every": 1, "clients_per_call": 3})
     config.algorithm.branches = 3
-    assert run_program(config, str(path), set_context=lambda: None) == 0
-    return path
+    return train_run(path, config)
 
 
 def test_snapshots_have_the_mixtures_of_all_clients(run_dir):
