@@ -1,6 +1,12 @@
-"""Stores of small client states, and files of theirs that are damaged."""
+"""Stores of small client states, files of theirs that are damaged, and processes that open them."""
 
 import collections
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -43,3 +49,56 @@ def overwrite(path, position, content):
     with open(path, "r+b") as file:
         file.seek(position)
         file.write(content)
+
+
+# All processes are forked from one that has imported this module, which takes seconds.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
+
+
+@contextlib.contextmanager
+def process_of(function: Callable, *args) -> Iterator[tuple]:
+    """`(process, connection)`: runs `function(*args, send)`; what it sends is received there."""
+    receiver, sender = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_run, args=(function, args, sender))
+    process.start()
+    sender.close()
+    try:
+        yield process, receiver
+    finally:
+        process.kill()
+        process.join()
+
+
+def _run(function, args, sender):
+    function(*args, sender.send)
+
+
+def hold_open(path, send):
+    with open_store(path):
+        send("open")
+        signal.pause()
+
+
+def commit_rounds(path, send):
+    with open_store(path) as store:
+        for n in itertools.count(int(store.attachment("round") or 0) + 1):
+            ids = [0, 1 + n % 5, 6 + n % 7]
+            store.put(ids, [state(n, 30_000)] * 3)
+            store.commit({"round": str(n).encode(), "copy": str(n).encode() * 5000})
+            send(n)
+
+
+def be_killed_at(call, path, send):
+    """In a function of `os`, or before a second commit."""
+
+    def kill(*args):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if call != "commit":
+        setattr(os, call, kill)
+    store = open_store(path)
+    store.put([1], [state(1)])
+    store.commit()
+    store.put([1, 2], [state(5), state(6)])
+    kill()

@@ -4,11 +4,8 @@ import collections
 import contextlib
 import fcntl
 import os
-import pathlib
 import resource
 import signal
-import subprocess
-import sys
 import time
 
 import lmdb
@@ -20,8 +17,12 @@ from tests.clients.stores import (
     MIB,
     STATE_TYPE,
     Empty,
+    be_killed_at,
+    commit_rounds,
+    hold_open,
     numbers,
     open_store,
+    process_of,
     state,
 )
 from tests.permissions import read_only
@@ -235,59 +236,42 @@ def test_a_store_that_is_only_read(tmp_path):
     assert not (tmp_path / "data.mdb").exists()
 
 
-def run_child(body, path, **kwargs):
-    """Starts a process with this module's `open_store` and `state` and the store's `path`."""
-    root = pathlib.Path(__file__).parents[2]
-    code = f"import sys\nsys.path[:0] = {[str(root), str(root / 'tests' / 'clients')]!r}\n"
-    code += f"from test_state_store import *\npath = {str(path)!r}\n{body}"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **kwargs)
-
-
 def test_a_second_opener_is_refused_until_the_first_is_gone(tmp_path):
-    with run_child(
-        "store = open_store(path)\nprint('open', flush=True)\nsys.stdin.read()",
-        tmp_path,
-        stdin=subprocess.PIPE,
-    ) as child:
-        assert child.stdout.readline() == b"open\n"
+    with process_of(hold_open, str(tmp_path)) as (_, connection):
+        assert connection.recv() == "open"
         with pytest.raises(StateStoreError, match="open already"):
             open_store(str(tmp_path))
-        child.kill()
     with open_store(str(tmp_path)), pytest.raises(StateStoreError, match="open already"):
         open_store(str(tmp_path))
 
 
-ROUNDS = """
-with open_store(path) as store:
-    first = int(store.attachment("round") or 0)
-    for n in range(first + 1, 1_000_000):
-        ids = [0, 1 + n % 5, 6 + n % 7]
-        store.put(ids, [state(n, 30_000)] * 3)
-        store.commit({"round": str(n).encode(), "copy": str(n).encode() * 5000})
-        print(n, flush=True)
-"""
-
-
 def expected_number(client_id, n):
-    """The round in which a client last took part in `ROUNDS`, up to round `n`."""
+    """The round in which a client last took part in `commit_rounds`, up to round `n`."""
     last = {0: n, **{i: -1 - i for i in range(1, 13)}}
     for r in range(1, n + 1):
         last[1 + r % 5] = last[6 + r % 7] = r
     return last[client_id]
 
 
+def received(connection):
+    """All that is still there of a process that has ended."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield connection.recv()
+
+
 def test_killed_at_any_moment_the_generation_is_consistent(tmp_path):
     done = 0
     rng = np.random.default_rng(0)
     for _ in range(3):
-        with run_child(ROUNDS, tmp_path, stderr=subprocess.DEVNULL) as child:
-            reported = [child.stdout.readline() for _ in range(5)][-1]
+        with process_of(commit_rounds, str(tmp_path)) as (process, connection):
+            reported = [connection.recv() for _ in range(5)]
             time.sleep(rng.uniform(0.05, 0.25))
-            child.send_signal(signal.SIGKILL)
-            reported = ([reported] + [x for x in child.stdout if x.endswith(b"\n")])[-1]
+            process.kill()
+            *_, reported = [*reported, *received(connection)]
         with open_store(str(tmp_path)) as store:
             n = int(store.attachment("round"))
-            assert n in (int(reported), int(reported) + 1)
+            assert n in (reported, reported + 1)
             assert n >= done + 5
             assert store.attachment("copy") == str(n).encode() * 5000
             assert numbers(store, range(13)) == [expected_number(i, n) for i in range(13)]
@@ -295,28 +279,14 @@ def test_killed_at_any_moment_the_generation_is_consistent(tmp_path):
         done = n
 
 
-KILLED_AT = """
-def kill(*args):
-    os.kill(os.getpid(), 9)
-for call in ("truncate", "rename", "fsync", "commit"):  # In the order they come in.
-    pid = os.fork()
-    if not pid:
-        if call != "commit":
-            setattr(os, call, kill)
-        store = open_store(f"{path}/{call}")
-        store.put([1], [state(1)])
-        store.commit()
-        store.put([1, 2], [state(5), state(6)])
-        kill()
-    assert os.waitpid(pid, 0)[1] == 9
-"""
-
-
 def test_killed_while_creating_or_before_a_commit(tmp_path):
-    with run_child(KILLED_AT, tmp_path) as child:
-        assert child.wait() == 0
+    expectations = {"truncate": -2, "rename": -2, "fsync": -2, "commit": 1}  # in their order
+    for call in expectations:
+        with process_of(be_killed_at, call, str(tmp_path / call)) as (process, _):
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
     (tmp_path / "rename" / "data.mdb.new").write_bytes(b"torn")
-    for call, expected in [("truncate", -2), ("rename", -2), ("fsync", -2), ("commit", 1)]:
+    for call, expected in expectations.items():
         with open_store(str(tmp_path / call)) as store:
             assert numbers(store, [1, 2]) == [expected, -3]
             store.put([1], [state(7)])

@@ -38,7 +38,10 @@ def test_emnist_synthetic():
 @pytest.mark.parametrize(
     ("name", "shape", "num_train", "mean"),
     [
-        ("cifar10", (60_000, 32, 32, 3), 50_000, (0.4914, 0.4822, 0.4465)),
+        pytest.param(
+            *("cifar10", (60_000, 32, 32, 3), 50_000, (0.4914, 0.4822, 0.4465)),
+            marks=pytest.mark.slow,
+        ),
         ("fashion_mnist", (70_000, 28, 28, 1), 60_000, (0.2860,)),
     ],
 )

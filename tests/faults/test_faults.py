@@ -1,8 +1,11 @@
 """The short part of `make faults`."""
 
+import pytest
+
 from tests.runs import run_python
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_and_resumed_have_the_results_of_one_that_was_not():
     done = run_python("-m", "tests.faults", "--parts=kills", "--kills=2", "--seed=3")
     assert done.returncode == 0, done.stdout + done.stderr

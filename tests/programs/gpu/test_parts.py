@@ -34,6 +34,7 @@ def task(part, tmp_path, devices="CPU", seconds=600.0):
     return Task(part, str(tmp_path), str(ROOT), devices, seconds, time.time())
 
 
+@pytest.mark.slow
 def test_the_device_computes_what_numpy_does(tmp_path):
     done = run_python(PROGRAM, f"--output_dir={tmp_path}", "--devices=CPU", "--parts=1")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
