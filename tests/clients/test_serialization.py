@@ -216,6 +216,27 @@ def test_empty_structs(container):
 
 
 @pytest.mark.parametrize(
+    ("value", "leaf_type", "restored"),
+    [
+        (b"\xff\x00 text", np.str_, b"\xff\x00 text"),
+        ("tëxt", np.str_, "tëxt".encode()),
+        (np.array([[b"a", b""], ["b\0", b"cc"]], object), (np.str_, [None, 2]), None),
+        (np.array([], object), (np.str_, [None]), None),
+    ],
+)
+def test_strings(value, leaf_type, restored):
+    value_type = tff.types.to_type(collections.OrderedDict(text=leaf_type))
+    buffer = serialize({"text": value}, value_type)
+    assert buffer == serialize({"text": value}, value_type)
+    found = deserialize(buffer, value_type)["text"]
+    if restored is None:
+        restored = np.array([v.encode() if isinstance(v, str) else v for v in value.flat], object)
+        restored = restored.reshape(value.shape)
+        assert (found.dtype, found.shape) == (object, value.shape)
+    np.testing.assert_array_equal(found, restored)
+
+
+@pytest.mark.parametrize(
     ("value", "leaf_type", "message"),
     [
         (np.zeros(2), (np.float32, [2]), r"float32\[2\] at 'a/b', found float64\[2\]"),
@@ -224,8 +245,9 @@ def test_empty_structs(container):
         (1.5, np.int32, "found float64"),
         (3_000_000_000, np.int32, "found int64"),
         (np.float64(1), np.float32, "found float64"),
-        (b"text", np.str_, "booleans, integers or floats"),
-        (1, tff.types.SequenceType(np.int32), "booleans, integers or floats"),
+        (1, np.str_, "Expected str at 'a/b', found 1"),
+        ([b"a", b"b"], (np.str_, [3]), r"found \[b'a', b'b'\]"),
+        (1, tff.types.SequenceType(np.int32), "booleans, integers, floats or strings"),
         (1, collections.OrderedDict(c=np.int32), "found a int"),
         ({"d": 1}, collections.OrderedDict(c=np.int32), r"found elements \['d'\]"),
         ([1, 2], [np.int32], "found elements"),

@@ -38,8 +38,8 @@ def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
         value: A value of `type_signature`. Containers are what TFF accepts (NamedTuples, mappings,
             sequences, attrs, `tff.structure.Struct`), leaves NumPy arrays, TF tensors or Python
             scalars. Only Python scalars are converted to the leaf's data type.
-        type_signature: A `tff.types.TensorType` of booleans, integers or floats, or any nested
-            `tff.types.StructType` of them.
+        type_signature: A `tff.types.TensorType` of booleans, integers, floats or strings, or any
+            nested `tff.types.StructType` of them.
 
     Raises:
         TypeError: If `value` is not of `type_signature`, or `type_signature` is not as above.
@@ -93,13 +93,15 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
 
 # To look into a type takes longer than to write a small state, so that it is done once.
 @functools.lru_cache
-def _plan(type_signature) -> tuple[str, "_Leaf | _Structure"]:
+def _plan(type_signature) -> tuple[str, "_Leaf | _Structure | _Text"]:
     return str(type_signature), _part(type_signature, ())
 
 
-def _part(type_signature, path) -> "_Leaf | _Structure":
-    is_structure = isinstance(type_signature, tff.types.StructType)
-    return (_Structure if is_structure else _Leaf)(type_signature, path)
+def _part(type_signature, path) -> "_Leaf | _Structure | _Text":
+    if isinstance(type_signature, tff.types.StructType):
+        return _Structure(type_signature, path)
+    is_text = isinstance(type_signature, tff.types.TensorType) and type_signature.dtype == np.str_
+    return (_Text if is_text else _Leaf)(type_signature, path)
 
 
 class _Structure:
@@ -159,7 +161,7 @@ class _Leaf:
             tensor_type.dtype.kind not in "biufV"
         ):
             raise TypeError(
-                "Expected tensors of booleans, integers or floats, "
+                "Expected tensors of booleans, integers, floats or strings, "
                 f"found {tensor_type} at '{self._key}'."
             )
         self._dtype, self._shape = tensor_type.dtype, tensor_type.shape
@@ -183,6 +185,30 @@ class _Leaf:
 
     def assemble(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
         return arrays[self._key].view(self._dtype)
+
+
+class _Text:
+    """A tensor of strings in a type; stored are the bytes of JSON, its shape and its strings."""
+
+    def __init__(self, tensor_type: tff.types.TensorType, path: tuple[str, ...]):
+        self._type, self._key = tensor_type, _key(path)
+
+    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
+        """Adds the strings, which are bytes or text."""
+        array = np.asarray(value, object)
+        texts = [text.encode() if isinstance(text, str) else text for text in array.flat]
+        are_strings = all(isinstance(text, bytes) for text in texts)
+        found = tff.types.TensorType(np.str_, array.shape)
+        if not are_strings or not self._type.is_assignable_from(found):
+            raise TypeError(_mismatch(self._key, self._type, repr(value)))
+        stored = json.dumps([array.shape, [text.decode("latin-1") for text in texts]])
+        arrays[self._key] = np.frombuffer(stored.encode(), np.uint8)
+
+    def assemble(self, arrays: dict[str, np.ndarray]) -> "np.ndarray | bytes":
+        """The strings as TensorFlow has them: an array of bytes, or the bytes of a scalar."""
+        shape, texts = json.loads(arrays[self._key].tobytes())
+        array = np.array([text.encode("latin-1") for text in texts], object).reshape(shape)
+        return array if shape else array.item()
 
 
 def _key(path) -> str:

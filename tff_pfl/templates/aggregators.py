@@ -13,6 +13,9 @@ from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.templates.exchange import Aggregator, Exchange
 
 AGGREGATORS = Registry("aggregator")
+# The clipping norm adapts by a count with noise of its own, of 0.05 times the clients, which has to
+# be more than half of what is asked for: `DifferentiallyPrivateFactory.gaussian_adaptive`.
+_NOISE_PER_CLIENT = 0.1
 
 
 @AGGREGATORS.register("mean")
@@ -63,7 +66,11 @@ def dp(
         clients_per_round: How many are expected.
         noise_multiplier: Standard deviation of the noise of the sum, relative to the clipping norm.
         zeroing: See `robust`.
+
+    Raises:
+        ValueError: If so few clients cannot have that much noise.
     """
+    _check_noise(noise_multiplier, clients_per_round)
     return tff.learning.dp_aggregator(noise_multiplier, clients_per_round, zeroing)
 
 
@@ -101,10 +108,23 @@ def ddp_secure(
         bits: Of the sum, for which clients quantize their uploads.
         zeroing: See `robust`.
         rotation_type: "hd" (Hadamard) or "dft".
+
+    Raises:
+        ValueError: If so few clients cannot have that much noise.
     """
+    _check_noise(noise_multiplier, clients_per_round)
     return tff.learning.ddp_secure_aggregator(
         noise_multiplier, clients_per_round, bits, zeroing, rotation_type
     )
+
+
+def _check_noise(noise_multiplier, clients_per_round):
+    most = _NOISE_PER_CLIENT * clients_per_round
+    if not noise_multiplier < most:
+        raise ValueError(
+            f"noise_multiplier must be below {_NOISE_PER_CLIENT:g} * clients_per_round = {most:g}, "
+            f"got {noise_multiplier:g}."
+        )
 
 
 def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:

@@ -34,7 +34,8 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
     except Exception as error:
         arguments = "".join(f"\n  {t}" for t in types) or " none"
         raise errors.BlockTracingError(
-            f"{what} failed while it was traced: {type(error).__name__}: {error}\n"
+            f"{what} failed while it was traced: {type(error).__name__}: {error}"
+            f"{errors.place(error)}\n"
             f"It was traced with arguments of the types:{arguments}\n"
             "Tip: a block is pure TensorFlow; its arguments come in the order its docstring "
             "states, and what it takes from outside is Python or NumPy, not an eager tensor."

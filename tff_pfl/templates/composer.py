@@ -178,6 +178,12 @@ def _increment(round_num):
     return round_num + 1
 
 
+def _flattened(computation: tff.Computation) -> tff.Computation:
+    """The same computation with less nesting, which protocol buffers allow 100 levels of."""
+    block = tff.framework.to_call_dominant(computation.to_building_block())
+    return tff.framework.ConcreteComputation.from_building_block(block)
+
+
 class _TracedExchange:
     """An exchange with its computations, whose types were found by tracing them in order."""
 
@@ -214,7 +220,8 @@ class _TracedExchange:
         else:
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
             self.up_bytes += 4 if self._weighted else 0
-            aggregated_type = self.aggregation.next.type_signature.result
+            self._aggregate = _flattened(self.aggregation.next)
+            aggregated_type = self._aggregate.type_signature.result
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
@@ -241,7 +248,7 @@ class _TracedExchange:
         )
         if self.aggregation is not None:
             uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
-            aggregated = self.aggregation.next(state.aggregators[self.name], *uploads)
+            aggregated = self._aggregate(state.aggregators[self.name], *uploads)
             inputs["aggregate"] = aggregated.result
             inputs["measurements"] = aggregated.measurements
             inputs["aggregators"] = [state.aggregators[self.name], aggregated.state]
