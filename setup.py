@@ -31,6 +31,8 @@ setuptools.setup(
     name="tff_pfl",
     version=VERSION,
     description="Personalized federated learning on TensorFlow Federated",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),

@@ -1,0 +1,209 @@
+"""The documents are right: their code runs, and what they name is there."""
+
+import csv
+import importlib
+import itertools
+import json
+import re
+import shlex
+
+import pytest
+
+from tests.documents import DOCUMENTS, commands, flags_of, python_blocks, statements
+from tests.own_modules import own_modules
+from tests.runs import ROOT, config_of_flags
+from tff_pfl import testing
+from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.experiment import config as configs
+from tff_pfl.experiment import default_config, evaluate_program, run_program
+from tff_pfl.experiment.config.options import CHOICES
+from tff_pfl.runtime import set_graph_context
+
+EXAMPLES = ROOT / "examples" / "own_method"
+README = ROOT / "README.md"
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+
+
+@pytest.fixture
+def follow(tmp_path, monkeypatch):
+    """`(document) -> names`: does what a reader does, who writes the files and runs the rest."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def followed(name):
+        names = {}
+        for file, code in python_blocks(ROOT / name):
+            if file:
+                (tmp_path / file).write_text(code)
+            else:
+                exec(compile(code, name, "exec"), names)
+        return names
+
+    with own_modules(tmp_path):
+        yield followed
+    set_graph_context()
+
+
+def keep_the_context():
+    """Executes in the context of the tests."""
+
+
+def config_and_folder(monkeypatch, command, *changes):
+    """What a command line of the documents asks `programs/train.py` for."""
+    *given, output = shlex.split(command.partition("programs/train.py ")[2])
+    config = config_of_flags(monkeypatch, *given, *changes)
+    return config, output.removeprefix("--output_dir=")
+
+
+def build(config):
+    """Builds all that a config chooses."""
+    dataset = configs.build_dataset(config)
+    configs.build_algorithm(config, configs.build_model(config, dataset), dataset)
+
+
+def command_with(document, text):
+    (found,) = [command for command in commands(ROOT / document) if text in command]
+    return found
+
+
+def test_the_method_of_the_readme(follow, monkeypatch):
+    follow("README.md")
+    command = command_with("README.md", "mixed_start").replace("configs/", f"{ROOT}/configs/")
+    config, folder = config_and_folder(monkeypatch, command, "--config.rounds=1")
+    assert run_program(config, folder, set_context=keep_the_context) == 0
+    options = {"set_context": keep_the_context, "generalization": "never"}
+    assert evaluate_program(folder, "result", **options) == 0
+    with open("result.json") as file:
+        assert json.load(file)["run"] == "mixed_start on digits"
+
+
+def test_own_method(follow, monkeypatch):
+    follow("docs/own_method.md")
+    tests = importlib.import_module("test_apfl")
+    tests.test_no_share_is_fedavg()
+    tests.test_contract(testing.contract.check_new_client)
+    for text in ("config.algorithm.share", "config.py:mifa"):
+        command = command_with("docs/own_method.md", text).replace("my_folder/", "")
+        build(config_and_folder(monkeypatch, command)[0])
+
+
+@pytest.mark.slow
+def test_the_contract_of_own_method(follow):
+    names = follow("docs/own_method.md")
+    apfl = testing.Subject.of(names["apfl"])
+    for check, subject in itertools.product(testing.CHECKS, (apfl, names["subject"])):
+        check(subject)
+
+
+def test_own_model_and_data(follow, monkeypatch):
+    names = follow("docs/own_model_and_data.md")
+    result = names["result"]
+    assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
+    assert len(names["models"]) == 6
+    command = command_with("docs/own_model_and_data.md", "stripes_config.py")
+    config, _ = config_and_folder(monkeypatch, command)
+    build(config)
+    assert config.model.options.to_dict() == {"width": 32}
+    assert config.data.by_size.to_dict() == {"ratio": 1.5}
+
+
+def test_protocols_and_metrics(follow):
+    """Release managers have all numbers of each round."""
+    follow("docs/protocols_and_metrics.md")
+    with open("lines.jsonl") as file:
+        lines = [json.loads(line) for line in file]
+    with open("runs/tracked/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    for line, row in zip(lines, rows, strict=True):
+        assert line.pop("round_seconds") > 0
+        evaluated = line.pop("evaluation_seconds", None)
+        assert (evaluated is not None) == (line["round"] % 2 == 0)
+        assert {name: str(value) for name, value in line.items()} == {
+            name: cell for name, cell in row.items() if cell
+        }
+    with open("all.csv") as file:
+        assert [row["key"] for row in csv.DictReader(file)] == list("1234")
+
+
+@pytest.mark.parametrize("guide", ["determinism", "runtime_and_gpus"])
+def test_other_guides(follow, guide):
+    follow(f"docs/{guide}.md")
+
+
+@each_document
+def test_all_code_is_run_by_a_test_above(document):
+    is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
+    is_run |= {"determinism", "runtime_and_gpus"}
+    assert document.stem in is_run or not list(python_blocks(document))
+
+
+@each_document
+def test_files_that_are_examples_too_are_these(document):
+    for file, code in python_blocks(document):
+        if file and (EXAMPLES / file).exists() and file != "config.py":
+            assert statements(code) == statements((EXAMPLES / file).read_text())
+
+
+def test_the_readme_is_short_and_its_table_has_all_algorithms():
+    text = README.read_text()
+    assert len(text.splitlines()) <= 150
+    rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
+
+
+@each_document
+def test_links_lead_somewhere(document):
+    links = re.findall(r"\]\(([^)#]+)", document.read_text())
+    files = [link for link in links if not link.startswith("https://")]
+    assert [link for link in files if not (document.parent / link).exists()] == []
+
+
+@each_document
+def test_names_of_the_package_exist(document):
+    for name in set(re.findall(r"\btff_pfl(?:\.\w+)+(?!\w*[/*])", document.read_text())):
+        found, *parts = name.split(".")
+        value = importlib.import_module(found)
+        for part in parts:
+            found = f"{found}.{part}"
+            value = getattr(value, part, None) or importlib.import_module(found)
+
+
+@each_document
+def test_commands_have_the_programs_and_flags_that_exist(document):
+    text = document.read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in commands(document):
+        for program in re.findall(r"(programs/\w+\.py)", command):
+            given = re.findall(r"--(?:no)?(\w+)", command)
+            assert set(given) <= flags_of(ROOT / program), command
+    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+@pytest.fixture(scope="module")
+def config_keys():
+    """All keys that configs can have, of sections too."""
+    keys = set()
+
+    def add(section, prefix):
+        for key in section:
+            keys.add(f"{prefix}{key}")
+            if hasattr(section[key], "keys"):
+                add(section[key], f"{prefix}{key}.")
+
+    add(default_config(), "")
+    for choice in CHOICES:
+        for name in choice.registry:
+            section = choice.section.format(name)
+            keys |= {f"{section}.{key}" for key in choice.parameters(name)}
+    return keys
+
+
+@each_document
+def test_keys_of_configs_exist(document, config_keys):
+    own = {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
+    text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
+    named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text)) - {"json", "py"}
+    named |= {flag for c in commands(document) for flag in re.findall(r"--config\.([a-z_.]+)", c)}
+    assert named - config_keys - own == set()
