@@ -1,6 +1,7 @@
 """The documents are right: their code runs, and what they name is there."""
 
 import csv
+import functools
 import importlib
 import itertools
 import json
@@ -51,8 +52,10 @@ def keep_the_context():
 
 def config_and_folder(monkeypatch, command, *changes):
     """What a command line of the documents asks `programs/train.py` for."""
-    *given, output = shlex.split(command.partition("programs/train.py ")[2])
-    config = config_of_flags(monkeypatch, *given, *changes)
+    arguments = shlex.split(command.partition("programs/train.py ")[2])
+    (output,) = [flag for flag in arguments if flag.startswith("--output_dir=")]
+    arguments.remove(output)
+    config = config_of_flags(monkeypatch, *arguments, *changes)
     return config, output.removeprefix("--output_dir=")
 
 
@@ -91,9 +94,9 @@ def test_own_method(follow, monkeypatch):
 @pytest.mark.slow
 def test_the_contract_of_own_method(follow):
     names = follow("docs/own_method.md")
-    apfl = testing.Subject.of(names["apfl"])
-    for check, subject in itertools.product(testing.CHECKS, (apfl, names["subject"])):
-        check(subject)
+    mifa = functools.partial(names["mifa"], num_clients=8)
+    for check, method in itertools.product(testing.CHECKS, (names["apfl"], mifa)):
+        check(testing.Subject.of(method))
 
 
 def test_own_model_and_data(follow, monkeypatch):
@@ -179,6 +182,15 @@ def test_commands_have_the_programs_and_flags_that_exist(document):
             given = re.findall(r"--(?:no)?(\w+)", command)
             assert set(given) <= flags_of(ROOT / program), command
     assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+@each_document
+def test_configs_of_commands_are_right(document, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for command in commands(document):
+        of_repository = re.search(r"programs/train.py --config=configs/[a-z]", command)
+        if of_repository and "imports" not in command:
+            config_and_folder(monkeypatch, command)
 
 
 @pytest.fixture(scope="module")
