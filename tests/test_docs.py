@@ -156,6 +156,13 @@ def test_the_readme_is_short_and_its_table_has_all_algorithms():
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
 
 
+def test_the_layout_has_all_rooms():
+    layout = (ROOT / "CONTRIBUTING.md").read_text().partition("## Layout")[2]
+    rooms = [path.parent.name for path in (ROOT / "tff_pfl").glob("*/*.py")]
+    rooms += [path.parent.name for path in (ROOT / "programs").glob("*/*.py")]
+    assert set(rooms) == set(re.findall(r"^      (\w+)/", layout, re.MULTILINE))
+
+
 @each_document
 def test_links_lead_somewhere(document):
     links = re.findall(r"\]\(([^)#]+)", document.read_text())
