@@ -1,14 +1,16 @@
 """A small federation for tests: random images of 4x4 pixels, 3 classes, a tiny network."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl import models
+from tff_pfl import algorithms, models
 from tff_pfl.local import Examples, LocalSGD, examples_type
-from tff_pfl.templates import Client
+from tff_pfl.templates import Client, Exchange
+from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
@@ -30,6 +32,44 @@ def local_sgd(learning_rate=0.5, epochs=2, batch_size=4, **options) -> LocalSGD:
         batch_size=batch_size,
         **options,
     )
+
+
+def eager(name: str, model: models.Model, local: LocalSGD, seed=0, **options) -> EagerProcess:
+    """A process of an algorithm that runs without TFF; `traced` is cheaper for many clients."""
+    return EagerProcess(algorithms.make(name, model, local, **options), seed)
+
+
+def traced(name: str, model: models.Model, local: LocalSGD, seed=0, **options) -> EagerProcess:
+    """The same, of client work that is traced once, for any number of examples."""
+    algorithm = algorithms.make(name, model, local, **options)
+    return EagerProcess(algorithm.with_exchanges(_with_traced_work), seed)
+
+
+def _with_traced_work(exchange: Exchange) -> Exchange:
+    functions = []
+
+    def client_work(*args):
+        if not functions:
+            message, state, examples, context = tf.nest.map_structure(_spec, args)
+            rows = {field: _any_number(getattr(examples, field)) for field in ("x", "y")}
+            signature = [message, state, examples._replace(**rows), context]
+            functions.append(tf.function(exchange.client_work, signature, autograph=False))
+        return functions[0](*args)
+
+    return dataclasses.replace(exchange, client_work=client_work)
+
+
+def _spec(value) -> tf.TensorSpec:
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(value))
+
+
+def _any_number(rows: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *rows.shape[1:]], rows.dtype)
+
+
+def with_shared(state, weights):
+    """A server state of an averaging algorithm whose shared part is another one."""
+    return state._replace(algorithm=state.algorithm._replace(weights=weights))
 
 
 def random_examples(size: int, seed: int = 0) -> Examples:

@@ -6,7 +6,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
     last,
@@ -16,21 +15,22 @@ from tests.federation import (
     random_examples,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tff_pfl.algorithms import build_ditto, build_fedavg, build_fedper, build_local
-from tff_pfl.local import LocalSGD, exact_gradient, trees
+from tff_pfl.local import ClientContext, LocalSGD, exact_gradient, trees
+from tff_pfl.local.seeds import client_seed
 from tff_pfl.names import UnknownNameError
-from tff_pfl.templates import Client, ClientContext
-from tff_pfl.templates.blocks import client_seed
+from tff_pfl.templates import Client
 
 MODEL = tiny_model()
+build_sgdm = tff.learning.optimizers.build_sgdm
 SIZES = (6, 9, 5)
 # Who takes part in each round.
 COHORTS = ((0, 1), (1, 2), (0, 2))
 
 
-def build(build_process, local=None, **options):
-    return build_process(MODEL, EXAMPLES_TYPE, local or local_sgd(), **options, seed=1)
+def build(name, local=None, **options):
+    return traced(name, MODEL, local or local_sgd(), **options, seed=1)
 
 
 def run(process, sizes=SIZES, cohorts=COHORTS):
@@ -40,26 +40,26 @@ def run(process, sizes=SIZES, cohorts=COHORTS):
 
 @pytest.fixture(scope="module")
 def fedavg():
-    return run(build(build_fedavg))
+    return run(build("fedavg"))
 
 
 @pytest.fixture(scope="module")
 def local():
-    return run(build(build_local))
+    return run(build("local"))
 
 
 class TestDitto:
     def test_without_lambda_the_personal_models_are_local(self, local):
-        _, clients = run(build(build_ditto, lambda_=0.0))
+        _, clients = run(build("ditto", lambda_=0.0))
         assert_equal([c.state.model for c in clients], [c.state.model for c in local[1]])
 
     @pytest.mark.parametrize("lambda_", [0.0, 0.7])
     def test_the_global_model_is_fedavg_whatever_lambda(self, fedavg, lambda_):
-        state, _ = run(build(build_ditto, lambda_=lambda_))
+        state, _ = run(build("ditto", lambda_=lambda_))
         assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
 
     def test_lambda_pulls_to_the_received_model(self):
-        process = build(build_ditto, local_sgd(learning_rate=0.01, epochs=30), lambda_=99.0)
+        process = build("ditto", local_sgd(learning_rate=0.01, epochs=30), lambda_=99.0)
         state = process.initialize()
         clients = make_clients(process, SIZES)
         moved = [  # personal models far from the global one
@@ -72,13 +72,13 @@ class TestDitto:
             assert_close(new.model, state.algorithm.weights, tolerance=0.02)
 
     def test_personal_epochs(self, local):
-        _, clients = run(build(build_ditto, lambda_=0.0, personal_epochs=0))
+        _, clients = run(build("ditto", lambda_=0.0, personal_epochs=0))
         assert_equal([c.state.model for c in clients], [MODEL.init(1)] * 3)
-        _, clients = run(build(build_ditto, local_sgd(epochs=1), lambda_=0.0, personal_epochs=2))
+        _, clients = run(build("ditto", local_sgd(epochs=1), lambda_=0.0, personal_epochs=2))
         assert_equal([c.state.model for c in clients], [c.state.model for c in local[1]])
 
     def test_a_client_that_never_took_part_has_the_current_global_model(self):
-        process = build(build_ditto)
+        process = build("ditto")
         state, clients = run(process, cohorts=((0, 1),))
         models = process.personalize(state, clients)
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
@@ -91,21 +91,21 @@ def ones_like(client):
 
 class TestFedPer:
     def test_without_personal_layers_it_is_fedavg(self, fedavg):
-        state, _ = run(build(build_fedper, personal_layers=()))
+        state, _ = run(build("fedper", personal_layers=()))
         assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
 
     def test_with_all_layers_personal_it_is_local(self, local):
-        _, clients = run(build(build_fedper, personal_layers=MODEL.layers))
+        _, clients = run(build("fedper", personal_layers=MODEL.layers))
         assert_equal([c.state.head for c in clients], [c.state.model for c in local[1]])
 
     def test_the_first_round_is_fedavgs_as_heads_are_still_common(self):
         cohorts = ((0, 1, 2),)
-        fedper, _ = run(build(build_fedper), cohorts=cohorts)
-        fedavg, _ = run(build(build_fedavg), cohorts=cohorts)
+        fedper, _ = run(build("fedper"), cohorts=cohorts)
+        fedavg, _ = run(build("fedavg"), cohorts=cohorts)
         assert_equal(fedper.algorithm.weights["dense1"], fedavg.algorithm.weights["dense1"])
 
     def test_heads_differ_and_stay_with_their_clients(self):
-        process = build(build_fedper)
+        process = build("fedper")
         state, clients = run(process)
         assert list(state.algorithm.weights) == ["dense1"]
         heads = [leaves(c.state.head) for c in clients]
@@ -116,21 +116,21 @@ class TestFedPer:
 
     def test_unknown_layers(self):
         with pytest.raises(ValueError, match="Unknown layer.*'hed'. Did you mean 'head'"):
-            build(build_fedper, personal_layers=("hed",))
+            build("fedper", personal_layers=("hed",))
 
 
 class TestFedAvg:
     def test_the_weighted_average_of_local_models(self):
         cohorts = ((0, 1, 2),)
         for weighting, weights in (("num_examples", SIZES), ("uniform", (1, 1, 1))):
-            process = build(build_fedavg, personalized="local", weighting=weighting)
+            process = build("fedavg", personalized="local", weighting=weighting)
             state, clients = run(process, cohorts=cohorts)
             models = [leaves(c.state.model) for c in clients]
             expected = [np.average(layer, axis=0, weights=weights) for layer in zip(*models)]  # noqa: B905
             assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
 
     def test_one_client_a_round_is_that_clients_sgd(self):
-        state, _ = run(build(build_fedavg), cohorts=((1,),))
+        state, _ = run(build("fedavg"), cohorts=((1,),))
         context = ClientContext(
             round_num=tf.constant(0), client_id=tf.constant(1), seed=client_seed((1, 0), 0, 1)
         )
@@ -139,17 +139,17 @@ class TestFedAvg:
 
     def test_with_one_client_in_all_every_algorithm_is_plain_training(self):
         cohorts = ((0,),) * 3
-        _, (client,) = run(build(build_local), (7,), cohorts)
-        for build_process in (build_fedavg, build_ditto):
-            state, _ = run(build(build_process), (7,), cohorts)
+        _, (client,) = run(build("local"), (7,), cohorts)
+        for name in ("fedavg", "ditto"):
+            state, _ = run(build(name), (7,), cohorts)
             assert_close(state.algorithm.weights, client.state.model)
-        process = build(build_fedper)
+        process = build("fedper")
         state, clients = run(process, (7,), cohorts)
         assert_close(process.personalize(state, clients)[0], client.state.model)
 
     def test_one_full_batch_step_of_all_is_gradient_descent_on_the_weighted_loss(self):
         local = local_sgd(learning_rate=0.3, epochs=1, batch_size=16)
-        state, clients = run(build(build_fedavg, local), cohorts=((0, 1, 2),))
+        state, clients = run(build("fedavg", local), cohorts=((0, 1, 2),))
         weights = MODEL.init(1)
         gradients = [leaves(exact_gradient(MODEL, weights, c.data).gradient) for c in clients]
         mean = [np.average(g, axis=0, weights=SIZES) for g in zip(*gradients)]  # noqa: B905
@@ -162,26 +162,26 @@ class TestFedAvg:
             return [c._replace(data=clients[0].data) for c in clients]
 
         local = local_sgd(batch_size=8)
-        fedavg, alone = build(build_fedavg, local), build(build_local, local)
+        fedavg, alone = build("fedavg", local), build("local", local)
         state = fedavg.next(fedavg.initialize(), twins(fedavg)).state
         models = alone.next(alone.initialize(), twins(alone)).clients
         assert_close(models[0].model, models[1].model, tolerance=1e-6)
         assert_close(state.algorithm.weights, models[0].model, tolerance=1e-6)
 
-    def test_the_server_learning_rate_scales_the_step(self):
+    def test_the_rate_of_the_servers_sgd_scales_the_step(self):
         start, cohorts = leaves(MODEL.init(1)), ((0, 1),)
-        full = leaves(run(build(build_fedavg), cohorts=cohorts)[0].algorithm.weights)
-        half, _ = run(build(build_fedavg, server_learning_rate=0.5), cohorts=cohorts)
+        full = leaves(run(build("fedavg"), cohorts=cohorts)[0].algorithm.weights)
+        half, _ = run(build("fedavg", server_optimizer=build_sgdm(0.5)), cohorts=cohorts)
         expected = [a + 0.5 * (b - a) for a, b in zip(start, full, strict=True)]
         assert_close(leaves(half.algorithm.weights), expected, tolerance=1e-6)
 
     def test_the_model_that_is_evaluated_as_personal(self):
-        process = build(build_fedavg, personalized="global")
+        process = build("fedavg", personalized="global")
         state, clients = run(process, cohorts=((0, 1),))
         assert_equal(process.personalize(state, clients), [state.algorithm.weights] * 3)
         assert_equal(process.global_weights(state), state.algorithm.weights)
 
-        process = build(build_fedavg, personalized="local")
+        process = build("fedavg", personalized="local")
         state, clients = run(process, cohorts=((0, 1),))
         models = process.personalize(state, clients)
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
@@ -199,7 +199,7 @@ class TestFedAvg:
     )
     def test_bad_options(self, options, message):
         with pytest.raises(UnknownNameError, match=message):
-            build(build_fedavg, **options)
+            build("fedavg", **options)
 
 
 def clients_without_state(process):
@@ -209,11 +209,11 @@ def clients_without_state(process):
 def test_momentum_starts_anew_and_the_rate_decays():
     """Two rounds of one full-batch step each: momentum has no effect, the second rate is halved."""
     local = LocalSGD(
-        tff.learning.optimizers.build_sgdm(0.4, momentum=0.9),
+        build_sgdm(0.4, momentum=0.9),
         batch_size=16,
         learning_rate_decay=0.5,
     )
-    process = build(build_local, local)
+    process = build("local", local)
     (client,) = make_clients(process, (5,))
     state, weights = process.initialize(), MODEL.init(1)
     for rate in (0.4, 0.2):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_equal,
     last,
     leaves,
@@ -16,9 +15,10 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
-from tff_pfl.algorithms import build_fedavg, build_fedprox, hyperparameters
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tff_pfl.algorithms import ALGORITHMS, hyperparameters
 
 MODEL = tiny_model()
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
@@ -32,14 +32,14 @@ SIZES = (1, 3, 2)  # of clients that have the same example several times, all in
 @functools.cache
 def trained(build_process, **options):
     """`(server state, clients)` after some rounds."""
-    process = build_process(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    process = traced(build_process, MODEL, local_sgd(), **options, seed=1)
     return last(run_rounds(process, make_clients(process, (6, 9, 5)), COHORTS))
 
 
 @pytest.mark.parametrize("personalized", ["global", "local"])
 def test_without_mu_it_is_fedavg(personalized):
-    state, clients = trained(build_fedprox, mu=0.0, personalized=personalized)
-    expected, expected_clients = trained(build_fedavg, personalized=personalized)
+    state, clients = trained("fedprox", mu=0.0, personalized=personalized)
+    expected, expected_clients = trained("fedavg", personalized=personalized)
     assert_equal(state, expected)
     assert_equal([c.state for c in clients], [c.state for c in expected_clients])
     assert bool(leaves(clients[0].state)) == (personalized == "local")
@@ -48,9 +48,7 @@ def test_without_mu_it_is_fedavg(personalized):
 @functools.cache
 def quadratic_process(mu, learning_rate=RATE, epochs=STEPS, **options):
     local = local_sgd(learning_rate, epochs, max(SIZES))
-    return build_fedprox(
-        quadratic_model(2, 1), quadratic_type(DIM), local, mu=mu, **options, seed=2
-    )
+    return traced("fedprox", quadratic_model(2, 1), local, mu=mu, **options, seed=2)
 
 
 def quadratic_clients(process):
@@ -111,4 +109,4 @@ def test_a_large_mu_keeps_the_model():
 
 def test_options_are_mu_and_those_of_fedavg():
     assert hyperparameters("fedprox") == {"mu": 0.01} | hyperparameters("fedavg")
-    assert "seed" in inspect.signature(build_fedprox).parameters
+    assert "objective" not in inspect.signature(ALGORITHMS["fedprox"]).parameters

@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     last,
     leaves,
     local_sgd,
@@ -20,15 +20,15 @@ from tests.federation import (
     random_examples,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
-from tff_pfl.algorithms import build_fedavg, build_fedrep, build_local
-from tff_pfl.local import Examples, LocalSGD
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tff_pfl.algorithms import make
+from tff_pfl.local import ClientContext, Examples, LocalSGD
+from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import partition
 from tff_pfl.names import UnknownNameError
-from tff_pfl.templates import ClientContext
-from tff_pfl.templates.blocks import client_seed
-from tff_pfl.templates.exchange import exchanges_changed_by
+from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 PARTS = partition(MODEL)
@@ -39,9 +39,9 @@ COHORTS = ((0, 1), (1, 2), (0, 2))
 
 
 @functools.cache
-def process_of(build=build_fedrep, epochs=2, clip_norm=None, **options):
+def process_of(build="fedrep", epochs=2, clip_norm=None, **options):
     local = local_sgd(epochs=epochs, clip_norm=clip_norm)
-    return build(MODEL, EXAMPLES_TYPE, local, **options, seed=1)
+    return traced(build, MODEL, local, **options, seed=1)
 
 
 def run(process, cohorts=COHORTS, clients=None):
@@ -93,7 +93,7 @@ def test_rounds_are_local_sgd_of_the_head_then_of_the_body(head_epochs, body_epo
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_without_personal_layers_it_is_fedavg(clip_norm):
     options = {"clip_norm": clip_norm}
-    expected, _ = run(process_of(build_fedavg, **options))
+    expected, _ = run(process_of("fedavg", **options))
     state, _ = run(process_of(personal_layers=(), body_epochs=2, epochs=1, **options))
     assert_equal(state.algorithm.weights, expected.algorithm.weights)
 
@@ -101,7 +101,7 @@ def test_without_personal_layers_it_is_fedavg(clip_norm):
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_with_all_layers_personal_it_is_local_of_head_epochs(clip_norm):
     options = {"clip_norm": clip_norm}
-    _, expected = run(process_of(build_local, epochs=3, **options))
+    _, expected = run(process_of("local", epochs=3, **options))
     _, clients = run(process_of(personal_layers=MODEL.layers, head_epochs=3, **options))
     assert_equal([c.state.head for c in clients], [c.state.model for c in expected])
 
@@ -117,13 +117,12 @@ def test_heads_never_leave_their_clients():
 
         return dataclasses.replace(exchange, client_work=client_work)
 
-    with exchanges_changed_by(recorded):
-        process = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+    process = EagerProcess(make("fedrep", MODEL, local_sgd()).with_exchanges(recorded))
+    state = process.initialize()
+    assert list(state.algorithm.weights) == ["dense1"]
+    assert list(process.initialize_client(0).head) == ["head"]
+    metrics = process.next(state, make_clients(process, [4])).metrics
     assert uploads == [["dense1"]]
-    state_type = process.initialize.type_signature.result.member
-    assert tff.structure.name_list(state_type.algorithm.weights) == ["dense1"]
-    assert tff.structure.name_list(process.client_state_type.head) == ["head"]
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
     assert metrics["bytes_down_per_client"] == BODY_BYTES
     assert metrics["bytes_up_per_client"] == BODY_BYTES + 4  # the weight
 
@@ -176,7 +175,7 @@ def test_an_evaluated_head_is_trained_and_the_stored_one_not():
 )
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
-        build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(), **options)
+        eager("fedrep", MODEL, local_sgd(), **options)
 
 
 N, DIMS, DIM = 3, (2, 1), 3
@@ -239,9 +238,9 @@ class NumPyFedRep:
 def test_rounds_on_quadratics_are_those_of_numpy(persist, weighting):
     """Each phase with an optimizer of its own, new in each round or not at all."""
     model = quadratic_model(*DIMS)
-    process = build_fedrep(
+    process = traced(
+        "fedrep",
         model,
-        quadratic_type(DIM),
         LocalSGD(
             tff.learning.optimizers.build_sgdm(RATE, MOMENTUM),
             epochs=2,

@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
     last,
@@ -16,9 +15,9 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
-from tff_pfl.algorithms import build_fedavg, build_fedsam
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalSGD, sharpness, trees
 
 MODEL = tiny_model()
@@ -30,14 +29,14 @@ C = [np.random.default_rng(10 + i).normal(size=3) for i in range(2)]
 
 
 @functools.cache
-def build(build_process, *args, **options):
-    return build_process(MODEL, EXAMPLES_TYPE, local_sgd(), *args, **options, seed=1)
+def build(name, **options):
+    return traced(name, MODEL, local_sgd(), **options, seed=1)
 
 
 @functools.cache
-def trained(build_process, *args, **options):
+def trained(name, **options):
     """`(server state, clients)` after some rounds."""
-    process = build(build_process, *args, **options)
+    process = build(name, **options)
     return last(run_rounds(process, make_clients(process, SIZES), COHORTS))
 
 
@@ -47,11 +46,11 @@ def differ(a, b):
 
 def test_without_rho_it_is_fedavg():
     options = {"personalized": "local"}
-    state, clients = trained(build_fedsam, rho=0.0, **options)
-    expected, expected_clients = trained(build_fedavg, **options)
+    state, clients = trained("fedsam", rho=0.0, **options)
+    expected, expected_clients = trained("fedavg", **options)
     assert_equal(state.algorithm.weights, expected.algorithm.weights)
     assert_equal([c.state for c in clients], [c.state for c in expected_clients])
-    with_rho, _ = trained(build_fedsam, rho=RHO)
+    with_rho, _ = trained("fedsam", rho=RHO)
     assert differ(with_rho.algorithm.weights, expected.algorithm.weights)
 
 
@@ -62,14 +61,14 @@ def test_it_is_lwsam_of_equal_scores():
         eps = sharpness.perturbation(ascent, RHO, scores, p=2.0)
         return MODEL.gradient(trees.add(weights, eps), batch)[0], totals, carry
 
-    lwsam, _ = trained(build_fedavg, lambda received: {"gradient": gradient})
-    fedsam, _ = trained(build_fedsam, rho=RHO)
+    lwsam, _ = trained("fedavg", objective=lambda received: {"gradient": gradient})
+    fedsam, _ = trained("fedsam", rho=RHO)
     # Not bit for bit, as TensorFlow may fold the factor of 1 into others.
     assert_close(fedsam.algorithm.weights, lwsam.algorithm.weights, tolerance=1e-6)
 
 
 def build_quadratic(local):
-    return build_fedsam(quadratic_model(2, 1), quadratic_type(3), local, rho=RHO, seed=2)
+    return traced("fedsam", quadratic_model(2, 1), local, rho=RHO, seed=2)
 
 
 def run_on_quadratics(local, rounds=1):

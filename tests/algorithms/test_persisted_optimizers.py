@@ -12,9 +12,9 @@ from tests.federation import (
     leaves,
     make_client,
     run_rounds,
+    traced,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
-from tff_pfl.algorithms import build
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalSGD
 
 DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
@@ -41,10 +41,9 @@ def process_of(name, momentum=None, persist=True):
         batch_size=1,
         persist_optimizer_state=persist,
     )
-    return build(
+    return traced(
         name,
         quadratic_model(2, 1),
-        quadratic_type(DIM),
         local,
         num_clients=3,
         clients_per_round=2,

@@ -21,10 +21,12 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
+    with_shared,
 )
 from tff_pfl.aggregators import BranchMeanFactory
-from tff_pfl.algorithms import build_fedavg, build_ifca, build_pfedmb
-from tff_pfl.templates import exchanges_changed_by
+from tff_pfl.algorithms import make
+from tff_pfl.templates import compose
 
 MODEL = tiny_model()
 LAYERS = ("dense1", "head")
@@ -37,10 +39,10 @@ each_parametrization = pytest.mark.parametrize("parametrization", PARAMETRIZATIO
 
 
 @functools.cache
-def build(build_process=build_pfedmb, local=LOCAL, **options):
-    if build_process is build_pfedmb:
+def build(build_process="pfedmb", local=LOCAL, **options):
+    if build_process == "pfedmb":
         options = {"branches": BRANCHES, **options}
-    return build_process(MODEL, EXAMPLES_TYPE, local, **options, seed=1)
+    return traced(build_process, MODEL, local, **options, seed=1)
 
 
 def run(process, clients=None, state=None):
@@ -83,7 +85,7 @@ class TestEquivalences:
     def test_of_one_branch_it_is_fedavg(self, alpha_weighted, parametrization):
         process = build(branches=1, alpha_weighted=alpha_weighted, parametrization=parametrization)
         state, clients = run(process)
-        expected, _ = run(build(build_fedavg))
+        expected, _ = run(build("fedavg"))
         for name in LAYERS:
             for kind, branches in state.algorithm.weights[name].items():
                 assert_close(branches, expected.algorithm.weights[name][kind][np.newaxis], 1e-6)
@@ -114,7 +116,7 @@ class TestEquivalences:
         one_hot = [np.eye(BRANCHES)[[group] * 2] for group in groups]
         state, clients = run(process, with_alpha(make_clients(process, SIZES), one_hot))
         options = {"num_clusters": BRANCHES, "fixed_clusters": groups, "weighting": "num_examples"}
-        ifca = build(build_ifca, num_clients=3, **options)
+        ifca = build("ifca", num_clients=3, **options)
         expected, members = run(ifca)
         assert_close(state.algorithm.weights, expected.algorithm.models, 1e-6)
         models = process.personalize(state, clients)
@@ -129,13 +131,17 @@ class TestEquivalences:
         """They are FedAvg whose rate is a part of B."""
         process = build()
         start = process.initialize()
-        equal = tf.nest.map_structure(lambda w: np.repeat(w[:1], BRANCHES, 0), start.algorithm.weights)
-        state, clients = run(process, state=start._replace(algorithm=equal))
+        equal = tf.nest.map_structure(
+            lambda w: np.repeat(w[:1], BRANCHES, 0), start.algorithm.weights
+        )
+        state, clients = run(process, state=with_shared(start, equal))
         slower = local_sgd(0.5 / BRANCHES, learning_rate_decay=0.9)
-        expected, _ = run(build(build_fedavg, local=slower))
+        expected, _ = run(build("fedavg", local=slower))
         for name in LAYERS:
             for kind, branches in state.algorithm.weights[name].items():
-                assert_close(branches, np.stack([expected.algorithm.weights[name][kind]] * BRANCHES))
+                assert_close(
+                    branches, np.stack([expected.algorithm.weights[name][kind]] * BRANCHES)
+                )
         np.testing.assert_allclose(alphas_of(process, clients), 1 / BRANCHES, rtol=1e-5)
         assert np.ptp(alphas_of(process, trained()[1]), axis=-1).min() > 1e-3
 
@@ -147,7 +153,7 @@ class TestEquivalences:
         assert differ(permuted, state.algorithm.weights)
         reordered = with_alpha(clients, [c.state.coefficients[:, order] for c in clients])
         output = process.next(state, clients)
-        other = process.next(state._replace(algorithm=permuted), reordered)
+        other = process.next(with_shared(state, permuted), reordered)
         expected = tf.nest.map_structure(lambda w: w[order], output.state.algorithm.weights)
         assert_close(other.state.algorithm.weights, expected)
         for found, client in zip(other.clients, output.clients, strict=True):
@@ -235,15 +241,17 @@ def tensors(type_spec):
 
 
 @functools.cache
-def build_secure():
-    """With secure sums in the exchange's aggregator."""
+def composed(secure):
+    """The whole computation; with secure sums in the exchange's aggregator, or as it is."""
     total = tff.aggregators.SecureSumFactory(64.0, -64.0)
 
     def change(exchange):
         return dataclasses.replace(exchange, aggregator=BranchMeanFactory(total, total))
 
-    with exchanges_changed_by(change):
-        return build.__wrapped__()
+    algorithm = make("pfedmb", MODEL, LOCAL, branches=BRANCHES)
+    if secure:
+        algorithm = algorithm.with_exchanges(change)
+    return compose(algorithm, EXAMPLES_TYPE, seed=1)
 
 
 def sizes_of_sums(process, find):
@@ -262,16 +270,16 @@ class TestSecureSums:
         upload = collections.Counter([*weights, *[BRANCHES] * len(LAYERS)])
         plain, secured = (
             sizes_of_sums(process, tree_analysis.find_unsecure_aggregation_in_tree)
-            for process in (build(), build_secure())
+            for process in (composed(secure=False), composed(secure=True))
         )
         assert not upload - plain
         assert plain - upload == secured
         assert set(secured) == {1, None}
-        hidden = sizes_of_sums(build_secure(), tree_analysis.find_secure_aggregation_in_tree)
+        hidden = sizes_of_sums(composed(secure=True), tree_analysis.find_secure_aggregation_in_tree)
         assert not upload - hidden
 
     def test_a_round_is_the_same_but_for_quantization(self):
-        process, secure = build(), build_secure()
+        process, secure = build(), composed(secure=True)
         state, clients = trained()
         expected = process.next(state, clients).state.algorithm.weights
         state = state._replace(aggregators=secure.initialize().aggregators)

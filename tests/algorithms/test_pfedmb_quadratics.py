@@ -8,9 +8,14 @@ import pytest
 import scipy.optimize
 import tensorflow_federated as tff
 
-from tests.federation import assert_close, assert_equal, last, make_client
-from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd, vector_of
-from tff_pfl.algorithms import build_pfedmb
+from tests.federation import (
+    assert_close,
+    assert_equal,
+    last,
+    make_client,
+    traced,
+)
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.models import multi_branch
 
@@ -50,7 +55,7 @@ class Variant:
             persist_optimizer_state=options.pop("persist"),
         )
         options |= {"branches": BRANCHES, "branched_layers": NAMED, "seed": 2}
-        return build_pfedmb(quadratic_model(*DIMS), quadratic_type(DIM), local, **options)
+        return traced("pfedmb", quadratic_model(*DIMS), local, **options)
 
 
 def alphas_of(process, clients):

@@ -5,16 +5,19 @@ import functools
 import numpy as np
 import pytest
 
-from tests.federation import assert_equal, local_sgd, make_client
+from tests.federation import (
+    assert_equal,
+    local_sgd,
+    make_client,
+    traced,
+)
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_pfedme
 
 DIM = 3
 EYE = np.eye(DIM)
@@ -42,9 +45,7 @@ def build(learning_rate=ETA, epochs=EPOCHS, weight_decay=0.0, rate_decay=1.0, **
         "personal_steps": STEPS,
         "personal_weight_decay": DECAY,
     }
-    return build_pfedme(
-        quadratic_model(2, 1), quadratic_type(DIM), local, **defaults | options, seed=2
-    )
+    return traced("pfedme", quadratic_model(2, 1), local, **defaults | options, seed=2)
 
 
 def exact(**options):
@@ -77,7 +78,12 @@ def one_round(process, cohort=(0, 1, 2), state=None):
     state, clients = state or process.initialize(), make_clients(process)
     output = process.next(state, [clients[i] for i in cohort])
     thetas = [vector_of(client.model) for client in output.clients]
-    return vector_of(state.algorithm.weights), vector_of(output.state.algorithm.weights), thetas, output
+    return (
+        vector_of(state.algorithm.weights),
+        vector_of(output.state.algorithm.weights),
+        thetas,
+        output,
+    )
 
 
 def train(w, a, c, weight_decay=0.0):

@@ -10,27 +10,28 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
+    eager,
     local_sgd,
     make_client,
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
+    with_shared,
 )
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_fedrep, build_plgu_grep, hyperparameters
+from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.models import Mean
 from tff_pfl.names import UnknownNameError
-from tff_pfl.templates.exchange import exchanges_changed_by
+from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 SIZES = (6, 9, 5)
@@ -90,9 +91,9 @@ class NumPyPLGUGRep:
 
 def quadratic_process(rate=RATE, **options):
     optimizer = tff.learning.optimizers.build_sgdm(rate)
-    return build_plgu_grep(
+    return traced(
+        "plgu_grep",
         quadratic_model(*DIMS),
-        quadratic_type(DIM),
         LocalSGD(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
         **{"rho": RHO, **options},
         seed=2,
@@ -143,7 +144,7 @@ def test_the_scores_do_not_depend_on_the_learning_rate():
     assert r[1] > 2 * r[0]
     for round_num in (0, 2):
         rate = RATE * DECAY**round_num
-        start = process.initialize()._replace(round_num=np.int32(round_num), algorithm=weights)
+        start = with_shared(process.initialize(), weights)._replace(round_num=np.int32(round_num))
         body = vector_of(process.next(start, [client]).state.algorithm.weights)
         stepped = w - rate * np.append(g1, [0, 0])
         g2 = (A[0] @ (stepped - C[0]))[BODY]
@@ -157,8 +158,8 @@ def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
     """Whose batch is all of a client's examples, so that batches of FedRep are the same."""
     options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
     local = {"learning_rate": 0.3, "batch_size": max(SIZES)}
-    twice = build_fedrep(MODEL, EXAMPLES_TYPE, local_sgd(steps=2, **local), **options)
-    process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(**local), rho=0.0, **options)
+    twice = traced("fedrep", MODEL, local_sgd(steps=2, **local), **options)
+    process = traced("plgu_grep", MODEL, local_sgd(**local), rho=0.0, **options)
     pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
     for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
         assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
@@ -179,9 +180,8 @@ def recorded(**options):
 
         return dataclasses.replace(exchange, client_work=client_work)
 
-    with exchanges_changed_by(change):
-        process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
-    return process, uploads
+    algorithm = make("plgu_grep", MODEL, local_sgd(), **options)
+    return EagerProcess(algorithm.with_exchanges(change), seed=1), uploads
 
 
 @pytest.mark.parametrize(
@@ -200,17 +200,17 @@ def test_the_mini_batches_that_a_body_visits(options, visited):
 
 def test_heads_never_leave_their_clients():
     process, uploads = recorded()
-    assert uploads == [["dense1"]]
-    state_type = process.initialize.type_signature.result.member
-    assert tff.structure.name_list(state_type.algorithm.weights) == ["dense1"]
-    assert tff.structure.name_list(process.client_state_type.head) == ["head"]
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    state = process.initialize()
+    assert list(state.algorithm.weights) == ["dense1"]
+    assert list(process.initialize_client(0).head) == ["head"]
+    metrics = process.next(state, make_clients(process, [4])).metrics
+    assert uploads[-1] == ["dense1"]
     assert metrics["bytes_down_per_client"] == 4 * 85
     assert metrics["bytes_up_per_client"] == 4 * 86  # with the weight
 
 
 def test_without_personal_layers_all_of_the_model_is_the_body():
-    process = build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), personal_layers=(), seed=1)
+    process = eager("plgu_grep", MODEL, local_sgd(), personal_layers=(), seed=1)
     ((state, _),) = run_rounds(process, make_clients(process, SIZES), COHORTS[:1])
     assert list(state.algorithm.weights) == ["dense1", "head"]
     assert np.any(state.algorithm.weights["head"]["bias"] != 0)
@@ -234,7 +234,7 @@ def test_its_hyperparameters():
     own = {"rho": 0.05, "body_steps": 1, "xi_scale": 1.0, "norm_order": 2.0, "weighting": "uniform"}
     of_fedrep = {"personal_layers": None, "head_epochs": None, "evaluation_head_epochs": 0}
     assert hyperparameters("plgu_grep") == own | of_fedrep
-    assert "body_epochs" not in inspect.signature(build_plgu_grep).parameters
+    assert "body_epochs" not in inspect.signature(ALGORITHMS["plgu_grep"]).parameters
 
 
 @pytest.mark.parametrize(
@@ -250,4 +250,4 @@ def test_its_hyperparameters():
 )
 def test_bad_options(options, error, message):
     with pytest.raises(error, match=message):
-        build_plgu_grep(MODEL, EXAMPLES_TYPE, local_sgd(), **options)
+        eager("plgu_grep", MODEL, local_sgd(), **options)

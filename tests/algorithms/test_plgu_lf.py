@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import types
 
 import numpy as np
 import pytest
@@ -10,31 +9,29 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     IMAGE_SHAPE,
     NUM_CLASSES,
     assert_close,
     assert_equal,
+    eager,
     leaves,
     local_sgd,
     make_client,
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
+    with_shared,
 )
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
 )
 from tff_pfl import models
-from tff_pfl.algorithms import build_fedavg, build_fedsam, build_local, build_plgu_lf, plgu_lf
-from tff_pfl.algorithms import fedavg as fedavg_module
 from tff_pfl.local import LocalSGD
 from tff_pfl.names import UnknownNameError
-from tff_pfl.templates import ClientContext
 
 MODEL = tiny_model()
 NUM_LAYERS = 2
@@ -51,7 +48,7 @@ ONE_STEP = local_sgd(epochs=1, batch_size=16)
 
 @functools.cache
 def build(build_process, local=LOCAL, **options):
-    return build_process(MODEL, EXAMPLES_TYPE, local, **options, seed=1)
+    return traced(build_process, MODEL, local, **options, seed=1)
 
 
 def run(process, clients, cohorts=COHORTS, state=None):
@@ -76,11 +73,11 @@ def own_models(*args, **options):
 
 
 def fedavg():
-    return final_weights(build_fedavg, weighting="uniform", personalized="local")
+    return final_weights("fedavg", weighting="uniform", personalized="local")
 
 
 def fedsam(local=LOCAL):
-    return final_weights(build_fedsam, local, rho=0.3, weighting="uniform")
+    return final_weights("fedsam", local, rho=0.3, weighting="uniform")
 
 
 def as_fedsam(num_personal_layers, local=LOCAL, eps_from="global"):
@@ -103,13 +100,13 @@ class TestEquivalences:
 
     @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
     def test_without_rho_w_is_fedavg(self, number):
-        actual = final_weights(build_plgu_lf, rho=0.0, num_personal_layers=number)
+        actual = final_weights("plgu_lf", rho=0.0, num_personal_layers=number)
         assert_equal(actual, fedavg())
 
     def test_clients_may_count_by_their_examples(self):
         """With no personal layer and no `rho`, `w_i` is theta."""
         options = {"rho": 0.0, "num_personal_layers": 0, "weighting": "num_examples"}
-        process = build(build_plgu_lf, **options)
+        process = build("plgu_lf", **options)
         (_, state), clients = run(process, make_clients(process, SIZES), [(0, 1, 2)])
         thetas = [leaves(client.state.model) for client in clients]
         expected = [np.average(leaf, axis=0, weights=SIZES) for leaf in zip(*thetas, strict=True)]
@@ -118,8 +115,8 @@ class TestEquivalences:
     @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
     def test_with_all_layers_personal_theta_is_local(self, options):
         """From the first participation on, in which the client received `w`."""
-        states, clients = trained(build_plgu_lf, num_personal_layers=NUM_LAYERS, **options)
-        local = build(build_local)
+        states, clients = trained("plgu_lf", num_personal_layers=NUM_LAYERS, **options)
+        local = build("local")
         (_, local_state), own = run(local, make_clients(local, SIZES), COHORTS[:1])
         received = own[2].state._replace(model=states[1].algorithm.weights)
         own[2] = own[2]._replace(state=received)
@@ -127,17 +124,17 @@ class TestEquivalences:
         assert_equal([c.state.model for c in clients], [c.state.model for c in own])
 
     def test_with_no_personal_layer_theta_is_fedavgs_local_model(self):
-        actual = own_models(build_plgu_lf, rho=0.0, num_personal_layers=0)
-        expected = own_models(build_fedavg, weighting="uniform", personalized="local")
+        actual = own_models("plgu_lf", rho=0.0, num_personal_layers=0)
+        expected = own_models("fedavg", weighting="uniform", personalized="local")
         assert_equal(actual, expected)
 
     @pytest.mark.parametrize("number", [0, 1])
     def test_only_with_personal_layers_does_the_stored_model_matter(self, number):
-        process = build(build_plgu_lf, **as_fedsam(number))
-        clients = trained(build_plgu_lf, **as_fedsam(number))[1]
+        process = build("plgu_lf", **as_fedsam(number))
+        clients = trained("plgu_lf", **as_fedsam(number))[1]
         other = [
             c._replace(state=c.state._replace(model=tf.nest.map_structure(lambda v: -v, own)))
-            for c, own in zip(clients, own_models(build_plgu_lf, **as_fedsam(number)), strict=True)
+            for c, own in zip(clients, own_models("plgu_lf", **as_fedsam(number)), strict=True)
         ]
         output, with_other = (process.next(process.initialize(), c) for c in (clients, other))
         assert_equal(output.state, with_other.state)  # as scores are equal
@@ -148,19 +145,19 @@ class TestEquivalences:
 
     @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
     def test_with_equal_scores_and_eps_of_w_it_is_fedsam(self, number):
-        actual = final_weights(build_plgu_lf, **as_fedsam(number))
+        actual = final_weights("plgu_lf", **as_fedsam(number))
         assert_equal(actual, fedsam())
         assert differ(actual, fedavg())
 
     def test_with_eps_of_theta_it_is_fedsam_for_a_single_step_only(self):
         one_step = as_fedsam(0, ONE_STEP, "personal")
-        assert_equal(final_weights(build_plgu_lf, **one_step), fedsam(ONE_STEP))
+        assert_equal(final_weights("plgu_lf", **one_step), fedsam(ONE_STEP))
         more_steps = as_fedsam(0, LOCAL, "personal")
-        assert differ(final_weights(build_plgu_lf, **more_steps), fedsam())
+        assert differ(final_weights("plgu_lf", **more_steps), fedsam())
 
     def test_with_universal_layers_perturbed_and_none_universal_it_is_fedavg(self):
         options = {"perturb_layers": "universal", "num_personal_layers": NUM_LAYERS}
-        assert_equal(final_weights(build_plgu_lf, rho=0.3, **options), fedavg())
+        assert_equal(final_weights("plgu_lf", rho=0.3, **options), fedavg())
 
 
 DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
@@ -169,16 +166,16 @@ FROZEN = local_sgd(learning_rate=0.0)  # theta stays as it is at the start of th
 
 @functools.cache
 def frozen(**options):
-    process = build_plgu_lf(DEEP, EXAMPLES_TYPE, FROZEN, num_personal_layers=2, **options, seed=1)
+    process = eager("plgu_lf", DEEP, FROZEN, num_personal_layers=2, **options, seed=1)
     w = tf.nest.map_structure(np.asarray, DEEP.init(5))
-    return process, process.initialize()._replace(algorithm=w)
+    return process, with_shared(process.initialize(), w)
 
 
 def client_away(process, state, client_id, distances, participations=1):
     """A client whose stored model has each weight of a layer at some distance from `w`."""
     model = {
         name: tf.nest.map_structure(lambda v, d=distance: v + np.float32(d), layer)
-        for (name, layer), distance in zip(state.algorithm.items(), distances, strict=True)
+        for (name, layer), distance in zip(state.algorithm.weights.items(), distances, strict=True)
     }
     client = make_clients(process, SIZES)[client_id]
     own = client.state._replace(model=model, participations=np.int32(participations))
@@ -258,10 +255,13 @@ def client_round(w, own, a, c, perturb_at, eps_from, perturb_layers, scores, nor
     return shared - w, theta, np.mean(losses)
 
 
+QUADRATIC_COHORTS = ((0,), (1,), (0, 1))  # a client is back after a round
+
+
 def rounds(combination):
-    """For each round of `COHORTS`: `(w, all thetas, the loss that is reported)` after it."""
+    """For each round of `QUADRATIC_COHORTS`: `(w, all thetas, the loss that is reported)`."""
     w, thetas = vector_of(quadratic_model(2, 1).init(2)).astype(np.float64), [None] * 3
-    for cohort in COHORTS:
+    for cohort in QUADRATIC_COHORTS:
         results = [client_round(w, thetas[i], A[i], C[i], *combination) for i in cohort]
         changes, new, losses = zip(*results, strict=True)
         w = w + np.mean(changes, axis=0)
@@ -279,70 +279,44 @@ def test_all_combinations_of_options_differ():
 def build_quadratic(combination):
     options = dict(zip(CHOICES, combination, strict=True))
     model, local = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1)
-    return build_plgu_lf(
-        model, quadratic_type(3), local, rho=RHO, xi_scale=XI_SCALE, **options, seed=2
-    )
+    return eager("plgu_lf", model, local, rho=RHO, xi_scale=XI_SCALE, **options, seed=2)
 
 
 def assert_vector(weights, expected):
     np.testing.assert_allclose(vector_of(weights), expected, rtol=1e-4, atol=1e-5)
 
 
-DATA = [
-    tf.nest.map_structure(tf.constant, quadratic_examples(a, c)) for a, c in zip(A, C, strict=True)
-]
-
-
-@pytest.fixture
-def pure_functions(monkeypatch):
-    """Algorithms as their pure functions, which are not composed."""
-    for module in (fedavg_module, plgu_lf):
-        monkeypatch.setattr(module, "compose_personalized_process", types.SimpleNamespace)
-
-
-def client_work(blocks, weights, client_id, state):
-    context = ClientContext(tf.constant(0), tf.constant(client_id), seed=tf.constant([0, 1]))
-    return blocks.exchanges[0].client_work(weights, state, DATA[client_id], context)
+@functools.cache
+def quadratic_clients():
+    process = build_quadratic(COMBINATIONS[0])
+    return [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
-def test_client_work_on_quadratics(pure_functions, combination):
-    """The last cohort has a client that was absent for a round."""
-    blocks = build_quadratic(combination)
-    w, states = blocks.server_init(), [blocks.client_init(i) for i in range(3)]
-    for cohort, (expected, thetas, loss) in zip(COHORTS, rounds(combination), strict=True):
-        outputs = [client_work(blocks, w, i, states[i]) for i in cohort]
-        uploads = [output.upload for output in outputs]
-        mean_change = tf.nest.map_structure(lambda *parts: sum(parts) / len(parts), *uploads)
-        w, _ = blocks.exchanges[0].finalize(w, mean_change, 0)
-        assert_vector(w, expected)
-        for i, output in zip(cohort, outputs, strict=True):
-            states[i] = output.state
-            assert_vector(output.state.model, thetas[i])
-        losses = [output.metrics["loss"].mean for output in outputs]
-        np.testing.assert_allclose(np.mean(losses), loss, rtol=1e-4)
-
-
-def test_the_gradients_of_both_models_are_clipped_each_for_itself(pure_functions):
-    arguments = quadratic_model(2, 1), quadratic_type(3), local_sgd(RATE, STEPS, 1, clip_norm=0.5)
-    fedavg, blocks = build_fedavg(*arguments), build_plgu_lf(*arguments, rho=0.0)
-    w, own = blocks.server_init(), blocks.client_init(0)
-    expected = client_work(fedavg, w, 0, fedavg.client_init(0)).upload
-    assert np.linalg.norm(A[0] @ (vector_of(w) - C[0])) > 0.5
-    assert_vector(client_work(blocks, w, 0, own).upload, vector_of(expected))
-
-
-@pytest.mark.parametrize("combination", COMBINATIONS[::13], ids=lambda c: "-".join(map(str, c)))
 def test_rounds_on_quadratics(combination):
-    process = build_quadratic(combination)
+    process, clients = build_quadratic(combination), list(quadratic_clients())
     state = process.initialize()
-    clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
-    for cohort, (w, thetas, _) in zip(COHORTS, rounds(combination), strict=True):
-        (_, state), clients = run(process, clients, [cohort], state)
+    for cohort, (w, thetas, loss) in zip(QUADRATIC_COHORTS, rounds(combination), strict=True):
+        output = process.next(state, [clients[i] for i in cohort])
+        state = output.state
+        for i, own in zip(cohort, output.clients, strict=True):
+            clients[i] = clients[i]._replace(state=own)
+            assert_vector(own.model, thetas[i])
         assert_vector(state.algorithm.weights, w)
-        for client, theta in zip(clients, thetas, strict=True):
-            if theta is not None:
-                assert_vector(client.state.model, theta)
+        np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-4)
+
+
+def test_the_gradients_of_both_models_are_clipped_each_for_itself():
+    arguments = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1, clip_norm=0.5)
+    ends = []
+    for name, options in (("fedavg", {}), ("plgu_lf", {"rho": 0.0})):
+        process = eager(name, *arguments, **options)
+        state, example = process.initialize(), quadratic_examples(A[0], C[0])
+        start = vector_of(state.algorithm.weights)
+        output = process.next(state, [make_client(process, 0, example)])
+        ends.append(vector_of(output.state.algorithm.weights))
+    assert np.linalg.norm(A[0] @ (start - C[0])) > 0.5
+    np.testing.assert_allclose(*ends, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +331,7 @@ def test_rounds_on_quadratics(combination):
 )
 def test_unknown_names(options, message):
     with pytest.raises(UnknownNameError, match=message):
-        build_plgu_lf(MODEL, EXAMPLES_TYPE, LOCAL, **options)
+        eager("plgu_lf", MODEL, LOCAL, **options)
 
 
 @pytest.mark.parametrize(
@@ -368,4 +342,4 @@ def test_unknown_names(options, message):
 )
 def test_values_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
-        build_plgu_lf(MODEL, EXAMPLES_TYPE, LOCAL, **options)
+        eager("plgu_lf", MODEL, LOCAL, **options)

@@ -3,15 +3,19 @@
 import numpy as np
 import pytest
 
-from tests.federation import local_sgd, make_client
+from tests.federation import (
+    eager,
+    local_sgd,
+    make_client,
+    with_shared,
+)
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
+    weights_of,
 )
-from tff_pfl.algorithms import build_ditto, build_fedavg, build_fedper, build_local
 
 DIM, RATE, STEPS = 3, 0.2, 4
 LOCAL = local_sgd(learning_rate=RATE, epochs=STEPS, batch_size=1)
@@ -22,7 +26,7 @@ M = [np.linalg.matrix_power(np.eye(DIM) - RATE * a, STEPS) for a in A]
 
 
 def quadratic_process(build, *dims, **options):
-    return build(quadratic_model(*dims), quadratic_type(DIM), LOCAL, **options, seed=2)
+    return eager(build, quadratic_model(*dims), LOCAL, **options, seed=2)
 
 
 def quadratic_clients(process):
@@ -43,20 +47,20 @@ def start() -> np.ndarray:
 
 
 def test_local_descends_to_its_own_minimiser():
-    _, clients = run(quadratic_process(build_local, DIM), rounds=2)
+    _, clients = run(quadratic_process("local", DIM), rounds=2)
     for client, c, m in zip(clients, C, M, strict=True):
         expected = c + m @ m @ (start() - c)
         np.testing.assert_allclose(vector_of(client.state.model), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_round_of_fedavg():
-    state, _ = run(quadratic_process(build_fedavg, DIM), rounds=1)
+    state, _ = run(quadratic_process("fedavg", DIM), rounds=1)
     expected = np.mean([c + m @ (start() - c) for c, m in zip(C, M, strict=True)], axis=0)
     np.testing.assert_allclose(vector_of(state.algorithm.weights), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_fedavg_converges_to_its_fixed_point_which_is_not_the_optimum():
-    state, _ = run(quadratic_process(build_fedavg, DIM), rounds=40)
+def test_fedavg_nears_its_fixed_point_which_is_not_the_optimum():
+    """A round contracts the distance to it by the mean of `M_i`; there, nothing moves."""
     drift = [np.eye(DIM) - m for m in M]
     fixed_point = np.linalg.solve(
         np.sum(drift, axis=0), np.sum([d @ c for d, c in zip(drift, C, strict=True)], axis=0)
@@ -64,19 +68,24 @@ def test_fedavg_converges_to_its_fixed_point_which_is_not_the_optimum():
     optimum = np.linalg.solve(
         np.sum(A, axis=0), np.sum([a @ c for a, c in zip(A, C, strict=True)], axis=0)
     )
-    np.testing.assert_allclose(vector_of(state.algorithm.weights), fixed_point, atol=1e-5)
     assert np.linalg.norm(fixed_point - optimum) > 1e-2
+    assert np.max(np.abs(np.linalg.eigvals(np.mean(M, axis=0)))) < 0.9
+    process = quadratic_process("fedavg", DIM)
+    state, _ = run(process, rounds=3)
+    expected = fixed_point + np.linalg.matrix_power(np.mean(M, axis=0), 3) @ (start() - fixed_point)
+    np.testing.assert_allclose(vector_of(state.algorithm.weights), expected, rtol=1e-5, atol=1e-6)
+    there = with_shared(state, weights_of(fixed_point, DIM))
+    state = process.next(there, quadratic_clients(process)).state
+    np.testing.assert_allclose(vector_of(state.algorithm.weights), fixed_point, atol=1e-6)
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 2.0])
 def test_a_round_of_ditto(lambda_):
     """v* + (I - eta (A + lambda I))^K (v - v*), with v* = (A + lambda I)^-1 (A c + lambda w)."""
-    process = quadratic_process(build_ditto, DIM, lambda_=lambda_)
+    process = quadratic_process("ditto", DIM, lambda_=lambda_)
     state, clients = process.initialize(), quadratic_clients(process)
     w = np.array([1.0, -2.0, 0.5])
-    away = process.initialize()._replace(
-        algorithm={"layer0": {"w": w.astype(np.float32)}}, round_num=state.round_num
-    )
+    away = with_shared(state, weights_of(w, DIM))
     for client, a, c in zip(process.next(away, clients).clients, A, C, strict=True):
         pulled = a + lambda_ * np.eye(DIM)
         v_star = np.linalg.solve(pulled, a @ c + lambda_ * w)
@@ -85,26 +94,50 @@ def test_a_round_of_ditto(lambda_):
         np.testing.assert_allclose(vector_of(client.model), expected, rtol=1e-5, atol=1e-6)
 
 
+def fedper_rounds(number):
+    """`(body, heads)` after rounds of K joint steps, which move (body, head) by M_i."""
+    body, heads = start()[:2], [start()[2:]] * 3
+    for _ in range(number):
+        ends = [c + m @ (np.append(body, head) - c) for head, c, m in zip(heads, C, M, strict=True)]
+        body, heads = np.mean(ends, axis=0)[:2], [end[2:] for end in ends]
+    return body, heads
+
+
+def test_rounds_of_fedper():
+    state, clients = run(quadratic_process("fedper", 2, 1), rounds=3)
+    body, heads = fedper_rounds(3)
+    np.testing.assert_allclose(vector_of(state.algorithm.weights), body, rtol=1e-5, atol=1e-6)
+    found = [vector_of(client.state.head) for client in clients]
+    np.testing.assert_allclose(found, heads, rtol=1e-5, atol=1e-6)
+
+
 def test_fedper_optimises_heads_for_the_common_body():
     """At its fixed point no head's and no mean body's gradient is left, for small rates."""
-    process = quadratic_process(build_fedper, 2, 1)
-    state, clients = run(process, rounds=60)
-    gradients = []
-    for model, a, c in zip(process.personalize(state, clients), A, C, strict=True):
-        gradients.append(a @ (vector_of(model) - c))
-    # From the body on, K joint steps move (body, head) by (I - M_i) applied to (w - c): the head's
-    # part of it is 0 for each client, the body's part on average.
+    body, heads = fedper_rounds(200)
+    # From there on, a round moves (body, head) by (I - M_i) applied to (c - w): the head's part of
+    # it is 0 for each client, the body's part on average.
     moved = [
-        (np.eye(DIM) - m) @ np.linalg.solve(a, g) for m, a, g in zip(M, A, gradients, strict=True)
+        (np.eye(DIM) - m) @ (c - np.append(body, head))
+        for m, c, head in zip(M, C, heads, strict=True)
     ]
-    np.testing.assert_allclose([step[2] for step in moved], 0.0, atol=1e-4)
-    np.testing.assert_allclose(np.mean([step[:2] for step in moved], axis=0), 0.0, atol=1e-4)
+    np.testing.assert_allclose([step[2] for step in moved], 0.0, atol=1e-6)
+    np.testing.assert_allclose(np.mean([step[:2] for step in moved], axis=0), 0.0, atol=1e-6)
     assert np.max(np.abs([step[:2] for step in moved])) > 1e-2
+    process = quadratic_process("fedper", 2, 1)
+    clients = [
+        client._replace(state=client.state._replace(head={"layer1": {"w": np.float32(head)}}))
+        for client, head in zip(quadratic_clients(process), heads, strict=True)
+    ]
+    there = with_shared(process.initialize(), weights_of(body, 2))
+    output = process.next(there, clients)
+    np.testing.assert_allclose(vector_of(output.state.algorithm.weights), body, atol=1e-5)
+    found = [vector_of(own.head) for own in output.clients]
+    np.testing.assert_allclose(found, heads, atol=1e-5)
 
 
 def test_losses_that_are_measured():
     """The reported loss is the mean over the K steps, each before it is done."""
-    process = quadratic_process(build_local, DIM)
+    process = quadratic_process("local", DIM)
     metrics = process.next(process.initialize(), quadratic_clients(process)).metrics
     losses = []
     for a, c in zip(A, C, strict=True):

@@ -1,42 +1,49 @@
 """Attackers scale what they upload, and nothing else changes; FedPG withstands them."""
 
-import contextlib
 import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     leaves,
     local_sgd,
     make_clients,
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd
-from tests.templates.mean_process import Visits, clients, compose, examples, mean_exchange
-from tff_pfl.algorithms import build_fedavg, build_fedpg
-from tff_pfl.attacks import scaled_uploads
-from tff_pfl.local import evaluate, trees
-from tff_pfl.templates import Client, ClientContext, ClientOutput, exchanges_changed_by
+from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms import make
+from tff_pfl.attacks import ATTACKS, scaled_uploads
+from tff_pfl.local import ClientContext, evaluate, trees
+from tff_pfl.templates import Client, ClientOutput, compose
+from tff_pfl.testing.eager import EagerProcess
+
+OPTIONS = {"weighting": "uniform", "personalized": "local"}
+
+
+def attacked(algorithm, factors, first=1):
+    """The algorithm with an attacker of each factor, by ids from `first` on."""
+    for client_id, factor in enumerate(factors, start=first):
+        algorithm = scaled_uploads(algorithm, client_ids=[client_id], factor=factor)
+    return algorithm
 
 
 @functools.cache
-def fedavg(attacked=True):
+def fedavg(attack=True):
     """Clients 1, 2, 3 scale by 0, -1, 1e6, client 4 sends no number."""
-    with contextlib.ExitStack() as attacks:
-        for i, factor in enumerate((0.0, -1.0, 1e6, float("nan")), start=1):
-            if attacked:
-                attacks.enter_context(exchanges_changed_by(scaled_uploads([i], factor)))
-        return build_fedavg(
-            tiny_model(), EXAMPLES_TYPE, local_sgd(), weighting="uniform", personalized="local"
-        )
+    if not attack:
+        return eager("fedavg", tiny_model(), local_sgd(), **OPTIONS)
+    honest = make("fedavg", tiny_model(), local_sgd(), **OPTIONS)
+    return EagerProcess(attacked(honest, (0.0, -1.0, 1e6, float("nan"))))
 
 
+@functools.cache
 def round_of(process, *client_ids):
     cohort = make_clients(process, (6, 9, 4, 7, 5, 8))
     return process.next(process.initialize(), [cohort[i] for i in client_ids])
@@ -44,7 +51,7 @@ def round_of(process, *client_ids):
 
 def upload_of(client_id):
     """What a client uploads if nobody attacks."""
-    process = fedavg(attacked=False)
+    process = fedavg(attack=False)
     after = round_of(process, client_id).state.algorithm.weights
     return trees.subtract(after, process.initialize().algorithm.weights)
 
@@ -57,14 +64,14 @@ def test_the_attackers_upload_is_multiplied(attacker, factor):
     total = trees.add(total, trees.scale(upload_of(attacker), factor))
     shrink = 1 / max(1.0, factor)
     assert_close(trees.scale(change, shrink), trees.scale(total, shrink / 3))
-    honest = round_of(fedavg(attacked=False), 0, attacker, 5)
+    honest = round_of(fedavg(attack=False), 0, attacker, 5)
     assert_equal(output.clients, honest.clients)  # what a client keeps is not scaled
     assert output.metrics["train"]["num_clients"] == 3
 
 
 def test_an_upload_of_no_numbers_leaves_the_client_out():
     output = round_of(fedavg(), 0, 4, 5)
-    without = round_of(fedavg(attacked=False), 0, 5)
+    without = round_of(fedavg(attack=False), 0, 5)
     assert_close(output.state.algorithm.weights, without.state.algorithm.weights, 1e-6)
     assert output.metrics["train"]["num_nonfinite"] == 1
     assert output.metrics["train"]["num_clients"] == 2
@@ -72,60 +79,62 @@ def test_an_upload_of_no_numbers_leaves_the_client_out():
 
 
 def test_others_are_not_affected():
-    assert_equal(round_of(fedavg(), 0, 5), round_of(fedavg(attacked=False), 0, 5))
+    assert_equal(round_of(fedavg(), 0, 5), round_of(fedavg(attack=False), 0, 5))
 
 
 # By hand: the server starts at [1, 2], a client uploads its value less that.
 
 
-def server_after(process, *values):
+def server_after(algorithm, *values):
+    process = EagerProcess(algorithm)
     cohort = clients(process, *map(examples, values))
-    return process.next(process.initialize(), cohort).state.algorithm.weights
+    return process.next(process.initialize(), cohort).state.algorithm
 
 
-def test_nothing_is_changed_outside():
-    with exchanges_changed_by(scaled_uploads([0, 2], 10.0)):
-        attacked = compose(mean_exchange())
-    with pytest.raises(KeyError), exchanges_changed_by(scaled_uploads([0, 2], 10.0)):
-        raise KeyError
-    process = compose(mean_exchange())
+def test_the_algorithm_itself_stays_as_it_is():
+    honest = algorithm(mean_exchange())
+    scaled = scaled_uploads(honest, client_ids=[0, 2], factor=10.0)
     # [1, 2] + ((4 - 1) + (7 - 1) + (1 - 1)) / 3 and so on.
-    np.testing.assert_allclose(server_after(process, 4.0, 7.0, 1.0), [4.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(server_after(honest, 4.0, 7.0, 1.0), [4.0, 4.0], rtol=1e-6)
     np.testing.assert_allclose(
-        server_after(attacked, 4.0, 7.0, 1.0), [1.0 + 36.0 / 3, 2.0 + 15.0 / 3], rtol=1e-6
+        server_after(scaled, 4.0, 7.0, 1.0), [1.0 + 36.0 / 3, 2.0 + 15.0 / 3], rtol=1e-6
     )
 
 
 def test_attacks_add_up():
-    with (
-        exchanges_changed_by(scaled_uploads([0], 5.0)),
-        exchanges_changed_by(scaled_uploads([0, 1], -1.0)),
-    ):
-        process = compose(mean_exchange())
-    np.testing.assert_allclose(
-        server_after(process, 3.0, 5.0), [1 + (-10 - 4) / 2, 2 + (-5 - 3) / 2], rtol=1e-6
-    )
+    scaled = scaled_uploads(algorithm(mean_exchange()), client_ids=[0], factor=5.0)
+    scaled = scaled_uploads(scaled, client_ids=[0, 1], factor=-1.0)
+    expected = [1 + (-10 - 4) / 2, 2 + (-5 - 3) / 2]
+    np.testing.assert_allclose(server_after(scaled, 3.0, 5.0), expected, rtol=1e-6)
 
 
-def test_without_attackers_the_exchange_is_as_it_was():
+def test_without_attackers_the_exchanges_are_as_they_were():
     exchange = mean_exchange()
-    assert scaled_uploads([], -1.0)(exchange) is exchange
-    assert scaled_uploads([0], -1.0, exchange_name="other")(exchange) is exchange
+    for options in ({}, {"client_ids": []}, {"client_ids": [0], "exchange_name": "other"}):
+        assert scaled_uploads(algorithm(exchange), **options).exchanges == (exchange,)
 
 
-@pytest.mark.parametrize("attacked", ["first", "second"])
-def test_only_the_named_exchange(attacked):
+def test_attacks_have_names():
+    assert ATTACKS["scaled_uploads"] is scaled_uploads
+    with pytest.raises(ValueError, match="client_ids must be a sequence of numbers"):
+        scaled_uploads(algorithm(mean_exchange()), client_ids=[-1])
+
+
+@pytest.mark.parametrize("name_of_attacked", ["first", "second"])
+def test_only_the_named_exchange(name_of_attacked):
     def finalize(server, change, round_num):
         return server, {"change": change}
 
-    with exchanges_changed_by(scaled_uploads([0], 0.5, exchange_name=attacked)):
-        process = compose(
-            mean_exchange(name="first", finalize=finalize),
-            mean_exchange(name="second", finalize=finalize),
-        )
+    honest = algorithm(
+        mean_exchange(name="first", finalize=finalize),
+        mean_exchange(name="second", finalize=finalize),
+    )
+    process = EagerProcess(
+        scaled_uploads(honest, client_ids=[0], factor=0.5, exchange_name=name_of_attacked)
+    )
     metrics = process.next(process.initialize(), clients(process, examples(3.0))).metrics
     for name in ("first", "second"):
-        expected = [1.0, 0.5] if name == attacked else [2.0, 1.0]
+        expected = [1.0, 0.5] if name == name_of_attacked else [2.0, 1.0]
         np.testing.assert_allclose(metrics[name]["server"]["change"], expected)
 
 
@@ -141,17 +150,16 @@ def test_scalars_and_integers_are_sent_as_they_are():
 
     exchange = mean_exchange(
         client_work=client_work,
-        aggregator=tff.aggregators.SumFactory(),
-        finalize=lambda server, total, round_num: (server, dict(total)),
+        aggregator=StackFactory(),
+        finalize=lambda server, stack, round_num: (server, dict(stack.value)),
     )
-    with exchanges_changed_by(scaled_uploads([1], -3.0)):
-        process = compose(exchange)
+    process = EagerProcess(scaled_uploads(algorithm(exchange), client_ids=[1], factor=-3.0), seed=0)
     cohort = clients(process, examples(1.0), examples(1.0))
-    total = process.next(process.initialize(), cohort).metrics["train"]["server"]
-    np.testing.assert_allclose(total["vector"], [-2.0, -4.0])
-    np.testing.assert_allclose(total["matrix"], [[-2.0], [-4.0]])
-    assert total["loss"] == 14.0
-    np.testing.assert_array_equal(total["counts"], [6, 8])
+    sent = process.next(process.initialize(), cohort).metrics["train"]["server"]
+    np.testing.assert_allclose(sent["vector"], [[1.0, 2.0], [-3.0, -6.0]])
+    np.testing.assert_allclose(sent["matrix"], [[[1.0], [2.0]], [[-3.0], [-6.0]]])
+    np.testing.assert_array_equal(sent["loss"], [7.0, 7.0])
+    np.testing.assert_array_equal(sent["counts"], [[3, 4], [3, 4]])
 
 
 # FedPG: five honest clients with quadratic losses, and one of several attackers.
@@ -164,15 +172,14 @@ QUADRATIC = quadratic_model(DIM)
 
 @functools.cache
 def fedpg():
-    """`(process, exchange "train")`; clients from 5 on scale by `FACTORS`."""
-    exchanges = []
-    with contextlib.ExitStack() as attacks:
-        for i, factor in enumerate(FACTORS):
-            attacks.enter_context(exchanges_changed_by(scaled_uploads([HONEST + i], factor)))
-        attacks.enter_context(exchanges_changed_by(lambda e: exchanges.append(e) or e))
-        local = local_sgd(learning_rate=0.1)
-        process = build_fedpg(QUADRATIC, quadratic_type(DIM), local, seed=3)
-    return process, exchanges[0]
+    """Clients from 5 on scale by `FACTORS`."""
+    return attacked(make("fedpg", QUADRATIC, local_sgd(learning_rate=0.1)), FACTORS, HONEST)
+
+
+@functools.cache
+def fedpg_process():
+    """Composed: of many rounds."""
+    return compose(fedpg(), quadratic_type(DIM), seed=3)
 
 
 def quadratic_data():
@@ -191,9 +198,8 @@ def losses(weights):
 
 
 def test_the_losses_of_fedpg_are_not_scaled():
-    process, exchange = fedpg()
-    weights = QUADRATIC.init(3)
-    state, data = process.initialize_client(0), quadratic_data()[0]
+    (exchange, *_), weights = fedpg().exchanges, QUADRATIC.init(3)
+    state, data = fedpg().client_init(tf.constant(0), 3), quadratic_data()[0]
 
     def upload(client_id):
         context = ClientContext(np.int32(0), np.int32(client_id), seed=tf.constant([0, 0]))
@@ -209,7 +215,7 @@ def test_the_losses_of_fedpg_are_not_scaled():
 
 @pytest.mark.parametrize("factor", FACTORS)
 def test_fedpg_withstands_an_attacker(factor):
-    process, _ = fedpg()
+    process = fedpg_process()
     ids = [*range(HONEST), HONEST + FACTORS.index(factor)]
     cohort = [
         Client(np.int32(i), process.initialize_client(i), data)

@@ -8,19 +8,19 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    local_sgd,
     make_clients,
     run_rounds,
     tiny_model,
 )
-from tff_pfl import runtime
-from tff_pfl.algorithms import build
+from tff_pfl.algorithms import make
+from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.local import LocalSGD
-from tff_pfl.templates import ClientContext
-from tff_pfl.templates.blocks import client_seed
+from tff_pfl.local import ClientContext, LocalSGD
+from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
+from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 SIZES = (6, 9, 5, 0)
@@ -31,15 +31,6 @@ ALGORITHMS = {"fedavg": {}, "ditto": {}, "pfedhn": {"hidden_width": 6}}
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def clients_in_a_loop():
-    """Without vectorization, whose graphs take seconds to build."""
-    context = runtime.create_graph_context(vectorize="never")
-    with tff.framework.get_context_stack().install(context):
-        yield
-
-
-@functools.cache
 def local_of(name):
     """With momentum that persists, where the algorithm keeps it, and a rate that decays."""
     return LocalSGD(
@@ -52,67 +43,88 @@ def local_of(name):
 
 
 @functools.cache
-def process_of(name):
-    return build(
-        name,
-        MODEL,
-        EXAMPLES_TYPE,
-        local_of(name),
-        num_clients=len(SIZES),
-        clients_per_round=2,
-        seed=1,
-        **ALGORITHMS[name],
-    )
+def algorithm_of(name):
+    return make(name, MODEL, local_of(name), num_clients=len(SIZES), **ALGORITHMS[name])
+
+
+def tuned_algorithm_of(name, epochs=EPOCHS):
+    return fine_tuned(algorithm_of(name), MODEL, local_of(name), epochs=epochs)
 
 
 @functools.cache
-def fine_tuned_process_of(name, epochs=EPOCHS):
-    return fine_tuned(process_of(name), MODEL, local_of(name), epochs=epochs, seed=SEED)
-
-
-def run(process, evaluate=lambda state, clients: None):
+def rounds_of(name):
     """`(server state, clients)` after each round."""
-    rounds = []
-    for state, clients in run_rounds(process, make_clients(process, SIZES), COHORTS):
-        evaluate(state, clients)
-        rounds.append((state, clients))
-    return rounds
+    process = EagerProcess(algorithm_of(name), SEED)
+    return list(run_rounds(process, make_clients(process, SIZES), COHORTS))
+
+
+@functools.cache
+def models_of(name, epochs=None):
+    """Of all clients after the last round; of a client without examples, too."""
+    algorithm = algorithm_of(name) if epochs is None else tuned_algorithm_of(name, epochs)
+    return EagerProcess(algorithm, SEED).personalize(*rounds_of(name)[-1])
 
 
 @each_algorithm
 def test_clients_train_their_own_models_on_their_examples(name):
     """As in a round, but with a new optimizer, for other epochs and by other seeds."""
-    process, tuned = process_of(name), fine_tuned_process_of(name)
     local = dataclasses.replace(local_of(name), steps=None, persist_optimizer_state=False)
-    for state, clients in run(process):
-        before = process.personalize(state, clients)
-        after = tuned.personalize(state, clients)
-        for client, weights, found in zip(clients, before, after, strict=True):
-            seed = client_seed((SEED, -1), state.round_num, client.client_id)
-            context = ClientContext(state.round_num, client.client_id, seed)
-            expected = local.train(MODEL, weights, client.data, context, epochs=EPOCHS)
-            assert_close(found, expected.weights)
-            if client.data.size:
-                assert np.max(np.abs(found["head"]["bias"] - weights["head"]["bias"])) > 0.01
-            else:
-                assert_equal(found, weights)
+    state, clients = rounds_of(name)[-1]
+    models = zip(clients, models_of(name), models_of(name, EPOCHS), strict=True)
+    for client, weights, found in models:
+        seed = client_seed(run_seed(SEED, FINE_TUNING), state.round_num, client.client_id)
+        context = ClientContext(state.round_num, client.client_id, seed)
+        expected = local.train(MODEL, weights, client.data, context, epochs=EPOCHS)
+        assert_close(found, expected.weights)
+        if client.data.size:
+            assert np.max(np.abs(found["head"]["bias"] - weights["head"]["bias"])) > 0.01
+        else:
+            assert_equal(found, weights)
 
 
 @each_algorithm
 def test_all_else_is_as_without(name):
-    process, tuned = process_of(name), fine_tuned_process_of(name)
-    assert_equal(run(tuned, evaluate=tuned.personalize), run(process))
-    for attribute in ("global_weights", "snapshot", "client_snapshot", "client_type"):
-        assert getattr(tuned, attribute) is getattr(process, attribute)
+    """The same functions, and so the same rounds."""
+    algorithm, tuned = algorithm_of(name), tuned_algorithm_of(name)
+    same = dataclasses.replace(tuned.personalize, fine_tune=None)
+    assert dataclasses.replace(tuned, personalize=same) == algorithm
+
+
+def test_evaluation_between_rounds_does_not_change_them():
+    process = EagerProcess(tuned_algorithm_of("ditto"), SEED)
+    found = []
+    for state, clients in run_rounds(process, make_clients(process, SIZES), COHORTS):
+        process.personalize(state, clients[:1])
+        found.append((state, clients))
+    assert_equal(found, rounds_of("ditto"))
 
 
 @each_algorithm
 def test_no_epochs_are_the_models_as_they_are(name):
-    process, tuned = process_of(name), fine_tuned_process_of(name, epochs=0)
-    state, clients = run(process)[-1]
-    assert_equal(tuned.personalize(state, clients), process.personalize(state, clients))
+    assert_equal(models_of(name, epochs=0), models_of(name))
 
 
 def test_negative_epochs():
     with pytest.raises(ValueError, match="epochs must be a whole number of at least 0, got -1"):
-        fine_tuned(process_of("fedavg"), MODEL, local_of("fedavg"), epochs=-1)
+        fine_tuned(algorithm_of("fedavg"), MODEL, local_of("fedavg"), epochs=-1)
+
+
+def test_with_an_attack_the_order_of_both_does_not_matter():
+    """Each changes its own part: uploads, and what is evaluated."""
+    local = local_sgd(epochs=1)
+    fedavg = make("fedavg", MODEL, local, weighting="uniform")
+    tuned = fine_tuned(fedavg, MODEL, local, epochs=1)
+    attack = functools.partial(scaled_uploads, client_ids=[1], factor=-1.0)
+    attacked = attack(fedavg)
+    results = []
+    for algorithm in (fine_tuned(attacked, MODEL, local, epochs=1), attack(tuned), tuned, attacked):
+        process = EagerProcess(algorithm, SEED)
+        clients = make_clients(process, SIZES[:2])
+        state = process.next(process.initialize(), clients).state
+        results.append((state, process.personalize(state, clients)))
+    both, also_both, only_tuned, only_attacked = results
+    assert_equal(both, also_both)
+    assert_equal(both[0], only_attacked[0])
+    for other in (only_tuned, only_attacked):
+        kernels = [models[0]["head"]["kernel"] for _, models in (both, other)]
+        assert not np.allclose(*kernels, atol=1e-3)

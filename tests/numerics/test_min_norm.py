@@ -195,13 +195,14 @@ def gram_matrices(k, batch=8):
     return np.stack(grams)
 
 
+@pytest.mark.slow  # to trace
 def test_it_can_be_vectorized():
     grams = gram_matrices(5)
     actual = tf.vectorized_map(min_norm_weights, tf.constant(grams), fallback_to_while_loop=False)
     np.testing.assert_allclose(actual, [solve(gram) for gram in grams], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 2, 6])
+@pytest.mark.parametrize("k", [1, 6])
 def test_it_can_be_compiled(k):
     spec = tf.TensorSpec([k, k], tf.float64)
     compiled = tf.function(min_norm_weights, input_signature=[spec], jit_compile=True)

@@ -4,16 +4,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tff_pfl import templates
 from tff_pfl.local import Examples, examples_type
 from tff_pfl.models import Mean
-from tff_pfl.templates import (
-    Client,
-    ClientOutput,
-    Exchange,
-    Personalization,
-    compose_personalized_process,
-)
+from tff_pfl.templates import Algorithm, Client, ClientOutput, Exchange, Personalization
 
 EXAMPLES_TYPE = examples_type((), np.float32)
 
@@ -34,19 +30,23 @@ def mean_value(data):
     return tf.reduce_mean(data.x)
 
 
-def compose(*exchanges, **options):
-    arguments = {
-        "server_init": lambda: tf.constant([1.0, 2.0]),
-        "client_init": lambda client_id: Visits(tf.constant(0)),
+def algorithm(*exchanges, **options) -> Algorithm:
+    """The server has a vector, which is the global model; a client's own adds its value to it."""
+    blocks = {
+        "server_init": lambda seed: tf.constant([1.0, 2.0]),
+        "client_init": lambda client_id, seed: Visits(tf.constant(0)),
         "exchanges": exchanges,
         "personalize": Personalization(
             distribute=lambda server: server,
             client_work=lambda server, state, data, context: server + mean_value(data),
         ),
         "global_weights": lambda server: server,
-        "examples_type": EXAMPLES_TYPE,
     }
-    return compose_personalized_process(**(arguments | options))
+    return Algorithm(**(blocks | options))
+
+
+def compose(*exchanges, seed=0, **options):
+    return templates.compose(algorithm(*exchanges, **options), EXAMPLES_TYPE, seed)
 
 
 def mean_exchange(**options) -> Exchange:
@@ -68,6 +68,7 @@ def mean_exchange(**options) -> Exchange:
         **{
             "distribute": lambda server: server,
             "client_work": client_work,
+            "aggregator": tff.aggregators.MeanFactory(),
             "finalize": finalize,
             **options,
         }

@@ -241,7 +241,9 @@ def test_a_field_of_the_server_may_change_its_length():
             aggregator=StackFactory(),
             finalize=finalize,
         ),
-        server_init=lambda: Growing(trees.no_rows([], tf.float32), trees.no_rows([3], tf.float32)),
+        server_init=lambda seed: Growing(
+            trees.no_rows([], tf.float32), trees.no_rows([3], tf.float32)
+        ),
         personalize=Personalization(
             distribute=lambda server: tf.reduce_sum(server.values),
             client_work=lambda total, state, data, context: total,

@@ -159,7 +159,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("block", "options"),
         [
-            ("server_init", {"server_init": lambda x: x}),
+            ("server_init", {"server_init": lambda: ()}),
             ("client_init", {"client_init": lambda: ()}),
             ("personalize", {"personalize": Personalization(client_work=lambda: ())}),
             ("global_weights", {"global_weights": lambda server: server.missing}),

@@ -46,7 +46,7 @@ def test_a_nan_is_found_in_whatever_a_client_returns():
                 {"real": tf.math.real(total["z"]), "imaginary": tf.math.imag(total["z"])},
             ),
         ),
-        client_init=lambda client_id: Phases(tf.constant(0), tf.complex(0.0, 0.0)),
+        client_init=lambda client_id, seed: Phases(tf.constant(0), tf.complex(0.0, 0.0)),
     )
     cohort = clients(process, *(examples(value) for value in range(-1, len(POISONS))))
     output = process.next(process.initialize(), cohort)

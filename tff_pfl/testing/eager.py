@@ -1,8 +1,8 @@
-"""Algorithms run by TensorFlow alone, to test their mathematics and to look into a round."""
+"""Algorithms run by TensorFlow alone: to test their mathematics, and to look into a round."""
 
 import collections
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,17 +102,26 @@ class EagerProcess:
             models.append(_arrays(weights))
         return models
 
-    def global_weights(self, state: ServerState) -> Any:
-        """The global model."""
-        return _arrays(self._algorithm.global_weights(_tensors(state.algorithm)))
+    @property
+    def global_weights(self) -> Callable[[ServerState], Any] | None:
+        """`(S -> W)`: the global model, or `None` for an algorithm without one."""
+        return self._of_server(self._algorithm.global_weights)
 
-    def snapshot(self, state: ServerState) -> Any:
-        """What of the server's state to look at."""
-        return _arrays(self._algorithm.snapshot(_tensors(state.algorithm)))
+    @property
+    def snapshot(self) -> Callable[[ServerState], Any] | None:
+        """`(S -> V)`: what of the server's state to look at, or `None`."""
+        return self._of_server(self._algorithm.snapshot)
 
-    def client_snapshot(self, states: Sequence[Any]) -> list[Any]:
-        """What of the clients' states to look at."""
-        return [_arrays(self._algorithm.client_snapshot(_tensors(state))) for state in states]
+    @property
+    def client_snapshot(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """What of the clients' states to look at, or `None`."""
+        snapshot = self._algorithm.client_snapshot
+        return snapshot and (
+            lambda states: [_arrays(snapshot(_tensors(state))) for state in states]
+        )
+
+    def _of_server(self, fn):
+        return fn and (lambda state: _arrays(fn(_tensors(state.algorithm))))
 
     def _context(self, block, round_num, client_id) -> ClientContext:
         seed = client_seed(run_seed(self._seed, block), round_num, client_id)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.local import trees
 from tff_pfl.algorithms.fedamp import attention
+from tff_pfl.local import trees
 
 K = 5
 ALPHA, SIGMA = 0.4, 6.0  # of which `(K - 1) ALPHA / SIGMA < 1`: nothing is clamped

@@ -8,9 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     last,
     leaves,
     local_sgd,
@@ -18,16 +18,15 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
 )
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_fedamp, build_heur_fedamp, build_local
 from tff_pfl.local import LocalSGD
 from tff_pfl.names import UnknownNameError
 
@@ -42,7 +41,7 @@ MODEL, SIZES = tiny_model(), (6, 9, 5, 7)
 
 
 @functools.cache
-def process_of(build=build_fedamp, momentum=None, **options):
+def process_of(build="fedamp", momentum=None, **options):
     local = LocalSGD(
         tff.learning.optimizers.build_sgdm(RATE, momentum),
         epochs=STEPS,
@@ -50,7 +49,7 @@ def process_of(build=build_fedamp, momentum=None, **options):
         persist_optimizer_state=momentum is not None,
     )
     model = quadratic_model(*DIMS)
-    return build(model, quadratic_type(DIM), local, num_clients=N, **options, seed=2)
+    return traced(build, model, local, num_clients=N, **options, seed=2)
 
 
 def clients_of(process, models=START):
@@ -202,7 +201,7 @@ def test_by_default_alpha_decays_every_30_rounds(round_num):
 
 
 def test_heur_fedamp_has_cosines_and_its_own_sigma():
-    process = process_of(build_heur_fedamp, lambda_=0.4, alpha=0.5)
+    process = process_of("heur_fedamp", lambda_=0.4, alpha=0.5)
     expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
     state, _ = last(run(process, ((0, 1, 2),)))
     expected.next((0, 1, 2), 0)
@@ -235,10 +234,10 @@ def test_the_order_of_the_cohort_does_not_matter():
 
 @functools.cache
 def of_images(build, **options):
-    if build is not build_local:
+    if build != "local":
         options["num_clients"] = N
     # Batches of all examples: the two have other orders of them.
-    return build(MODEL, EXAMPLES_TYPE, local_sgd(batch_size=max(SIZES)), **options, seed=1)
+    return traced(build, MODEL, local_sgd(batch_size=max(SIZES)), **options, seed=1)
 
 
 def run_on_images(process):
@@ -248,20 +247,20 @@ def run_on_images(process):
 def test_without_lambda_it_is_local():
     """Whatever the attention, which is strong here; but not where training starts of mixtures."""
     options = {"alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}
-    process, local = of_images(build_fedamp, **options), of_images(build_local)
+    process, local = of_images("fedamp", **options), of_images("local")
     rounds = zip(run_on_images(process), run_on_images(local), strict=True)
     for (state, clients), (_, alone) in rounds:
         models = process.personalize(state, clients)
         assert_close(models, [client.state.model for client in alone], tolerance=1e-6)
     assert np.max(np.diag(state.algorithm.xi)) < 1e-3
-    of_mixtures = of_images(build_fedamp, start="mixture", **options)
+    of_mixtures = of_images("fedamp", start="mixture", **options)
     _, others = last(run_on_images(of_mixtures))
     assert not np.allclose(leaves(others[0].state.model)[0], leaves(models[0])[0], atol=1e-3)
 
 
 def test_bytes_are_those_of_one_model():
     """And up, twice, the id and the weight."""
-    process = of_images(build_fedamp, alpha=1e4, sigma=1e4, lambda_=0.0)
+    process = of_images("fedamp", alpha=1e4, sigma=1e4, lambda_=0.0)
     metrics = process.next(process.initialize(), make_clients(process, [4, 5])).metrics
     model_bytes = 4 * MODEL.num_weights
     assert metrics["bytes_down_per_client"] == model_bytes
@@ -338,7 +337,7 @@ def test_a_client_whose_training_is_not_finite(bad):
 )
 def test_bad_options(options, message):
     with pytest.raises(UnknownNameError, match=message):
-        build_fedamp(MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=N, **options)
+        eager("fedamp", MODEL, local_sgd(), num_clients=N, **options)
 
 
 def test_an_id_that_is_too_large():

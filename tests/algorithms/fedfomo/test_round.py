@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
     local_sgd,
@@ -15,12 +14,12 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tests.quadratics import quadratic_model, quadratic_type, spd, vector_of, weights_of
-from tff_pfl.algorithms import build_fedfomo, build_local
+from tests.quadratics import quadratic_model, spd, vector_of, weights_of
+from tff_pfl.algorithms.fedfomo.server import FedFomoServer
 from tff_pfl.local import Examples, split_examples
 from tff_pfl.names import UnknownNameError
-from tff_pfl.algorithms.fedfomo.server import FedFomoServer
 
 N, DIMS, DIM = 4, (2, 1), 3
 RATE, STEPS, SEED = 0.15, 3, 2
@@ -41,7 +40,7 @@ def process_of(rate=RATE, **options):
     options = {"num_models": N} | options
     local = local_sgd(rate, STEPS, max(NUM_EXAMPLES))  # all examples are one batch
     model = quadratic_model(*DIMS)
-    return build_fedfomo(model, quadratic_type(DIM), local, num_clients=N, **options, seed=SEED)
+    return traced("fedfomo", model, local, num_clients=N, **options, seed=SEED)
 
 
 def examples_of(i, centres=None):
@@ -136,7 +135,7 @@ def received_by(options, state, cohort, t):
     choice = {"exploration": 0.3, "exploration_decay": 0.05, "candidates": "all"}
     choice = {key: options.get(key, default) for key, default in choice.items()}
     others = options.get("num_models", N) - 1
-    server = FedFomoServer(N, others, **choice, affinity="raw", seed=SEED)
+    server = FedFomoServer(N, others, **choice, affinity="raw")
     assert state.round_num == t
     result = {}
     for i in cohort:
@@ -278,13 +277,13 @@ def test_validation_examples_are_the_same_in_all_rounds():
 
 @functools.cache
 def of_images(build, **options):
-    return build(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=SEED)
+    return traced(build, MODEL, local_sgd(), **options, seed=SEED)
 
 
 def test_of_the_own_model_alone_it_is_local_on_what_is_not_for_validation():
     sizes, cohorts = (6, 9, 1, 17), ((0, 1, 2), (3, 1), (0, 3, 2), (0, 1))
-    process = of_images(build_fedfomo, num_clients=N, num_models=1)
-    local = of_images(build_local)
+    process = of_images("fedfomo", num_clients=N, num_models=1)
+    local = of_images("local")
     clients, parts = make_clients(process, sizes), []
     for i, client in enumerate(make_clients(local, sizes)):
         part, _ = split_examples(Examples(*map(tf.constant, client.data)), 0.2, seed=(SEED, i))

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.algorithms.fedfomo.server`: which models clients receive, what their ratings change."""
+"""FedFomo's server: which models clients receive, what their ratings change."""
 
 import dataclasses
 import math
@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import assert_equal
+from tests.federation import (
+    assert_equal,
+)
 from tff_pfl.aggregators import Stack
-from tff_pfl.local import trees
 from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
+from tff_pfl.local import trees
+from tff_pfl.local.seeds import run_seed
 
 N, M = 8, 3
-SERVER = FedFomoServer(N, M, 0.0, 0.0, "all", "normalized", seed=1)
+SERVER = FedFomoServer(N, M, 0.0, 0.0, "all", "normalized")
 WEIGHTS = {"a": tf.zeros([2, 1]), "b": tf.constant(0.0)}
 NUM_ROUNDS = 400
 
@@ -32,7 +35,7 @@ def random_rows(number, seed):
 
 def random_state(round_num=0, fresh=()):
     affinity = np.random.default_rng(7).normal(size=[N, N])
-    return SERVER.init(WEIGHTS)._replace(
+    return SERVER.init(WEIGHTS, seed=1)._replace(
         models=random_rows(N, 3),
         affinity=tf.constant(affinity, tf.float32),
         is_fresh=tf.constant([i in fresh for i in range(N)]),
@@ -86,7 +89,7 @@ class TestWithoutExploration:
 
     def test_the_own_affinity_does_not_count(self):
         """Which is the largest where all is as at the start."""
-        ids = choices(SERVER, SERVER.init(WEIGHTS), 5, range(N))
+        ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1), 5, range(N))
         for i in range(N):
             assert_distinct_others(ids[i::N], i)
 
@@ -96,7 +99,7 @@ class TestWithoutExploration:
         assert np.all(received.exists)
 
     def test_of_equal_affinity_each_is_as_likely(self):
-        ids = choices(SERVER, SERVER.init(WEIGHTS))
+        ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1))
         assert_distinct_others(ids, 3)
         # Binomial(400, 3/7): mean 171, standard deviation 9.9.
         counts = np.bincount(np.ravel(ids), minlength=N)
@@ -106,7 +109,7 @@ class TestWithoutExploration:
         """One is better than the four that share two places, and two are worse."""
         affinity = np.zeros([N, N], np.float32)
         affinity[3] = [0.5, 0.2, 0.5, 9.0, 0.5, 0.1, 0.5, 0.7]
-        ids = choices(SERVER, SERVER.init(WEIGHTS)._replace(affinity=tf.constant(affinity)))
+        ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1)._replace(affinity=tf.constant(affinity)))
         counts = np.bincount(np.ravel(ids), minlength=N)
         assert counts[7] == NUM_ROUNDS
         assert counts[1] == counts[3] == counts[5] == 0
@@ -117,7 +120,8 @@ class TestWithoutExploration:
         """Of equal affinity, 16 clients that are not among those received."""
         server = with_options(num_clients=40)
         ids = [
-            tuple(sorted(server.own(server.init(WEIGHTS), i).client_ids.numpy())) for i in range(16)
+            tuple(sorted(server.own(server.init(WEIGHTS, seed=1), i).client_ids.numpy()))
+            for i in range(16)
         ]
         assert len(set(ids)) > 12
 
@@ -140,7 +144,7 @@ class TestExploration:
         best = best_of_client_3(state)
 
         def number(seed):
-            received = dataclasses.replace(server, seed=seed).own(state, tf.constant(3))
+            received = server.own(state._replace(seed=run_seed(seed, 0)), tf.constant(3))
             return sum(i not in best for i in received.client_ids.numpy())
 
         found = np.mean([number(seed) for seed in range(60)])
@@ -183,7 +187,7 @@ class TestExploration:
         server, state = with_options(exploration=0.5), random_state()
 
         def ids(seed=1, rounds=8, clients=(3, 4)):
-            return choices(dataclasses.replace(server, seed=seed), state, rounds, clients)
+            return choices(server, state._replace(seed=run_seed(seed, 0)), rounds, clients)
 
         first = ids()
         np.testing.assert_array_equal(ids(), first)
@@ -342,11 +346,12 @@ class TestFinalize:
 
 
 def test_the_initial_state():
-    state = SERVER.init({"a": tf.ones([2, 1]), "b": tf.constant(3.0)})
+    state = SERVER.init({"a": tf.ones([2, 1]), "b": tf.constant(3.0)}, seed=1)
     assert_equal(state.affinity, np.eye(N, dtype=np.float32))
     assert_equal(state.models, {"a": np.ones([N, 2, 1]), "b": np.full([N], 3.0)})
     assert not np.any(state.is_fresh)
     assert state.round_num == 0
+    assert_equal(state.seed, run_seed(1, 0))
 
 
 def test_a_server_may_send_no_models():

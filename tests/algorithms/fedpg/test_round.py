@@ -11,17 +11,16 @@ from tests.algorithms.fedpg import reference
 from tests.federation import (
     assert_close,
     assert_equal,
+    eager,
 )
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
 )
-from tff_pfl.algorithms import build_fedpg, build_s_fedpg
-from tff_pfl.local import LocalSGD
 from tff_pfl.algorithms.fedpg.step_ladder import Ladder, choose_step
+from tff_pfl.local import LocalSGD
 from tff_pfl.templates import Client
 
 DIM = 12
@@ -35,13 +34,13 @@ def assert_vector(found, expected, tolerance=1e-5):
 @functools.cache
 def quadratic_process(build, dim, decay, options):
     local = LocalSGD(tff.learning.optimizers.build_sgdm(RATE), learning_rate_decay=decay)
-    return build(quadratic_model(dim), quadratic_type(dim), local, seed=2, **dict(options))
+    return eager(build, quadratic_model(dim), local, seed=2, **dict(options))
 
 
 class Federation:
     """FedPG on quadratic clients, beside the same in NumPy."""
 
-    def __init__(self, build=build_fedpg, dim=DIM, decay=1.0, num_clients=8, **options):
+    def __init__(self, build="fedpg", dim=DIM, decay=1.0, num_clients=8, **options):
         self.process = quadratic_process(build, dim, decay, tuple(options.items()))
         self.state = self.process.initialize()
         self.client_states = {}
@@ -51,7 +50,7 @@ class Federation:
             vector_of(self.state.algorithm.weights),
             RATE,
             decay=decay,
-            step_search=build is build_s_fedpg,
+            step_search=build == "s_fedpg",
             **options,
         )
 
@@ -148,7 +147,7 @@ def test_rounds_are_those_of_the_pseudo_code(options):
 )
 def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
     halvings = []
-    for output, expected in check_against_numpy(Federation(build_s_fedpg, **options)):
+    for output, expected in check_against_numpy(Federation("s_fedpg", **options)):
         server = output.metrics["search"]["server"]
         assert bool(server["accepted"]) == expected.accepted
         if expected.accepted:

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators.stack import Stack
-from tff_pfl.local import LocalSGD
 from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
+from tff_pfl.local import LocalSGD
 
 NUM_WEIGHTS = 40
 

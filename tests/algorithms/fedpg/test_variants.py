@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     last,
     local_sgd,
     make_clients,
@@ -17,7 +17,6 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tff_pfl.algorithms import build_fedavg, build_fedpg, build_s_fedpg
 from tff_pfl.models import from_keras
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
@@ -30,7 +29,7 @@ LOCAL = local_sgd(learning_rate=0.2)
 
 @functools.cache
 def network_process(build, local, options):
-    return build(tiny_model(), EXAMPLES_TYPE, local, seed=1, **dict(options))
+    return eager(build, tiny_model(), local, seed=1, **dict(options))
 
 
 def network_run(build, cohorts=((0, 1), (1, 2), (0, 2)), local=LOCAL, **options):
@@ -41,9 +40,9 @@ def network_run(build, cohorts=((0, 1), (1, 2), (0, 2)), local=LOCAL, **options)
 def test_mean_pseudo_gradients_are_uniform_fedavg():
     """And a constant gamma of 1 is FedAvg's local model."""
     options = {"gradient": "pseudo", "direction": "mean", "gamma_mode": "constant", "gamma": 1.0}
-    _, state, clients = network_run(build_fedpg, **options)
+    _, state, clients = network_run("fedpg", **options)
     _, fedavg_state, fedavg_clients = network_run(
-        build_fedavg, weighting="uniform", personalized="local"
+        "fedavg", weighting="uniform", personalized="local"
     )
     assert_close(state.algorithm.weights, fedavg_state.algorithm.weights)
     assert_close([c.state.model for c in clients], [c.state.model for c in fedavg_clients])
@@ -51,15 +50,15 @@ def test_mean_pseudo_gradients_are_uniform_fedavg():
 
 def test_mean_gradients_are_fedavg_of_one_full_batch_step():
     local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
-    _, state, _ = network_run(build_fedpg, local=local, direction="mean")
-    _, fedavg, _ = network_run(build_fedavg, local=local, weighting="uniform")
+    _, state, _ = network_run("fedpg", local=local, direction="mean")
+    _, fedavg, _ = network_run("fedavg", local=local, weighting="uniform")
     assert_close(state.algorithm.weights, fedavg.algorithm.weights)
 
 
 def test_with_full_participation_memory_has_no_effect():
     cohorts = ((0, 1, 2),) * 3
-    _, state, clients = network_run(build_fedpg, cohorts)
-    _, without, clients_without = network_run(build_fedpg, cohorts, absent_memory=False)
+    _, state, clients = network_run("fedpg", cohorts)
+    _, without, clients_without = network_run("fedpg", cohorts, absent_memory=False)
     assert without.algorithm.memory == ()
     assert_close(state.algorithm.weights, without.algorithm.weights, 1e-6)
     assert_close([c.state for c in clients], [c.state for c in clients_without], 1e-6)
@@ -68,10 +67,10 @@ def test_with_full_participation_memory_has_no_effect():
 def test_a_search_that_accepts_at_once_is_fedpg():
     """Small steps of FedPG pass the search, whose first trial, with s = 0, is FedPG's step."""
     local = local_sgd(learning_rate=0.01)
-    process, state, clients = network_run(build_s_fedpg, local=local, search_doublings=0)
+    process, state, clients = network_run("s_fedpg", local=local, search_doublings=0)
     output = process.next(state, clients)
     assert output.metrics["search"]["server"]["num_halvings"] == 0
-    _, plain, plain_clients = network_run(build_fedpg, local=local)
+    _, plain, plain_clients = network_run("fedpg", local=local)
     assert_close(state.algorithm.weights, plain.algorithm.weights, 1e-6)
     assert_close([c.state for c in clients], [c.state for c in plain_clients], 1e-6)
 
@@ -79,9 +78,7 @@ def test_a_search_that_accepts_at_once_is_fedpg():
 def test_trials_that_give_no_number_are_not_taken():
     """Steps of the ladder so long that losses overflow."""
     local = local_sgd(learning_rate=1e30)
-    process = build_s_fedpg(
-        tiny_model(), EXAMPLES_TYPE, local, search_doublings=60, max_trials=140, seed=1
-    )
+    process = eager("s_fedpg", tiny_model(), local, search_doublings=60, max_trials=140, seed=1)
     clients = make_clients(process, SIZES)
     output = process.next(process.initialize(), clients)
     losses = [output.metrics["train"]["loss"]]
@@ -94,7 +91,7 @@ def test_trials_that_give_no_number_are_not_taken():
 
 
 def test_who_was_never_selected_has_the_global_model_who_was_its_last():
-    process, state, clients = network_run(build_fedpg, cohorts=((0, 1), (1,)))
+    process, state, clients = network_run("fedpg", cohorts=((0, 1), (1,)))
     models = process.personalize(state, clients)
     assert_equal(models[:2], [c.state.model for c in clients[:2]])
     assert_equal(models[2], state.algorithm.weights)
@@ -102,7 +99,7 @@ def test_who_was_never_selected_has_the_global_model_who_was_its_last():
 
 
 def test_the_gradient_memory_is_bounded():
-    _, state, _ = network_run(build_fedpg, cohorts=((0,), (1,), (2,)), memory_size=2)
+    _, state, _ = network_run("fedpg", cohorts=((0,), (1,), (2,)), memory_size=2)
     assert state.algorithm.memory.client_ids.tolist() == [2, 1]
     assert state.algorithm.clients_seen == 3
     assert state.algorithm.memory.gradients.shape == (2, tiny_model().num_weights)
@@ -119,7 +116,7 @@ def test_dropout_is_off_in_the_exact_gradient():
         )
 
     model = from_keras(network, input_shape=(4, 4, 1), preprocess=lambda x: x / 255.0)
-    process = build_fedpg(model, EXAMPLES_TYPE, local_sgd())
+    process = eager("fedpg", model, local_sgd())
     client = Client(np.int32(0), process.initialize_client(0), random_examples(7))
     other = client._replace(client_id=np.int32(1))
     state = process.initialize()
@@ -137,4 +134,4 @@ def test_dropout_is_off_in_the_exact_gradient():
 )
 def test_bad_options(options, message):
     with pytest.raises(UnknownNameError, match=message):
-        build_fedpg(tiny_model(), EXAMPLES_TYPE, local_sgd(), **options)
+        eager("fedpg", tiny_model(), local_sgd(), **options)

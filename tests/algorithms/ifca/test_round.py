@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     last,
     local_sgd,
     make_client,
@@ -17,19 +17,17 @@ from tests.federation import (
     random_examples,
     run_rounds,
     tiny_model,
+    traced,
 )
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_fedavg, build_ifca, build_local
 from tff_pfl.local import evaluate, trees
 from tff_pfl.models import distinct_seeds
-from tff_pfl.templates.errors import BlockTracingError
 
 MODEL = tiny_model()
 SIZES = (6, 9, 5)
@@ -45,7 +43,7 @@ NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one ba
 
 @functools.cache
 def build(build_process, **options):
-    return build_process(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    return traced(build_process, MODEL, local_sgd(), **options, seed=1)
 
 
 def run(process, clients=None):
@@ -56,17 +54,17 @@ def run(process, clients=None):
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_one_model_is_fedavg(weighting):
     default = {} if weighting == "uniform" else {"weighting": weighting}
-    state, _ = run(build(build_ifca, num_clients=3, num_clusters=1, **default))
-    expected, _ = run(build(build_fedavg, weighting=weighting))
+    state, _ = run(build("ifca", num_clients=3, num_clusters=1, **default))
+    expected, _ = run(build("fedavg", weighting=weighting))
     assert_close(trees.row(state.algorithm.models, 0), expected.algorithm.weights, tolerance=1e-6)
 
 
 def test_a_model_for_each_client_is_local():
     """If each client's own is fixed, and Local starts from the same ones."""
-    process = build(build_ifca, num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
+    process = build("ifca", num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
     initial = process.initialize().algorithm.models
     state, _ = run(process)
-    alone = build(build_local)
+    alone = build("local")
     clients = [
         client._replace(state=client.state._replace(model=trees.row(initial, i)))
         for i, client in enumerate(make_clients(alone, SIZES))
@@ -78,7 +76,7 @@ def test_a_model_for_each_client_is_local():
 
 def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not():
     """Each has images of a class of its own, and the last one never takes part."""
-    process = build(build_ifca, num_clients=4, num_clusters=3)
+    process = build("ifca", num_clients=4, num_clusters=3)
     data = [random_examples(5 + i, seed=i) for i in range(4)]
     data = [its._replace(y=np.full_like(its.y, i % 3)) for i, its in enumerate(data)]
     clients = [make_client(process, i, its) for i, its in enumerate(data)]
@@ -100,7 +98,7 @@ def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not(
 def quadratic_process(num_clusters=3, **options):
     local = local_sgd(RATE, STEPS, max(NUMBERS), learning_rate_decay=DECAY)
     options |= {"num_clients": N, "num_clusters": num_clusters}
-    return build_ifca(QUADRATIC, quadratic_type(DIM), local, **options, seed=SEED)
+    return traced("ifca", QUADRATIC, local, **options, seed=SEED)
 
 
 def quadratic_clients(process, ids=range(N)):
@@ -339,10 +337,15 @@ def test_fixed_clusters_are_those_of_personal_models_too():
 def test_fixed_clusters_may_be_any_iterable():
     options = {"num_clients": 3, "num_clusters": 2}
     options |= {"fixed_clusters": [1, 0, 1], "seed": 1}
-    process = build_ifca(MODEL, EXAMPLES_TYPE, local_sgd(), **options)
+    process = eager("ifca", MODEL, local_sgd(), **options)
     state, clients = process.initialize(), make_clients(process, SIZES)
     own = process.personalize(state, clients)
     assert_equal(own, [trees.row(state.algorithm.models, j) for j in (1, 0, 1)])
+
+
+def one_round(local, **options):
+    process = eager("ifca", MODEL, local, num_clients=3, **options)
+    return process.next(process.initialize(), make_clients(process, [4]))
 
 
 @pytest.mark.parametrize(
@@ -360,10 +363,10 @@ def test_fixed_clusters_may_be_any_iterable():
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
-        build_ifca(MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=3, **options)
+        one_round(local_sgd(), **options)
 
 
 def test_optimizers_that_persist_are_refused():
     local = local_sgd(persist_optimizer_state=True)
-    with pytest.raises(BlockTracingError, match="this algorithm keeps no optimizer's state"):
-        build_ifca(MODEL, EXAMPLES_TYPE, local, num_clients=3)
+    with pytest.raises(ValueError, match="this algorithm keeps no optimizer's state"):
+        one_round(local)

@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
+    eager,
     last,
     leaves,
     local_sgd,
@@ -20,22 +20,16 @@ from tests.federation import (
     random_examples,
     run_rounds,
     tiny_model,
+    traced,
 )
 from tff_pfl.aggregators import Stack
-from tff_pfl.algorithms import (
-    build_fedavg,
-    build_local,
-    build_pfedhn,
-    build_pfedhn_pc,
-    build_plgu_ghn,
-)
-from tff_pfl.local import Batch, trees
+from tff_pfl.algorithms import make
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
+from tff_pfl.local import Batch, ClientContext, trees
+from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import Hypernetwork, partition
 from tff_pfl.names import UnknownNameError
-from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
-from tff_pfl.templates import ClientContext
-from tff_pfl.templates.blocks import client_seed
-from tff_pfl.templates.exchange import exchanges_changed_by
+from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 PARTS = partition(MODEL)
@@ -55,10 +49,10 @@ PLAIN = {
 
 
 @functools.cache
-def process_of(build=build_pfedhn, epochs=2, **options):
-    if build not in (build_fedavg, build_local):
+def process_of(build="pfedhn", epochs=2, **options):
+    if build not in ("fedavg", "local"):
         options = {"num_clients": N, "hidden_width": 6, **options}
-    return build(MODEL, EXAMPLES_TYPE, local_sgd(epochs=epochs), **options, seed=1)
+    return traced(build, MODEL, local_sgd(epochs=epochs), **options, seed=1)
 
 
 def run(process, cohorts=COHORTS, state=None):
@@ -78,7 +72,7 @@ def with_all_rows(state, weights):
 
 def test_one_hot_embeddings_kept_and_a_linear_hypernetwork_are_local():
     process = process_of(embeddings="one_hot", **PLAIN)
-    local = process_of(build_local)
+    local = process_of("local")
     start = with_all_rows(process.initialize(), MODEL.init(1))
     cohorts = ((0,), (2,), (0,), (1,), (0,))
     pairs = zip(run(process, cohorts, start), run(local, cohorts), strict=True)
@@ -91,7 +85,7 @@ def test_one_hot_embeddings_kept_and_a_linear_hypernetwork_are_local():
 
 def test_of_one_constant_embedding_it_is_uniform_fedavg():
     process = process_of(embeddings="constant", embedding_dim=1, **PLAIN)
-    fedavg = process_of(build_fedavg, weighting="uniform")
+    fedavg = process_of("fedavg", weighting="uniform")
     start = with_all_rows(process.initialize(), MODEL.init(1))
     for (state, clients), (expected, _) in zip(run(process, state=start), run(fedavg), strict=True):
         for model in process.personalize(state, clients):
@@ -101,14 +95,14 @@ def test_of_one_constant_embedding_it_is_uniform_fedavg():
 
 def test_plgu_ghn_without_rho_is_pfedhn():
     expected = run(process_of(hidden_layers=3))
-    for found, of_pfedhn in zip(run(process_of(build_plgu_ghn, rho=0.0)), expected, strict=True):
+    for found, of_pfedhn in zip(run(process_of("plgu_ghn", rho=0.0)), expected, strict=True):
         assert_equal(found, of_pfedhn)
-    perturbed, _ = last(run(process_of(build_plgu_ghn)))
+    perturbed, _ = last(run(process_of("plgu_ghn")))
     assert not np.allclose(perturbed.algorithm.embeddings, of_pfedhn[0].algorithm.embeddings)
 
 
 def test_without_local_steps_nothing_changes():
-    process = process_of(build_plgu_ghn, epochs=0, server_weight_decay=0.0)
+    process = process_of("plgu_ghn", epochs=0, server_weight_decay=0.0)
     start = process.initialize()
     state, clients = last(run(process, ((0, 1), (1, 2)), start))
     assert_equal(state.algorithm, start.algorithm)
@@ -118,14 +112,14 @@ def test_without_local_steps_nothing_changes():
 # Options, and the server with hypernetwork that they stand for.
 ROUNDS = {
     "pfedhn": (
-        build_pfedhn,
+        "pfedhn",
         {"hidden_width": 100},
         Hypernetwork(MODEL, 2, (100, 100, 100, 100)),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
         {"weight_decay": 0.001, "clip_norm": 50.0},
     ),
     "plgu_ghn": (
-        build_plgu_ghn,
+        "plgu_ghn",
         {
             "embedding_dim": 3,
             "server_learning_rate": 0.2,
@@ -141,7 +135,7 @@ ROUNDS = {
         {"weight_decay": 0.1, "clip_norm": 0.5, "rho": 0.4, "layer_wise": True},
     ),
     "the authors' trainer": (
-        build_pfedhn,
+        "pfedhn",
         {"embedding_momentum": 0.9, "clip_jointly": True, "server_clip_norm": 0.5},
         Hypernetwork(MODEL, 2, (6, 6, 6, 6)),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
@@ -153,7 +147,7 @@ ROUNDS = {
         },
     ),
     "pfedhn_pc": (
-        build_pfedhn_pc,
+        "pfedhn_pc",
         {
             "hidden_layers": 1,
             "bias": False,
@@ -180,7 +174,7 @@ def test_rounds_by_hand(name):
     )
     expected = server.init(process.initialize().algorithm.embeddings, 1)
     generated = hypernetwork.target.layers
-    assert generated == (("dense1",) if build is build_pfedhn_pc else ("dense1", "head"))
+    assert generated == (("dense1",) if build == "pfedhn_pc" else ("dense1", "head"))
     own = [split(MODEL.init(1), generated)[1]] * N
     for t, (cohort, (state, clients)) in enumerate(zip(COHORTS, run(process), strict=True)):
         changes = []
@@ -235,8 +229,8 @@ def test_where_embeddings_begin():
     }
     assert_equal(initial["one_hot"], np.eye(N, dtype=np.float32))
     assert_equal(initial["constant"], np.ones([N, 2], np.float32))
-    normal = build_pfedhn(
-        MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=203, hidden_width=1, hidden_layers=1
+    normal = eager(
+        "pfedhn", MODEL, local_sgd(), num_clients=203, hidden_width=1, hidden_layers=1
     ).initialize()
     assert normal.algorithm.embeddings.shape == (203, 1 + 203 // 4)
     assert abs(np.mean(normal.algorithm.embeddings)) < 0.02
@@ -254,19 +248,17 @@ def test_personal_layers_never_leave_their_clients():
 
         return dataclasses.replace(exchange, client_work=client_work)
 
-    with exchanges_changed_by(recorded):
-        process = build_pfedhn_pc(
-            MODEL, EXAMPLES_TYPE, local_sgd(), num_clients=N, hidden_width=6, seed=1
-        )
-    assert seen == [((), ["dense1"], ["dense1"])]
-    assert tff.structure.name_list(process.client_state_type.layers) == ["head"]
-    state_type = process.initialize.type_signature.result.member
-    assert tff.structure.name_list(state_type.algorithm.phi) == [
+    algorithm = make("pfedhn_pc", MODEL, local_sgd(), num_clients=N, hidden_width=6)
+    process = EagerProcess(algorithm.with_exchanges(recorded), seed=1)
+    state = process.initialize()
+    assert list(process.initialize_client(0).layers) == ["head"]
+    assert list(state.algorithm.phi) == [
         *(f"trunk{i}" for i in range(1, 5)),
         "dense1_kernel",
         "dense1_bias",
     ]
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
+    metrics = process.next(state, make_clients(process, [4])).metrics
+    assert seen == [((), ["dense1"], ["dense1"])]
     assert metrics["bytes_down_per_client"] == BODY_BYTES
     assert metrics["bytes_up_per_client"] == BODY_BYTES + 8  # the id and the weight
 
@@ -280,7 +272,7 @@ def test_without_personal_layers_clients_keep_nothing():
 
 
 def test_a_client_is_evaluated_with_its_own_layers():
-    process = process_of(build_pfedhn_pc)
+    process = process_of("pfedhn_pc")
     state, clients = last(run(process, ((0, 1),)))
     heads = [leaves(client.state.layers)[1] for client in clients]
     assert not np.allclose(heads[0], heads[1]) and np.array_equal(heads[2], heads[3])
@@ -305,15 +297,15 @@ def mean_loss(process, state, clients):
 @pytest.mark.parametrize(
     "build",
     [
-        pytest.param(build_pfedhn, marks=pytest.mark.slow),
-        pytest.param(build_pfedhn_pc, marks=pytest.mark.slow),
-        build_plgu_ghn,
+        pytest.param("pfedhn", marks=pytest.mark.slow),
+        pytest.param("pfedhn_pc", marks=pytest.mark.slow),
+        "plgu_ghn",
     ],
 )
 def test_it_learns(build):
-    process = build(
+    process = traced(
+        build,
         MODEL,
-        EXAMPLES_TYPE,
         local_sgd(learning_rate=0.1, epochs=5),
         num_clients=N,
         embedding_dim=N,
@@ -353,4 +345,4 @@ def test_bad_options(options, error, message):
 
 def test_one_hot_embeddings_may_say_their_dimension():
     process = process_of(embeddings="one_hot", embedding_dim=N)
-    assert process.initialize.type_signature.result.member.algorithm.embeddings.shape == (N, N)
+    assert process.initialize().algorithm.embeddings.shape == (N, N)

@@ -5,12 +5,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import assert_close, assert_equal
+from tests.federation import (
+    assert_close,
+    assert_equal,
+)
 from tests.quadratics import quadratic_model, weights_of
 from tff_pfl.aggregators import Stack
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.local import trees
 from tff_pfl.models import Hypernetwork
-from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 
 DIMS, SIZE, N = (2, 1), 3, 4
 RATE, EMBEDDING_RATE = 0.3, 0.2

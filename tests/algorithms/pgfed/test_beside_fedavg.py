@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.algorithms.pgfed.reference import CE, VARIANTS
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
     last,
     make_clients,
     run_rounds,
     tiny_model,
+    traced,
 )
-from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tff_pfl.algorithms import build_fedavg, build_pgfed
-from tff_pfl.local import LocalSGD, trees
 from tff_pfl.algorithms.pgfed.server import PGFedServer
+from tff_pfl.local import LocalSGD, trees
 
 ALPHA_RATE = 0.1
 TINY, TINY_SIZES = tiny_model(), (6, 9, 5)
@@ -28,9 +27,9 @@ TINY_LOCAL = LocalSGD(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, ba
 
 @functools.cache
 def tiny_process(mu, **options):
-    return build_pgfed(
+    return traced(
+        "pgfed",
         TINY,
-        EXAMPLES_TYPE,
         TINY_LOCAL,
         num_clients=4,
         clients_per_round=4,
@@ -43,7 +42,7 @@ def tiny_process(mu, **options):
 
 @functools.cache
 def fedavg():
-    return build_fedavg(TINY, EXAMPLES_TYPE, TINY_LOCAL, personalized="local", seed=1)
+    return traced("fedavg", TINY, TINY_LOCAL, personalized="local", seed=1)
 
 
 def run(process, cohorts):

@@ -9,19 +9,21 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.pgfed import reference
-from tests.federation import assert_close, assert_equal
 from tests.algorithms.pgfed.reference import CE, VARIANTS
+from tests.federation import (
+    assert_close,
+    assert_equal,
+    traced,
+)
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
-    quadratic_type,
     spd,
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import build_pgfed
-from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.algorithms.pgfed.server import PGFedServer
+from tff_pfl.local import Examples, LocalSGD
 from tff_pfl.templates import Client
 
 N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
@@ -38,9 +40,9 @@ each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANT
 def quadratic_process(steps=STEPS, **options):
     """All of a client's examples are in one batch, so that steps are exact."""
     optimizer = tff.learning.optimizers.build_sgdm(RATE)
-    return build_pgfed(
+    return traced(
+        "pgfed",
         quadratic_model(*DIMS),
-        quadratic_type(DIM),
         LocalSGD(optimizer, epochs=steps, batch_size=max(SIZES)),
         num_clients=N,
         clients_per_round=COHORT_SIZE,

@@ -1,0 +1,125 @@
+"""Tests of `tff_pfl.templates.extension`: functions that add to another one."""
+
+import inspect
+
+import pytest
+
+from tests.federation import local_sgd, tiny_model
+from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
+from tff_pfl.ranges import at_least, ranges_of, takes, whole
+from tff_pfl.templates import averaging, extends
+
+AVERAGING = {"weighting": "num_examples"}  # its hyper-parameters
+
+
+@takes(rate=at_least(0), epochs=whole(0))
+def base(model, local, hook=None, *, rate=1.0, weighting="num_examples", epochs=5, memory=0):
+    """The base's."""
+    return model, local, hook, rate, weighting, epochs, memory
+
+
+@extends(base)
+@takes(rho=at_least(0))
+def more(model, local, *, rho: float = 0.05, weighting="uniform", **options):
+    """The extension's."""
+    return rho, base(model, local, "mine", weighting=weighting, **options)
+
+
+@extends(base, without=["epochs", "rate"])
+def less(model, local, *, steps, **options):
+    return steps, base(model, local, **options)
+
+
+def defaults(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def test_own_options_come_first_then_those_of_the_base():
+    parameters = inspect.signature(more).parameters
+    expected = ["model", "local", "rho", "weighting", "rate", "epochs", "memory"]
+    assert list(parameters) == expected  # neither `hook` nor `options`
+    assert parameters["rho"].annotation is float
+    assert parameters["model"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert (more.__name__, more.__doc__) == ("more", "The extension's.")
+
+
+def test_an_own_default_overrides_the_bases():
+    assert defaults(more) == {
+        "rho": 0.05,
+        "weighting": "uniform",
+        "rate": 1.0,
+        "epochs": 5,
+        "memory": 0,
+    }
+    assert more(1, 2) == (0.05, (1, 2, "mine", 1.0, "uniform", 5, 0))
+
+
+def test_options_reach_the_base():
+    actual = more(1, local=2, rho=3, weighting="mine", epochs=4, memory=5)
+    assert actual == (3, (1, 2, "mine", 1.0, "mine", 4, 5))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rhu'"):
+        more(1, 2, rhu=3)
+
+
+def test_options_can_be_left_out():
+    empty = inspect.Parameter.empty
+    assert defaults(less) == {"steps": empty, "weighting": "num_examples", "memory": 0}
+    assert less(1, 2, steps=3) == (3, (1, 2, None, 1.0, "num_examples", 5, 0))
+    with pytest.raises(TypeError, match="^less has no option epochs.$"):
+        less(1, 2, steps=3, epochs=4)
+    with pytest.raises(TypeError, match="^less has no option epochs, rate.$"):
+        less(1, 2, steps=3, rate=1.0, epochs=4)
+
+
+def test_ranges_are_those_of_the_options_that_there_are():
+    assert set(ranges_of(more)) == {"rho", "rate", "epochs"}
+    assert ranges_of(more)["rate"] is ranges_of(base)["rate"]
+    assert set(ranges_of(less)) == set()
+
+
+def test_extensions_can_be_extended():
+    @extends(more, without=["rho"])
+    def twice(model, local, *, memory=7, **options):
+        return more(model, local, memory=memory, **options)
+
+    assert list(defaults(twice)) == ["memory", "weighting", "rate", "epochs"]
+    assert twice(1, 2, rate=3.0) == (0.05, (1, 2, "mine", 3.0, "uniform", 5, 7))
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("fedavg", {"personalized": "global"}),
+        ("fedsam", {"rho": 0.05, "personalized": "global"}),
+        ("fedper", {"personal_layers": None}),
+        (
+            "plgu_grep",
+            {
+                "rho": 0.05,
+                "body_steps": 1,
+                "xi_scale": 1.0,
+                "norm_order": 2.0,
+                "weighting": "uniform",
+                "personal_layers": None,
+                "head_epochs": None,
+                "evaluation_head_epochs": 0,
+            },
+        ),
+    ],
+)
+def test_hyperparameters_of_averaging_methods(name, own):
+    """Aggregator and server optimizer are options, too, but objects: configs have them apart."""
+    assert hyperparameters(name) == AVERAGING | own
+    assert next(iter(hyperparameters(name))) == next(iter(own))
+    options = set(ALGORITHMS.options(name))
+    assert options - set(hyperparameters(name)) == {"aggregator", "server_optimizer"}
+    assert options >= set(defaults(averaging))
+
+
+def test_methods_refuse_what_is_no_option_of_theirs():
+    arguments = tiny_model(), local_sgd()
+    with pytest.raises(TypeError, match="plgu_grep has no option body_epochs"):
+        make("plgu_grep", *arguments, body_epochs=2)
+    with pytest.raises(TypeError, match="rhu"):
+        make("fedsam", *arguments, rhu=0.1)
