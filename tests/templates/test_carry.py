@@ -8,11 +8,19 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal
-from tests.templates.mean_process import Visits, clients, compose, examples, mean_value
+from tests.templates.mean_process import (
+    Visits,
+    algorithm,
+    clients,
+    compose,
+    examples,
+    mean_value,
+)
 from tff_pfl import runtime
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import trees
 from tff_pfl.templates import ClientOutput, Exchange, Personalization
+from tff_pfl.testing.eager import EagerProcess
 
 
 @pytest.fixture(params=[runtime.create_graph_context, runtime.create_cpp_context])
@@ -28,15 +36,22 @@ class Kept(NamedTuple):
     about: Any
 
 
-def exchange(name, work, **options) -> Exchange:
+def exchange(name, work) -> Exchange:
     """An exchange that sends nothing down and sums what comes up."""
+
+    def finalize(server, stack, round_num):
+        return server, {"total": tf.reduce_sum(stack.value), "weights": stack.weight}
+
     return Exchange(
         name=name,
         client_work=lambda message, state, data, context: work(state, data, context),
-        aggregator=options.pop("aggregator", tff.aggregators.SumFactory()),
-        finalize=lambda server, total, round_num: (server, {"total": total}),
-        **options,
+        aggregator=StackFactory(),
+        finalize=finalize,
     )
+
+
+def by_blocks(*exchanges):
+    return EagerProcess(algorithm(*exchanges))
 
 
 def totals(metrics):
@@ -126,7 +141,7 @@ def test_the_carry_is_neither_sent_nor_kept():
 
     process = compose(exchange("first", first), exchange("second", second))
     metrics = next_of(process, examples(1.0)).metrics
-    assert metrics["bytes_up_per_client"] == 4 + 4
+    assert metrics["bytes_up_per_client"] == (4 + 4) + (4 + 4)  # with the weights
     assert metrics["bytes_down_per_client"] == 0
     assert str(process.client_state_type) == "<count=int32>"
 
@@ -161,7 +176,7 @@ def log_of_first(data):
     ids=["upload", "carry", "nested carry"],
 )
 def test_who_is_rejected_at_first_is_left_out_of_the_round(first):
-    process = compose(
+    process = by_blocks(
         exchange("first", first),
         exchange("second", visit()),
         exchange("third", visit(upload=reciprocal)),
@@ -177,22 +192,21 @@ def test_who_is_rejected_at_first_is_left_out_of_the_round(first):
 
 
 def test_who_is_rejected_later_keeps_what_it_had_and_is_left_out_from_then_on():
-    process = compose(
+    process = by_blocks(
         exchange("first", visit()),
         exchange("second", visit(carry=log_of_first)),
-        exchange("third", visit(), aggregator=StackFactory()),
+        exchange("third", visit()),
     )
     output = next_of(process, examples(2.0), examples(-8.0), examples(4.0))
     assert [client.count for client in output.clients] == [3, 1, 3]
     assert counts(output.metrics, "num_nonfinite") == [0, 1, 0]
     assert counts(output.metrics, "num_clients") == [3, 2, 2]
-    stack = output.metrics["third"]["server"]["total"]
-    np.testing.assert_array_equal(stack.weight, [1, 0, 1])
-    np.testing.assert_array_equal(stack.value, [2, 0, 4])
+    np.testing.assert_array_equal(output.metrics["third"]["server"]["weights"], [1, 0, 1])
+    assert totals(output.metrics)["third"] == 2 + 4
 
 
 def test_who_has_no_examples_is_empty_in_each_exchange():
-    process = compose(
+    process = by_blocks(
         exchange("first", visit()),
         exchange("second", visit(upload=reciprocal)),
         exchange("third", visit(upload=reciprocal)),
@@ -206,7 +220,7 @@ def test_who_has_no_examples_is_empty_in_each_exchange():
 
 
 def test_the_carry_ends_with_the_round():
-    process = compose(exchange("first", visit()), exchange("second", visit(upload=reciprocal)))
+    process = by_blocks(exchange("first", visit()), exchange("second", visit(upload=reciprocal)))
     output = next_of(process, examples(np.nan), examples(4.0))
     assert counts(output.metrics, "num_clients") == [1, 1]
     cohort = clients(process, examples(2.0), examples(8.0))

@@ -176,6 +176,13 @@ class TestErrors:
         with pytest.raises(errors.AggregatorError, match="(?s)Exchange 'train'.*of type.*str"):
             compose(mean_exchange(client_work=client_work))
 
+    def test_uploads_that_nobody_aggregates(self):
+        with pytest.raises(
+            errors.AggregatorError,
+            match=r"(?s)^Exchange 'train': client_work uploads\n  float32\[2\].*no aggregator.*Tip",
+        ):
+            compose(mean_exchange(aggregator=None))
+
     def test_something_that_is_no_aggregator(self):
         with pytest.raises(errors.AggregatorError, match="tff.aggregators"):
             compose(mean_exchange(aggregator="mean"))
