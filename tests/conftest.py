@@ -43,8 +43,16 @@ def graph_context():
     runtime.set_graph_context()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def processes_of_runs():
-    """Built once for all tests of a process, see `tests/sharing.py`."""
-    with shared_processes():
+@pytest.fixture(scope="module")
+def clients_in_a_loop():
+    """Without vectorization, whose graphs take seconds to build.
+
+    That it makes no difference is tested in `tests/runtime/conformance`.
+    """
+    import tensorflow_federated as tff
+
+    from tff_pfl import runtime
+
+    context = runtime.create_graph_context(vectorize="never")
+    with tff.framework.get_context_stack().install(context):
         yield

@@ -246,10 +246,13 @@ class TestRefusals:
             BranchMeanFactory().create(upload_type(value, share), WEIGHT)
 
 
-def clipped_sum():
-    """A sum with a state, the norm, and measurements."""
-    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0)
-    return tff.aggregators.clipping_factory(norm, tff.aggregators.SumFactory())
+# Sums with a state, the norm, and measurements; and in secret. One of each, of which processes are
+# made once.
+CLIPPED = tff.aggregators.clipping_factory(
+    tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
+    tff.aggregators.SumFactory(),
+)
+SECURE = tff.aggregators.SecureSumFactory(64.0, -64.0)
 
 
 class TestSums:
@@ -257,11 +260,11 @@ class TestSums:
 
     def test_states_and_measurements_are_those_of_both(self):
         """In two rounds, in the second of which the norm of clipping is another."""
-        process = process_of(clipped_sum(), clipped_sum())
+        process = process_of(CLIPPED, CLIPPED)
         state, types = process.initialize(), upload_type()
         alone = {
-            "value": clipped_sum().create(types.value),
-            "share": clipped_sum().create(types.share),
+            "value": CLIPPED.create(types.value),
+            "share": CLIPPED.create(types.share),
         }
         states = {name: single.initialize() for name, single in alone.items()}
         for cohort in (slice(0, 3), slice(1, 4)):
@@ -282,27 +285,20 @@ class TestSums:
             state = output.state
 
     def test_each_sum_is_given_by_itself(self):
-        only_shares = process_of(None, clipped_sum()).next.type_signature.result.state
+        only_shares = process_of(None, CLIPPED).next.type_signature.result.state
         assert len(only_shares.member.value) == 0 < len(only_shares.member.share)
-        only_values = process_of(clipped_sum()).next.type_signature.result.state
+        only_values = process_of(CLIPPED).next.type_signature.result.state
         assert len(only_values.member.share) == 0 < len(only_values.member.value)
 
 
 class TestSecureSums:
-    BOUND = 64.0
-
-    def secure(self):
-        secure = tff.aggregators.SecureSumFactory(self.BOUND, -self.BOUND)
-        return process_of(secure, secure)
-
     def test_nothing_is_summed_in_the_clear(self):
-        tff.test.assert_not_contains_unsecure_aggregation(self.secure().next)
-        tff.test.assert_contains_secure_aggregation(self.secure().next)
-        secure = tff.aggregators.SecureSumFactory(self.BOUND, -self.BOUND)
-        for sums in ((), (secure,), (None, secure)):
+        tff.test.assert_not_contains_unsecure_aggregation(process_of(SECURE, SECURE).next)
+        tff.test.assert_contains_secure_aggregation(process_of(SECURE, SECURE).next)
+        for sums in ((), (SECURE,), (None, SECURE)):
             with pytest.raises(AssertionError, match="no unsecure aggregations, found 1|found 2"):
                 tff.test.assert_not_contains_unsecure_aggregation(process_of(*sums).next)
 
     def test_the_mean_is_the_same_but_for_quantization(self):
-        found = run(self.secure(), uploads()).result
+        found = run(process_of(SECURE, SECURE), uploads()).result
         assert_close(found, mean(uploads()), tolerance=1e-5)

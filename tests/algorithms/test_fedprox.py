@@ -8,6 +8,7 @@ import pytest
 
 from tests.federation import (
     assert_equal,
+    eager,
     last,
     leaves,
     local_sgd,
@@ -15,7 +16,6 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
-    traced,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters
@@ -32,8 +32,8 @@ SIZES = (1, 3, 2)  # of clients that have the same example several times, all in
 @functools.cache
 def trained(build_process, **options):
     """`(server state, clients)` after some rounds."""
-    process = traced(build_process, MODEL, local_sgd(), **options, seed=1)
-    return last(run_rounds(process, make_clients(process, (6, 9, 5)), COHORTS))
+    process = eager(build_process, MODEL, local_sgd(), **options, seed=1)
+    return last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
 
 
 @pytest.mark.parametrize("personalized", ["global", "local"])
@@ -48,7 +48,7 @@ def test_without_mu_it_is_fedavg(personalized):
 @functools.cache
 def quadratic_process(mu, learning_rate=RATE, epochs=STEPS, **options):
     local = local_sgd(learning_rate, epochs, max(SIZES))
-    return traced("fedprox", quadratic_model(2, 1), local, mu=mu, **options, seed=2)
+    return eager("fedprox", quadratic_model(2, 1), local, mu=mu, **options, seed=2)
 
 
 def quadratic_clients(process):
@@ -94,7 +94,7 @@ def test_rounds_on_quadratics(weighting, weights):
 
 def test_a_large_mu_keeps_the_model():
     """No step ends farther from w than twice `(A + mu I)^-1 A (c - w)`."""
-    mu, rate, steps = 95.0, 0.01, 30
+    mu, rate, steps = 95.0, 0.01, 12
     moved = {}
     for strength in (0.0, mu):
         process = quadratic_process(strength, rate, steps)
@@ -104,7 +104,7 @@ def test_a_large_mu_keeps_the_model():
         moved[strength] = np.linalg.norm(after - before)
     pulls = [np.linalg.solve(a + mu * EYE, a @ (c - before)) for a, c in zip(A, C, strict=True)]
     assert moved[mu] < 2 * np.max(np.linalg.norm(pulls, axis=1)) < 0.1
-    assert moved[0.0] > 0.2
+    assert moved[0.0] > 2 * moved[mu]
 
 
 def test_options_are_mu_and_those_of_fedavg():

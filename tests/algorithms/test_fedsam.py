@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tests.federation import (
     assert_close,
     assert_equal,
+    eager,
     last,
     leaves,
     local_sgd,
@@ -15,13 +16,12 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
-    traced,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalSGD, sharpness, trees
 
 MODEL = tiny_model()
-SIZES = (6, 9, 5)
+SIZES = (4, 6, 3)
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 RHO, RATE, STEPS = 0.3, 0.2, 4
 A = [spd(3, seed) for seed in range(2)]
@@ -30,7 +30,7 @@ C = [np.random.default_rng(10 + i).normal(size=3) for i in range(2)]
 
 @functools.cache
 def build(name, **options):
-    return traced(name, MODEL, local_sgd(), **options, seed=1)
+    return eager(name, MODEL, local_sgd(), **options, seed=1)
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def test_it_is_lwsam_of_equal_scores():
 
 
 def build_quadratic(local):
-    return traced("fedsam", quadratic_model(2, 1), local, rho=RHO, seed=2)
+    return eager("fedsam", quadratic_model(2, 1), local, rho=RHO, seed=2)
 
 
 def run_on_quadratics(local, rounds=1):

@@ -9,10 +9,10 @@ import tensorflow_federated as tff
 from tests.federation import (
     assert_close,
     assert_equal,
+    eager,
     leaves,
     make_client,
     run_rounds,
-    traced,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalSGD
@@ -41,7 +41,7 @@ def process_of(name, momentum=None, persist=True):
         batch_size=1,
         persist_optimizer_state=persist,
     )
-    return traced(
+    return eager(
         name,
         quadratic_model(2, 1),
         local,

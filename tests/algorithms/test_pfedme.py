@@ -7,9 +7,9 @@ import pytest
 
 from tests.federation import (
     assert_equal,
+    eager,
     local_sgd,
     make_client,
-    traced,
 )
 from tests.quadratics import (
     quadratic_examples,
@@ -45,7 +45,7 @@ def build(learning_rate=ETA, epochs=EPOCHS, weight_decay=0.0, rate_decay=1.0, **
         "personal_steps": STEPS,
         "personal_weight_decay": DECAY,
     }
-    return traced("pfedme", quadratic_model(2, 1), local, **defaults | options, seed=2)
+    return eager("pfedme", quadratic_model(2, 1), local, **defaults | options, seed=2)
 
 
 def exact(**options):

@@ -17,7 +17,6 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
-    traced,
     with_shared,
 )
 from tests.quadratics import (
@@ -91,7 +90,7 @@ class NumPyPLGUGRep:
 
 def quadratic_process(rate=RATE, **options):
     optimizer = tff.learning.optimizers.build_sgdm(rate)
-    return traced(
+    return eager(
         "plgu_grep",
         quadratic_model(*DIMS),
         LocalSGD(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
@@ -158,8 +157,8 @@ def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
     """Whose batch is all of a client's examples, so that batches of FedRep are the same."""
     options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
     local = {"learning_rate": 0.3, "batch_size": max(SIZES)}
-    twice = traced("fedrep", MODEL, local_sgd(steps=2, **local), **options)
-    process = traced("plgu_grep", MODEL, local_sgd(**local), rho=0.0, **options)
+    twice = eager("fedrep", MODEL, local_sgd(steps=2, **local), **options)
+    process = eager("plgu_grep", MODEL, local_sgd(**local), rho=0.0, **options)
     pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
     for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
         assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)

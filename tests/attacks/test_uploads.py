@@ -24,6 +24,7 @@ from tff_pfl.local import ClientContext, evaluate, trees
 from tff_pfl.templates import Client, ClientOutput, compose
 from tff_pfl.testing.eager import EagerProcess
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 OPTIONS = {"weighting": "uniform", "personalized": "local"}
 
 

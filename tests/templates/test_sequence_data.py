@@ -7,25 +7,17 @@ import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd, make_clients, tiny_model
 from tests.runtime.conformance.compare import assert_same
-from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.templates import compose_with_sequence_data
 from tff_pfl.templates.errors import ProcessSignatureError
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 ELEMENT = tff.types.to_type(
     collections.OrderedDict(
         x=tff.types.TensorType(np.uint8, IMAGE_SHAPE), y=tff.types.TensorType(np.int32)
     )
 )
 PROCESS = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(), personalized="local", seed=1)
-
-LOOP = runtime.create_graph_context(vectorize="never")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients_in_a_loop():
-    with tff.framework.get_context_stack().install(LOOP):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.federation import (
     assert_close,
     assert_equal,
+    eager,
     local_sgd,
     make_client,
     make_clients,
@@ -275,9 +276,26 @@ def test_validation_examples_are_the_same_in_all_rounds():
         assert_equal(other.clients[0].reference, outputs[0].clients[0].reference)
 
 
+def test_which_examples_are_for_validation_is_in_the_state():
+    """By the seed of the run and the client's id; it stays, and is what counts."""
+    process = process_of(**CLIPPED)
+    state, client = server_of(process), clients_of(process)[2]
+    np.testing.assert_array_equal(client.state.split_seed, [SEED, 2])
+    own = process.next(state, [client]).clients[0]
+    np.testing.assert_array_equal(own.split_seed, [SEED, 2])
+    other = client._replace(state=client.state._replace(split_seed=np.int32([SEED, 0])))
+    assert not np.allclose(
+        vector_of(process.next(state, [other]).clients[0].reference), vector_of(own.reference)
+    )
+    of_large_seed = eager(
+        "fedfomo", MODEL, local_sgd(), seed=2**31 + 5, num_clients=N, num_models=1
+    )
+    np.testing.assert_array_equal(of_large_seed.initialize_client(3).split_seed, [5, 3])
+
+
 @functools.cache
 def of_images(build, **options):
-    return traced(build, MODEL, local_sgd(), **options, seed=SEED)
+    return eager(build, MODEL, local_sgd(), **options, seed=SEED)
 
 
 def test_of_the_own_model_alone_it_is_local_on_what_is_not_for_validation():

@@ -230,7 +230,7 @@ def fedpg():
 def test_properties_of_random_cohorts(fedpg):
     """Descent for all, conflict for none, in cohorts of all sizes."""
     rng = np.random.default_rng(0)
-    for _ in range(25):
+    for _ in range(12):
         cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
         weights = vector_of(fedpg.state.algorithm.weights).astype(np.float64)
         memory = fedpg.state.algorithm.memory

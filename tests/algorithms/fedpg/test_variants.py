@@ -21,9 +21,7 @@ from tff_pfl.models import from_keras
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
 
-SIZES = (6, 9, 4)
-
-
+SIZES = (4, 6, 3)
 LOCAL = local_sgd(learning_rate=0.2)
 
 

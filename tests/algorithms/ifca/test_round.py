@@ -30,7 +30,7 @@ from tff_pfl.local import evaluate, trees
 from tff_pfl.models import distinct_seeds
 
 MODEL = tiny_model()
-SIZES = (6, 9, 5)
+SIZES = (4, 6, 3)
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, RATE, STEPS, DECAY, SEED = 3, 0.2, 4, 0.5, 2
 QUADRATIC = quadratic_model(2, 1)
@@ -43,7 +43,7 @@ NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one ba
 
 @functools.cache
 def build(build_process, **options):
-    return traced(build_process, MODEL, local_sgd(), **options, seed=1)
+    return eager(build_process, MODEL, local_sgd(), **options, seed=1)
 
 
 def run(process, clients=None):
@@ -315,6 +315,21 @@ def test_models_that_never_start_anew(options):
         expected = trained(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
         assert_models(state, expected)
         assert metrics["restarts"] == 0
+
+
+def test_models_start_anew_from_what_the_state_has():
+    """Drawn before the first round, time by time; nothing, where they never do."""
+    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
+    start = process.initialize()
+    rows = [np.asarray(layer["w"]) for layer in start.algorithm.starts.values()]
+    np.testing.assert_array_equal(np.concatenate(rows, axis=-1), initial_models()[1:])
+    moved = tf.nest.map_structure(lambda leaf: leaf + 1.0, start.algorithm.starts)
+    state = start._replace(algorithm=start.algorithm._replace(starts=moved))
+    clients = quadratic_clients(process)
+    state = process.next(state, [clients[i] for i in TOO_FEW]).state
+    np.testing.assert_array_equal(models_of(state), initial_models()[1] + 1.0)
+    assert_equal(state.algorithm.starts, moved)
+    assert quadratic_process().initialize().algorithm.starts == ()
 
 
 def test_a_cohort_without_examples_starts_nothing_anew():

@@ -34,7 +34,7 @@ from tff_pfl.testing.eager import EagerProcess
 MODEL = tiny_model()
 PARTS = partition(MODEL)
 BODY_BYTES, MODEL_BYTES = 4 * 85, 4 * 103
-N, SIZES = 4, (6, 9, 5, 7)
+N, SIZES = 4, (4, 6, 3, 5)
 COHORTS = ((0, 1), (1, 2), (2, 0))
 # Without weight decay, momentum and limits: what makes pFedHN Local or FedAvg.
 PLAIN = {
@@ -52,7 +52,7 @@ PLAIN = {
 def process_of(build="pfedhn", epochs=2, **options):
     if build not in ("fedavg", "local"):
         options = {"num_clients": N, "hidden_width": 6, **options}
-    return traced(build, MODEL, local_sgd(epochs=epochs), **options, seed=1)
+    return eager(build, MODEL, local_sgd(epochs=epochs), **options, seed=1)
 
 
 def run(process, cohorts=COHORTS, state=None):
@@ -294,14 +294,8 @@ def mean_loss(process, state, clients):
     return np.mean(losses)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        pytest.param("pfedhn", marks=pytest.mark.slow),
-        pytest.param("pfedhn_pc", marks=pytest.mark.slow),
-        "plgu_ghn",
-    ],
-)
+@pytest.mark.slow  # that losses fall is in the contract
+@pytest.mark.parametrize("build", ["pfedhn", "pfedhn_pc", "plgu_ghn"])
 def test_it_learns(build):
     process = traced(
         build,

@@ -11,11 +11,11 @@ from tests.algorithms.pgfed.reference import CE, VARIANTS
 from tests.federation import (
     assert_close,
     assert_equal,
+    eager,
     last,
     make_clients,
     run_rounds,
     tiny_model,
-    traced,
 )
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.local import LocalSGD, trees
@@ -27,7 +27,7 @@ TINY_LOCAL = LocalSGD(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, ba
 
 @functools.cache
 def tiny_process(mu, **options):
-    return traced(
+    return eager(
         "pgfed",
         TINY,
         TINY_LOCAL,
@@ -42,7 +42,7 @@ def tiny_process(mu, **options):
 
 @functools.cache
 def fedavg():
-    return traced("fedavg", TINY, TINY_LOCAL, personalized="local", seed=1)
+    return eager("fedavg", TINY, TINY_LOCAL, personalized="local", seed=1)
 
 
 def run(process, cohorts):

@@ -1,0 +1,130 @@
+"""Tests of `tff_pfl.templates.aggregators`: those that can be chosen by name."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, assert_equal, local_sgd, make_client, tiny_model
+from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, vector_of
+from tests.templates.mean_process import algorithm as algorithm_of
+from tests.templates.mean_process import mean_exchange
+from tff_pfl.algorithms import make
+from tff_pfl.templates import AGGREGATORS, Exchange, compose, errors, with_aggregator
+from tff_pfl.templates.aggregators import robust
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+DIM = 3
+RATE = 0.01
+MODEL, LOCAL = quadratic_model(2, 1), local_sgd(RATE, epochs=1, batch_size=4)
+SIZES = (1, 3, 2)  # of clients that have the same example several times
+PRIVATE = {"clients_per_round": len(SIZES), "noise_multiplier": 0.0}
+
+
+def clients_of(process):
+    """Those above, and one whose change is not finite."""
+    for i, size in enumerate([*SIZES, 2]):
+        one = quadratic_examples(np.eye(DIM), np.full(DIM, float(i) if i < len(SIZES) else np.nan))
+        data = one._replace(
+            x=np.repeat(one.x, size, axis=0), y=np.repeat(one.y, size), size=np.int32(size)
+        )
+        yield make_client(process, i, data)
+
+
+@functools.cache
+def change_of(aggregator=None, **options):
+    """How the model changes in a round; without a name, with the aggregator of the method."""
+    algorithm = make("fedavg", MODEL, LOCAL)
+    if aggregator is not None:
+        algorithm = with_aggregator(algorithm, AGGREGATORS[aggregator](**options))
+    process = compose(algorithm, quadratic_type(DIM), seed=1)
+    state = process.initialize()
+    output = process.next(state, list(clients_of(process)))
+    assert output.metrics["train"]["num_clients"] == len(SIZES)
+    assert output.metrics["train"]["num_nonfinite"] == 1
+    return vector_of(output.state.algorithm.weights) - vector_of(state.algorithm.weights)
+
+
+def mean_change(weights):
+    """One step of each client is `RATE (c - w)`."""
+    start = vector_of(MODEL.init(1))
+    changes = [RATE * (np.full(DIM, float(i)) - start) for i in range(len(SIZES))]
+    return np.average(changes, axis=0, weights=weights)
+
+
+def test_the_mean_is_what_there_is_without():
+    assert_equal(change_of("mean"), change_of())
+    assert_close(change_of() / RATE, mean_change(SIZES) / RATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "weights", "tolerance"),
+    [
+        # Without outliers, and of changes that are shorter than the first clipping norm.
+        ("robust", {}, SIZES, 1e-5),
+        ("secure", {}, SIZES, 1e-4),
+        # To an unweighted one, who is left out is a change of zeros; and sums are divided by how
+        # many were expected.
+        ("dp", PRIVATE, (1, 1, 1), 1e-5),
+        # Of changes that are quantized.
+        ("compression", {}, SIZES, 1e-2),
+        ("ddp_secure", {**PRIVATE, "zeroing": False}, (1, 1, 1), 1e-2),
+    ],
+)
+def test_of_ordinary_changes_they_make_the_mean(name, options, weights, tolerance):
+    found, expected = change_of(name, **options), mean_change(weights)
+    assert_close(found / RATE, expected / RATE, tolerance)
+
+
+def test_all_of_them_are_tried_here():
+    assert set(AGGREGATORS) == {"mean", "robust", "compression", "dp", "secure", "ddp_secure"}
+
+
+def test_a_method_has_its_aggregator_as_an_option():
+    """Which is the same as another one in its place."""
+    own = make("fedavg", MODEL, LOCAL, aggregator=robust())
+    placed = with_aggregator(make("fedavg", MODEL, LOCAL), robust())
+    for algorithm in (own, placed):
+        (exchange,) = algorithm.exchanges
+        assert not isinstance(exchange.aggregator, tff.aggregators.MeanFactory)
+
+
+def test_an_exchange_that_uploads_nothing_stays_as_it_is():
+    silent = Exchange(client_work=mean_exchange().client_work, name="silent")
+    sum_ = tff.aggregators.SumFactory()
+    changed = with_aggregator(algorithm_of(silent, mean_exchange()), sum_)
+    assert changed.exchanges[0] is silent
+    assert changed.exchanges[1].aggregator is sum_
+
+
+REFUSED = {
+    "pgfed": "of every upload by itself",
+    "fedpg": "every upload by itself",
+    "fedamp": "every upload by itself",
+    "pfedmb": "clients weigh differently in each branch",
+    "local": "clients upload nothing",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_who_needs_more_than_the_mean_refuses_by_name(name):
+    algorithm = make(name, tiny_model(), LOCAL, num_clients=4, clients_per_round=2)
+    message = f"The aggregator of .*{name}.* cannot be replaced: .*{REFUSED[name]}"
+    with pytest.raises(errors.AggregatorError, match=message):
+        with_aggregator(algorithm, robust())
+
+
+def test_pfedmb_of_plain_means_takes_another_one():
+    algorithm = make("pfedmb", tiny_model(), LOCAL, branches=2, alpha_weighted=False)
+    (exchange,) = with_aggregator(algorithm, robust()).exchanges
+    assert not isinstance(exchange.aggregator, tff.aggregators.MeanFactory)
+
+
+def test_numbers_have_ranges():
+    with pytest.raises(ValueError, match="noise_multiplier must be"):
+        AGGREGATORS["dp"](clients_per_round=2, noise_multiplier=-1.0)
+    with pytest.raises(ValueError, match="bits must be"):
+        AGGREGATORS["ddp_secure"](clients_per_round=2, bits=23)
+    with pytest.raises(ValueError, match="Unknown aggregator 'robst'. Did you mean 'robust'"):
+        AGGREGATORS["robst"]

@@ -1,0 +1,201 @@
+"""Tests of `tff_pfl.templates.averaging`: weights, aggregators and optimizers of the server."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    assert_close,
+    assert_equal,
+    last,
+    leaves,
+    local_sgd,
+    make_client,
+    run_rounds,
+    traced,
+)
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
+from tff_pfl import templates
+from tff_pfl.templates import ClientOutput, SharedPart, aggregation_weight, averaging
+from tff_pfl.testing.eager import EagerProcess
+
+build_sgdm, build_adam = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
+START = np.array([1.0, 2.0])
+
+
+def mean_algorithm(**options):
+    """A client's part is the mean of its values, in both places."""
+
+    def client_work(weights, state, data, context):
+        return ClientOutput(Visits(state.count + 1), mean_value(data) - weights, weight=77.0)
+
+    return averaging(
+        lambda seed: tf.constant(START, tf.float32),
+        client_work,
+        personalize=lambda weights, state, data, context: weights + mean_value(data),
+        client_init=lambda client_id, seed: Visits(tf.constant(0)),
+        **{"global_weights": lambda weights: 10.0 * weights, **options},
+    )
+
+
+DATA = examples(3.0, 5.0, 4.0), examples(8.0)  # means of 4 and 8
+
+
+def after_a_round(algorithm, data=DATA):
+    process = EagerProcess(algorithm)
+    return process.next(process.initialize(), clients(process, *data))
+
+
+class TestWeighting:
+    @pytest.mark.parametrize(("weighting", "mean"), [("num_examples", 5.0), ("uniform", 6.0)])
+    def test_clients_weigh_by_their_examples_or_all_the_same(self, weighting, mean):
+        """Whatever weight client work gives them."""
+        output = after_a_round(mean_algorithm(weighting=weighting))
+        np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
+        assert [own.count for own in output.clients] == [1, 1]
+
+    def test_examples_count_by_default(self):
+        expected = after_a_round(mean_algorithm(weighting="num_examples"))
+        assert_equal(after_a_round(mean_algorithm()), expected)
+
+    def test_unknown_weighting(self):
+        with pytest.raises(ValueError, match="Unknown weighting 'unifrm'. Did you mean 'uniform'"):
+            mean_algorithm(weighting="unifrm")
+        with pytest.raises(ValueError, match="Unknown weighting 'size'"):
+            aggregation_weight(DATA[0], "size")
+
+
+def test_the_parts_of_an_algorithm():
+    algorithm = mean_algorithm(client_snapshot=lambda state: {"count": state.count})
+    process = EagerProcess(algorithm)
+    state = process.initialize()
+    assert isinstance(state.algorithm, SharedPart)
+    assert state.algorithm.optimizer == ()
+    cohort = clients(process, *DATA)
+    np.testing.assert_allclose(process.personalize(state, cohort), [[5.0, 6.0], [9.0, 10.0]])
+    np.testing.assert_allclose(process.global_weights(state), [10.0, 20.0])
+    assert process.client_snapshot([Visits(3)]) == [{"count": 3}]
+    without = averaging(lambda seed: 0.0, lambda *args: None, personalize=lambda *args: 0.0)
+    assert without.global_weights is without.client_snapshot is None
+    assert without.client_init(0, 1) == ()
+
+
+def test_another_aggregator_takes_the_place_of_the_mean():
+    """Of what it makes of the changes, the server takes a step: here, their sum."""
+    algorithm = mean_algorithm(aggregator=tff.aggregators.SumFactory())
+    process = templates.compose(algorithm, EXAMPLES_TYPE)
+    output = process.next(process.initialize(), clients(process, *DATA))
+    changes = np.array([[3.0, 2.0], [7.0, 6.0]])
+    np.testing.assert_allclose(output.state.algorithm.weights, START + sum(changes), rtol=1e-6)
+
+
+# Optimizers of the server, for methods of quadratic clients.
+DIMS, DIM = (2, 1), 3
+COHORTS = ((0, 1), (1, 2), (0, 2))
+MODEL, LOCAL = quadratic_model(*DIMS), local_sgd(learning_rate=0.2, epochs=2, batch_size=1)
+
+
+@functools.cache
+def process_of(name, optimizer=None):
+    return traced(name, MODEL, LOCAL, seed=2, server_optimizer=optimizer)
+
+
+@functools.cache
+def run(name, optimizer):
+    """The server's state before the first round, and `(state, clients)` after each."""
+    process = process_of(name, optimizer)
+    data = [
+        quadratic_examples(spd(DIM, i), np.random.default_rng(10 + i).normal(size=DIM))
+        for i in range(3)
+    ]
+    start = process.initialize(), [make_client(process, i, its) for i, its in enumerate(data)]
+    return [start, *run_rounds(process, start[1], COHORTS)]
+
+
+def shared_of(state):
+    return vector_of(state.algorithm.weights).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
+def test_plain_descent_at_a_rate_of_1_is_no_optimizer(name):
+    expected, found = run(name, None), run(name, build_sgdm(1.0))
+    for (state, ours), (plain, theirs) in zip(found, expected, strict=True):
+        assert_equal(state.algorithm.weights, plain.algorithm.weights)
+        assert_equal([c.state for c in ours], [c.state for c in theirs])
+
+
+def fedavgm(rate=0.7, momentum=0.5):
+    velocity = 0.0
+
+    def step(w, change):
+        nonlocal velocity
+        velocity = momentum * velocity + change
+        return w + rate * velocity
+
+    return step
+
+
+def fedadam(rate=0.1, beta_1=0.9, beta_2=0.999, epsilon=1e-3):
+    m, v, t = 0.0, 0.0, 0
+
+    def step(w, change):
+        nonlocal m, v, t
+        t += 1
+        m = beta_1 * m + (1 - beta_1) * change
+        v = beta_2 * v + (1 - beta_2) * change**2
+        corrected = rate * np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        return w + corrected * m / (np.sqrt(v) + epsilon)
+
+    return step
+
+
+OPTIMIZERS = {
+    "half": (build_sgdm(0.5), lambda: lambda w, change: w + 0.5 * change),
+    "fedavgm": (build_sgdm(0.7, momentum=0.5), fedavgm),
+    "fedadam": (build_adam(0.1, epsilon=1e-3), fedadam),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
+def test_rounds_of_a_server_optimizer_by_hand(name, kind):
+    """The mean change of each round is that of a server without one, from where this server is."""
+    optimizer, by_hand = OPTIMIZERS[kind]
+    step, plain, rounds = by_hand(), process_of(name), run(name, optimizer)
+    for (before, all_clients), (after, _), cohort in zip(rounds, rounds[1:], COHORTS, strict=False):
+        without = before.algorithm._replace(optimizer=())
+        mean = plain.next(
+            before._replace(algorithm=without), [all_clients[i] for i in cohort]
+        ).state
+        change = shared_of(mean) - shared_of(before)
+        assert_close(shared_of(after), step(shared_of(before), change))
+
+
+def test_the_optimizers_state_is_kept_where_nobody_is_accepted():
+    process = EagerProcess(mean_algorithm(server_optimizer=build_sgdm(0.5, momentum=0.9)))
+    state = process.next(process.initialize(), clients(process, *DATA)).state
+    assert np.any(leaves(state.algorithm.optimizer)[-1] != 0)
+    for data in ((examples(), examples()), (examples(np.nan),)):
+        output = process.next(state, clients(process, *data))
+        assert output.metrics["train"]["server_kept"] == 1
+        assert_equal(output.state.algorithm, state.algorithm)
+    again = process.next(output.state, clients(process, *DATA)).state
+    direct = process.next(state, clients(process, *DATA)).state
+    assert_equal(again.algorithm, direct.algorithm)
+
+
+def test_a_server_optimizer_is_composed():
+    """Its state is the server's, with its type."""
+    algorithm = mean_algorithm(server_optimizer=build_adam(0.1))
+    process, by_blocks = templates.compose(algorithm, EXAMPLES_TYPE), EagerProcess(algorithm)
+    results = [
+        last(run_rounds(p, clients(p, *DATA), ((0, 1), (1,))))[0].algorithm
+        for p in (process, by_blocks)
+    ]
+    assert_close(*results)
+    state_type = process.initialize.type_signature.result.member.algorithm
+    assert tff.structure.name_list(state_type) == ["weights", "optimizer"]

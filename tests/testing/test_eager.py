@@ -1,0 +1,90 @@
+"""Algorithms run block by block give what their composed processes give."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    leaves,
+    local_sgd,
+    make_clients,
+    tiny_model,
+)
+from tests.templates.mean_process import EXAMPLES_TYPE as NUMBERS_TYPE
+from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
+from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.attacks import scaled_uploads
+from tff_pfl.evaluation import fine_tuned
+from tff_pfl.templates import compose
+from tff_pfl.testing.eager import EagerProcess, aggregate
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+MODEL, SIZES = tiny_model(), (6, 5, 0, 9)
+# The others are compared on occasion; each is composed for the contract already.
+ALWAYS = ("fedavg", "pgfed", "fedpg")
+
+
+def rounds_of(process, cohorts=((0, 1, 2), (1, 3))):
+    """Everything that two rounds give, and models for evaluation."""
+    state, all_clients = process.initialize(), make_clients(process, SIZES)
+    results = [state]
+    for cohort in cohorts:
+        output = process.next(state, [all_clients[i] for i in cohort])
+        state = output.state
+        results += [state.round_num, state.algorithm, output.clients, output.metrics]
+        for i, own in zip(cohort, output.clients, strict=True):
+            all_clients[i] = all_clients[i]._replace(state=own)
+    results.append(process.personalize(state, all_clients))
+    results += [fn(state) for fn in (process.global_weights, process.snapshot) if fn is not None]
+    if process.client_snapshot is not None:
+        results.append(process.client_snapshot([client.state for client in all_clients]))
+    return results
+
+
+def assert_same_rounds(algorithm, tolerance=1e-5):
+    by_blocks = EagerProcess(algorithm, seed=3)
+    composed = compose(algorithm, EXAMPLES_TYPE, seed=3)
+    for found, expected in zip(rounds_of(by_blocks), rounds_of(composed), strict=True):
+        assert_close(found, expected, tolerance)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.slow]) for name in ALGORITHMS],
+)
+def test_rounds_are_those_of_the_composed_process(name):
+    options = {"num_clients": 8, "clients_per_round": 3}
+    assert_same_rounds(make(name, MODEL, local_sgd(learning_rate=0.1), **options))
+
+
+def test_so_they_are_of_an_algorithm_that_is_attacked_and_fine_tuned():
+    local = local_sgd(learning_rate=0.1, epochs=1)
+    attacked = scaled_uploads(make("fedavg", MODEL, local), client_ids=[1], factor=-3.0)
+    assert_same_rounds(fine_tuned(attacked, MODEL, local, epochs=1))
+
+
+def test_metrics_have_the_names_of_the_composed_process():
+    process = EagerProcess(algorithm(mean_exchange()))
+    metrics = process.next(process.initialize(), clients(process, examples(1.0, 3.0))).metrics
+    composed = compose(algorithm(mean_exchange()), NUMBERS_TYPE)
+    expected = composed.next(composed.initialize(), clients(composed, examples(1.0, 3.0))).metrics
+    assert list(metrics) == list(expected)
+    assert list(metrics["train"]) == list(expected["train"])
+    assert_close(metrics, expected)
+
+
+def test_results_are_arrays_and_states_are_kept_apart():
+    process = EagerProcess(algorithm(mean_exchange()))
+    cohort, start = clients(process, examples(5.0)), process.initialize()
+    output = process.next(start, cohort)
+    assert all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves(output))
+    np.testing.assert_array_equal(start.algorithm, [1.0, 2.0])
+    assert (start.round_num, output.state.round_num) == (0, 1)
+
+
+def test_aggregators_that_need_the_whole_process():
+    with pytest.raises(TypeError, match=r"SumFactory needs the whole process: use compose\(\)"):
+        aggregate(tff.aggregators.SumFactory(), tf.zeros([2, 3]), tf.ones([2]))
