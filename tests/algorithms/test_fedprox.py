@@ -30,9 +30,9 @@ SIZES = (1, 3, 2)  # of clients that have the same example several times, all in
 
 
 @functools.cache
-def trained(build_process, **options):
+def trained(algorithm, **options):
     """`(server state, clients)` after some rounds."""
-    process = eager(build_process, MODEL, local_sgd(), **options, seed=1)
+    process = eager(algorithm, MODEL, local_sgd(), **options, seed=1)
     return last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
 
 

@@ -39,10 +39,10 @@ each_parametrization = pytest.mark.parametrize("parametrization", PARAMETRIZATIO
 
 
 @functools.cache
-def build(build_process="pfedmb", local=LOCAL, **options):
-    if build_process == "pfedmb":
+def build(algorithm="pfedmb", local=LOCAL, **options):
+    if algorithm == "pfedmb":
         options = {"branches": BRANCHES, **options}
-    return eager(build_process, MODEL, local, **options, seed=1)
+    return eager(algorithm, MODEL, local, **options, seed=1)
 
 
 def run(process, clients=None, state=None):

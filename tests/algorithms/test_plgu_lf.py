@@ -46,8 +46,8 @@ ONE_STEP = local_sgd(epochs=1, batch_size=16)
 
 
 @functools.cache
-def build(build_process, local=LOCAL, **options):
-    return eager(build_process, MODEL, local, **options, seed=1)
+def build(algorithm, local=LOCAL, **options):
+    return eager(algorithm, MODEL, local, **options, seed=1)
 
 
 def run(process, clients, cohorts=COHORTS, state=None):
@@ -58,8 +58,8 @@ def run(process, clients, cohorts=COHORTS, state=None):
 
 
 @functools.cache
-def trained(build_process, local=LOCAL, **options):
-    process = build(build_process, local, **options)
+def trained(algorithm, local=LOCAL, **options):
+    process = build(algorithm, local, **options)
     return run(process, make_clients(process, SIZES))
 
 

@@ -42,8 +42,8 @@ NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one ba
 
 
 @functools.cache
-def build(build_process, **options):
-    return eager(build_process, MODEL, local_sgd(), **options, seed=1)
+def build(algorithm, **options):
+    return eager(algorithm, MODEL, local_sgd(), **options, seed=1)
 
 
 def run(process, clients=None):
