@@ -221,7 +221,7 @@ class _TracedExchange:
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
             self.up_bytes += 4 if self._weighted else 0
             self._aggregate = _flattened(self.aggregation.next)
-            aggregated_type = self._aggregate.type_signature.result
+            aggregated_type = self.aggregation.next.type_signature.result  # with containers
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
