@@ -15,6 +15,7 @@ from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
 from tests.runtime.conformance.compare import assert_same
 from tff_pfl import runtime
 
+
 def marks(module, case):
     """One process runs all kinds of a case, and the cases that share what a module builds."""
     return [pytest.mark.xdist_group(module.__name__), *[pytest.mark.slow] * case.slow]
