@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl import algorithms, models
 from tff_pfl.local import Examples, LocalSGD, examples_type
-from tff_pfl.templates import Client, Exchange
+from tff_pfl.templates import Client, Exchange, PersonalizedProcess
 from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
@@ -70,6 +70,12 @@ def _any_number(rows: tf.TensorSpec) -> tf.TensorSpec:
 def with_shared(state, weights):
     """A server state of an averaging algorithm whose shared part is another one."""
     return state._replace(algorithm=state.algorithm._replace(weights=weights))
+
+
+@functools.cache
+def tiny_process(build) -> PersonalizedProcess:
+    """What a builder makes of the tiny model, built once for all tests of a process."""
+    return build(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
 def random_examples(size: int, seed: int = 0) -> Examples:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model
+from tests.federation import random_examples, tiny_model, tiny_process
 from tff_pfl.algorithms import build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -33,7 +33,7 @@ def federation():
     """`(process, server state, source, dataset)`, of clients that were trained for a round."""
     data = [random_examples(4 + i, seed=i) for i in range(4)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
-    process = build_local(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+    process = tiny_process(build_local)
     store = ClientStateStore(process.initialize_client, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     iterator = source.iterator()

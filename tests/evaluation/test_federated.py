@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model
+from tests.federation import random_examples, tiny_model, tiny_process
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -22,15 +22,22 @@ def dataset():
     return FederatedDataset.from_client_arrays(clients, 3)
 
 
-def run(build, dataset, **options):
+def run(build, dataset):
     """`(process, server state, source)` after one round of two of the three clients."""
-    process = build(MODEL, EXAMPLES_TYPE, local_sgd(), **options, seed=1)
+    process = tiny_process(build)
     store = ClientStateStore(process.initialize_client, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     iterator = source.iterator()
     output = process.next(process.initialize(), iterator.select(2))
     iterator.update(output.clients)
     return process, output.state, source
+
+
+@pytest.fixture(scope="module")
+def ditto(dataset):
+    """What `run` gives, and the evaluation."""
+    process, *rest = run(build_ditto, dataset)
+    return process, *rest, build_evaluation(process, MODEL, batch_size=3)
 
 
 def expected(weights, examples):
@@ -42,9 +49,8 @@ def expected(weights, examples):
 
 
 @pytest.mark.parametrize("clients_per_call", [1, 2, 25])
-def test_both_models_of_every_client(dataset, clients_per_call):
-    process, state, source = run(build_ditto, dataset)
-    evaluation = build_evaluation(process, MODEL, batch_size=3)
+def test_both_models_of_every_client(ditto, dataset, clients_per_call):
+    process, state, source, evaluation = ditto
     columns = evaluate_federation(
         evaluation, state, source, dataset, clients_per_call=clients_per_call
     ).columns()
@@ -85,9 +91,8 @@ def test_an_algorithm_without_a_global_model(dataset):
     }
 
 
-def test_the_type(dataset):
-    process, _, _ = run(build_ditto, dataset)
-    evaluation = build_evaluation(process, MODEL)
+def test_the_type(ditto):
+    process, _, _, evaluation = ditto
     parameter = evaluation.type_signature.parameter
     tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
     tff.test.assert_types_identical(parameter[1].member.client, process.client_type)

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     IMAGE_SHAPE,
     NUM_CLASSES,
     local_sgd,
     random_examples,
     tiny_model,
+    tiny_process,
 )
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
@@ -118,7 +118,7 @@ def trained(dataset):
 
     @functools.cache
     def train(build):
-        process = build(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+        process = tiny_process(build)
         source = source_of(process, dataset)
         iterator = source.iterator()
         output = process.next(process.initialize(), iterator.select(3))
@@ -290,7 +290,7 @@ class TestSubsample:
             [(d.x[:1], d.y[:1], d.x, d.y) for d in data], NUM_CLASSES
         )
         assert dataset.image_shape == IMAGE_SHAPE
-        process = build_fedavg(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+        process = tiny_process(build_fedavg)
         trained = process, process.initialize(), source_of(process, dataset)
         name = "global/generalization_test/accuracy"
         exact = pooled(trained, dataset)[name]

@@ -28,7 +28,9 @@ def of_client(state):
 @functools.cache
 def process_of(**options):
     """A client that was never seen has its id as its count."""
-    return compose(mean_exchange(), client_init=lambda client_id, seed: Visits(client_id), **options)
+    return compose(
+        mean_exchange(), client_init=lambda client_id, seed: Visits(client_id), **options
+    )
 
 
 class CountingStore(ClientStateStore):

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import EXAMPLES_TYPE, assert_equal, local_sgd, random_examples, tiny_model
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_equal,
+    local_sgd,
+    random_examples,
+    tiny_model,
+    tiny_process,
+)
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
@@ -22,7 +29,6 @@ from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 MODEL = tiny_model()
-PROCESS = build_ditto(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
 class Killed(BaseException):
@@ -35,7 +41,8 @@ def dataset():
     return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
 
 
-def run(path, dataset, process=PROCESS, rounds=6, **options):
+def run(path, dataset, process=None, rounds=6, **options):
+    process = process or tiny_process(build_ditto)
     arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
     with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
         return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
@@ -231,7 +238,7 @@ def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp
 
 def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
-    process = build_local(MODEL, EXAMPLES_TYPE, local_sgd(), seed=1)
+    process = tiny_process(build_local)
     with pytest.raises(ForeignStateError):
         run(tmp_path, dataset, process, rounds=2)
 

@@ -4,20 +4,15 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import (
-    EXAMPLES_TYPE,
-    assert_equal,
-    local_sgd,
-    make_clients,
-    random_examples,
-    tiny_model,
-)
+from tests.federation import assert_equal, make_clients, random_examples, tiny_process
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.runtime import ProgramContext, create_async_cpp_context
 
-PROCESS = build_ditto(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+
+def process():
+    return tiny_process(build_ditto)
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +25,24 @@ def dataset():
 def plain(dataset):
     """`(state, metrics, source)` of a plain loop, in the context of the other tests."""
     source = make_source(dataset)
-    iterator, state = source.iterator(), PROCESS.initialize()
+    iterator, state = source.iterator(), process().initialize()
     for _ in range(3):
-        state, clients, metrics = PROCESS.next(state, iterator.select(2))
+        state, clients, metrics = process().next(state, iterator.select(2))
         iterator.update(clients)
     return state, metrics, source
 
 
 def make_source(dataset):
     # Initial states are made here, as a computation in a program returns references.
-    initial = [PROCESS.initialize_client(i) for i in range(dataset.num_clients)]
-    store = ClientStateStore(initial.__getitem__, PROCESS.client_state_type)
-    return CohortDataSource(dataset, store, PROCESS.client_type, seed=5)
+    initial = [process().initialize_client(i) for i in range(dataset.num_clients)]
+    store = ClientStateStore(initial.__getitem__, process().client_state_type)
+    return CohortDataSource(dataset, store, process().client_type, seed=5)
 
 
 async def program(source):
-    iterator, state = source.iterator(), PROCESS.initialize()
+    iterator, state = source.iterator(), process().initialize()
     for _ in range(3):
-        state, clients, metrics = PROCESS.next(state, iterator.select(2))
+        state, clients, metrics = process().next(state, iterator.select(2))
         iterator.update(await tff.program.materialize_value(clients))
     return await tff.program.materialize_value(state), await tff.program.materialize_value(metrics)
 
@@ -68,14 +63,14 @@ def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
 
 def test_results_are_references():
     async def invoke(clients):
-        output = PROCESS.next(PROCESS.initialize(), clients)
+        output = process().next(process().initialize(), clients)
         assert isinstance(output.state.round_num, tff.program.MaterializableValueReference)
         assert isinstance(output.clients, tff.program.MaterializableValueReference)
-        weights = PROCESS.global_weights(output.state)
+        weights = process().global_weights(output.state)
         return await asyncio.gather(
             tff.program.materialize_value(output.clients), tff.program.materialize_value(weights)
         )
 
-    states, weights = run_in_program(invoke, make_clients(PROCESS, [4, 6]))
+    states, weights = run_in_program(invoke, make_clients(process(), [4, 6]))
     assert [int(s.participations) for s in states] == [1, 1]
     assert np.all(np.isfinite(weights["head"]["kernel"]))
