@@ -107,7 +107,7 @@ def run_of(name, model, *, padded=False) -> Run:
     return Run(rounds_and_evaluation(process, model), clients, tests)
 
 
-# The contract of all algorithms compares the runtimes, too.
+# The contract of all algorithms compares the runtimes and pads examples, too.
 @case(name=[name for name in ALGORITHMS if name not in SIMILAR], kinds=KINDS, slow=True)
 def algorithm(name):
     return run_of(name, "mlp")
@@ -128,7 +128,7 @@ def other_algorithm_with_convolutions(name):
     return run_of(name, "cnn")
 
 
-@case(name=["ditto"], kinds=KINDS)
+@case(name=["ditto"], kinds=KINDS, slow=True)
 def algorithm_on_padded_examples(name):
     return run_of(name, "mlp", padded=True)
 
@@ -138,7 +138,7 @@ def algorithm_with_convolutions_on_padded_examples(name):
     return run_of(name, "cnn", padded=True)
 
 
-@case(name=["ditto"], kinds=KINDS)
+@case(name=["ditto"], kinds=KINDS, slow=True)
 def algorithm_on_sequences(name):
     """Clients bring data sets of examples."""
     element = tff.types.StructWithPythonType(

@@ -167,7 +167,6 @@ RECONSTRUCTIONS = {
 
 # Those of them that the default run has; together they reduce data sets in every way.
 QUICK = {
-    ("build_weighted_fed_avg", "build_sgdm:momentum", "one_output"),
     ("build_weighted_mime_lite", "build_sgdm:momentum", "one_output"),
     ("build_fed_recon", "build_sgdm", "one_output"),
 }
