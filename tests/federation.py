@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl import algorithms, models
-from tff_pfl.local import Examples, LocalSGD, examples_type
-from tff_pfl.templates import Client, Exchange, PersonalizedProcess
+from tff_pfl.local import Examples, LocalTraining, examples_type
+from tff_pfl.templates import Client, Exchange
 from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
@@ -25,8 +25,8 @@ def tiny_model() -> models.Model:
     return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
 
 
-def local_sgd(learning_rate=0.5, epochs=2, batch_size=4, **options) -> LocalSGD:
-    return LocalSGD(
+def local_sgd(learning_rate=0.5, epochs=2, batch_size=4, **options) -> LocalTraining:
+    return LocalTraining(
         tff.learning.optimizers.build_sgdm(learning_rate),
         epochs=epochs,
         batch_size=batch_size,
@@ -34,12 +34,12 @@ def local_sgd(learning_rate=0.5, epochs=2, batch_size=4, **options) -> LocalSGD:
     )
 
 
-def eager(name: str, model: models.Model, local: LocalSGD, seed=0, **options) -> EagerProcess:
+def eager(name: str, model: models.Model, local: LocalTraining, seed=0, **options) -> EagerProcess:
     """A process of an algorithm that runs without TFF; `traced` is cheaper for many clients."""
     return EagerProcess(algorithms.make(name, model, local, **options), seed)
 
 
-def traced(name: str, model: models.Model, local: LocalSGD, seed=0, **options) -> EagerProcess:
+def traced(name: str, model: models.Model, local: LocalTraining, seed=0, **options) -> EagerProcess:
     """The same, of client work that is traced once, for any number of examples."""
     algorithm = algorithms.make(name, model, local, **options)
     return EagerProcess(algorithm.with_exchanges(_with_traced_work), seed)

@@ -6,7 +6,7 @@ What most programs need is found here; the rooms behind it (`tff_pfl.templates`,
     import tff_pfl
 
     model = tff_pfl.from_keras(network, input_shape=(28, 28, 1))
-    local = tff_pfl.LocalSGD(tff.learning.optimizers.build_sgdm(0.1), epochs=5)
+    local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5)
     algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
     process = tff_pfl.compose(algorithm, examples_type)
 
@@ -36,7 +36,7 @@ _ROOMS = {
         "Batch",
         "ClientContext",
         "Examples",
-        "LocalSGD",
+        "LocalTraining",
         "OPTIMIZERS",
         "examples_type",
         "scan_batches",

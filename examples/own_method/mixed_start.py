@@ -1,7 +1,7 @@
 """A method: each client starts a round from a mixture of the global model and its own.
 
     down    w
-    client  v_i <- LocalSGD((1 - own_share) w + own_share v_i)
+    client  v_i <- LocalTraining((1 - own_share) w + own_share v_i)
     up      v_i - where it started
     server  w <- w + the weighted mean
 

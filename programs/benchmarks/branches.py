@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from benchmarks.measurement import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import models
-from tff_pfl.local import ClientContext, Examples, LocalSGD
+from tff_pfl.local import ClientContext, Examples, LocalTraining
 
 
 def measure_branches(workload: Workload, branches: int, *, rounds: int) -> Iterator[dict[str, Any]]:
@@ -26,7 +26,7 @@ def measure_branches(workload: Workload, branches: int, *, rounds: int) -> Itera
     model = workload.model()
     branched = models.multi_branch(model, branches)
     weights, alpha = branched.init(SEED), branched.uniform()
-    local = LocalSGD(
+    local = LocalTraining(
         tff.learning.optimizers.build_sgdm(workload.learning_rate),
         epochs=workload.epochs,
         batch_size=workload.batch_size,

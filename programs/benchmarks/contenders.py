@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms, runtime
-from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.templates import Client
 
 Round = Callable[[], float]
@@ -134,7 +134,7 @@ def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarra
         name,
         workload.model(),
         examples_type(workload.image_shape),
-        LocalSGD(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
+        LocalTraining(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
         num_clients=workload.clients,
         clients_per_round=workload.clients,
         seed=SEED,

@@ -16,7 +16,7 @@ from benchmarks.measurement import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedpg
-from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.templates import Client
@@ -51,7 +51,7 @@ def _measure(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any
         process = build_fedpg(
             workload.model(),
             examples_type(workload.image_shape),
-            LocalSGD(tff.learning.optimizers.build_sgdm(workload.learning_rate)),
+            LocalTraining(tff.learning.optimizers.build_sgdm(workload.learning_rate)),
             memory_size=population,
             seed=SEED,
         )

@@ -12,7 +12,7 @@ from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
-from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.templates import Client
 
 _MU, _ALPHA_LEARNING_RATE = 0.1, 0.01
@@ -32,7 +32,7 @@ def measure_pgfed_server(workload: Workload, population: int, *, rounds: int) ->
         process = algorithms.build_pgfed(
             workload.model(),
             examples_type(workload.image_shape),
-            LocalSGD(
+            LocalTraining(
                 tff.learning.optimizers.build_sgdm(workload.learning_rate),
                 epochs=workload.epochs,
                 batch_size=workload.batch_size,

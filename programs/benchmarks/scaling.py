@@ -27,7 +27,7 @@ from benchmarks.measurement import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.templates import PersonalizedProcess
 
@@ -166,7 +166,7 @@ def _ditto(workload: Workload) -> PersonalizedProcess:
     return build_ditto(
         workload.model(),
         examples_type(workload.image_shape),
-        LocalSGD(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
+        LocalTraining(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
         seed=SEED,
     )
 

@@ -17,7 +17,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tff_pfl.local import ClientContext, LocalSGD, exact_gradient, trees
+from tff_pfl.local import ClientContext, LocalTraining, exact_gradient, trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
@@ -208,7 +208,7 @@ def clients_without_state(process):
 
 def test_momentum_starts_anew_and_the_rate_decays():
     """Two rounds of one full-batch step each: momentum has no effect, the second rate is halved."""
-    local = LocalSGD(
+    local = LocalTraining(
         build_sgdm(0.4, momentum=0.9),
         batch_size=16,
         learning_rate_decay=0.5,

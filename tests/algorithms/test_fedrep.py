@@ -23,7 +23,7 @@ from tests.federation import (
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.algorithms import make
-from tff_pfl.local import ClientContext, Examples, LocalSGD
+from tff_pfl.local import ClientContext, Examples, LocalTraining
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import partition
 from tff_pfl.names import UnknownNameError
@@ -240,7 +240,7 @@ def test_rounds_on_quadratics_are_those_of_numpy(persist, weighting):
     process = eager(
         "fedrep",
         model,
-        LocalSGD(
+        LocalTraining(
             tff.learning.optimizers.build_sgdm(RATE, MOMENTUM),
             epochs=2,
             batch_size=max(COPIES),

@@ -18,7 +18,7 @@ from tests.federation import (
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.local import LocalSGD, sharpness, trees
+from tff_pfl.local import LocalTraining, sharpness, trees
 
 MODEL = tiny_model()
 SIZES = (4, 6, 3)
@@ -120,7 +120,7 @@ def test_rounds_on_quadratics():
 
 def test_momentum_and_weight_decay_act_on_the_second_gradient_only():
     optimizer = tff.learning.optimizers.build_sgdm(RATE, momentum=0.9)
-    local = LocalSGD(optimizer, epochs=STEPS, batch_size=1, weight_decay=0.4)
+    local = LocalTraining(optimizer, epochs=STEPS, batch_size=1, weight_decay=0.4)
     start, end, _ = run_on_quadratics(local)
     ends = []
     for a, c in zip(A, C, strict=True):

@@ -15,7 +15,7 @@ from tests.federation import (
     run_rounds,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 
 DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
 A = [spd(DIM, seed) for seed in range(3)]
@@ -35,7 +35,7 @@ each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 @functools.cache
 def process_of(name, momentum=None, persist=True):
-    local = LocalSGD(
+    local = LocalTraining(
         tff.learning.optimizers.build_sgdm(RATE, momentum),
         epochs=STEPS,
         batch_size=1,

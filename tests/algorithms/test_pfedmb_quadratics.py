@@ -16,7 +16,7 @@ from tests.federation import (
     make_client,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.models import multi_branch
 
 BRANCHES = 3
@@ -46,7 +46,7 @@ class Variant:
     @functools.cached_property
     def process(self):
         options = dataclasses.asdict(self)
-        local = LocalSGD(
+        local = LocalTraining(
             tff.learning.optimizers.build_sgdm(RATE, options.pop("momentum") or None),
             epochs=STEPS,
             batch_size=4,

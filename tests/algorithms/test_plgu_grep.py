@@ -27,7 +27,7 @@ from tests.quadratics import (
     weights_of,
 )
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
-from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.models import Mean
 from tff_pfl.names import UnknownNameError
 from tff_pfl.testing.eager import EagerProcess
@@ -93,7 +93,7 @@ def quadratic_process(rate=RATE, **options):
     return eager(
         "plgu_grep",
         quadratic_model(*DIMS),
-        LocalSGD(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
+        LocalTraining(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
         **{"rho": RHO, **options},
         seed=2,
     )

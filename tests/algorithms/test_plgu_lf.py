@@ -29,14 +29,14 @@ from tests.quadratics import (
     vector_of,
 )
 from tff_pfl import models
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.names import UnknownNameError
 
 MODEL = tiny_model()
 NUM_LAYERS = 2
 SIZES = (4, 6, 3)
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
-LOCAL = LocalSGD(
+LOCAL = LocalTraining(
     tff.learning.optimizers.build_sgdm(0.3, momentum=0.5),
     epochs=2,
     batch_size=4,

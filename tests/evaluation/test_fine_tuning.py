@@ -18,7 +18,7 @@ from tests.federation import (
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.local import ClientContext, LocalSGD
+from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.testing.eager import EagerProcess
 
@@ -33,7 +33,7 @@ each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 def local_of(name):
     """With momentum that persists, where the algorithm keeps it, and a rate that decays."""
-    return LocalSGD(
+    return LocalTraining(
         tff.learning.optimizers.build_sgdm(0.4, momentum=0.5),
         steps=2,
         batch_size=4,

@@ -17,8 +17,7 @@ from tff_pfl.experiment import (
     build_new_clients_evaluation,
     hold_out,
 )
-from tff_pfl.experiment import config as configs
-from tff_pfl.local import ClientContext, LocalSGD, evaluate, seeds
+from tff_pfl.local import ClientContext, LocalTraining, evaluate, seeds
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
@@ -93,7 +92,7 @@ def test_an_optimizer_that_persists_does_not_reach_new_clients():
         for clients in (one, other)
     )
     assert one == other
-    assert isinstance(kept.local, LocalSGD) and kept.local.persist_optimizer_state
+    assert isinstance(kept.local, LocalTraining) and kept.local.persist_optimizer_state
     assert all(
         tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
         for leaf in leaves(kept.process.initialize_client(0))

@@ -4,8 +4,8 @@ FedAvg trains a global model `w`; beside it, each client trains a model `v_i` of
 held near the global model it received. A round, with `p_i = n_i / sum n_j` (or uniform):
 
     down    w
-    client  w_i = LocalSGD(w)
-            v_i <- LocalSGD(v_i) with the gradient  grad loss(v_i; b) + lambda (v_i - w)
+    client  w_i = LocalTraining(w)
+            v_i <- LocalTraining(v_i) with the gradient  grad loss(v_i; b) + lambda (v_i - w)
     up      w_i - w
     server  w <- w + sum_i p_i (w_i - w)
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -46,7 +46,7 @@ class OwnModel(NamedTuple):
 @takes(lambda_=at_least(0), personal_epochs=whole(0))
 def ditto(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     lambda_: float = 0.1,
     personal_epochs: int | None = None,

@@ -3,7 +3,7 @@
 A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    w
-    client  w_i = LocalSGD(w)
+    client  w_i = LocalTraining(w)
     up      w_i - w
     server  w <- w + sum_i p_i (w_i - w)                                          (= sum_i p_i w_i)
 
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -52,7 +52,7 @@ class OwnState(NamedTuple):
 @extends(averaging)
 def fedavg(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     objective: Callable[[Weights], Mapping[str, Any]] = lambda received: {},
     *,
     personalized: str = "global",
@@ -63,8 +63,9 @@ def fedavg(
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        objective: `(W -> keyword arguments of LocalSGD.train)`: what clients minimise in place of
-            their loss, given the model they received; for algorithms that are FedAvg but for that.
+        objective: `(W -> keyword arguments of LocalTraining.train)`: what clients minimise in place
+            of their loss, given the model they received; for algorithms that are FedAvg but for
+            that.
         personalized: Which model is evaluated as the client's own; see the module docstring.
         **options: Those of `averaging`.
     """

@@ -4,7 +4,7 @@ The layers of the model are split into a body, which is shared, and a head, whic
 keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    body
-    client  (body_i, head_i) <- LocalSGD(body, head_i)            jointly
+    client  (body_i, head_i) <- LocalTraining(body, head_i)            jointly
     up      body_i - body
     server  body <- body + sum_i p_i (body_i - body)
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, partition
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
@@ -38,7 +38,7 @@ class OwnHead(NamedTuple):
 @ALGORITHMS.register("fedper")
 @extends(averaging)
 def fedper(
-    model: Model, local: LocalSGD, *, personal_layers: Iterable[str] | None = None, **options
+    model: Model, local: LocalTraining, *, personal_layers: Iterable[str] | None = None, **options
 ) -> Algorithm:
     """FedPer.
 

@@ -12,7 +12,7 @@ mu = 0: FedAvg.
 
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes
 from tff_pfl.templates import Algorithm, extends
@@ -21,7 +21,7 @@ from tff_pfl.templates import Algorithm, extends
 @ALGORITHMS.register("fedprox")
 @extends(fedavg)
 @takes(mu=at_least(0))
-def fedprox(model: Model, local: LocalSGD, *, mu: float = 0.01, **options) -> Algorithm:
+def fedprox(model: Model, local: LocalTraining, *, mu: float = 0.01, **options) -> Algorithm:
     """FedProx.
 
     Args:

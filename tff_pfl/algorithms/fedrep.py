@@ -5,8 +5,8 @@ The layers of the model are split into a body, the shared representation, and a 
 client keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    body
-    client  head_i <- LocalSGD(head_i), head_epochs, with the body it received
-            body_i  = LocalSGD(body), with the new head
+    client  head_i <- LocalTraining(head_i), head_epochs, with the body it received
+            body_i  = LocalTraining(body), with the new head
     up      body_i - body
     server  body <- body + sum_i p_i (body_i - body)
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import ClientContext, LocalSGD, trees
+from tff_pfl.local import ClientContext, LocalTraining, trees
 from tff_pfl.models import Model, Weights, partition
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
@@ -43,7 +43,7 @@ class OwnHead(NamedTuple):
 @takes(head_epochs=whole(0), body_epochs=whole(0), evaluation_head_epochs=whole(0))
 def fedrep(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     body_training: Callable[[Model, ClientContext], Mapping[str, Any]] | None = None,
     *,
     personal_layers: Iterable[str] | None = None,
@@ -57,9 +57,9 @@ def fedrep(
     Args:
         model: The model, of weights `W`.
         local: The local training of head and body.
-        body_training: `(model of the body, context) -> keyword arguments of LocalSGD.train`: how
-            clients train the body, in place of body_epochs; for algorithms that are FedRep but for
-            that.
+        body_training: `(model of the body, context) -> keyword arguments of LocalTraining.train`:
+            how clients train the body, in place of body_epochs; for algorithms that are FedRep but
+            for that.
         personal_layers: Names of the head's layers; default the model's last layer.
         head_epochs: Passes over the examples for the head; default those of `local`. The paper has
             10, PGFed's and FedPG's comparisons 5.

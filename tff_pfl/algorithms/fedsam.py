@@ -14,7 +14,7 @@ rho = 0: FedAvg.
 
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.local.sharpness import sharpness_aware_gradient
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes
@@ -24,7 +24,7 @@ from tff_pfl.templates import Algorithm, extends
 @ALGORITHMS.register("fedsam")
 @extends(fedavg)
 @takes(rho=at_least(0))
-def fedsam(model: Model, local: LocalSGD, *, rho: float = 0.05, **options) -> Algorithm:
+def fedsam(model: Model, local: LocalTraining, *, rho: float = 0.05, **options) -> Algorithm:
     """FedSAM.
 
     Args:

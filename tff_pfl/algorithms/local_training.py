@@ -2,7 +2,7 @@
 
 A round, at each client of the cohort, with `theta_i` the client's model, at first the common `w_0`:
 
-    theta_i <- LocalSGD(theta_i)
+    theta_i <- LocalTraining(theta_i)
 
 The personal model is `theta_i`; there is no global model. A client trains only when it takes part,
 as in the papers' comparisons, so that it gets as many epochs as under any other algorithm; let all
@@ -12,7 +12,7 @@ clients take part in every round for `T * E` epochs each.
 from typing import NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, no_server_state
 
@@ -30,7 +30,7 @@ class OwnModel(NamedTuple):
 
 
 @ALGORITHMS.register("local")
-def local_training(model: Model, local: LocalSGD) -> Algorithm:
+def local_training(model: Model, local: LocalTraining) -> Algorithm:
     """Local training.
 
     Args:

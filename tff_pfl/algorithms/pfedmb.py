@@ -6,8 +6,8 @@ client a convex combination `alpha^i_l` of them in each layer: clients that are 
 branches (see `tff_pfl.models.multi_branch`). A round:
 
     down    W, all branches
-    client  alpha^i <- LocalSGD(alpha^i) with W fixed
-            W^i      = LocalSGD(W) with the new alpha^i fixed
+    client  alpha^i <- LocalTraining(alpha^i) with W fixed
+            W^i      = LocalTraining(W) with the new alpha^i fixed
     up      W^i - W,  alpha^i
     server  W_lb <- sum_i n_i alpha^i_lb W^i_lb / sum_i n_i alpha^i_lb             (equation (5))
             or, without weighing by alpha,  sum_i n_i W^i_lb / sum_i n_i           (equation (6))
@@ -35,7 +35,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, project_to_simplex, trees
+from tff_pfl.local import LocalTraining, project_to_simplex, trees
 from tff_pfl.models import Model, multi_branch
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, ranges_of, takes, whole
@@ -82,7 +82,7 @@ _PARAMETRIZATIONS = {
 @takes(alpha_learning_rate=at_least(0), alpha_epochs=whole(0), **ranges_of(multi_branch))
 def pfedmb(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     branches: int = 5,
     branched_layers: Iterable[str] | None = None,

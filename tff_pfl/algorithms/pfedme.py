@@ -29,7 +29,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -60,7 +60,7 @@ class OwnModel(NamedTuple):
 )
 def pfedme(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     lambda_: float = 15.0,
     beta: float = 1.0,

@@ -5,7 +5,7 @@ The layers of the model are split into a body `phi`, which is shared, and a head
 keeps. A round:
 
     down    phi
-    client  head_i <- LocalSGD(head_i), head_epochs, with the phi it received
+    client  head_i <- LocalTraining(head_i), head_epochs, with the phi it received
             for each of body_steps mini-batches b, with the new head:
                 g1    = grad loss(phi; b);             phi_1 = phi - eta g1                     (11)
                 xi_l  ~ ||phi_1,l - phi_l|| / dim_l    (`sharpness.layer_scores`)               (10)
@@ -25,7 +25,7 @@ rho = 0: FedRep, whose body does two steps on each batch.
 
 from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, sharpness, trees
+from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.models import Model, partition
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.templates import Algorithm, extends
@@ -41,7 +41,7 @@ from tff_pfl.templates import Algorithm, extends
 )
 def plgu_grep(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     rho: float = 0.05,
     body_steps: int | None = 1,

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, sharpness, trees
+from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
@@ -67,7 +67,7 @@ class OwnModel(NamedTuple):
 )
 def plgu_lf(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     rho: float = 0.05,
     num_personal_layers: int = 1,

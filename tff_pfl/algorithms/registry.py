@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
@@ -37,7 +37,7 @@ def hyperparameters(name: str) -> dict[str, Any]:
 def make(
     name: str,
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int | None = None,
     clients_per_round: int | None = None,
@@ -66,7 +66,7 @@ def build(
     name: str,
     model: Model,
     examples_type: tff.types.Type,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     seed: int = 0,
     **options: Any,

@@ -3,14 +3,16 @@
 import dataclasses
 from collections.abc import Callable
 
-from tff_pfl.local import ClientContext, Examples, LocalSGD
+from tff_pfl.local import ClientContext, Examples, LocalTraining
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm
 
 
 @takes(epochs=whole(0))
-def fine_tuned(algorithm: Algorithm, model: Model, local: LocalSGD, *, epochs: int) -> Algorithm:
+def fine_tuned(
+    algorithm: Algorithm, model: Model, local: LocalTraining, *, epochs: int
+) -> Algorithm:
     """The algorithm, but each client trains its own model on its examples before it is evaluated.
 
     Nothing is kept of that training: rounds are those of `algorithm`, bit for bit.
@@ -28,7 +30,7 @@ def fine_tuned(algorithm: Algorithm, model: Model, local: LocalSGD, *, epochs: i
 
 
 def fine_tuning(
-    model: Model, local: LocalSGD, epochs: int
+    model: Model, local: LocalTraining, epochs: int
 ) -> Callable[[Weights, Examples, ClientContext], Weights]:
     """`(W, D, ClientContext) -> W`: trains a model on a client's examples."""
 

@@ -12,7 +12,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
 from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.evaluation.metrics import ClientMetrics
-from tff_pfl.local import ClientContext, LocalSGD, evaluate
+from tff_pfl.local import ClientContext, LocalTraining, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Client, PersonalizedProcess
@@ -32,7 +32,7 @@ class NewClientsEvaluation:
         self,
         process: PersonalizedProcess,
         model: Model,
-        local: LocalSGD,
+        local: LocalTraining,
         dataset: FederatedDataset,
         *,
         epochs: int,

@@ -6,15 +6,15 @@ from tff_pfl.local.context import ClientContext
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
 from tff_pfl.local.examples import Batch, Examples, examples_type, split_examples
 from tff_pfl.local.optimizers import OPTIMIZERS
-from tff_pfl.local.sgd import LocalSGD, TrainResult
 from tff_pfl.local.simplex import project_to_simplex
+from tff_pfl.local.training import LocalTraining, TrainResult
 
 __all__ = [
     "Batch",
     "ClientContext",
     "ExactGradient",
     "Examples",
-    "LocalSGD",
+    "LocalTraining",
     "OPTIMIZERS",
     "TrainResult",
     "evaluate",

@@ -93,7 +93,7 @@ def select_layers(mask: tf.Tensor, a: Weights, b: Weights) -> Weights:
 
 
 def sharpness_aware_gradient(model: Model, rho: float):
-    """SAM as a `gradient` of `LocalSGD.train`: that of the same batch at `w + eps`.
+    """SAM as a `gradient` of `LocalTraining.train`: that of the same batch at `w + eps`.
 
     The totals are those at `w`.
     """

@@ -22,7 +22,7 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Client, PersonalizedProcess, ProcessOutput, compose
 from tff_pfl.testing import federation
@@ -38,19 +38,19 @@ class Subject:
     """An algorithm on the tiny federation, composed once for all checks.
 
     Attributes:
-        make: `(Model, LocalSGD) -> Algorithm`.
+        make: `(Model, LocalTraining) -> Algorithm`.
         is_random: Whether rounds draw random numbers, such as the order of batches.
         knows_cohort: Whether clients are influenced by another one of the cohort, before it is
             known that its results cannot be used.
     """
 
-    make: Callable[[Model, LocalSGD], Algorithm]
+    make: Callable[[Model, LocalTraining], Algorithm]
     is_random: bool = True
     knows_cohort: bool = False
 
     @classmethod
     @functools.cache
-    def of(cls, make: Callable[[Model, LocalSGD], Algorithm], **traits: bool) -> "Subject":
+    def of(cls, make: Callable[[Model, LocalTraining], Algorithm], **traits: bool) -> "Subject":
         """The same subject for the same algorithm."""
         return cls(make, **traits)
 
@@ -73,6 +73,12 @@ class Subject:
     def first_round(self) -> ProcessOutput:
         """A round of clients that have nothing special."""
         return self.next(self.clients(_SIZES))
+
+    @functools.cached_property
+    def eager_round(self) -> ProcessOutput:
+        """The same round, block by block."""
+        eager = EagerProcess(self.algorithm, SEED)
+        return eager.next(eager.initialize(), self.clients(_SIZES))
 
     def clients(self, sizes: Sequence[int]) -> list[Client]:
         """Clients that were never seen, with so many examples; client `i` has the id `i`."""
@@ -143,8 +149,7 @@ def check_determinism(subject: Subject) -> None:
     """A round is a function of its arguments; its blocks give the same when they are called."""
     again = subject.next(subject.clients(_SIZES))
     _assert_equal(subject.first_round, again, "a second call of the same round")
-    eager = EagerProcess(subject.algorithm, SEED)
-    found = eager.next(eager.initialize(), subject.clients(_SIZES))
+    found = subject.eager_round
     _assert_close(
         (subject.first_round.state.algorithm, subject.first_round.clients),
         (found.state.algorithm, found.clients),
@@ -153,10 +158,13 @@ def check_determinism(subject: Subject) -> None:
 
 
 def check_seed(subject: Subject) -> None:
-    """Another seed gives other initial weights; and other rounds, if they draw anything."""
-    first, other = (EagerProcess(subject.algorithm, seed) for seed in (SEED, SEED + 1))
-    state, clients = first.initialize(), subject.clients(_SIZES)
-    is_same = _equal(first.next(state, clients), other.next(state, clients))
+    """With another seed, the same round differs if it draws anything, and only then."""
+    other = EagerProcess(subject.algorithm, SEED + 1)
+    found = other.next(subject.state, subject.clients(_SIZES))
+    is_same = _equal(
+        (subject.eager_round.state.algorithm, subject.eager_round.clients),
+        (found.state.algorithm, found.clients),
+    )
     assert is_same != subject.is_random, "is_random is not what rounds of two seeds say"
 
 
@@ -274,8 +282,7 @@ def check_absent_client(subject: Subject) -> None:
 
 def check_bytes(subject: Subject) -> None:
     """The bytes that metrics state are those that a client is sent, and sends."""
-    eager = EagerProcess(subject.algorithm, SEED)
-    sent = eager.next(eager.initialize(), subject.clients(_SIZES)).metrics
+    sent = subject.eager_round.metrics
     for name in ("bytes_down_per_client", "bytes_up_per_client"):
         found = subject.first_round.metrics[name]
         assert found == sent[name], f"{name} is {found}, but {sent[name]} travel"

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import models
-from tff_pfl.local import Examples, LocalSGD, examples_type
+from tff_pfl.local import Examples, LocalTraining, examples_type
 
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
@@ -22,9 +22,9 @@ def tiny_model() -> models.Model:
     return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
 
 
-def tiny_local(learning_rate: float = 0.5) -> LocalSGD:
+def tiny_local(learning_rate: float = 0.5) -> LocalTraining:
     """Two epochs of batches of four examples."""
-    return LocalSGD(tff.learning.optimizers.build_sgdm(learning_rate), epochs=2, batch_size=4)
+    return LocalTraining(tff.learning.optimizers.build_sgdm(learning_rate), epochs=2, batch_size=4)
 
 
 def tiny_examples(size: int, seed: int = 0) -> Examples:

@@ -27,7 +27,7 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.names import UnknownNameError
 
 N, DIMS, DIM = 4, (2, 1), 3
@@ -42,7 +42,7 @@ MODEL, SIZES = tiny_model(), (4, 6, 3, 5)
 
 @functools.cache
 def process_of(build="fedamp", momentum=None, **options):
-    local = LocalSGD(
+    local = LocalTraining(
         tff.learning.optimizers.build_sgdm(RATE, momentum),
         epochs=STEPS,
         batch_size=1,

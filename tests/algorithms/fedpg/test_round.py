@@ -20,7 +20,7 @@ from tests.quadratics import (
     vector_of,
 )
 from tff_pfl.algorithms.fedpg.step_ladder import Ladder, choose_step
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.templates import Client
 
 DIM = 12
@@ -33,7 +33,7 @@ def assert_vector(found, expected, tolerance=1e-5):
 
 @functools.cache
 def quadratic_process(build, dim, decay, options):
-    local = LocalSGD(tff.learning.optimizers.build_sgdm(RATE), learning_rate_decay=decay)
+    local = LocalTraining(tff.learning.optimizers.build_sgdm(RATE), learning_rate_decay=decay)
     return eager(build, quadratic_model(dim), local, seed=2, **dict(options))
 
 

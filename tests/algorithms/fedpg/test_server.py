@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators.stack import Stack
 from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 
 NUM_WEIGHTS = 40
 
@@ -16,7 +16,7 @@ NUM_WEIGHTS = 40
 def find_direction():
     """`(server state, gradients, client ids, round) -> (server state, metrics)`."""
     server = FedPGServer(
-        local=LocalSGD(tff.learning.optimizers.build_sgdm(1.0)),
+        local=LocalTraining(tff.learning.optimizers.build_sgdm(1.0)),
         direction="mgda",
         fairness=False,
         absent_memory=True,

@@ -18,11 +18,11 @@ from tests.federation import (
     tiny_model,
 )
 from tff_pfl.algorithms.pgfed.server import PGFedServer
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 
 ALPHA_RATE = 0.1
 TINY, TINY_SIZES = tiny_model(), (6, 9, 5)
-TINY_LOCAL = LocalSGD(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, batch_size=4)
+TINY_LOCAL = LocalTraining(tff.learning.optimizers.build_sgdm(0.1, 0.9), epochs=2, batch_size=4)
 
 
 @functools.cache

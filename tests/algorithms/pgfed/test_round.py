@@ -23,7 +23,7 @@ from tests.quadratics import (
     weights_of,
 )
 from tff_pfl.algorithms.pgfed.server import PGFedServer
-from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.templates import Client
 
 N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
@@ -43,7 +43,7 @@ def quadratic_process(steps=STEPS, **options):
     return traced(
         "pgfed",
         quadratic_model(*DIMS),
-        LocalSGD(optimizer, epochs=steps, batch_size=max(SIZES)),
+        LocalTraining(optimizer, epochs=steps, batch_size=max(SIZES)),
         num_clients=N,
         clients_per_round=COHORT_SIZE,
         seed=2,

@@ -8,7 +8,7 @@ those of its neighbours, most of those that are near. A round, of two exchanges:
     server  xi_ij = alpha A'(||w_i - w_j||^2), j != i,   A'(x) = exp(-x / sigma) / sigma
             xi_ii = 1 - sum_{j != i} xi_ij                       (see `attention`)
     down    u_i = sum_j xi_ij w_j
-    client  w_i <- LocalSGD(w_i) with the gradient of the loss + (lambda / alpha) (w - u_i)
+    client  w_i <- LocalTraining(w_i) with the gradient of the loss + (lambda / alpha) (w - u_i)
     up      w_i
 
 HeurFedAMP instead has `xi_ij` in proportion to `exp(sigma cos(w_i, w_j))` and a fixed `xi_ii`. The
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, between, takes, whole
@@ -56,7 +56,7 @@ class OwnModel(NamedTuple):
 )
 def fedamp(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int,
     similarity: str = "distance",

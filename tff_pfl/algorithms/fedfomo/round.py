@@ -9,7 +9,7 @@ examples are for validation. A round:
     client  omega_j = (Lval(ref_i) - Lval(theta_j)) / (||theta_j - ref_i|| + 1e-5)
                   of the models received and of its own;   omega+ = max(omega, 0)
             mix = ref_i + sum_j (omega+_j / sum omega+) (theta_j - ref_i),   or theta_i if all are 0
-            ref_i <- mix;   theta_i <- LocalSGD(mix)
+            ref_i <- mix;   theta_i <- LocalTraining(mix)
     up      theta_i,  omega_j
     server  P_ij <- P_ij + omega_j / |sum omega|
 
@@ -26,7 +26,7 @@ import tensorflow as tf
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, evaluate, split_examples, trees
+from tff_pfl.local import LocalTraining, evaluate, split_examples, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
@@ -60,7 +60,7 @@ class OwnModels(NamedTuple):
 )
 def fedfomo(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int,
     num_models: int = 5,

@@ -37,7 +37,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import ExactGradient, LocalSGD, evaluate, exact_gradient, trees
+from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
@@ -85,7 +85,7 @@ class Carry(NamedTuple):
 )
 def fedpg(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     gradient: str = "full",
     direction: str = "mgda",
@@ -113,7 +113,7 @@ def fedpg(
         model: The model, of weights `W`, `n` numbers.
         local: Its learning rate and decay are the server's step `eta`; the rest of it trains where
             `gradient` is "pseudo".
-        gradient: "full", the exact gradient; or "pseudo", `(w - LocalSGD(w)) / eta`.
+        gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`.
         direction: "mgda", the min-norm direction; or "mean", that of the raw gradients, without
             memory and fairness.
         fairness: Whether fairness is one of the objectives.

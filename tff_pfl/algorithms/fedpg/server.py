@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg import common_descent, gradient_memory, step_ladder
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Weights
 from tff_pfl.names import check_names
 
@@ -103,7 +103,7 @@ class Server(NamedTuple):
 class FedPGServer:
     """The server's part as pure functions; see `tff_pfl.algorithms.build_fedpg` for the options."""
 
-    local: LocalSGD
+    local: LocalTraining
     direction: str
     fairness: bool
     absent_memory: bool

@@ -4,7 +4,7 @@ The server has `k` models; every client trains the one that suits its training e
 so clients fall into clusters. A round:
 
     down    w_1 .. w_k
-    client  c = argmin_j f_i(w_j), of equal ones the first;   w_i = LocalSGD(w_c)
+    client  c = argmin_j f_i(w_j), of equal ones the first;   w_i = LocalTraining(w_c)
     up      w_i - w_c,  c
     server  w_j <- w_j + the mean of (w_i - w_c) over the clients with c = j;
             a model that nobody chose stays
@@ -32,7 +32,7 @@ import tensorflow as tf
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, evaluate, exact_gradient, trees
+from tff_pfl.local import LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import between, each, takes, whole
@@ -55,7 +55,7 @@ from tff_pfl.templates import (
 )
 def ifca(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int,
     num_clusters: int = 2,

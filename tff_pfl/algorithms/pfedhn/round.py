@@ -6,7 +6,7 @@ The server has an embedding `v_i` of each client, and a hypernetwork `h` that ge
 weights from it. A round:
 
     down    theta_i = h(v_i; phi)
-    client  LocalSGD(theta_i)
+    client  LocalTraining(theta_i)
     up      Delta_i, the change of theta_i
     server  gradient steps of phi and of each v_i, with -Delta_i in the place of the gradient of
             theta_i                                       (`tff_pfl.algorithms.pfedhn.server`)
@@ -31,7 +31,7 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
@@ -65,7 +65,7 @@ class OwnLayers(NamedTuple):
 )
 def pfedhn(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int,
     personal_layers: Iterable[str] | None = (),

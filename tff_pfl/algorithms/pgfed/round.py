@@ -9,7 +9,7 @@ the last cohort `J`, each as a linear function (see `tff_pfl.algorithms.pgfed.se
 A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    w,  a_i = mu sum_j alpha_ij g_j,  mu gbar,  mu l_j,  alpha_ij       (0 while J is empty)
-    client  theta_i = w;  in each step of LocalSGD, with alpha_ij before theta_i:
+    client  theta_i = w;  in each step of LocalTraining, with alpha_ij before theta_i:
                 alpha_ij <- max(0, alpha_ij - eta_alpha (mu l_j + mu gbar . theta_i))
                 theta_i  <- a step along  grad loss(theta_i; b) + a_i
             g_i = grad f_i(theta_i), exact, over all examples;  l_i = f_i(theta_i) - g_i . theta_i
@@ -37,7 +37,7 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.algorithms.registry import ALGORITHMS
-from tff_pfl.local import LocalSGD, exact_gradient, trees
+from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, between, takes
 from tff_pfl.templates import (
@@ -89,7 +89,7 @@ class Upload(NamedTuple):
 @takes(mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
 def pgfed(
     model: Model,
-    local: LocalSGD,
+    local: LocalTraining,
     *,
     num_clients: int,
     clients_per_round: int,

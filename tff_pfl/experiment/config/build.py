@@ -6,7 +6,7 @@ import numpy as np
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.experiment.config.errors import ConfigError, values_of
-from tff_pfl.local import OPTIMIZERS, LocalSGD, examples_type
+from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
     AGGREGATORS,
     Algorithm,
@@ -102,12 +102,14 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
         )
 
 
-def build_local(config: ml_collections.ConfigDict, learning_rate: float | None = None) -> LocalSGD:
+def build_local(
+    config: ml_collections.ConfigDict, learning_rate: float | None = None
+) -> LocalTraining:
     """The local training of a config, or the same with another learning rate."""
     local = config.local
     optimizer = _build_optimizer(config, "local", learning_rate)
     with values_of("local"):
-        return LocalSGD(
+        return LocalTraining(
             optimizer=optimizer,
             epochs=local.epochs,
             steps=local.steps,

@@ -10,7 +10,7 @@ from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.options import ALGORITHM, CHOICES, PARTITIONER, type_of, value_of
-from tff_pfl.local import LocalSGD
+from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
 from tff_pfl.ranges import Range, at_least, may_be_none, ranges_of, up_to, whole
 
@@ -75,7 +75,7 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
     """`(section, who takes its values)`."""
     yield "data", data.federate
     yield "evaluation", evaluation.EvaluationOptions
-    yield "local", LocalSGD
+    yield "local", LocalTraining
     for name, partitioner in data.PARTITIONERS.items():
         yield PARTITIONER.section.format(name), partitioner
     for choice in CHOICES:

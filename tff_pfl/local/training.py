@@ -1,4 +1,4 @@
-"""Local training: `LocalSGD` of the specification, with any `tff.learning` optimizer."""
+"""Local training: `LocalTraining` of the specification, with any `tff.learning` optimizer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class TrainResult(NamedTuple):
         weights: The trained weights.
         totals: Sums of the loss and the model's metrics over all examples visited, measured on
             each batch before its step; see `tff_pfl.models.Totals`.
-        optimizer_state: For the client's state, see `LocalSGD.optimizer_state`.
+        optimizer_state: For the client's state, see `LocalTraining.optimizer_state`.
         carry: What `gradient` handed on in the last step.
     """
 
@@ -41,7 +41,7 @@ class TrainResult(NamedTuple):
     clip_norm=above_or_infinite(0),
 )
 @dataclasses.dataclass(frozen=True)
-class LocalSGD:
+class LocalTraining:
     """Passes of mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
 
     The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t` uses the

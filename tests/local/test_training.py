@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.sgd`: closed forms on quadratics, then a small network."""
+"""Tests of `tff_pfl.local.training`: closed forms on quadratics, then a small network."""
 
 import types
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.local import Examples, LocalSGD, trees
+from tff_pfl.local import Examples, LocalTraining, trees
 from tff_pfl.models import from_keras
 
 A, C = spd(3, seed=1), np.array([1.0, -2.0, 0.5])
@@ -23,7 +23,7 @@ def context(round_num=0, seed=(1, 2)):
 
 def sgd(learning_rate=ETA, momentum=None, **kwargs):
     optimizer = tff.learning.optimizers.build_sgdm(learning_rate, momentum)
-    return LocalSGD(optimizer, **{"epochs": K, "batch_size": 2, **kwargs})
+    return LocalTraining(optimizer, **{"epochs": K, "batch_size": 2, **kwargs})
 
 
 def train_quadratic(local, round_num=0, **kwargs):
@@ -98,7 +98,7 @@ def test_totals_are_those_before_each_step():
 @pytest.mark.parametrize("name", ["adagrad", "adam", "adamw", "rmsprop", "sgdm", "yogi"])
 def test_any_optimizer_of_tff_learning_descends(name):
     build = getattr(tff.learning.optimizers, f"build_{name}")
-    result = train_quadratic(LocalSGD(build(learning_rate=0.05), epochs=30, batch_size=1))
+    result = train_quadratic(LocalTraining(build(learning_rate=0.05), epochs=30, batch_size=1))
     before, after = W - C, vector_of(result.weights) - C
     assert after @ A @ after < before @ A @ before
 

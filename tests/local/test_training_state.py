@@ -1,4 +1,4 @@
-"""Tests of what `tff_pfl.local.sgd` keeps between calls, and of what a caller may make of steps."""
+"""What local training keeps between calls, and what a caller may make of its steps."""
 
 import dataclasses
 import types
@@ -9,13 +9,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.local import Examples, LocalSGD
+from tff_pfl.local import Examples, LocalTraining
 
 A, C = spd(3, seed=1), np.array([1.0, -2.0, 0.5])
 W = np.array([0.3, 0.2, -0.1])
 ETA, K = 0.1, 3
 MODEL, START = quadratic_model(2, 1), weights_of(W, 2, 1)
-PERSISTING = LocalSGD(
+PERSISTING = LocalTraining(
     tff.learning.optimizers.build_sgdm(ETA, 0.9),
     epochs=K,
     batch_size=2,
@@ -130,7 +130,9 @@ class TestSteps:
 def test_a_gradient_is_clipped_before_weight_decay():
     gradient = A @ (W - C)
     longest = 0.5 * np.linalg.norm(gradient)
-    local = LocalSGD(tff.learning.optimizers.build_sgdm(ETA), weight_decay=0.2, clip_norm=longest)
+    local = LocalTraining(
+        tff.learning.optimizers.build_sgdm(ETA), weight_decay=0.2, clip_norm=longest
+    )
     expected = W - ETA * (0.5 * gradient + 0.2 * W)
     np.testing.assert_allclose(vector_of(train(local).weights), expected, rtol=1e-5)
     local = dataclasses.replace(local, clip_norm=3 * longest)
