@@ -43,6 +43,13 @@ def graph_context():
     runtime.set_graph_context()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def processes_of_runs():
+    """Built once for all tests of a process, see `tests/sharing.py`."""
+    with shared_processes():
+        yield
+
+
 @pytest.fixture(scope="module")
 def clients_in_a_loop():
     """Without vectorization, whose graphs take seconds to build.

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl import algorithms, models
 from tff_pfl.local import Examples, LocalTraining, examples_type
-from tff_pfl.templates import Client, Exchange
+from tff_pfl.templates import Client, Exchange, PersonalizedProcess
 from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)

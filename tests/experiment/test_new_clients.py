@@ -17,6 +17,7 @@ from tff_pfl.experiment import (
     build_new_clients_evaluation,
     hold_out,
 )
+from tff_pfl.experiment import config as configs
 from tff_pfl.local import ClientContext, LocalTraining, evaluate, seeds
 
 

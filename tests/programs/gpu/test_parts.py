@@ -19,6 +19,7 @@ from gpu import (
     suites,
     trainings,
 )
+from requirements.gpu_pack import contents
 from tests.runs import ROOT, run_python
 from tff_pfl import experiment
 

@@ -107,8 +107,12 @@ def run_of(name, model, *, padded=False) -> Run:
     return Run(rounds_and_evaluation(process, model), clients, tests)
 
 
-# The contract of all algorithms compares the runtimes and pads examples, too.
-@case(name=[name for name in ALGORITHMS if name not in SIMILAR], kinds=KINDS, slow=True)
+# The contract of all algorithms compares the runtimes, too, and pads examples.
+@case(
+    name=[name for name in ALGORITHMS if name not in SIMILAR],
+    kinds=KINDS,
+    slow=lambda name: name != "ditto",
+)
 def algorithm(name):
     return run_of(name, "mlp")
 
