@@ -6,7 +6,6 @@ without a default, such as `num_clients`, are what it needs to know of the feder
 """
 
 import dataclasses
-import inspect
 from typing import Any
 
 import tensorflow_federated as tff
@@ -17,8 +16,9 @@ from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 
 ALGORITHMS = Registry("algorithm")
-# Options that are objects, for which configs have sections of their own.
-_OBJECTS = ("aggregator", "server_optimizer")
+# Keyword arguments that are no hyper-parameters: what the federation is, and objects, for which
+# configs have sections of their own.
+FROM_ELSEWHERE = ("aggregator", "clients_per_round", "num_clients", "server_optimizer")
 
 
 def hyperparameters(name: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def hyperparameters(name: str) -> dict[str, Any]:
     return {
         option: default
         for option, default in ALGORITHMS.options(name).items()
-        if option not in _OBJECTS
+        if option not in FROM_ELSEWHERE
     }
 
 
@@ -56,7 +56,7 @@ def make(
     Raises:
         UnknownNameError: For an unknown name; it gives the nearest one.
     """
-    needed = inspect.signature(ALGORITHMS[name]).parameters
+    needed = ALGORITHMS.parameters(name)
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     return dataclasses.replace(ALGORITHMS[name](model, local, **known, **options), name=name)

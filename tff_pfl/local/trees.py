@@ -51,6 +51,11 @@ def copies(a, number: int):
     return tf.nest.map_structure(lambda leaf: tf.repeat(leaf[tf.newaxis], number, axis=0), a)
 
 
+def stack(structures):
+    """Structures of one kind, stacked along a new leading axis."""
+    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *structures)
+
+
 def row(rows, index):
     """One, or with indices `[m]` some, of `k` structures stacked along a leading axis."""
     return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)

@@ -22,6 +22,7 @@ from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.templates import Algorithm, Client, Exchange, Message, ProcessOutput, ServerState
 from tff_pfl.templates.acceptance import accepting, guarded
+from tff_pfl.templates.blocks import type_of
 
 
 class EagerProcess:
@@ -63,7 +64,7 @@ class EagerProcess:
         down = up = 0
         for index, exchange in enumerate(self._algorithm.exchanges):
             outputs = []
-            client_state_type = _type_of(clients[0].state)
+            client_state_type = type_of(clients[0].state)
             work = accepting(exchange, client_state_type)
             for client, carry in zip(clients, carries, strict=True):
                 message = _message(exchange, server, client.client_id)
@@ -136,7 +137,7 @@ class EagerProcess:
             "aggregate": outputs[0]["upload"],  # nothing
         }
         if tf.nest.flatten(outputs[0]["upload"]):
-            uploads = _stacked([output["upload"] for output in outputs])
+            uploads = trees.stack([output["upload"] for output in outputs])
             weights = tf.stack([output["weight"] for output in outputs])
             inputs["aggregate"] = aggregate(exchange.aggregator, uploads, weights)
         return guarded(exchange, self._server_type)(inputs)
@@ -196,14 +197,6 @@ def _bytes(message, exchange=None) -> int:
         exchange.aggregator, tff.aggregators.WeightedAggregationFactory
     )
     return total + 4 * (is_weighted and bool(leaves))
-
-
-def _type_of(value) -> tff.types.Type:
-    return tff.types.tensorflow_to_type(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
-
-
-def _stacked(values):
-    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *values)
 
 
 def _tensors(value):

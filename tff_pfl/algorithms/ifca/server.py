@@ -55,8 +55,10 @@ class IfcaServer:
         """The state before the first round."""
         k = self.num_clusters
         seeds = distinct_seeds(seed, k * (1 + self.max_restarts))
-        drawn = [_stacked(map(self.init_model, seeds[i : i + k])) for i in range(0, len(seeds), k)]
-        starts = _stacked(drawn[1:]) if self.max_restarts else ()
+        drawn = [
+            trees.stack(map(self.init_model, seeds[i : i + k])) for i in range(0, len(seeds), k)
+        ]
+        starts = trees.stack(drawn[1:]) if self.max_restarts else ()
         return ClusterModels(drawn[0], starts, tf.constant(0), tf.constant(self.min_share == 0))
 
     def finalize(self, server: ClusterModels, uploads: Any, round_num: tf.Tensor):
@@ -94,7 +96,3 @@ class IfcaServer:
         )
         metrics["restarts"] = restarts
         return ClusterModels(models, server.starts, restarts, settled), metrics
-
-
-def _stacked(values):
-    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *values)

@@ -3,10 +3,10 @@
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
 
 from tff_pfl.experiment.config.errors import ImportsError
+from tff_pfl.templates.errors import place
 
 
 def look_in(folders: Iterable[str]) -> None:
@@ -61,5 +61,4 @@ def _failure(name, error):
     message = f"config.imports: module {name!r} fails: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # its message has the line
         return message
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{message} ({frame.filename}, line {frame.lineno})"
+    return f"{message}{place(error)}"

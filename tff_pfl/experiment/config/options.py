@@ -14,6 +14,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.algorithms.registry import FROM_ELSEWHERE
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.config.errors import values_of
@@ -99,12 +100,7 @@ class Choice(NamedTuple):
                     raise ValueError(error) from error
 
 
-ALGORITHM = Choice(
-    "algorithm.name",
-    "algorithm",
-    ALGORITHMS,
-    ("aggregator", "clients_per_round", "num_clients", "server_optimizer"),
-)
+ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
 MODEL = Choice("model.name", "model.options", MODELS)
 LOCAL_OPTIMIZER = Choice("local.optimizer", "local.options", OPTIMIZERS, ("momentum",))
