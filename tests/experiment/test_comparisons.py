@@ -19,7 +19,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("partition", ["dir", "pat"])
-@pytest.mark.parametrize("dataset", ["fmnist", "cifar10"])
+@pytest.mark.parametrize("dataset", ["fmnist", "cifar10", "cifar100"])
 @pytest.mark.parametrize("method", [*METHODS, *algorithms.ALGORITHMS])
 def test_every_comparison_of_fedpg(partition, dataset, method):
     assert method in fedpg.__doc__ or method in algorithms.ALGORITHMS
@@ -29,8 +29,9 @@ def test_every_comparison_of_fedpg(partition, dataset, method):
     assert algorithm.pop("name") == ("fedpg" if method in METHODS else method)
     if method in METHODS or method == "fedpg":
         assert algorithm == algorithms.hyperparameters("fedpg") | METHODS.get(method, {})
-    assert config.data.name == {"fmnist": "fashion_mnist", "cifar10": "cifar10"}[dataset]
-    assert config.model.name == {"fmnist": "mlp", "cifar10": "cnn_fedpg"}[dataset]
+    assert config.data.name == {"fmnist": "fashion_mnist"}.get(dataset, dataset)
+    models = {"fmnist": "mlp", "cifar10": "cnn_fedpg", "cifar100": "nf_resnet18"}
+    assert config.model.name == models[dataset]
     partitioner = {"dir": "dirichlet", "pat": "classes_per_client"}[partition]
     assert config.data.partitioner == partitioner
     assert (config.rounds, config.data.num_clients, config.clients_per_round) == (2000, 100, 10)

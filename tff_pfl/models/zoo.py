@@ -6,7 +6,7 @@ normalise each channel by `(x - mean) / std`. All return logits.
 
 import tensorflow as tf
 
-from tff_pfl.models import residual
+from tff_pfl.models import normalizer_free, residual
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
@@ -83,6 +83,7 @@ def _convolutions(image_shape, widths):
     return [*layers, tf.keras.layers.Flatten()]
 
 
+MODELS.register("nf_resnet18")(normalizer_free.nf_resnet18)
 MODELS.register("resnet18")(residual.resnet18)
 MODELS.register("resnet50")(residual.resnet50)
 MODELS.register("wide_resnet")(residual.wide_resnet)

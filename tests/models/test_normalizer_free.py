@@ -1,0 +1,114 @@
+"""Tests of `tff_pfl.models.normalizer_free`, against the paper's count and plain TensorFlow."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.federation import assert_close, leaves
+from tff_pfl import models
+from tff_pfl.local import Batch
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(256, size=(3, 8, 8, 3)).astype(np.uint8)
+RELU = 1.71396
+
+
+@functools.cache
+def small(**options):
+    sizes = {"stem_width": 6, "widths": (4, 5)}
+    return models.build("nf_resnet18", (8, 8, 3), 3, **sizes, **options)
+
+
+@functools.cache
+def perturbed():
+    """Weights whose gains, too, differ from their initial values."""
+    return tf.nest.map_structure(
+        lambda w: w + RNG.normal(scale=0.3, size=w.shape).astype(np.float32), small().init(0)
+    )
+
+
+def test_the_number_of_weights():
+    with tf.Graph().as_default():
+        model = models.MODELS["nf_resnet18"]((32, 32, 3), 100)
+        assert model.count_params() == 189_844
+        (pooled,) = (x for x in model.layers if isinstance(x, tf.keras.layers.MaxPool2D))
+        assert pooled.output_shape == (None, 16, 16, 64)
+        assert model.layers[-2].input_shape == (None, 4, 4, 64)
+
+
+def test_layers_are_named_from_input_to_head():
+    assert small().layers == (
+        "stem",
+        *("block1_conv1", "block1_conv2", "block1_shortcut", "block2_conv1", "block2_conv2"),
+        *("block3_conv1", "block3_conv2", "block3_shortcut", "block4_conv1", "block4_conv2"),
+        "head",
+    )
+    assert models.partition(small()).personal == ("head",)
+
+
+def conv(x, w, stride=1):
+    """By the definition of the paper, a channel at a time."""
+    kernel = np.stack(
+        [
+            gain * (k - k.mean()) / math.sqrt(k.var() * k.size)
+            for k, gain in zip(np.moveaxis(w["kernel"].numpy(), -1, 0), w["gain"], strict=True)
+        ],
+        axis=-1,
+    )
+    return tf.nn.conv2d(x, kernel, stride, "SAME")
+
+
+def relu(x):
+    return RELU * tf.nn.relu(x)
+
+
+def test_the_network_in_plain_tensorflow():
+    w = perturbed()
+    x = relu(conv(tf.constant(IMAGES / 255.0, tf.float32), w["stem"]))
+    x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+    for number, stride in enumerate((1, 1, 2, 1), start=1):
+        block, activated = f"block{number}", relu(x)
+        y = conv(activated, w[f"{block}_conv1"], stride)
+        y = conv(relu(y), w[f"{block}_conv2"])
+        if number in (1, 3):
+            x = conv(activated, w[f"{block}_shortcut"], stride)
+        x = x + 0.2 * y
+    expected = np.mean(x, axis=(1, 2)) @ w["head"]["kernel"] + w["head"]["bias"]
+    assert_close(small().apply(w, IMAGES), expected, 1e-4)
+
+
+def test_neither_size_nor_mean_of_a_kernel_matters():
+    moved = {layer: dict(w) for layer, w in perturbed().items()}
+    moved["block1_conv1"]["kernel"] = 3.0 * moved["block1_conv1"]["kernel"] + 0.7
+    assert_close(small().apply(moved, IMAGES), small().apply(perturbed(), IMAGES), 1e-4)
+
+
+def test_an_activation_and_a_convolution_keep_the_variance():
+    wide = models.build("nf_resnet18", (16, 16, 3), 3, stem_width=128, widths=(128,), blocks=1)
+    weights = wide.init(0)
+    rng = np.random.default_rng(1)
+    x = tf.constant(rng.normal(size=(8, 16, 16, 128)), tf.float32)
+    assert np.var(conv(relu(x), weights["block1_conv1"])[:, 2:-2, 2:-2]) == pytest.approx(
+        1, abs=0.1
+    )
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0])
+def test_a_kernel_without_variance_has_a_finite_gradient(fill):
+    weights = {layer: dict(w) for layer, w in perturbed().items()}
+    weights["stem"]["kernel"] = tf.fill(weights["stem"]["kernel"].shape, fill)
+    batch = Batch(IMAGES, np.int32([0, 1, 2]), np.ones(3, np.float32), np.zeros(2, np.int32))
+    gradient, _ = small().gradient(weights, batch)
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))
+
+
+def test_without_its_branches_it_is_its_shortcuts():
+    outputs = []
+    for factor in (1.0, -2.0):
+        weights = {layer: dict(w) for layer, w in perturbed().items()}
+        weights["block2_conv2"]["gain"] = factor * weights["block2_conv2"]["gain"]
+        outputs.append(small(residual_scale=0.0).apply(weights, IMAGES))
+    np.testing.assert_array_equal(*outputs)

@@ -1,0 +1,89 @@
+"""The residual network without normalisation of FedPG's experiments on CIFAR-100.
+
+Brock et al., "Characterizing signal propagation to close the performance gap in unnormalized
+ResNets", ICLR 2021. In place of normalising what flows through them, these networks keep its
+variance known:
+
+    convolution   kernel  gain (W - mean(W)) / sqrt(fan_in var(W)), for each output channel
+    activation    s ReLU(x),  s = 1.71396
+    block         shortcut(x) + scale f(s ReLU(x))
+
+Convolutions are without bias and have a gain for each output channel, which starts at 1. A block
+that changes shape projects what `f` takes, as pre-activation networks do. `s` is the constant of
+the published code; by the paper's formula it is sqrt(2 / (1 - 1 / pi)) = 1.71286. The layers are
+named `stem`, `block1_conv1`, `block1_conv2`, `block1_shortcut`, ..., `head`.
+"""
+
+import math
+
+import tensorflow as tf
+
+from tff_pfl.ranges import at_least, each, takes, whole
+
+_RELU_SCALE = 1.71396
+_LEAST_VARIANCE = 1e-4  # of a kernel times its fan-in; smaller ones are not scaled up to 1
+
+
+@takes(
+    stem_width=whole(1),
+    widths=each(whole(1), fewest=1),
+    blocks=whole(1),
+    residual_scale=at_least(0),
+)
+def nf_resnet18(
+    image_shape, num_classes, *, stem_width=64, widths=(16, 32, 64), blocks=2, residual_scale=0.2
+) -> tf.keras.Model:
+    """FedPG's narrow NF-ResNet-18; 189,844 weights for 100 classes.
+
+    Args:
+        image_shape: `(height, width, channels)`.
+        num_classes: Number of logits.
+        stem_width: Channels of the first convolution, 3x3, before 3x3 max pooling of stride 2.
+        widths: Channels of each stage; every stage but the first halves height and width.
+        blocks: Blocks of a stage, of two 3x3 convolutions each.
+        residual_scale: What a block's branch is multiplied by before it is added.
+    """
+    inputs = tf.keras.Input(image_shape)
+    x = _activation(_conv(inputs, stem_width, 3, 1, "stem"))
+    x = tf.keras.layers.MaxPool2D(3, 2, "same")(x)
+    for index in range(blocks * len(widths)):
+        stage, position = divmod(index, blocks)
+        stride = 2 if stage > 0 and position == 0 else 1
+        x = _block(x, widths[stage], stride, residual_scale, f"block{index + 1}")
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    outputs = tf.keras.layers.Dense(num_classes, name="head")(x)
+    return tf.keras.Model(inputs, outputs, name="nf_resnet18")
+
+
+class _StandardizedConv2D(tf.keras.layers.Conv2D):
+    """A convolution by its kernel, standardized for each output channel, times a gain."""
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.gain = self.add_weight("gain", shape=[self.filters], initializer="ones")
+
+    def convolution_op(self, inputs, kernel):
+        mean, variance = tf.nn.moments(kernel, axes=[0, 1, 2], keepdims=True)
+        fan_in = math.prod(kernel.shape[:-1])
+        scale = self.gain * tf.math.rsqrt(tf.maximum(variance * fan_in, _LEAST_VARIANCE))
+        return super().convolution_op(inputs, (kernel - mean) * scale)
+
+
+def _block(x, width, stride, residual_scale, name):
+    activated = _activation(x)
+    y = _conv(activated, width, 3, stride, f"{name}_conv1")
+    y = _conv(_activation(y), width, 3, 1, f"{name}_conv2")
+    if x.shape != y.shape:
+        x = _conv(activated, width, 1, stride, f"{name}_shortcut")
+    return tf.keras.layers.add([x, tf.keras.layers.Rescaling(residual_scale)(y)])
+
+
+def _conv(x, width, size, stride, name):
+    initializer = tf.keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+    return _StandardizedConv2D(
+        width, size, stride, "same", use_bias=False, kernel_initializer=initializer, name=name
+    )(x)
+
+
+def _activation(x):
+    return tf.keras.layers.Rescaling(_RELU_SCALE)(tf.keras.layers.ReLU()(x))
