@@ -55,12 +55,12 @@ _ROOMS = {
         "Message",
         "Personalization",
         "PersonalizedProcess",
-        "aggregation_weight",
         "averaging",
         "compose",
         "compose_with_sequence_data",
         "extends",
         "last_own_model",
+        "weighing",
         "with_aggregator",
     ),
 }

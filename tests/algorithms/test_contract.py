@@ -160,8 +160,23 @@ ROWS = [
     Row("s_fedpg", FEDPG[0] + LADDER, FEDPG[1] + LOSSES, traits=EXACT),
     Row("splitgp", ALL + HEAD + ALL, ALL + HEAD + WEIGHT),
 ]
-# These differ from another algorithm by an option or two, which have tests of their own.
-COVERED = ("heur_fedamp", "pgfed_ce", "pgfedmo", "plgu_ghn")
+# These differ from another row by an option or by a term of the gradient, which have tests of their
+# own.
+COVERED = (
+    "fedavg-personalized-weighting",
+    "fedbabu-fine_tune_epochs",
+    "fedbn",
+    "fedper-personal_layers",
+    "fedprox",
+    "fedsam",
+    "heur_fedamp",
+    "lg_fedavg-alternate",
+    "pfedhn_pc",
+    "pgfed_ce",
+    "pgfedmo",
+    "pgfedmo_ce",
+    "plgu_ghn",
+)
 # Those that are checked on the other runtimes by default, too.
 ON_ALL_RUNTIMES = ("pgfed",)
 
@@ -173,7 +188,7 @@ def _cases(is_slow):
     ]
 
 
-@pytest.fixture(scope="module", params=_cases(lambda row: row.name in COVERED))
+@pytest.fixture(scope="module", params=_cases(lambda row: {row.id, row.name} & set(COVERED)))
 def row(request):
     """Of the module's scope: all tests of a row follow each other, while its graphs are at hand."""
     return request.param
@@ -220,6 +235,19 @@ def test_a_newcomer_has_what_is_shared_and_what_all_began_with(row):
     assert any(
         all(map(np.array_equal, leaves(weights), leaves(candidate))) for candidate in expected
     )
+
+
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if "weighting" in hyperparameters(n)])
+def test_an_unknown_weighting_is_refused_before_anything_is_composed(name):
+    with pytest.raises(ValueError, match="Unknown weighting 'size'"):
+        make(
+            name,
+            MODEL,
+            testing.tiny_local(),
+            num_clients=CLIENTS,
+            clients_per_round=COHORT,
+            weighting="size",
+        )
 
 
 def test_unknown_algorithms_and_the_hyperparameters_of_known_ones():

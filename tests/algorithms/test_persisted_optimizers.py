@@ -14,6 +14,7 @@ from tests.federation import (
     make_client,
     run_rounds,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalTraining
 
@@ -30,7 +31,7 @@ ALGORITHMS = {
     "fedamp": {},
     "fedfomo": {"num_models": 2},
 }
-each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+ALWAYS = ("fedavg", "fedper", "ditto", "pgfed")  # an optimizer at a time, or two side by side
 
 
 @functools.cache
@@ -64,7 +65,7 @@ def models_of(process, state, clients):
     return leaves(models, process.global_weights(state) if process.global_weights else ())
 
 
-@each_algorithm
+@pytest.mark.parametrize("name", [x if x in ALWAYS else slow(x) for x in ALGORITHMS])
 def test_momentum_goes_on_when_a_client_comes_back(name):
     """Other clients, seen for the first time, have none."""
     rounds = []
@@ -78,13 +79,7 @@ def test_momentum_goes_on_when_a_client_comes_back(name):
         assert not np.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in ("fedavg", "ditto") else [pytest.mark.slow])
-        for name in ALGORITHMS
-    ],
-)
+@pytest.mark.parametrize("name", [x if x == "ditto" else slow(x) for x in ALGORITHMS])
 def test_of_plain_sgd_nothing_goes_on(name):
     cohorts = [(0, 1), (1, 2), (0, 1)]
     kept, fresh = (process_of(name, persist=persist) for persist in (True, False))

@@ -22,6 +22,7 @@ from tests.federation import (
     tiny_model,
     with_shared,
 )
+from tests.marks import slow
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
@@ -97,7 +98,7 @@ def differ(a, b):
 class TestEquivalences:
     """All of the same seeds and batches, and all but one bit for bit."""
 
-    @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
+    @pytest.mark.parametrize("number", [slow(0), 1, slow(NUM_LAYERS)])
     def test_without_rho_w_is_fedavg(self, number):
         actual = final_weights("plgu_lf", rho=0.0, num_personal_layers=number)
         assert_equal(actual, fedavg())
@@ -142,7 +143,7 @@ class TestEquivalences:
         else:
             assert all(map(differ, output.clients, with_other.clients))
 
-    @pytest.mark.parametrize("number", range(NUM_LAYERS + 1))
+    @pytest.mark.parametrize("number", [0, 1, slow(NUM_LAYERS)])
     def test_with_equal_scores_and_eps_of_w_it_is_fedsam(self, number):
         actual = final_weights("plgu_lf", **as_fedsam(number))
         assert_equal(actual, fedsam())
@@ -319,7 +320,15 @@ def quadratic_clients():
     return [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=lambda c: "-".join(map(str, c)))
+def _cases():
+    """All combinations; by default those eight that have each pair of values of two options."""
+    for combination, (a, b, c, d, e) in zip(COMBINATIONS, np.ndindex(2, 2, 2, 2, 2), strict=True):
+        is_default = d == a ^ b and e == a ^ c
+        marks = [] if is_default else [pytest.mark.slow]
+        yield pytest.param(combination, id="-".join(map(str, combination)), marks=marks)
+
+
+@pytest.mark.parametrize("combination", list(_cases()))
 def test_rounds_on_quadratics(combination):
     process, clients = build_quadratic(combination), list(quadratic_clients())
     state = process.initialize()

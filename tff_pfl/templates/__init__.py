@@ -2,7 +2,7 @@
 
 from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
 from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state
-from tff_pfl.templates.averaging import SharedPart, aggregation_weight, averaging, moved
+from tff_pfl.templates.averaging import SharedPart, averaging, moved, weighing
 from tff_pfl.templates.composer import compose
 from tff_pfl.templates.exchange import (
     Aggregator,
@@ -29,7 +29,6 @@ __all__ = [
     "ProcessOutput",
     "ServerState",
     "SharedPart",
-    "aggregation_weight",
     "averaging",
     "compose",
     "compose_with_sequence_data",
@@ -38,5 +37,6 @@ __all__ = [
     "moved",
     "no_client_state",
     "no_server_state",
+    "weighing",
     "with_aggregator",
 ]

@@ -100,14 +100,14 @@ def averaging(
             clients the same.
         server_optimizer: Default none: the mean change is the step.
     """
-    check_names("weighting", [weighting], WEIGHTINGS)
+    weigh = weighing(weighting)
 
     def init(seed):
         return SharedPart.of(server_init(seed), server_optimizer)
 
     def weighted_client_work(weights, state, examples, context):
         output = client_work(weights, state, examples, context)
-        return output._replace(weight=aggregation_weight(examples, weighting))
+        return output._replace(weight=weigh(examples))
 
     def finalize(server, change, round_num):
         del round_num
@@ -133,12 +133,16 @@ def averaging(
     )
 
 
-def aggregation_weight(examples: Examples, weighting: str) -> tf.Tensor:
-    """A client's weight in an average: `n_i`, or 1.
+def weighing(weighting: str) -> Callable[[Examples], tf.Tensor]:
+    """What clients weigh in an average, as a function of their examples: `n_i`, or 1.
 
     Args:
-        examples: The client's examples.
         weighting: "num_examples" or "uniform".
+
+    Raises:
+        UnknownNameError: If it is neither.
     """
     check_names("weighting", [weighting], WEIGHTINGS)
-    return tf.cast(examples.size, tf.float32) if weighting == "num_examples" else tf.constant(1.0)
+    if weighting == "uniform":
+        return lambda examples: tf.constant(1.0)
+    return lambda examples: tf.cast(examples.size, tf.float32)

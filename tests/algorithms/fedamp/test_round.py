@@ -20,6 +20,7 @@ from tests.federation import (
     tiny_model,
     traced,
 )
+from tests.marks import slow
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
@@ -165,7 +166,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [slow(x) if x == "median of all" else x for x in OPTIONS])
 def test_rounds_on_quadratics(name):
     options = BASE | OPTIONS[name]
     process, expected = process_of(**options), Reference(**options)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import slow
 from tff_pfl.algorithms.fedpg import gradient_memory
 from tff_pfl.algorithms.fedpg.gradient_memory import absent, empty_memory, gram_matrices, remember
 
@@ -60,7 +61,7 @@ def assert_gram_is_of_the_gradients(memory):
 class TestSequencesOfCohorts:
     """Compared with a dictionary of what was received of each client, and when."""
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
     @pytest.mark.parametrize("size", [12, NUM_CLIENTS, 4, 2, 1])
     def test_the_newest_gradients_are_remembered(self, size, seed):
         rng = np.random.default_rng([size, seed])

@@ -19,6 +19,7 @@ from tests.federation import (
     tiny_model,
     traced,
 )
+from tests.marks import slow
 from tests.quadratics import (
     quadratic_examples,
     quadratic_model,
@@ -139,8 +140,15 @@ START = np.float32([np.full(DIM, 1.5), np.full(DIM, -1.5), np.full(DIM, 50.0)])
 QUADRATIC_COHORTS = ((0, 1, 2), (1, 3, 4), (0, 2, 3, 4, 5))
 
 
-@pytest.mark.parametrize("averaging", ["models", "gradients"])
-@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+@pytest.mark.parametrize(
+    ("averaging", "weighting"),
+    [
+        ("models", "uniform"),
+        slow("models", "num_examples"),
+        slow("gradients", "uniform"),
+        ("gradients", "num_examples"),
+    ],
+)
 def test_rounds_on_quadratics(averaging, weighting):
     process = quadratic_process(averaging=averaging, weighting=weighting)
     clients, state = quadratic_clients(process), with_models(process.initialize(), START)

@@ -17,6 +17,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import slow
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.local import LocalTraining, trees
 
@@ -50,7 +51,14 @@ def run(process, cohorts):
     return state.algorithm, [client.state.model for client in clients]
 
 
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        options if name in ("pgfed", "pgfedmo_ce") else slow(options)
+        for name, options in VARIANTS.items()
+    ],
+    ids=VARIANTS,
+)
 def test_without_mu_it_is_fedavg(options):
     cohorts = ((0, 1), (1, 2), (0, 2))
     weights, models = run(fedavg(), cohorts)

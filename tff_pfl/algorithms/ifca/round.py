@@ -41,8 +41,8 @@ from tff_pfl.templates import (
     ClientOutput,
     Exchange,
     Personalization,
-    aggregation_weight,
     no_client_state,
+    weighing,
 )
 
 
@@ -81,6 +81,7 @@ def ifca(
         max_restarts: After so many restarts, models stay.
         weighting: "uniform" as in the authors' code, or "num_examples".
     """
+    weigh = weighing(weighting)
     check_names("averaging", [averaging], ("models", "gradients"))
     if min_share > 1 / num_clusters:
         raise ValueError(
@@ -120,7 +121,7 @@ def ifca(
         return ClientOutput(
             state=state,
             upload=OwnChoice(cluster, change),
-            weight=aggregation_weight(examples, weighting),
+            weight=weigh(examples),
             metrics=totals,
         )
 

@@ -45,8 +45,8 @@ from tff_pfl.templates import (
     ClientOutput,
     Exchange,
     Personalization,
-    aggregation_weight,
     last_own_model,
+    weighing,
 )
 
 
@@ -116,6 +116,7 @@ def pgfed(
         communication_efficient: PGFed-CE.
         weighting: "num_examples" or "uniform".
     """
+    weigh = weighing(weighting)
     server = PGFedServer(
         num_clients, clients_per_round, mu, alpha_learning_rate, communication_efficient
     )
@@ -177,7 +178,7 @@ def pgfed(
                 optimizer=trained.optimizer_state,
             ),
             upload=Upload(trees.subtract(trained.weights, shared.weights), risk),
-            weight=aggregation_weight(examples, weighting),
+            weight=weigh(examples),
             metrics=trained.totals,
         )
 
