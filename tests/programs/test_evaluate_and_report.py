@@ -1,4 +1,4 @@
-"""The programs that look at runs, by their command lines; one of them in a process of its own."""
+"""The programs that look at runs, by their command lines."""
 
 import csv
 import json
@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.marks import slow
 from tests.runs import run_main, run_python, tiny_config, train_run
 
 
@@ -14,10 +15,15 @@ def run_dir(tmp_path_factory):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
-def test_evaluate(run_dir, tmp_path):
+def run_process(program, *arguments):
+    return run_python(f"programs/{program}", *arguments)
+
+
+@pytest.mark.parametrize("run_evaluate", [run_main, slow(run_process)])
+def test_evaluate(run_dir, tmp_path, run_evaluate):
     output = tmp_path / "evaluated"
-    done = run_python(
-        "programs/evaluate.py",
+    done = run_evaluate(
+        "evaluate.py",
         f"--run_dir={run_dir}",
         f"--output={output}",
         "--synthetic=0,0.5",

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -34,9 +35,23 @@ def train(output_dir, *flags, **options):
     return run_main(*command(output_dir, *flags, **options))
 
 
-def start_and_wait_for_rounds(path, rounds, *flags):
-    """Starts a run and returns its process once its CSV has some rows."""
-    program, *arguments = command(path, *flags)
+def has_rounds(path, number):
+    metrics = path / "metrics.csv"
+    return metrics.exists() and metrics.read_text().count("\n") > number
+
+
+def wait_until(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """The directory of a run that got SIGKILL and was resumed, and what it printed then."""
+    path = tmp_path_factory.mktemp("runs") / "killed"
+    program, *arguments = command(path, *SMALL)
     process = subprocess.Popen(
         [sys.executable, ROOT / "programs" / program, *arguments],
         cwd=ROOT,
@@ -46,25 +61,11 @@ def start_and_wait_for_rounds(path, rounds, *flags):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        metrics = path / "metrics.csv"
-        if metrics.exists() and metrics.read_text().count("\n") > rounds:
-            return process
-        time.sleep(0.01)
-    raise AssertionError(f"no round {rounds}: {process.communicate()}")
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """The directory of a run that got SIGKILL and was resumed, and what it printed then."""
-    path = tmp_path_factory.mktemp("runs") / "killed"
-    process = start_and_wait_for_rounds(path, 3, *SMALL)
+    wait_until(lambda: has_rounds(path, 3) or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)  # returns as no worker holds the output open
     assert 3 < (path / "metrics.csv").read_text().count("\n") < 21
-    program, *arguments = command(path, *SMALL, "--resume")
-    return path, run_python(ROOT / "programs" / program, *arguments)
+    return path, run_python(ROOT / "programs" / program, *arguments, "--resume")
 
 
 def test_the_result_and_nothing_else_is_printed(killed):
@@ -99,13 +100,21 @@ def test_a_finished_run_is_only_printed_again(killed):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    process = start_and_wait_for_rounds(tmp_path / "run", 2, *SMALL, "--config.rounds=1000")
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr.strip() == (f"interrupted; --resume goes on with the run in {tmp_path / 'run'}")
-    with open(tmp_path / "run" / "metrics.csv") as file:
-        assert len(list(csv.DictReader(file))) < 1000
+    path = tmp_path / "run"
+
+    def interrupt():
+        wait_until(lambda: has_rounds(path, 2))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    done = train(path, *SMALL, "--config.rounds=100000")
+    thread.join()
+    assert done.returncode == 130
+    message = f"interrupted; --resume goes on with the run in {path}"
+    assert done.stderr.strip().splitlines()[-1] == message
+    with open(path / "metrics.csv") as file:
+        assert 2 <= len(list(csv.DictReader(file))) < 100000
 
 
 @pytest.mark.parametrize(
