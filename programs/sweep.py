@@ -3,9 +3,13 @@
     sweep.py --study=configs/studies/NAME.py --output_dir=DIR [--jobs=2]
 
 `tff_pfl.studies.study` says what a study's file holds. A study that was stopped, or a run of which
-failed, goes on when it is started again; runs that are finished are not repeated. DIR receives a
-folder for each run, `results.csv` with a line a run, and `table.md` with a line a variant: means
-and standard deviations over seeds, after the last round.
+failed, goes on when it is started again; runs that are finished are not repeated. Where the study
+says how settings are chosen, that comes first, on validation data; test data are seen by what was
+chosen alone.
+
+DIR receives a folder for each run, `results.csv` with a line a run, and `table.md` with a line a
+variant: means and standard deviations over seeds, after the last round. With tuning, its runs are
+in DIR/tuning, and `tuning.csv` has what each trial has reached.
 """
 
 import pathlib
@@ -33,19 +37,20 @@ def main(argv):
     try:
         study = studies.load_study(_STUDY.value)
         with interruptible():
-            failed = studies.run_study(
-                study, output_dir, [sys.executable, str(_TRAIN)], jobs=_JOBS.value
-            )
-    except (FileNotFoundError, ValueError, studies.StudyError) as error:
-        print(error, file=sys.stderr)
+            failed = studies.run_study(study, output_dir, _TRAIN, jobs=_JOBS.value)
+        scores = studies.Scores(study, output_dir)
+        rows = studies.read_rows(study, output_dir)
+        table = studies.markdown(study, rows, scores.chosen() if study.tuning else None)
+        studies.write_csv(output_dir / "results.csv", rows)
+        if study.tuning:
+            studies.write_scores(output_dir / "tuning.csv", scores)
+        (output_dir / "table.md").write_text(f"{table}\n")
+    except (OSError, ValueError, studies.StudyError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:
         print("Stopped. The same command goes on.", file=sys.stderr)
         return exit_code(interruption)
-    rows = studies.read_rows(study, output_dir)
-    studies.write_csv(output_dir / "results.csv", rows)
-    table = studies.markdown(study, rows)
-    (output_dir / "table.md").write_text(f"{table}\n")
     print(table)
     for run in failed:
         print(f"Failed: {output_dir / run.folder}, see {run.folder}.log.", file=sys.stderr)

@@ -32,6 +32,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_collection_finish():
+    """What the imports made stays: looking at it again, in each full search, takes a second."""
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """The tests of a file share what it builds: one process runs them, where there are several."""
@@ -78,3 +83,8 @@ def clients_in_a_loop():
     context = runtime.create_graph_context(vectorize="never")
     with tff.framework.get_context_stack().install(context):
         yield
+
+
+def pytest_sessionfinish():
+    """Nothing is looked at again when the interpreter ends."""
+    gc.freeze()

@@ -7,6 +7,7 @@ import pytest
 import tensorflow_datasets as tfds
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tff_pfl.data import sources
 from tff_pfl.data.federated_dataset import check_examples
 from tff_pfl.data.sources import DataNotFoundError
@@ -38,10 +39,7 @@ def test_emnist_synthetic():
 @pytest.mark.parametrize(
     ("name", "shape", "num_train", "mean"),
     [
-        pytest.param(
-            *("cifar10", (60_000, 32, 32, 3), 50_000, (0.4914, 0.4822, 0.4465)),
-            marks=pytest.mark.slow,
-        ),
+        slow("cifar10", (60_000, 32, 32, 3), 50_000, (0.4914, 0.4822, 0.4465)),
         ("fashion_mnist", (70_000, 28, 28, 1), 60_000, (0.2860,)),
     ],
 )

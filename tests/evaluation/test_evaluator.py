@@ -15,6 +15,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.names import UnknownNameError
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()
 LOCAL = ["client_id", "num_examples"] + [
     f"personalized/local_test/{metric}" for metric in ("loss", "accuracy")

@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.marks import slow
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, run_program
 from tff_pfl.experiment.metrics_log import MetricsLog
@@ -80,8 +81,8 @@ def change(damage):
     ("name", "damage"),
     [
         ("metrics.csv", remove),
-        ("metrics.csv", change(b"")),
-        ("metrics.csv", change(BINARY)),
+        slow("metrics.csv", change(b"")),
+        slow("metrics.csv", change(BINARY)),
         ("metrics.csv", change(cut)),
         ("metrics.csv", change(with_another_digit)),
         ("timings.csv", change(with_another_digit)),

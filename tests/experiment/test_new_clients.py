@@ -23,7 +23,7 @@ from tff_pfl.local import ClientContext, evaluate, seeds
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
-    return tiny_config(algorithm, new_clients={"number": number, "fine_tune_epochs": 3}, **changes)
+    return tiny_config(algorithm, new_clients={"number": number, "fine_tune_epochs": 2}, **changes)
 
 
 class Setup:
@@ -70,7 +70,7 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
         examples = setup.new_clients.examples(i, "train")
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(7), np.int32(i))
         context = ClientContext(np.int32(7), np.int32(i), seed)
-        tuned = local.train(setup.model, weights, examples, context, epochs=3).weights
+        tuned = local.train(setup.model, weights, examples, context, epochs=2).weights
         for name, its in (("global", weights), ("fine_tuned", tuned)):
             totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
             for metric in ("loss", "accuracy"):

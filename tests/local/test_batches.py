@@ -107,7 +107,7 @@ def test_every_position_is_equally_likely():
         return scan(make_examples(4, 6), 2, epochs=1, seed=seed)[1][0, 0]
 
     seeds = tf.stack([tf.range(400), tf.ones([400], tf.int32)], axis=1)
-    firsts = tf.function(lambda: tf.map_fn(first, seeds))()
+    firsts = tf.function(lambda: tf.map_fn(first, seeds), autograph=False)()
     # Binomial(400, 1/4): mean 100, standard deviation 8.7.
     np.testing.assert_allclose(np.bincount(firsts, minlength=4), 100, atol=35)
 
@@ -157,7 +157,7 @@ def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():
     clients = [make_examples(size, 9) for size in sizes]
     seeds = tf.constant([[1, 2], [3, 4], [5, 6], [7, 8]])
 
-    @tf.function
+    @tf.function(autograph=False)
     def cohort(xs, ys, sizes, seeds):
         def client(args):
             x, y, size, seed = args
@@ -166,7 +166,10 @@ def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():
         return tf.vectorized_map(client, (xs, ys, sizes, seeds))
 
     stacked = cohort(*(tf.stack(field) for field in zip(*clients, strict=True)), seeds)
-    one = tf.function(lambda x, y, size, seed: scan(Examples(x, y, size), 6, epochs=2, seed=seed))
+    one = tf.function(
+        lambda x, y, size, seed: scan(Examples(x, y, size), 6, epochs=2, seed=seed),
+        autograph=False,
+    )
     for i, size in enumerate(sizes):
         expected = scan(make_examples(size), 6, epochs=2, seed=seeds[i])
         actual = [field[i] for field in stacked]
@@ -177,7 +180,9 @@ def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():
 def test_xla_compiles_it():
     def compiled(examples, seed):
         function = tf.function(
-            lambda *fields: scan(Examples(*fields), 6, epochs=2, seed=seed), jit_compile=True
+            lambda *fields: scan(Examples(*fields), 6, epochs=2, seed=seed),
+            jit_compile=True,
+            autograph=False,
         )
         return function(*examples)
 

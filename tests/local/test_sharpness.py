@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import local_sgd
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.local import Batch, trees
 from tff_pfl.local.sharpness import (
@@ -25,7 +26,7 @@ ORDERS = (1.5, 2.0, 3.0, np.inf)
 ONES = tf.ones([3])
 
 
-@pytest.fixture(params=["eager", pytest.param("graph", marks=pytest.mark.slow)])
+@pytest.fixture(params=["eager", slow("graph")])
 def traced(request):
     """Wraps what is tested: as it is, and in a `tf.function`."""
     return tf.function if request.param == "graph" else lambda fn: fn
@@ -260,7 +261,8 @@ class TestSharpnessAwareGradient:
                     context,
                     gradient=sharpness_aware_gradient(model, self.LENGTH),
                 ).weights
-            )
+            ),
+            autograph=False,
         )
         actual = train(weights_of(self.W, 2, 1), quadratic_examples(self.A, self.C))
         expected = self.W

@@ -37,7 +37,7 @@ def test_of_keras_models(keras_model_fn):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("cnn_fedpg", {}), ("resnet18", {"width": 4, "blocks": (1, 1), "groups": 2})],
+    [("cnn_fedpg", {}), ("resnet18", {"width": 4, "blocks": (1,), "groups": 2})],
 )
 def test_of_the_papers_networks(name, options):
     model = build(name, (16, 16, 1), 3, **options)

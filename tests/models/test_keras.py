@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tff_pfl.local import Batch
 from tff_pfl.models import KerasModelError, from_keras
 
@@ -79,6 +80,12 @@ def convolutional():
 
 def recurrent():
     return tf.keras.Sequential(
+        [layers.Reshape((2, 2), input_shape=(4,)), layers.SimpleRNN(3), layers.Dense(3)]
+    )
+
+
+def gated():
+    return tf.keras.Sequential(
         [layers.Reshape((2, 2), input_shape=(4,)), layers.GRU(3), layers.Dense(3)]
     )
 
@@ -90,7 +97,8 @@ MODELS = {
     Subclassed: ("mine", "mine/body", "mine/head"),
     deferred: ("dense", "dense_1"),
     convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense"),
-    recurrent: ("gru/gru_cell", "dense"),
+    recurrent: ("simple_rnn/simple_rnn_cell", "dense"),
+    gated: ("gru/gru_cell", "dense"),
 }
 
 
@@ -111,7 +119,10 @@ def flat(weights):
     return [value for layer in weights.values() for value in layer.values()]
 
 
-@pytest.mark.parametrize(("keras_model_fn", "names"), MODELS.items())
+@pytest.mark.parametrize(
+    ("keras_model_fn", "names"),
+    [slow(fn, names) if fn is gated else (fn, names) for fn, names in MODELS.items()],
+)
 def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
     model = model_of(keras_model_fn)
     assert model.layers == names
@@ -162,10 +173,7 @@ def test_it_is_the_same_in_a_tff_computation(keras_model_fn):
     "keras_model_fn",
     [
         *(deferred, convolutional),
-        *(
-            pytest.param(fn, marks=pytest.mark.slow)
-            for fn in (mlp, branches, nested, Subclassed, recurrent)
-        ),
+        *(slow(fn) for fn in (mlp, branches, nested, Subclassed, recurrent, gated)),
     ],
 )
 def test_initial_weights_are_functions_of_the_seed(keras_model_fn):

@@ -18,7 +18,7 @@ RELU = 1.71396
 
 @functools.cache
 def small(**options):
-    sizes = {"stem_width": 6, "widths": (4, 5)}
+    sizes = {"stem_width": 6, "width": 4, "blocks": (2, 2)}
     return models.build("nf_resnet18", (8, 8, 3), 3, **sizes, **options)
 
 
@@ -87,7 +87,7 @@ def test_neither_size_nor_mean_of_a_kernel_matters():
 
 
 def test_an_activation_and_a_convolution_keep_the_variance():
-    wide = models.build("nf_resnet18", (16, 16, 3), 3, stem_width=128, widths=(128,), blocks=1)
+    wide = models.build("nf_resnet18", (16, 16, 3), 3, stem_width=128, width=128, blocks=(1,))
     weights = wide.init(0)
     rng = np.random.default_rng(1)
     x = tf.constant(rng.normal(size=(8, 16, 16, 128)), tf.float32)

@@ -17,6 +17,7 @@ from tests.federation import (
     local_sgd,
     make_clients,
 )
+from tests.marks import slow
 from tff_pfl import models
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.local import Batch
@@ -28,9 +29,7 @@ SMALL = {
     "wide_resnet": {"depth": 10, "widen": 1},
 }
 # What any of them shows.
-ONE_OF_SMALL = [
-    pytest.param(name, marks=[] if name == "resnet18" else pytest.mark.slow) for name in SMALL
-]
+ONE_OF_SMALL = [name if name == "resnet18" else slow(name) for name in SMALL]
 IMAGES = RNG.integers(256, size=(6, 8, 8, 3)).astype(np.uint8)
 LABELS = np.array([0, 1, 2, 0, 1, 2], np.int32)
 
@@ -62,17 +61,12 @@ def full_batch():
     ("name", "options", "num_weights"),
     [
         ("resnet18", {}, 11_173_962),
-        ("resnet50", {}, 23_520_842),
+        slow("resnet50", {}, 23_520_842),
         ("wide_resnet", {}, 36_479_194),
-        *(
-            pytest.param(*counted, marks=pytest.mark.slow)
-            for counted in [
-                ("resnet18", {"num_classes": 100}, 11_220_132),
-                ("resnet18", {"num_classes": 1000, "stem": "imagenet"}, 11_689_512),
-                ("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
-                ("wide_resnet", {"num_classes": 100}, 36_536_884),
-            ]
-        ),
+        slow("resnet18", {"num_classes": 100}, 11_220_132),
+        slow("resnet18", {"num_classes": 1000, "stem": "imagenet"}, 11_689_512),
+        slow("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
+        slow("wide_resnet", {"num_classes": 100}, 36_536_884),
     ],
 )
 def test_numbers_of_weights(name, options, num_weights):
@@ -86,7 +80,7 @@ def test_a_network_in_full():
 
 
 @pytest.mark.parametrize(
-    ("name", "last_size"), [("resnet18", 4), ("resnet50", 4), ("wide_resnet", 8)]
+    ("name", "last_size"), [("resnet18", 4), slow("resnet50", 4), ("wide_resnet", 8)]
 )
 def test_downsampling(name, last_size):
     model = keras_model(name, (32, 32, 3))
@@ -126,7 +120,11 @@ def test_layers_are_named_from_input_to_head():
 
 @pytest.mark.parametrize(
     ("name", "blocks", "shortcuts"),
-    [("resnet18", 8, [3, 5, 7]), ("resnet50", 16, [1, 4, 8, 14]), ("wide_resnet", 12, [1, 5, 9])],
+    [
+        ("resnet18", 8, [3, 5, 7]),
+        slow("resnet50", 16, [1, 4, 8, 14]),
+        ("wide_resnet", 12, [1, 5, 9]),
+    ],
 )
 def test_blocks(name, blocks, shortcuts):
     layers = [layer.name for layer in keras_model(name, (32, 32, 3)).layers if layer.weights]
@@ -335,7 +333,11 @@ def test_rounds_of_fedavg():
         ("resnet18", {"stem": "imagnet"}, "'imagnet'. Did you mean 'imagenet'"),
         ("resnet18", {"width": 0}, "width must be a whole number of at least 1, got 0"),
         ("resnet18", {"blocks": ()}, r"blocks must be 1 or more numbers, .* got \(\)"),
-        ("resnet18", {"width": 4}, "'block7_norm1' .* 1x1, with 32 channels in 32 groups"),
+        (
+            "resnet18",
+            {"width": 4, "blocks": (1, 1, 1, 1)},
+            "'block4_norm1' .* 1x1, with 32 channels in 32 groups",
+        ),
         ("wide_resnet", {"depth": 26}, r"6n \+ 4 with n >= 1, such as 10, 16 or 28, got 26"),
     ],
 )

@@ -8,6 +8,7 @@ import scipy.optimize
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tff_pfl.numerics.min_norm import min_norm_computation, min_norm_weights
 
 NUM_PROBLEMS = 30  # of each kind
@@ -202,7 +203,7 @@ def test_it_can_be_vectorized():
     np.testing.assert_allclose(actual, [solve(gram) for gram in grams], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("k", [1, 3, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("k", [slow(1), 3, slow(6)])
 def test_it_can_be_compiled(k):
     spec = tf.TensorSpec([k, k], tf.float64)
     compiled = tf.function(min_norm_weights, input_signature=[spec], jit_compile=True)

@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from tests.marks import slow
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import plot_histograms, read_distribution
 from tff_pfl.reports.histograms import Distribution, shared_edges, table_of_distributions
@@ -117,7 +118,7 @@ def test_what_is_said_of_each_run(run_dir, tmp_path):
     assert "below" not in picture + lines
 
 
-@pytest.mark.parametrize("num_runs", [1, 5, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_runs", [1, 5, slow(12)])
 def test_a_panel_for_each_run(run_dir, tmp_path, num_runs):
     runs = {f"run {i}.": run_dir for i in range(num_runs)}
     plot_histograms(runs, ACCURACY, tmp_path / "histogram.png", threshold=0.6)

@@ -10,6 +10,8 @@ from tests.runs import tiny_config, train_run
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import plot_mixtures
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):

@@ -2,6 +2,7 @@
 
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from tests.runs import ROOT, run_main, tiny_config, train_run
 from tff_pfl import studies
-from tff_pfl.studies import Row, Study, StudyError, Variant
+from tff_pfl.studies import Row, Study, StudyError, Variant, tied
 
 STUDY = Study(
     "Two",
@@ -24,32 +25,42 @@ STUDY = Study(
 )
 # Takes the place of the training program: it notes that it was started, and leaves a summary.
 PROGRAM = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 flags = dict(flag[2:].partition("=")[::2] for flag in sys.argv[1:])
 folder = pathlib.Path(flags["output_dir"])
 print("started", flush=True)
-with open(folder.parents[1] / "started.txt", "a") as file:
-    file.write(f"{folder.name} {flags['config']}\\n")
+with open(pathlib.Path(__file__).with_name("started.txt"), "a") as file:
+    rest = [flag for flag in sys.argv[1:] if "output_dir" not in flag and flag != "--resume"]
+    file.write(f"{' '.join(rest)} by {os.getpid()}\\n")
 if flags.get("config.fails") == "True":
     sys.exit("It failed.")
 while flags.get("config.waits") == "True":
     time.sleep(0.01)
 folder.mkdir(parents=True, exist_ok=True)
-evaluation = {"round_num": 3, "metrics": {}}
+rounds, rate = int(flags.get("config.rounds", 3)), float(flags.get("config.rate", 0))
+# The lowest rate is the best at last, but not at first; of infinity there is no number.
+accuracy = rounds * (10 - rate) if rounds > 2 else rate
+metrics = {
+    "personalized/local_test/accuracy_mean": accuracy,
+    "personalized/local_test/loss_mean": -accuracy,
+}
+evaluation = {"round_num": rounds, "metrics": metrics}
 summary = {"title": "t", "final": evaluation, "best": evaluation, "seconds": 1.0}
 (folder / "summary.json").write_text(json.dumps(summary))
 """
 
 
 @pytest.fixture
-def command(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    return [sys.executable, str(program)]
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
 
 
-def started(folder):
-    return sorted((folder / "started.txt").read_text().splitlines())
+def started(program):
+    """The flags of all runs so far, without `--config.`."""
+    lines = program.with_name("started.txt").read_text().splitlines()
+    return sorted(line.partition(" by ")[0].replace("--config.", "") for line in lines)
 
 
 def test_the_runs_of_a_study():
@@ -69,49 +80,49 @@ def test_the_runs_of_a_study():
     )
 
 
-def test_no_run_is_run_twice(tmp_path, command):
+def test_no_run_is_run_twice(tmp_path, program):
     folder = tmp_path / "study"
-    assert studies.run_study(STUDY, folder, command, jobs=2) == []
-    first = started(folder)
+    assert studies.run_study(STUDY, folder, program, jobs=2) == []
+    first = started(program)
     assert len(first) == 4
     (folder / "FedAvg/seed7/summary.json").unlink()
     (folder / "FedAvg/seed0/summary.json").write_text("{")  # damaged: the program may mend it
-    assert studies.run_study(STUDY, folder, command) == []
-    again = ["seed0 configs/digits.py:fedavg", "seed7 configs/digits.py:fedavg"]
-    assert started(folder) == sorted(first + again)
+    assert studies.run_study(STUDY, folder, program) == []
+    fedavg = [flags for flags in first if "fedavg" in flags]
+    assert started(program) == sorted(first + fedavg)
     assert (folder / "FedAvg/seed7.log").read_text() == "started\n"
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, command, capsys):
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, program, capsys):
     variants = {"bad": Variant("a.py", {"fails": True}), "good": Variant("b.py")}
-    failed = studies.run_study(Study("Both", variants), tmp_path / "study", command)
+    failed = studies.run_study(Study("Both", variants), tmp_path / "study", program)
     assert [run.folder for run in failed] == ["bad/seed0"]
     assert "It failed." in (tmp_path / "study/bad/seed0.log").read_text()
     assert (tmp_path / "study/good/seed0/summary.json").exists()
     assert "bad/seed0 failed" in "".join(capsys.readouterr())
 
 
-def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, command):
+def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, program):
     variants = {"one": Variant("a.py", {"rounds": 3})}
-    studies.run_study(Study("Three", variants), tmp_path, command)
+    studies.run_study(Study("Three", variants), tmp_path, program)
     other = Study("Four", {"one": Variant("a.py", {"rounds": 4})})
     with pytest.raises(StudyError, match="(?s)other settings,.*rounds=3.*and not.*rounds=4"):
-        studies.run_study(other, tmp_path, command)
+        studies.run_study(other, tmp_path, program)
     more = Study("More", {**variants, "two": Variant("b.py")}, seeds=(0, 1))
-    assert studies.run_study(more, tmp_path, command) == []
-    assert len(started(tmp_path)) == 4
+    assert studies.run_study(more, tmp_path, program) == []
+    assert len(started(program)) == 4
 
 
-def test_an_interruption_ends_the_runs(tmp_path, command):
+def test_an_interruption_ends_the_runs(tmp_path, program):
     variants = {str(i): Variant("a.py", {"waits": True}) for i in range(3)}
-    timer = threading.Timer(0.0, interrupt_when, [tmp_path / "study/started.txt"])
+    timer = threading.Timer(0.0, interrupt_when, [tmp_path / "started.txt"])
     timer.start()
     before = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        studies.run_study(Study("Waiting", variants), tmp_path / "study", command)
+        studies.run_study(Study("Waiting", variants), tmp_path / "study", program)
     timer.join()
     assert time.monotonic() - before < 60
-    assert len(started(tmp_path / "study")) == 1
+    assert len(started(program)) == 1
     assert "KeyboardInterrupt" in (tmp_path / "study/0/seed0.log").read_text()
 
 
@@ -119,6 +130,40 @@ def interrupt_when(path):
     while not path.exists():
         time.sleep(0.01)
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
+    """It would be in the way of the same study, started again."""
+    command = [tied.__file__, program, "--config=a.py", "--config.waits=True"]
+    command.append(f"--output_dir={tmp_path / 'run'}")
+    script = (
+        "import os, subprocess, sys\n"
+        f"tied, *argv = {list(map(str, command))!r}\n"
+        "subprocess.run([sys.executable, tied, str(os.getpid()), *argv])\n"
+    )
+    study = subprocess.Popen([sys.executable, "-c", script])
+    log = tmp_path / "started.txt"
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert study.poll() is None
+        time.sleep(0.01)
+    run = int(log.read_text().rpartition(" ")[2])
+    assert cmdline(run)
+    study.kill()
+    study.wait()
+    deadline = time.monotonic() + 30
+    while cmdline(run):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    late = subprocess.run([sys.executable, tied.__file__, str(study.pid), program])
+    assert late.returncode == 1  # the process had ended before
+
+
+def cmdline(process):
+    """Nothing, of a process that has ended."""
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize(

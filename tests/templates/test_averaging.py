@@ -1,6 +1,7 @@
 """Tests of `tff_pfl.templates.averaging`: weights, aggregators and optimizers of the server."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from tests.federation import (
     run_rounds,
     traced,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
 from tff_pfl import templates
-from tff_pfl.templates import ClientOutput, SharedPart, aggregation_weight, averaging
+from tff_pfl.templates import ClientOutput, SharedPart, averaging, weighing
 from tff_pfl.testing.eager import EagerProcess
 
 build_sgdm, build_adam = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
@@ -66,7 +68,7 @@ class TestWeighting:
         with pytest.raises(ValueError, match="Unknown weighting 'unifrm'. Did you mean 'uniform'"):
             mean_algorithm(weighting="unifrm")
         with pytest.raises(ValueError, match="Unknown weighting 'size'"):
-            aggregation_weight(DATA[0], "size")
+            weighing("size")
 
 
 def test_the_parts_of_an_algorithm():
@@ -120,7 +122,7 @@ def shared_of(state):
     return vector_of(state.algorithm.weights).astype(np.float64)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
+@pytest.mark.parametrize("name", ["fedavg", slow("ditto"), slow("fedper")])
 def test_plain_descent_at_a_rate_of_1_is_no_optimizer(name):
     expected, found = run(name, None), run(name, build_sgdm(1.0))
     for (state, ours), (plain, theirs) in zip(found, expected, strict=True):
@@ -160,8 +162,17 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
+# By default each method once, and each optimizer.
+ROUNDS = {("fedavg", "fedadam"), ("ditto", "fedavgm"), ("fedper", "half")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pair if pair in ROUNDS else slow(*pair)
+        for pair in itertools.product(("fedavg", "ditto", "fedper"), OPTIMIZERS)
+    ],
+)
 def test_rounds_of_a_server_optimizer_by_hand(name, kind):
     """The mean change of each round is that of a server without one, from where this server is."""
     optimizer, by_hand = OPTIMIZERS[kind]

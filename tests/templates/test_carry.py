@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal
+from tests.marks import slow
 from tests.templates.mean_process import (
     Visits,
     algorithm,
@@ -23,9 +24,9 @@ from tff_pfl.templates import ClientOutput, Exchange, Personalization
 from tff_pfl.testing.eager import EagerProcess
 
 
-@pytest.fixture(params=[runtime.create_graph_context, runtime.create_cpp_context])
-def on_both_runtimes(request):
-    with tff.framework.get_context_stack().install(request.param()):
+@pytest.fixture
+def on_runtime(create):
+    with tff.framework.get_context_stack().install(create()):
         yield
 
 
@@ -71,7 +72,8 @@ def next_of(process, *data, ids=None):
     return process.next(process.initialize(), clients(process, *data, ids=ids))
 
 
-@pytest.mark.usefixtures("on_both_runtimes")
+@pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+@pytest.mark.usefixtures("on_runtime")
 def test_each_exchange_has_what_the_one_before_it_carried():
     def first(state, data, context):
         about = {"z": context.client_id, "a": [tf.constant(True), tf.fill([2], mean_value(data))]}
@@ -240,7 +242,8 @@ class Growing(NamedTuple):
     rows: Any
 
 
-@pytest.mark.usefixtures("on_both_runtimes")
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
+@pytest.mark.usefixtures("on_runtime")
 def test_a_field_of_the_server_may_change_its_length():
     def finalize(server, stack, round_num):
         values = stack.value

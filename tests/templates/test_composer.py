@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, leaves
+from tests.marks import slow
 from tests.templates.mean_process import (
     Visits,
     algorithm,
@@ -118,13 +119,19 @@ def test_exchanges_follow_one_another_with_the_states_that_the_former_left():
     assert output.metrics["bytes_up_per_client"] == (8 + 4) + 4
 
 
+# By default on this one alone.
+ON_GRAPH_RUNTIME = pytest.mark.parametrize(
+    "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
+)
+
+
 class TestMessages:
-    @pytest.fixture(autouse=True, params=[runtime.create_graph_context, runtime.create_cpp_context])
-    def on_both_runtimes(self, request):
-        """TFF's runtime selects by a data set, whose order of names is not that of the type."""
-        with tff.framework.get_context_stack().install(request.param()):
+    @pytest.fixture(autouse=True)
+    def on_runtime(self, create):
+        with tff.framework.get_context_stack().install(create()):
             yield
 
+    @ON_GRAPH_RUNTIME
     def test_each_client_receives_its_own(self):
         def client_work(message, state, data, context):
             assert isinstance(message, Message)
@@ -144,7 +151,10 @@ class TestMessages:
         assert [c.count for c in output.clients] == [4, 0, 9]
         assert output.metrics["bytes_down_per_client"] == 8 + 8 + 4
 
+    @pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
     def test_an_own_message_alone_in_a_named_tuple_with_a_list(self):
+        """TFF's runtime selects by a data set, whose order of names is not that of the type."""
+
         class Own(NamedTuple):
             b: Any
             a: Any
@@ -164,6 +174,7 @@ class TestMessages:
         output = process.next(process.initialize(), clients(process, examples(1.0), ids=[3]))
         assert [c.count for c in output.clients] == [7 * 3 + 5 * 30 + 2 * 300]
 
+    @ON_GRAPH_RUNTIME
     def test_personalization_selects_too(self):
         process = compose(
             mean_exchange(),
@@ -230,7 +241,9 @@ class TestSeeds:
 
 def test_a_secure_aggregator_stays_secure():
     """TFF's stock runtime does not execute secure sums: what is checked is the computation."""
-    process = compose(mean_exchange(aggregator=tff.learning.secure_aggregator()))
+    process = compose(
+        mean_exchange(aggregator=tff.learning.secure_aggregator(zeroing=False, clipping=False))
+    )
     tff.test.assert_contains_secure_aggregation(process.next)
 
 
@@ -262,7 +275,7 @@ def _first(value):
 
 
 def test_an_aggregator_keeps_its_state_with_the_server():
-    process = compose(mean_exchange(aggregator=tff.learning.robust_aggregator()))
+    process = compose(mean_exchange(aggregator=tff.learning.robust_aggregator(clipping=False)))
     state = process.initialize()
     kept = process.next(state, clients(process, examples(), examples(np.nan))).state
     assert_equal(kept.aggregators, state.aggregators)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tests.templates.mean_process import Visits, clients, compose, examples, mean_exchange
 from tff_pfl import runtime
 from tff_pfl.models import Mean
@@ -88,7 +89,7 @@ def test_a_negative_weight_is_rejected(mean_process):
     assert (metrics["num_nonfinite"], metrics["num_empty"]) == (1, 0)
 
 
-@pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 def test_a_number_of_examples_that_the_rows_cannot_hold_is_rejected(mean_process, create):
     two = examples(4.0, 8.0)
     data = [

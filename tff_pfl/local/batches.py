@@ -58,7 +58,6 @@ def scan_batches(
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     orders = _epoch_orders(examples, epochs, steps_per_epoch * batch_size, seed)
     rows = tf.reshape(orders, [-1, batch_size])
-    an_example = rows[0, 0]
     end = epochs * steps_per_epoch
     if steps is not None:
         # Of the client's own batches in an epoch, without those that are padding.
@@ -76,7 +75,7 @@ def scan_batches(
         offset = index * batch_size
         is_example = offset + tf.range(batch_size) < examples.size
         # An example fills a batch up: padding may hold NaN, which times a weight of 0 is NaN.
-        indices = tf.where(is_example, rows[i], an_example)
+        indices = tf.where(is_example, rows[i], rows[0, 0])
         batch = Batch(
             x=tf.gather(examples.x, indices),
             y=tf.where(is_example, tf.gather(examples.y, indices), 0),

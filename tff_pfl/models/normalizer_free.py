@@ -18,6 +18,7 @@ import math
 
 import tensorflow as tf
 
+from tff_pfl.models import residual
 from tff_pfl.ranges import at_least, each, takes, whole
 
 _RELU_SCALE = 1.71396
@@ -26,12 +27,12 @@ _LEAST_VARIANCE = 1e-4  # of a kernel times its fan-in; smaller ones are not sca
 
 @takes(
     stem_width=whole(1),
-    widths=each(whole(1), fewest=1),
-    blocks=whole(1),
+    width=whole(1),
+    blocks=each(whole(1), fewest=1),
     residual_scale=at_least(0),
 )
 def nf_resnet18(
-    image_shape, num_classes, *, stem_width=64, widths=(16, 32, 64), blocks=2, residual_scale=0.2
+    image_shape, num_classes, *, stem_width=64, width=16, blocks=(2, 2, 2), residual_scale=0.2
 ) -> tf.keras.Model:
     """FedPG's narrow NF-ResNet-18; 189,844 weights for 100 classes.
 
@@ -39,20 +40,16 @@ def nf_resnet18(
         image_shape: `(height, width, channels)`.
         num_classes: Number of logits.
         stem_width: Channels of the first convolution, 3x3, before 3x3 max pooling of stride 2.
-        widths: Channels of each stage; every stage but the first halves height and width.
-        blocks: Blocks of a stage, of two 3x3 convolutions each.
+        width: Channels of the first stage; every further stage doubles them.
+        blocks: Blocks of each stage; every stage but the first halves height and width.
         residual_scale: What a block's branch is multiplied by before it is added.
     """
     inputs = tf.keras.Input(image_shape)
     x = _activation(_conv(inputs, stem_width, 3, 1, "stem"))
     x = tf.keras.layers.MaxPool2D(3, 2, "same")(x)
-    for index in range(blocks * len(widths)):
-        stage, position = divmod(index, blocks)
-        stride = 2 if stage > 0 and position == 0 else 1
-        x = _block(x, widths[stage], stride, residual_scale, f"block{index + 1}")
-    x = tf.keras.layers.GlobalAveragePooling2D()(x)
-    outputs = tf.keras.layers.Dense(num_classes, name="head")(x)
-    return tf.keras.Model(inputs, outputs, name="nf_resnet18")
+    for name, factor, stride in residual.plan(blocks):
+        x = _block(x, width * factor, stride, residual_scale, name)
+    return residual.classifier("nf_resnet18", inputs, x, num_classes)
 
 
 class _StandardizedConv2D(tf.keras.layers.Conv2D):

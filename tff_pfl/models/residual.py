@@ -72,10 +72,10 @@ def wide_resnet(
         raise ValueError(f"depth must be 6n + 4 with n >= 1, such as 10, 16 or 28, got {depth}.")
     inputs = tf.keras.Input(image_shape)
     x = _conv(inputs, 16, 3, 1, "stem")
-    for name, factor, stride in _plan(blocks=[(depth - 4) // 6] * 3):
+    for name, factor, stride in plan(blocks=[(depth - 4) // 6] * 3):
         x = _pre_activation(x, 16 * widen * factor, stride, dropout_rate, groups, name)
     x = _relu(_norm(x, groups, "final_norm"))
-    return _classifier("wide_resnet", inputs, x, num_classes)
+    return classifier("wide_resnet", inputs, x, num_classes)
 
 
 def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, stem, groups):
@@ -85,12 +85,12 @@ def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, s
     x = _relu(_norm(_conv(inputs, width, size, stride, "stem"), groups, "stem_norm"))
     if stem == "imagenet":
         x = tf.keras.layers.MaxPool2D(3, 2, "same")(x)
-    for name, factor, stride in _plan(blocks):
+    for name, factor, stride in plan(blocks):
         x = _post_activation(x, convolutions(width * factor, stride), stride, groups, name)
-    return _classifier(model_name, inputs, x, num_classes)
+    return classifier(model_name, inputs, x, num_classes)
 
 
-def _plan(blocks):
+def plan(blocks):
     """`(name, multiple of the first width, stride)` of each block."""
     numbers = itertools.count(1)
     for stage, count in enumerate(blocks):
@@ -132,7 +132,8 @@ def _pre_activation(x, width, stride, dropout_rate, groups, name):
     return tf.keras.layers.add([x, y])
 
 
-def _classifier(name, inputs, x, num_classes):
+def classifier(name, inputs, x, num_classes):
+    """A global average and the head."""
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="head")(x), name=name)
 

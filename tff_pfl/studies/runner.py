@@ -1,19 +1,24 @@
 """Runs a study: a process a run, several at a time, none twice."""
 
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
 from tff_pfl.experiment.run_directory import OutputDirectoryError, write_json
 from tff_pfl.experiment.summary import Summary, read_summary
+from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
+from tff_pfl.studies.tuning import Scores
 
 _RECORD = "study.json"
 
@@ -23,96 +28,141 @@ class StudyError(RuntimeError):
 
 
 def run_study(
-    study: Study, output_dir: str | os.PathLike, command: Sequence[str], jobs: int = 1
+    study: Study, output_dir: str | os.PathLike, program: str | os.PathLike, jobs: int = 1
 ) -> list[Run]:
-    """Runs what of a study is not finished.
+    """Runs what of a study is not finished: first what settings are chosen by, then the rest.
 
     A run that was stopped goes on; one that fails is reported, and stops no other.
 
     Args:
         study: The study.
         output_dir: Of the study; each run has a folder in it.
-        command: What starts the training program, such as `[sys.executable, "programs/train.py"]`.
+        program: The training program, such as `programs/train.py`.
         jobs: Runs at a time.
 
     Returns:
         The runs that failed.
 
     Raises:
+        OSError: If a record of the study cannot be written.
         StudyError: If a run of the directory was one of other settings.
     """
     root = pathlib.Path(output_dir)
-    runs = list(study.runs())
-    _record(root, runs)
-    todo = [run for run in runs if finished_summary(root / run.folder) is None]
-    jobs_of_study = _Jobs(root, command)
-    failed = []
-    with (
-        tqdm.tqdm(
-            initial=len(runs) - len(todo), total=len(runs), desc=study.title, unit="run"
-        ) as bar,
-        concurrent.futures.ThreadPoolExecutor(jobs) as pool,
-    ):
-        futures = {pool.submit(jobs_of_study.run, run): run for run in todo}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                run = futures[future]
-                if future.result() != 0:
-                    failed.append(run)
-                    bar.write(f"{run.folder} failed: see {root / run.folder}.log")
-                bar.update()
-        except BaseException:
-            jobs_of_study.stop()
-            pool.shutdown(cancel_futures=True)
-            raise
-    return failed
+    root.mkdir(parents=True, exist_ok=True)
+    scores = Scores(study, root)
+    with _Pool(root, program, jobs, study.title, total=_count(study)) as pool:
+        chosen = None
+        if study.tuning is not None:
+            for rounds in study.tuning.stages:
+                trials = {
+                    (label, trial): list(study.tuning_runs(label, trial, rounds))
+                    for label, trial in scores.candidates(rounds)
+                }
+                pool.run(itertools.chain(*trials.values()))
+                for (label, trial), runs in trials.items():
+                    summaries = [finished_summary(root / run.folder, rounds) for run in runs]
+                    if None not in summaries:
+                        scores.add(label, trial, rounds, summaries)
+            chosen = scores.chosen()
+        pool.run(study.runs(chosen))
+    return pool.failed
 
 
-class _Jobs:
+def finished_summary(folder: pathlib.Path, rounds: int | None = None) -> Summary | None:
+    """The summary of a run that is finished, and has so many rounds; a damaged one is not."""
+    try:
+        summary = read_summary(folder)
+    except OutputDirectoryError:
+        return None
+    if summary is None or (rounds is not None and summary.final.round_num < rounds):
+        return None
+    return summary
+
+
+class _Pool:
     """Processes of runs, which end when the study is interrupted."""
 
-    def __init__(self, root, command):
+    def __init__(self, root, program, jobs, title, total):
+        self.failed = []
         self._root = root
-        self._command = list(command)
-        self._processes = set()
+        self._program = os.fspath(program)
+        self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
+        self._executor = concurrent.futures.ThreadPoolExecutor(jobs)
+        self._processes = {}
         self._stopped = False
         self._lock = threading.Lock()
 
-    def run(self, run: Run) -> int | None:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        with self._lock:
+            self._stopped = True
+            for process in self._processes.values():
+                process.send_signal(signal.SIGINT)
+        self._executor.shutdown(cancel_futures=True)
+        self._bar.close()
+
+    def run(self, runs: Iterable[Run]) -> None:
+        """Runs those that are not finished, and waits for them."""
+        runs = list(runs)
+        _record(self._root, runs)
+        todo = [x for x in runs if finished_summary(self._root / x.folder, x.rounds) is None]
+        self._bar.update(len(runs) - len(todo))
+        futures = {self._executor.submit(self._run, run): run for run in todo}
+        for future in concurrent.futures.as_completed(futures):
+            run = futures[future]
+            if future.result() != 0:
+                self.failed.append(run)
+                self._bar.write(f"{run.folder} failed: see {self._root / run.folder}.log")
+            self._bar.update()
+
+    def _run(self, run: Run) -> int | None:
         """The exit status; `None` of a run that was not started any more."""
         folder = self._root / run.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{folder}.log", "w") as log:
-            with self._lock:
-                if self._stopped:
-                    return None
-                process = subprocess.Popen(
-                    [*self._command, *run.flags, f"--output_dir={folder}", "--resume"],
+        with open(f"{folder}.log", "w") as log, self._process(run, folder, log) as process:
+            return process and process.wait()
+
+    @contextlib.contextmanager
+    def _process(self, run, folder, log) -> Iterator[subprocess.Popen | None]:
+        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
+        with self._lock:
+            if self._stopped:
+                process = None
+            else:
+                process = self._processes[run.folder] = subprocess.Popen(
+                    [
+                        *(sys.executable, tied.__file__, str(os.getpid()), self._program),
+                        *(*run.flags, *rounds, f"--output_dir={folder}", "--resume"),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
                 )
-                self._processes.add(process)
-            status = process.wait()
-        with self._lock:
-            self._processes.discard(process)
-        return status
+            self._show()
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._processes.pop(run.folder, None)
+                self._show()
 
-    def stop(self) -> None:
-        """Interrupts all runs, which write their checkpoints and end."""
-        with self._lock:
-            self._stopped = True
-            for process in self._processes:
-                process.send_signal(signal.SIGINT)
+    def _show(self):
+        self._bar.set_postfix_str(", ".join(self._processes))
 
 
-def finished_summary(folder: pathlib.Path) -> Summary | None:
-    """The summary of a run that is finished; a damaged one is not."""
-    try:
-        return read_summary(folder)
-    except OutputDirectoryError:
-        return None
+def _count(study: Study) -> int:
+    """Runs of a study, where those of several rounds count each time."""
+    total = len(study.variants) * len(study.seeds)
+    if study.tuning is not None:
+        for label in study.variants:
+            left = len(study.trials(label))
+            for _ in study.tuning.stages:
+                total += left * len(study.tuning.seeds)
+                left = (left + 1) // 2
+    return total
 
 
 def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
@@ -127,5 +177,4 @@ def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
                 f"  {' '.join(run.flags)}\nDelete it, and its entry in {path}, or give another "
                 "output directory."
             )
-    root.mkdir(parents=True, exist_ok=True)
     write_json(str(path), recorded)

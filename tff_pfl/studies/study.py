@@ -1,6 +1,6 @@
 """What a study consists of. It is a file of Python that defines `get_study`:
 
-from tff_pfl.studies import Study, Variant
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 def get_study():
     return Study(
@@ -11,6 +11,11 @@ def get_study():
         },
         seeds=(0, 1, 2),
         settings={"rounds": 30},
+        tuning=Tuning(
+            grid({"local.learning_rate": (0.1, 0.03, 0.01)}),
+            {"data.fractions": (0.65, 0.1, 0.25)},
+            rounds=(5, 10, 20),
+        ),
     )
 """
 
@@ -22,6 +27,11 @@ import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tff_pfl.names import check_names
+
+Settings = Mapping[str, Any]
+"""Keys of a config, without `config.`, and their values."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
@@ -29,11 +39,52 @@ class Variant:
 
     Attributes:
         config: As `train.py --config` takes it, `FILE[:CHOICE]`.
-        settings: Keys of the config that are to be others, without `config.`, and their values.
+        settings: Those that are to be others.
+        trials: In place of those of the study's tuning.
     """
 
     config: str
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Settings = dataclasses.field(default_factory=dict)
+    trials: Sequence[Settings] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How settings are chosen: on validation data, before anything is run on test data.
+
+    Of several numbers of `rounds`, it is successive halving: all trials are trained for the first
+    number of rounds, the better half of them goes on to the second, and so on; a trial that was
+    left behind is not chosen.
+
+    Attributes:
+        trials: What is tried for each variant; see `grid` and `draws`.
+        settings: Of all trials, such as "data.fractions" with a part for validation. They are
+            evaluated on it in any case, and nowhere else.
+        rounds: Increasing; none: those of the config.
+        seeds: A run of each trial each, whose scores are averaged.
+        metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": the mean over
+            clients after the last round. The lowest loss is the best, of all else the highest.
+    """
+
+    trials: Sequence[Settings]
+    settings: Settings = dataclasses.field(default_factory=dict)
+    rounds: Sequence[int] = ()
+    seeds: Sequence[int] = (0,)
+    metric: str = "personalized/accuracy"
+
+    def __post_init__(self):
+        if not self.trials or not self.seeds:
+            raise ValueError("Tuning has a trial and a seed, or more.")
+        if list(self.rounds) != sorted(set(self.rounds)) or min(self.rounds, default=1) < 1:
+            raise ValueError(f"Tuning's rounds increase from 1 or more, got {self.rounds}.")
+        model, _, quantity = self.metric.partition("/")
+        check_names("model of tuning's metric", [model], ("personalized", "global"))
+        check_names("quantity of tuning's metric", [quantity], ("accuracy", "loss"))
+
+    @property
+    def stages(self) -> list[int | None]:
+        """The rounds of each stage; `None`: those of the config."""
+        return list(self.rounds) or [None]
 
 
 class Run(NamedTuple):
@@ -43,13 +94,15 @@ class Run(NamedTuple):
         label: Of its variant.
         seed: `config.seed`.
         folder: Of its results, in that of the study; beside it, `FOLDER.log` has what it prints.
-        flags: Of `train.py`, but for the output directory.
+        flags: Of `train.py`, but for the output directory and `rounds`.
+        rounds: That it is trained for; `None`: those of its config.
     """
 
     label: str
     seed: int
     folder: str
     flags: tuple[str, ...]
+    rounds: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,34 +113,68 @@ class Study:
         title: Of its table.
         variants: By labels, in the order of the table's rows.
         seeds: A run each.
-        settings: As of `Variant`, of all; those of a variant have precedence.
+        settings: Of all; those of a variant have precedence.
         baseline: The label of the variant that seconds are relative to; `None`: the first one.
+        tuning: How further settings are chosen for each variant; `None`: there are none.
     """
 
     title: str
     variants: Mapping[str, Variant]
     seeds: Sequence[int] = (0,)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Settings = dataclasses.field(default_factory=dict)
     baseline: str | None = None
+    tuning: Tuning | None = None
 
     def __post_init__(self):
         if not self.variants or not self.seeds:
             raise ValueError("A study has a variant and a seed, or more.")
         if self.baseline not in (None, *self.variants):
             raise ValueError(f"baseline is no variant of the study: {self.baseline!r}.")
-        folders = [_folder(label) for label in self.variants]
-        for label, folder in zip(self.variants, folders, strict=True):
-            if not folder or folders.count(folder) > 1:
-                raise ValueError(f"{label!r} needs a name of letters or digits of its own.")
+        _check_folders(self.variants)
+        for label, variant in self.variants.items():
+            if variant.trials is not None and self.tuning is None:
+                raise ValueError(f"{label!r} has trials, but the study has no tuning.")
+            _check_folders(list(map(_name, self._trials(label))))
 
-    def runs(self) -> Iterator[Run]:
-        """All runs: of each seed, those of all variants."""
+    def trials(self, label: str) -> dict[str, Settings]:
+        """What is tried for a variant, by names."""
+        return {_name(trial): trial for trial in self._trials(label)}
+
+    def runs(self, chosen: Mapping[str, str] | None = None) -> Iterator[Run]:
+        """The runs of the table: of each seed, those of all variants.
+
+        Args:
+            chosen: Of a study with tuning, the trial that was chosen for each variant, by labels;
+                variants without one are left out.
+        """
         for seed in self.seeds:
-            for label, variant in self.variants.items():
-                settings = {**self.settings, **variant.settings, "seed": seed}
-                flags = [f"--config.{key}={value}" for key, value in settings.items()]
+            for label in self.variants if chosen is None else chosen:
                 folder = os.path.join(_folder(label), f"seed{seed}")
-                yield Run(label, seed, folder, (f"--config={variant.config}", *flags))
+                settings = {} if chosen is None else self.trials(label)[chosen[label]]
+                yield self._run(label, seed, folder, settings)
+
+    def tuning_runs(self, label: str, trial: str, rounds: int | None) -> Iterator[Run]:
+        """The runs of a trial, one a seed of the tuning."""
+        settings = {
+            **self.tuning.settings,
+            **self.trials(label)[trial],
+            "evaluation.split": "validation",
+        }
+        for seed in self.tuning.seeds:
+            folder = os.path.join("tuning", _folder(label), _folder(trial), f"seed{seed}")
+            yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
+
+    def _trials(self, label):
+        if self.tuning is None:
+            return []
+        own = self.variants[label].trials
+        return self.tuning.trials if own is None else own
+
+    def _run(self, label, seed, folder, settings):
+        variant = self.variants[label]
+        settings = {**self.settings, **variant.settings, **settings, "seed": seed}
+        flags = [f"--config.{key}={value}" for key, value in settings.items()]
+        return Run(label, seed, folder, (f"--config={variant.config}", *flags))
 
 
 def load_study(path: str | os.PathLike) -> Study:
@@ -106,6 +193,21 @@ def load_study(path: str | os.PathLike) -> Study:
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {os.fspath(path)} returns no Study, but {study!r}.")
     return study
+
+
+def _name(settings: Settings) -> str:
+    """Of a trial: its values, by the last parts of their keys if these tell them apart."""
+    short = [key.rpartition(".")[2] for key in settings]
+    keys = short if len(set(short)) == len(short) else settings
+    values = (f"{key} {value}" for key, value in zip(keys, settings.values(), strict=True))
+    return ", ".join(values) or "as it is"
+
+
+def _check_folders(labels):
+    folders = [_folder(label) for label in labels]
+    for label, folder in zip(labels, folders, strict=True):
+        if not folder or folders.count(folder) > 1 or folder == "tuning":
+            raise ValueError(f"{label!r} needs a name of letters or digits of its own.")
 
 
 def _folder(label: str) -> str:

@@ -3,7 +3,7 @@
 import csv
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.studies.runner import finished_summary
 from tff_pfl.studies.study import Study
+from tff_pfl.studies.tuning import Scores
 
 # The first rounds are slower: graphs are made in them.
 _WARM_UP = 2
@@ -70,20 +71,35 @@ def write_csv(path: str | os.PathLike, rows: Iterable[Row]) -> None:
         writer.writerows(rows)
 
 
-def markdown(study: Study, rows: Sequence[Row]) -> str:
-    """A table with a row a variant: means, and standard deviations over seeds."""
+def write_scores(path: str | os.PathLike, scores: Scores) -> None:
+    """Writes what was tried, one trial and stage a row."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["label", "trial", "rounds", "score", "chosen"])
+        writer.writerows(scores.rows())
+
+
+def markdown(study: Study, rows: Sequence[Row], chosen: Mapping[str, str] | None = None) -> str:
+    """A table with a row a variant: means, and standard deviations over seeds.
+
+    Args:
+        study: The study.
+        rows: Those of its runs.
+        chosen: What tuning has chosen, by labels.
+    """
+    chosen = chosen or {}
     baseline = study.baseline or next(iter(study.variants))
     unit = _median(rows, baseline)
-    lines = [
-        "| method | personalized, % | global, % | kB down | kB up | seconds a round, relative |",
-        "|---|---|---|---|---|---|",
-    ]
+    heads = ["method", *["chosen"] * bool(chosen), "personalized, %", "global, %"]
+    heads += ["kB down", "kB up", "seconds a round, relative"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for label in study.variants:
         own = [row for row in rows if row.label == label]
         if not own:
             continue
         cells = [
             label,
+            *([chosen.get(label, "")] if chosen else []),
             _accuracy([row.personalized for row in own]),
             _accuracy([row.global_ for row in own]),
             f"{own[0].bytes_down / 1000:.1f}",

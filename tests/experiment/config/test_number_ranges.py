@@ -80,8 +80,9 @@ OF_ONE = {
 } | {name: {"unit": "beta"} for name in ("pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce")}
 OF_MODELS = {
     "counts": "hidden blocks",
-    "count": "width groups widen",
+    "count": "width stem_width groups widen",
     "depth": "depth",
+    "least 0": "residual_scale",
     "below 1": "dropout_rate",
 }
 OF_OPTIMIZERS = {

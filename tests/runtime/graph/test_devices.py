@@ -5,6 +5,7 @@ import itertools
 import pytest
 import tensorflow as tf
 
+from tests.marks import slow
 from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.scripts.devices import CASES
 from tests.runtime.graph.subprocesses import saved_by_script
@@ -15,7 +16,7 @@ from tff_pfl.runtime import DeviceError, create_graph_context
     scope="module",
     params=[
         ("CPU", "some"),
-        pytest.param(("CPU", "all"), marks=pytest.mark.slow),
+        slow(("CPU", "all")),
         ("GPU", "all"),
     ],
     ids="-".join,

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tff_pfl.runtime.graph import imported, values
 
 
@@ -120,10 +121,9 @@ def _data_set(x):
     [
         (_static_table, 1000),
         (_growing_table(tf.lookup.experimental.MutableHashTable), 1000),
-        pytest.param(
+        slow(
             _growing_table(tf.lookup.experimental.DenseHashTable, empty_key=-1, deleted_key=-2),
             1000,
-            marks=pytest.mark.slow,
         ),
         (_data_set, 60),  # which are slow, of 200 kB
     ],

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from google.protobuf import any_pb2
 
+from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.names import UnknownNameError
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
@@ -66,7 +67,7 @@ def expected():
 
 
 @pytest.mark.parametrize("vectorize", ["always", "never"])
-@pytest.mark.parametrize("max_concurrent_clients", [1, 3, 7, 20])
+@pytest.mark.parametrize("max_concurrent_clients", [1, 3, slow(7), 20])
 def test_clients_at_a_time_do_not_change_results(expected, vectorize, max_concurrent_clients):
     options = {"vectorize": vectorize, "max_concurrent_clients": max_concurrent_clients}
     assert_same(run(train, CLIENTS, **options), expected)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import slow
 from tff_pfl.runtime.graph import vectorization
 
 _EXTREMES = [0, 1, -1, 2**31 - 1, -(2**31)]
@@ -53,7 +54,7 @@ def vectorized(function, seeds):
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize(
     "shape",
-    [(3, 4), *(pytest.param(s, marks=pytest.mark.slow) for s in [(), (0,), (1,), (5,)])],
+    [(3, 4), *(slow(s) for s in [(), (0,), (1,), (5,)])],
     ids=str,
 )
 def test_numbers_are_tensorflows_own(name, shape):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal
+from tests.marks import slow
 from tff_pfl.runtime.graph.pfor_rules import (
     NotVectorizableError,
     grouped_convolutions,
@@ -16,11 +17,6 @@ from tff_pfl.runtime.graph.pfor_rules import (
 register()
 
 SEEDS = np.array([[0, 1], [7, -3], [2**31 - 1, 5]], np.int32)
-
-
-def slow(*values):
-    """What another case is like."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def vectorized(function, args, *, dynamic=False, jit_compile=False):

@@ -1,7 +1,7 @@
 """A differential fuzz of the vectorization: operations in contexts against one client at a time.
 
-By default a few cases of each family are tried. `make fuzz` tries some of each operation, and says
-what became of them.
+By default a few cases of some families are tried. `make fuzz` tries some of each operation, and
+says what became of them.
 """
 
 import collections
@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
+from tests.marks import slow
 from tests.runtime.graph.fuzz import algebra, arrays, control, differential, elementwise, networks
 from tests.runtime.graph.fuzz.differential import Case, Shapes
 from tests.runtime.graph.fuzz.drawing import draws
@@ -35,6 +36,8 @@ OPERATIONS = [operation for family in FAMILIES for operation in family]
 # Of each operation, where all are tried; of each family by default.
 CASES = int(os.environ.get("FUZZ_CASES", "8"))
 CASES_OF_A_FAMILY = 2
+# They take long; rules that this library has for them are tried in `test_pfor_rules.py`, too.
+LONG = (arrays.segments, arrays.sorting, networks.convolutions, networks.functions, networks.keras)
 
 
 @strategies.composite
@@ -79,11 +82,7 @@ def try_cases(operations, number, record_property):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(
-            family,
-            id=next(iter(family)).family,
-            marks=[pytest.mark.slow] if family is networks.keras else [],
-        )
+        (slow if family in LONG else pytest.param)(family, id=next(iter(family)).family)
         for family in FAMILIES
     ],
 )

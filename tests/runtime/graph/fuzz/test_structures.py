@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies
 
+from tests.marks import slow
 from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl import runtime
@@ -104,7 +105,7 @@ def check(type_spec, num_clients, seed, vectorize):
     )
 
 
-@pytest.mark.parametrize("number", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [2, slow(200)])
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 def test_structures(vectorize, number):
     @draws(number, vectorize)

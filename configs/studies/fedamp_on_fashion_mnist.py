@@ -1,0 +1,38 @@
+"""How much FedAMP is to mix, for FedPG's Table 1 on Fashion-MNIST, by validation data.
+
+With the defaults FedAMP is Local; see `tff_pfl/algorithms/fedamp/round.py`. A tenth of each client's
+examples is for validation, of those that are for training otherwise.
+"""
+
+from tff_pfl.studies import Study, Variant
+
+_BASE = "configs/fedpg.py:dir,fmnist"
+_MEDIAN = {"algorithm.distance_scale": "median", "algorithm.sigma": 1.0}
+
+
+def get_study():
+    """Alpha sets the shares of others; lambda over alpha how far a step goes to the mixture."""
+    variants = {
+        "Local": Variant(f"{_BASE},local"),
+        "FedAMP, defaults": Variant(f"{_BASE},fedamp"),
+    }
+    for alpha in (0.01, 0.1):
+        for ratio in (0.1, 1.0, 5.0):
+            variants[f"alpha {alpha}, lambda/alpha {ratio}"] = Variant(
+                f"{_BASE},fedamp",
+                _MEDIAN | {"algorithm.alpha": alpha, "algorithm.lambda_": alpha * ratio},
+            )
+        variants[f"alpha {alpha}, from the mixture"] = Variant(
+            f"{_BASE},fedamp",
+            _MEDIAN | {"algorithm.alpha": alpha, "algorithm.start": "mixture"},
+        )
+    return Study(
+        title="How much FedAMP is to mix, on validation data",
+        variants=variants,
+        settings={
+            "rounds": 300,
+            "evaluation.every": 100,
+            "evaluation.split": "validation",
+            "data.fractions": (6 / 7 - 0.1, 0.1, 1 / 7),
+        },
+    )

@@ -1,0 +1,173 @@
+"""How studies choose settings: on validation data, by stages, each score measured once."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests.studies.test_studies import program, started  # noqa: F401
+from tff_pfl import studies
+from tff_pfl.studies import Scores, Study, StudyError, Tuning, Variant, draws, grid
+
+RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
+TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
+STUDY = Study(
+    "Rates",
+    {"A": Variant("a.py"), "B": Variant("b.py", {"rate": 7.0}, trials=grid({"rate": (5.0,)}))},
+    seeds=(3, 4),
+    tuning=TUNING,
+)
+
+
+def test_a_grid():
+    assert grid({"a": (1, 2), "b": ("x",)}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    assert grid({}) == [{}]
+
+
+def test_draws():
+    values = {
+        "rate": studies.log_uniform(1e-3, 1.0),
+        "share": studies.uniform(0.25, 0.5),
+        "name": studies.one_of("x", "y"),
+    }
+    trials = draws(values, 200, seed=1)
+    assert trials[:50] == draws(values, 50, seed=1) != draws(values, 50, seed=2)
+    rates, shares, names = (np.array([trial[key] for trial in trials]) for key in values)
+    assert 1e-3 <= rates.min() < 2e-3 and 0.5 < rates.max() <= 1
+    assert np.median(rates) == pytest.approx(10**-1.5, rel=0.5)
+    assert shares.min() >= 0.25 and shares.max() <= 0.5
+    assert np.mean(shares) == pytest.approx(0.375, abs=0.02)
+    assert set(names) == {"x", "y"} and 70 < np.sum(names == "x") < 130
+    assert all(len(f"{share}") <= 5 for share in shares)
+
+
+def test_the_better_half_goes_on_and_the_best_is_run_on_test_data(tmp_path, program):  # noqa: F811
+    assert studies.run_study(STUDY, tmp_path / "study", program, jobs=2) == []
+    tried = "data.fractions=(0.6, 0.1, 0.3) rate={} evaluation.split=validation seed=0 rounds={}"
+    # After one round, the highest rate is the best; of those that go on, the lowest.
+    numbers = [(1.0, 1), (4.0, 1), (2.0, 1), (3.0, 1), (4.0, 5), (3.0, 5), (3.0, 9)]
+    of_a = [f"--config=a.py {tried.format(*number)}" for number in numbers]
+    final = [f"--config=a.py rate=3.0 seed={seed}" for seed in (3, 4)]
+    final += [f"--config=b.py rate=5.0 seed={seed}" for seed in (3, 4)]
+    found = started(program)
+    assert [x for x in found if "a.py" in x] == sorted([*of_a, *final[:2]])
+    assert [x for x in found if "b.py" in x and "seed=0" not in x] == sorted(final[2:])
+    assert len([x for x in found if "b.py" in x]) == 3 + 2  # of a trial, and with each seed
+    scores = Scores(STUDY, tmp_path / "study")
+    assert scores.chosen() == {"A": "rate 3.0", "B": "rate 5.0"}
+    assert scores.rows()[-4:] == [
+        ("A", "rate 3.0", 9, 63.0, True),
+        ("B", "rate 5.0", 1, 5.0, True),
+        ("B", "rate 5.0", 5, 25.0, True),
+        ("B", "rate 5.0", 9, 45.0, True),
+    ]
+    # Once more: all that there is, is known.
+    assert studies.run_study(STUDY, tmp_path / "study", program) == []
+    assert started(program) == found
+
+
+def test_a_score_is_that_of_its_stage_whatever_came_after(tmp_path, program):  # noqa: F811
+    """A trial that goes on is measured anew; the choices before stay as they were."""
+    studies.run_study(STUDY, tmp_path / "study", program)
+    before = Scores(STUDY, tmp_path / "study").rows()
+    (tmp_path / "study/tuning/A/rate_1.0/seed0/summary.json").unlink()
+    assert studies.run_study(STUDY, tmp_path / "study", program) == []
+    assert Scores(STUDY, tmp_path / "study").rows() == before
+
+
+def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):  # noqa: F811
+    tuning = Tuning(RATES, seeds=(0, 1), metric="personalized/loss")
+    study = dataclasses.replace(STUDY, variants={"A": Variant("a.py")}, tuning=tuning)
+    studies.run_study(study, tmp_path / "study", program)
+    scores = Scores(study, tmp_path / "study")
+    assert scores.chosen() == {"A": "rate 1.0"}
+    assert [row[2:4] for row in scores.rows()] == [(None, -3 * (10 - r)) for r in (1, 4, 2, 3)]
+    assert len([x for x in started(program) if "validation" in x]) == 8
+
+
+def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program):  # noqa: F811
+    trials = [{"rate": float("inf")}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
+    variants = {"A": Variant("a.py"), "all fail": Variant("b.py", trials=[{"fails": True}])}
+    study = Study("Bad", variants, tuning=Tuning(trials))
+    failed = studies.run_study(study, tmp_path / "study", program)
+    assert [run.folder for run in failed] == [
+        "tuning/A/rate_2.0_fails_True/seed0",
+        "tuning/all_fail/fails_True/seed0",
+    ]
+    scores = Scores(study, tmp_path / "study")
+    assert scores.chosen() == {"A": "rate 3.0"}
+    assert scores.rows()[0] == ("A", "rate inf", None, None, False)
+    assert not (tmp_path / "study/all_fail").exists()
+
+
+def test_a_metric_that_runs_do_not_have(tmp_path, program):  # noqa: F811
+    study = dataclasses.replace(STUDY, tuning=Tuning(RATES, metric="global/accuracy"))
+    with pytest.raises(ValueError, match="Runs of 'A' have no global/accuracy"):
+        studies.run_study(study, tmp_path / "study", program)
+
+
+def test_other_settings_of_trials_are_refused(tmp_path, program):  # noqa: F811
+    studies.run_study(STUDY, tmp_path / "study", program)
+    tuning = dataclasses.replace(TUNING, settings={"data.fractions": (0.5, 0.2, 0.3)})
+    with pytest.raises(StudyError, match="(?s)is a run of other settings.*0.6.*and not.*0.5"):
+        studies.run_study(dataclasses.replace(STUDY, tuning=tuning), tmp_path / "study", program)
+
+
+def test_scores_of_another_metric_are_not_taken(tmp_path, program):  # noqa: F811
+    studies.run_study(STUDY, tmp_path / "study", program)
+    tuning = dataclasses.replace(TUNING, metric="personalized/loss")
+    other = dataclasses.replace(STUDY, tuning=tuning)
+    assert Scores(other, tmp_path / "study").rows() == []
+
+
+def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
+    studies.run_study(STUDY, tmp_path / "study", program)
+    path = tmp_path / "tuning.csv"
+    studies.write_scores(path, Scores(STUDY, tmp_path / "study"))
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert rows[0] == {
+        "label": "A",
+        "trial": "rate 1.0",
+        "rounds": "1",
+        "score": "1.0",
+        "chosen": "False",
+    }
+    assert json.loads((tmp_path / "study/tuning.json").read_text()).keys() == {"A", "B"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trials": []}, "has a trial and a seed"),
+        ({"seeds": ()}, "has a trial and a seed"),
+        ({"rounds": (5, 2)}, r"rounds increase from 1 or more, got \(5, 2\)"),
+        ({"rounds": (0, 2)}, "rounds increase from 1"),
+        ({"metric": "personal/accuracy"}, "'personal'. Did you mean 'personalized'"),
+        ({"metric": "global/acuracy"}, "'acuracy'. Did you mean 'accuracy'"),
+    ],
+)
+def test_tuning_that_cannot_be(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Tuning(**{"trials": RATES, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("variant", "tuning", "message"),
+    [
+        (Variant("a.py", trials=RATES), None, "'A' has trials, but the study has no tuning"),
+        (Variant("a.py", trials=RATES[:1] * 2), TUNING, "'rate 1.0' needs a name"),
+    ],
+)
+def test_trials_that_cannot_be(variant, tuning, message):
+    with pytest.raises(ValueError, match=message):
+        Study("t", {"A": variant}, tuning=tuning)
+
+
+def test_names_of_trials_tell_them_apart():
+    trials = [{}, {"a.x": 1, "b.x": 2}, {"a.x": 2, "b.x": 1}, {"c.y": 1}]
+    study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
+    assert list(study.trials("A")) == ["as it is", "a.x 1, b.x 2", "a.x 2, b.x 1", "y 1"]

@@ -1,0 +1,96 @@
+"""The scores of trials, and which settings they choose."""
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from tff_pfl.experiment.run_directory import write_json
+from tff_pfl.experiment.summary import Summary
+from tff_pfl.studies.study import Study
+
+_FILE = "tuning.json"
+
+
+class Scores:
+    """What trials have reached on validation data, after each stage; kept in `tuning.json`.
+
+    A trial goes on from a stage, so that its score there cannot be measured again: it is kept.
+    """
+
+    def __init__(self, study: Study, root: str | os.PathLike):
+        """Reads those of a study's directory that are there."""
+        self._study = study
+        self._path = pathlib.Path(root) / _FILE
+        self._scores = json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def candidates(self, rounds: int | None) -> list[tuple[str, str]]:
+        """`(label, trial)` of all that are trained in the stage of so many rounds."""
+        return [
+            (label, trial)
+            for label in self._study.variants
+            for trial in self._left(label, self._study.tuning.stages.index(rounds))
+        ]
+
+    def has(self, label: str, trial: str, rounds: int | None) -> bool:
+        """Whether the score is known."""
+        return trial in self._of(label, rounds)
+
+    def add(self, label: str, trial: str, rounds: int | None, runs: Iterable[Summary]) -> None:
+        """Keeps what the runs of a trial have reached, a run a seed, if it is not known."""
+        if self.has(label, trial, rounds):
+            return
+        model, _, quantity = self._study.tuning.metric.partition("/")
+        values = [run.final.mean(quantity, model) for run in runs]
+        if None in values:
+            raise ValueError(
+                f"Runs of {label!r} have no {self._study.tuning.metric}: choose another metric."
+            )
+        mean = float(np.mean(values))
+        stages = self._scores.setdefault(label, {})
+        stages.setdefault(self._key(rounds), {})[trial] = mean if math.isfinite(mean) else None
+        write_json(str(self._path), self._scores)
+
+    def chosen(self) -> dict[str, str]:
+        """The trial of each variant, by labels; without those of which no trial succeeded."""
+        last = len(self._study.tuning.stages) - 1
+        ranked = {label: self._ranked(label, last) for label in self._study.variants}
+        return {label: trials[0] for label, trials in ranked.items() if trials}
+
+    def rows(self) -> list[tuple[str, str, int | None, float | None, bool]]:
+        """`(label, trial, rounds, score, whether it was chosen)` of all that are known."""
+        chosen = self.chosen()
+        return [
+            (label, trial, rounds, self._of(label, rounds)[trial], trial == chosen.get(label))
+            for label in self._study.variants
+            for rounds in self._study.tuning.stages
+            for trial in self._study.trials(label)
+            if self.has(label, trial, rounds)
+        ]
+
+    def _of(self, label, rounds):
+        return self._scores.get(label, {}).get(self._key(rounds), {})
+
+    def _left(self, label, stage):
+        """The trials of a stage, of its number: all, or the better half of those before."""
+        if stage == 0:
+            return list(self._study.trials(label))
+        before = self._left(label, stage - 1)
+        return self._ranked(label, stage - 1)[: (len(before) + 1) // 2]
+
+    def _ranked(self, label, stage):
+        """The trials of a stage that have a score, the best first; of equal ones the first."""
+        scores = self._of(label, self._study.tuning.stages[stage])
+        sign = 1 if self._study.tuning.metric.endswith("/loss") else -1
+
+        def rank(trial):
+            score = scores[trial]
+            return math.inf if score is None else sign * score
+
+        return sorted(filter(scores.__contains__, self._left(label, stage)), key=rank)
+
+    def _key(self, rounds):
+        return f"{self._study.tuning.metric}, {'all' if rounds is None else rounds} rounds"
