@@ -1,7 +1,7 @@
 """How much FedAMP is to mix, for FedPG's Table 1 on Fashion-MNIST, by validation data.
 
-With the defaults FedAMP is Local; see `tff_pfl/algorithms/fedamp/round.py`. A tenth of each client's
-examples is for validation, of those that are for training otherwise.
+With the defaults FedAMP is Local; `tff_pfl/algorithms/fedamp/round.py` says why. A tenth of each
+client's examples is for validation, of those that are for training otherwise.
 """
 
 from tff_pfl.studies import Study, Variant
