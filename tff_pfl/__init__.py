@@ -33,11 +33,13 @@ _ROOMS = {
     "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned"),
     "experiment": ("RunDirectory", "default_config", "run_program", "train"),
     "local": (
+        "AUGMENTATIONS",
         "Batch",
         "ClientContext",
         "Examples",
         "LocalTraining",
         "OPTIMIZERS",
+        "SCHEDULES",
         "examples_type",
         "scan_batches",
         "trees",

@@ -8,11 +8,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local import trees
+from tff_pfl.local.augmentation import Augmentation
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
+from tff_pfl.local.schedules import Schedule
 from tff_pfl.models.model import Model, Totals, Weights
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
+
+# Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
+_AUGMENTATION = 1
 
 
 class TrainResult(NamedTuple):
@@ -39,13 +44,14 @@ class TrainResult(NamedTuple):
     learning_rate_decay=above(0),
     weight_decay=at_least(0),
     clip_norm=above_or_infinite(0),
+    warm_up_rounds=whole(0),
 )
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
     """Passes of mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
 
-    The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t` uses the
-    learning rate `eta * learning_rate_decay**t`.
+    The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t`, from 0, has
+    the learning rate `eta learning_rate_decay^t schedule(t) min(1, (t + 1) / warm_up_rounds)`.
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
@@ -59,6 +65,11 @@ class LocalTraining:
         persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
             algorithm keeps its state, although the weights may be others by then: as in PGFed's
             code.
+        schedule: One of `SCHEDULES`, or any other; default the same rate in all rounds.
+        warm_up_rounds: In which the rate rises.
+        augment: What batches are changed by before each step, one of `AUGMENTATIONS` or any other;
+            default nothing. Exact gradients, evaluations and validation are of the images as they
+            are.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -70,6 +81,9 @@ class LocalTraining:
     persist_optimizer_state: bool = False
     steps: int | None = None
     clip_norm: float | None = None
+    schedule: Schedule | None = None
+    warm_up_rounds: int = 0
+    augment: Augmentation | None = None
 
     def train(
         self,
@@ -114,6 +128,7 @@ class LocalTraining:
 
         def step(scanned, batch):
             weights, optimizer_state, totals, carry = scanned
+            batch = self._augmented(batch)
             if gradient is None:
                 direction, batch_totals = model.gradient(weights, batch)
             else:
@@ -185,8 +200,19 @@ class LocalTraining:
             state = self._initial_state(tf.constant(0.0))
             first = self.optimizer.get_hparams(state)["learning_rate"]
         rate = tf.cast(first, tf.float32)
-        factor = tf.cast(self.learning_rate_decay, tf.float32) ** tf.cast(round_num, tf.float32)
-        return rate * factor
+        round_num = tf.cast(round_num, tf.float32)
+        rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
+        if self.schedule is not None:
+            rate *= self.schedule(round_num)
+        if self.warm_up_rounds:
+            rate *= tf.minimum((round_num + 1.0) / self.warm_up_rounds, 1.0)
+        return rate
+
+    def _augmented(self, batch):
+        if self.augment is None:
+            return batch
+        seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
+        return batch._replace(x=self.augment(batch.x, seed))
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))

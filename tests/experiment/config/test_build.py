@@ -334,3 +334,46 @@ def test_wrong_values_of_local_training_and_model():
     config.local.learning_rate = -1.0
     with pytest.raises(ConfigError, match="config.local: .*learning_rate"):
         build_local(config)
+
+
+def test_rates_over_rounds_and_augmentation():
+    config = default_config()
+    config.local.schedule.name = "step"
+    config.local.augmentation.name = "crop_and_flip"
+    complete(config)
+    config.local.update(learning_rate=0.5, learning_rate_decay=0.5, warm_up_rounds=2)
+    config.local.schedule.every = 1
+    config.local.augmentation.update(padding=1, flip=False)
+    check_config(config)
+    local = build_local(config)
+    rates = [float(local.learning_rate(tf.constant(t))) for t in range(3)]
+    np.testing.assert_allclose(
+        rates, [0.5 * 0.5, 0.5 * 0.5 * 0.1, 0.5 * 0.5**2 * 0.1**2], rtol=1e-5
+    )
+    images = tf.ones([20, 3, 3, 1])
+    black = tf.reduce_sum(1 - local.augment(images, tf.constant([1, 2])), axis=[1, 2, 3])
+    assert set(black.numpy()) <= {0, 3, 5} and len(set(black.numpy())) == 3
+    plain = build_local(default_config())
+    assert plain.augment is None
+    assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule": {"name": "cosin"}}, "Unknown schedule 'cosin'. Did you mean 'cosine'"),
+        ({"augmentation": {"name": "flip"}}, "Unknown augmentation 'flip'. .*'crop_and_flip'"),
+        ({"schedule": {"name": "step", "evry": 2}}, "'evry'. Did you mean 'every'"),
+        (
+            {"warm_up_rounds": -1},
+            "config.local.warm_up_rounds must be a whole number of at least 0",
+        ),
+    ],
+)
+def test_rates_and_augmentations_that_there_are_not(changes, message):
+    config = default_config()
+    with config.unlocked():
+        config.local.update(changes)
+    with pytest.raises(ValueError, match=message):
+        complete(config)
+        check_config(config)

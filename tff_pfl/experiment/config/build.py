@@ -6,6 +6,7 @@ import numpy as np
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.options import AUGMENTATION, SCHEDULE
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
     AGGREGATORS,
@@ -119,7 +120,16 @@ def build_local(
             drop_remainder=local.drop_remainder,
             persist_optimizer_state=local.persist_optimizer_state,
             clip_norm=local.clip_norm,
+            schedule=_chosen(SCHEDULE, config),
+            warm_up_rounds=local.warm_up_rounds,
+            augment=_chosen(AUGMENTATION, config),
         )
+
+
+def _chosen(choice, config):
+    """What a registered function makes of its options; `None` if nothing is chosen."""
+    name = choice.name_in(config)
+    return choice.registry[name](**choice.options_in(config)) if name else None
 
 
 def _build_optimizer(config, section, learning_rate=None):

@@ -12,7 +12,7 @@ from ml_collections import config_dict
 
 from tff_pfl import data
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.options import ALGORITHM, ATTACK, PARTITIONER
+from tff_pfl.experiment.config.options import ALGORITHM, ATTACK, PARTITIONER, SCHEDULE
 
 
 def default_config(
@@ -65,6 +65,11 @@ def default_config(
     config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
+    config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round:
+    SCHEDULE.set(config, "constant")  # .name, one of tff_pfl.SCHEDULES, and its options beside it
+    config.local.warm_up_rounds = 0  # the first ones, in which the rate rises
+    config.local.augmentation = ml_collections.ConfigDict()  # of training images: .name, one of
+    config.local.augmentation.name = ""  # tff_pfl.AUGMENTATIONS or none, and its options beside it
     config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
     config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
 

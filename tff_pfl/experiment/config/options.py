@@ -19,7 +19,7 @@ from tff_pfl.attacks import ATTACKS
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.local import OPTIMIZERS
+from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry
 from tff_pfl.templates import AGGREGATORS
@@ -104,6 +104,10 @@ ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
 MODEL = Choice("model.name", "model.options", MODELS)
 LOCAL_OPTIMIZER = Choice("local.optimizer", "local.options", OPTIMIZERS, ("momentum",))
+SCHEDULE = Choice("local.schedule.name", "local.schedule", SCHEDULES)
+AUGMENTATION = Choice(
+    "local.augmentation.name", "local.augmentation", AUGMENTATIONS, may_be_none=True
+)
 AGGREGATOR = Choice(
     "aggregator.name", "aggregator.options", AGGREGATORS, ("clients_per_round",), may_be_none=True
 )
@@ -112,7 +116,10 @@ SERVER_OPTIMIZER = Choice(
 )
 ATTACK = Choice("attack.name", "attack", ATTACKS, may_be_none=True)
 
-CHOICES = (ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, AGGREGATOR, SERVER_OPTIMIZER, ATTACK)
+CHOICES = (
+    *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
+    *(AGGREGATOR, SERVER_OPTIMIZER, ATTACK),
+)
 
 
 def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None = None) -> None:

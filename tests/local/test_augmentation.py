@@ -1,0 +1,134 @@
+"""Augmentation: parts of padded images, mirrored or not, by the seed alone; where it is used."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.local import AUGMENTATIONS, ClientContext, Examples, LocalTraining, evaluate
+from tff_pfl.models import Model
+
+SEED = tf.constant([3, 4])
+IMAGES = np.random.default_rng(0).integers(1, 256, (40, 4, 5, 2)).astype(np.uint8)
+
+
+def parts(image, padding, flip):
+    """All that may become of an image."""
+    padded = np.pad(image, [(padding, padding), (padding, padding), (0, 0)])
+    height, width, _ = image.shape
+    for row, column in itertools.product(range(2 * padding + 1), repeat=2):
+        part = padded[row : row + height, column : column + width]
+        yield part
+        if flip:
+            yield part[:, ::-1]
+
+
+@pytest.mark.parametrize(("padding", "flip"), [(1, True), (2, False), (0, True)])
+def test_images_are_parts_of_what_is_padded(padding, flip):
+    changed = AUGMENTATIONS["crop_and_flip"](padding=padding, flip=flip)(tf.constant(IMAGES), SEED)
+    assert changed.dtype == tf.uint8 and changed.shape == IMAGES.shape
+    found = set()
+    for before, after in zip(IMAGES, changed.numpy(), strict=True):
+        (index,) = (
+            i for i, part in enumerate(parts(before, padding, flip)) if (part == after).all()
+        )
+        found.add(index)
+    number = (2 * padding + 1) ** 2 * (1 + flip)
+    assert len(found) > min(number, 25) * 0.6  # each image has its own
+
+
+def test_all_parts_are_as_likely():
+    images = np.repeat(IMAGES[:1], 4500, axis=0)
+    changed = AUGMENTATIONS["crop_and_flip"](padding=1)(tf.constant(images), SEED).numpy()
+    counts = [np.sum((changed == part).all(axis=(1, 2, 3))) for part in parts(IMAGES[0], 1, True)]
+    # Binomial(4500, 1/18): mean 250, standard deviation 15.4.
+    np.testing.assert_allclose(counts, 250, atol=65)
+
+
+def test_they_are_functions_of_the_seed():
+    augment = AUGMENTATIONS["crop_and_flip"]()
+    first, again, other = (augment(tf.constant(IMAGES), s) for s in (SEED, SEED, SEED + 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_what_is_no_image():
+    with pytest.raises(ValueError, match=r"changes images, .* are of shape \(3, 7\)"):
+        AUGMENTATIONS["crop_and_flip"]()(tf.zeros([3, 7]), SEED)
+
+
+PATTERN = np.random.default_rng(1).normal(size=IMAGES.shape[1:]).astype(np.float32)
+
+
+def pattern_model(seen):
+    """Whose loss is how alike an image and a pattern are; it notes the images that it is given."""
+
+    def apply(weights, x, training=False, seed=None):
+        seen.append(x)
+        alike = tf.reduce_mean(PATTERN * tf.cast(x, tf.float32), axis=[1, 2, 3])
+        return weights["layer"]["w"] * alike
+
+    def init(seed):
+        return {"layer": {"w": tf.constant(1.0)}}
+
+    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="pattern")
+
+
+def local_training(**options):
+    optimizer = tff.learning.optimizers.build_sgdm(0.01)
+    return LocalTraining(optimizer, epochs=2, batch_size=20, **options)
+
+
+def train(local, seed=(1, 2)):
+    seen = []
+    examples = Examples(IMAGES, np.zeros(40, np.int32), np.int32(40))
+    context = ClientContext(tf.constant(0), tf.constant(0), tf.constant(seed))
+    model = pattern_model(seen)
+    weights = local.train(model, model.init(0), examples, context).weights
+    evaluate(model, weights, examples)
+    return float(weights["layer"]["w"]), [np.asarray(x) for x in seen]
+
+
+def test_each_step_of_training_has_its_own_and_evaluation_none():
+    augment = AUGMENTATIONS["crop_and_flip"](padding=1)
+    weight, (*steps, evaluated) = train(local_training(augment=augment))
+    plain_weight, (*plain, _) = train(local_training())
+    assert len(steps) == len(plain) == 4
+    changed = []
+    for step, before in zip(steps, plain, strict=True):
+        for x, original in zip(step, before, strict=True):
+            assert any((part == x).all() for part in parts(original, 1, True))
+        changed.append(np.mean((step == before).all(axis=(1, 2, 3))))
+    assert max(changed) < 0.5  # 1 of 18 is expected to stay
+    offsets = [(step == 0).any(axis=(2, 3)).tolist() for step in steps]  # black rows
+    assert len({str(x) for x in offsets}) == 4
+    np.testing.assert_array_equal(evaluated[:40], IMAGES)
+    assert weight != plain_weight
+    assert train(local_training(augment=augment))[0] == weight
+    assert train(local_training(augment=augment), seed=(1, 3))[0] != weight
+
+
+@pytest.mark.parametrize("vectorize", ["always", "never"])
+def test_clients_in_a_graph(vectorize):
+    """As one by one, whether vectorized or not."""
+    local = local_training(augment=AUGMENTATIONS["crop_and_flip"](padding=1))
+    model = pattern_model([])
+
+    @tff.tensorflow.computation(np.int32)
+    def work(client_id):
+        examples = Examples(tf.constant(IMAGES), tf.zeros([40], tf.int32), tf.constant(40))
+        context = ClientContext(tf.constant(0), client_id, tf.stack([client_id, 5]))
+        return local.train(model, model.init(0), examples, context).weights["layer"]["w"]
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def all_of(ids):
+        return tff.federated_map(work, ids)
+
+    with tff.framework.get_context_stack().install(
+        runtime.create_graph_context(vectorize=vectorize)
+    ):
+        found = all_of([1, 7])
+    np.testing.assert_allclose(found, [train(local, seed=(i, 5))[0] for i in (1, 7)], rtol=1e-6)

@@ -1,0 +1,50 @@
+"""Learning rates over rounds, by closed forms."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tff_pfl.local import SCHEDULES, ClientContext, LocalTraining
+
+SGD = tff.learning.optimizers.build_sgdm(0.5)
+
+
+def rates(**options):
+    local = LocalTraining(SGD, **options)
+    return [float(local.learning_rate(tf.constant(t))) for t in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (SCHEDULES["constant"](), [1] * 8),
+        (SCHEDULES["cosine"](rounds=4), [1, 0.853553, 0.5, 0.146447, 0, 0, 0, 0]),
+        (SCHEDULES["cosine"](rounds=2, least=0.2), [1, 0.6, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]),
+        (SCHEDULES["step"](every=3, factor=0.1), [1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]),
+        (None, [1] * 8),
+    ],
+)
+def test_factors(schedule, factors):
+    np.testing.assert_allclose(rates(schedule=schedule), np.multiply(0.5, factors), atol=1e-6)
+
+
+def test_factors_multiply():
+    options = {"learning_rate_decay": 0.9, "warm_up_rounds": 4}
+    expected = [0.5 * 0.9**t * min(1, (t + 1) / 4) * 0.1 ** (t // 2) for t in range(8)]
+    found = rates(schedule=SCHEDULES["step"](every=2), **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_without_any_it_is_the_first_rate_bit_for_bit():
+    assert rates() == rates(schedule=SCHEDULES["constant"]()) == [0.5] * 8
+
+
+def test_training_uses_the_rate_of_its_round():
+    a, c, w = spd(2, seed=0), np.array([1.0, -1.0]), np.array([0.5, 2.0])
+    local = LocalTraining(SGD, epochs=1, schedule=SCHEDULES["cosine"](rounds=4))
+    context = ClientContext(tf.constant(3), tf.constant(0), tf.constant([1, 2]))
+    trained = local.train(quadratic_model(2), weights_of(w, 2), quadratic_examples(a, c), context)
+    expected = w - 0.5 * 0.146447 * a @ (w - c)
+    np.testing.assert_allclose(vector_of(trained.weights), expected, rtol=1e-5)

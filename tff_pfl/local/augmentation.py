@@ -1,0 +1,56 @@
+"""Random changes of the images of a batch, by name.
+
+Each is a function `(*, <options with defaults>) -> Augmentation`, and an `Augmentation` is
+`(images [batch, height, width, channels], seed int32[2]) -> images` of the same type and shape,
+whose randomness is of the seed alone.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tff_pfl.ranges import takes, whole
+from tff_pfl.registry import Registry
+
+AUGMENTATIONS = Registry("augmentation")
+
+Augmentation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@AUGMENTATIONS.register("crop_and_flip")
+@takes(padding=whole(0))
+def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
+    """A part of the image, surrounded by black, of its own size; half of them mirrored.
+
+    As in He et al., "Deep Residual Learning for Image Recognition", section 4.2: each image has an
+    offset of its own, one of `(2 padding + 1)^2`, all as likely.
+
+    Args:
+        padding: Black pixels on each side.
+        flip: Whether left and right are exchanged, of each image with probability 1/2.
+    """
+
+    def augment(images, seed):
+        if images.shape.rank != 4:
+            raise ValueError(
+                "crop_and_flip changes images, [batch, height, width, channels], but the examples "
+                f"of a batch are of shape {images.shape}."
+            )
+        number, (height, width) = tf.shape(images)[0], images.shape[1:3]
+        draw = tf.random.experimental.stateless_split(seed, 2)
+        offsets = tf.random.stateless_uniform([number, 2], draw[0], 0, 2 * padding + 1, tf.int32)
+        rows = offsets[:, :1] + tf.range(height)
+        columns = offsets[:, 1:] + tf.range(width)
+        if flip:
+            is_flipped = tf.random.stateless_uniform([number, 1], draw[1]) < 0.5
+            columns = tf.where(is_flipped, tf.reverse(columns, [1]), columns)
+        sides = [padding, padding]
+        padded = tf.pad(images, [[0, 0], sides, sides, [0, 0]])
+        return _gather(_gather(padded, rows, axis=1), columns, axis=2)
+
+    return augment
+
+
+def _gather(images, indices, axis):
+    """Rows or columns of each image."""
+    return tf.gather(images, indices, axis=axis, batch_dims=1)

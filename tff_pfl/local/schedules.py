@@ -1,0 +1,48 @@
+"""Learning rates over rounds: by name, a factor for each round.
+
+Each is a function `(*, <options with defaults>) -> Schedule`, and a `Schedule` is
+`(round: float32 scalar, from 0) -> float32 scalar`, which multiplies the first learning rate.
+Exponential decay is `LocalTraining.learning_rate_decay`, and multiplies what is chosen here.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tff_pfl.ranges import above, between, takes, whole
+from tff_pfl.registry import Registry
+
+SCHEDULES = Registry("schedule")
+
+Schedule = Callable[[tf.Tensor], tf.Tensor]
+
+
+@SCHEDULES.register("constant")
+def constant() -> Schedule:
+    """The same rate in all rounds."""
+    return tf.ones_like
+
+
+@SCHEDULES.register("cosine")
+@takes(rounds=whole(1), least=between(0, 1))
+def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
+    """Half a cosine from 1 to `least` (Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts).
+
+    Args:
+        rounds: When it is reached; mostly `config.rounds`. It stays so, for fine-tuning, too.
+        least: The last factor.
+    """
+
+    def factor(round_num):
+        share = tf.minimum(round_num / rounds, 1.0)
+        return least + (1.0 - least) * 0.5 * (1.0 + tf.cos(math.pi * share))
+
+    return factor
+
+
+@SCHEDULES.register("step")
+@takes(every=whole(1), factor=above(0))
+def step(*, every: int = 30, factor: float = 0.1) -> Schedule:
+    """Once more times `factor` after every so many rounds."""
+    return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor(round_num / every)
