@@ -47,6 +47,17 @@ def test_unequal_amounts():
     assert unequal.to_dict() == equal.to_dict()
 
 
+def test_fedamp_as_it_was_compared_and_tuned():
+    compared, tuned = (
+        fedpg.get_config(f"dir,fmnist,{name}") for name in ("fedamp", "fedamp_tuned")
+    )
+    check_config(tuned)
+    assert (compared.algorithm.lambda_, compared.algorithm.alpha) == (5e-7, 5e-3)
+    assert (tuned.algorithm.name, tuned.algorithm.distance_scale) == ("fedamp", "median")
+    assert tuned.algorithm.lambda_ / tuned.algorithm.alpha == pytest.approx(0.1)
+    assert not tuned.paper
+
+
 def test_the_percentage_of_clients_that_take_part():
     for percent in (1, 50, 100):
         config = fedpg.get_config(f"pat,cifar10,s_fedpg,{percent}")
