@@ -7,6 +7,7 @@ import pathlib
 import runpy
 import subprocess
 import sys
+import time
 from unittest import mock
 
 from absl import app, flags
@@ -75,6 +76,14 @@ def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
 
 def keep_the_context() -> None:
     """In the place of what sets a context: what runs is executed in that of the tests."""
+
+
+def wait_until(condition, seconds=120) -> None:
+    """Returns once a condition holds; fails if that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def train_run(path, config, **options) -> pathlib.Path:

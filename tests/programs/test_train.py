@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
-from tests.runs import ROOT, run_main, run_python
+from tests.runs import ROOT, run_main, run_python, wait_until
 
 # But for its rounds as `tests.runs.tiny_config`, whose process is built already.
 SMALL = [
@@ -38,13 +37,6 @@ def train(output_dir, *flags, **options):
 def has_rounds(path, number):
     metrics = path / "metrics.csv"
     return metrics.exists() and metrics.read_text().count("\n") > number
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

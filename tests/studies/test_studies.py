@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runs import ROOT, run_main, tiny_config, train_run
+from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until
 from tff_pfl import studies
 from tff_pfl.studies import Row, Study, StudyError, Variant, tied
 
@@ -143,17 +143,12 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
     )
     study = subprocess.Popen([sys.executable, "-c", script])
     log = tmp_path / "started.txt"
-    while not (log.exists() and log.read_text().endswith("\n")):
-        assert study.poll() is None
-        time.sleep(0.01)
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
     run = int(log.read_text().rpartition(" ")[2])
     assert cmdline(run)
     study.kill()
     study.wait()
-    deadline = time.monotonic() + 30
-    while cmdline(run):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not cmdline(run))
     late = subprocess.run([sys.executable, tied.__file__, str(study.pid), program])
     assert late.returncode == 1  # the process had ended before
 
