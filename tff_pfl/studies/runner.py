@@ -159,7 +159,7 @@ def _count(study: Study) -> int:
     if study.tuning is not None:
         for label in study.variants:
             left = len(study.trials(label))
-            for _ in study.tuning.stages:
+            for _ in study.tuning.stages if left > 1 else ():
                 total += left * len(study.tuning.seeds)
                 left = (left + 1) // 2
     return total

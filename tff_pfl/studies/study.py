@@ -57,7 +57,8 @@ class Tuning:
     left behind is not chosen.
 
     Attributes:
-        trials: What is tried for each variant; see `grid` and `draws`.
+        trials: What is tried for each variant; see `grid` and `draws`. A variant of one trial is
+            not tuned.
         settings: Of all trials, such as "data.fractions" with a part for validation. They are
             evaluated on it in any case, and nowhere else.
         rounds: Increasing; none: those of the config.

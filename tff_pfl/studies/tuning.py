@@ -28,10 +28,14 @@ class Scores:
         self._scores = json.loads(self._path.read_text()) if self._path.exists() else {}
 
     def candidates(self, rounds: int | None) -> list[tuple[str, str]]:
-        """`(label, trial)` of all that are trained in the stage of so many rounds."""
+        """`(label, trial)` of all that are trained in the stage of so many rounds.
+
+        Where there is one trial alone, there is nothing to choose, and nothing to train.
+        """
         return [
             (label, trial)
             for label in self._study.variants
+            if len(self._study.trials(label)) > 1
             for trial in self._left(label, self._study.tuning.stages.index(rounds))
         ]
 
@@ -57,8 +61,13 @@ class Scores:
     def chosen(self) -> dict[str, str]:
         """The trial of each variant, by labels; without those of which no trial succeeded."""
         last = len(self._study.tuning.stages) - 1
-        ranked = {label: self._ranked(label, last) for label in self._study.variants}
-        return {label: trials[0] for label, trials in ranked.items() if trials}
+        result = {}
+        for label in self._study.variants:
+            trials = list(self._study.trials(label))
+            best = trials if len(trials) == 1 else self._ranked(label, last)
+            if best:
+                result[label] = best[0]
+        return result
 
     def rows(self) -> list[tuple[str, str, int | None, float | None, bool]]:
         """`(label, trial, rounds, score, whether it was chosen)` of all that are known."""
