@@ -78,6 +78,11 @@ def default_config(
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
     config.evaluation.subsample = False  # of other clients', as many examples as the client has
 
+    config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
+    config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never
+    config.early_stop.least_gain = 0.0  # an improvement is by more than this
+    config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
+
     config.new_clients = ml_collections.ConfigDict()
     config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
     config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
