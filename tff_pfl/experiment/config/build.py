@@ -41,6 +41,8 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 merge=config.data.merge,
                 fractions=tuple(config.data.fractions) if config.data.merge else None,
                 num_validation=config.data.num_validation,
+                imbalance=config.data.imbalance,
+                imbalanced_test=config.data.imbalanced_test,
                 seed=config.seed,
             )
     check_split(dataset, config.evaluation.split)

@@ -47,6 +47,8 @@ def default_config(
     config.data.merge = True  # pool the original train and test splits before partitioning
     config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
     config.data.num_validation = 0  # without merge: examples cut off the training split
+    config.data.imbalance = 1.0  # the first class has so many times the examples of the last
+    config.data.imbalanced_test = True  # the test split likewise; else, without merge, it is whole
     config.data.partition_file = ""  # a saved partition to use instead of making one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
