@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from tff_pfl.data import partition as partitioners
+from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
 from tff_pfl.data.sources import LabelledImages
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
-from tff_pfl.ranges import takes, whole
+from tff_pfl.ranges import at_least, takes, whole
 
 
 class ExamplesError(ValueError):
@@ -156,6 +157,7 @@ class FederatedDataset:
     num_clients=whole(1),
     fractions=partitioners.FRACTIONS,
     num_validation=whole(0),
+    imbalance=at_least(1),
     seed=whole(0),
 )
 def federate(
@@ -167,6 +169,8 @@ def federate(
     merge: bool = True,
     fractions: tuple[float, float, float] | None = None,
     num_validation: int = 0,
+    imbalance: float = 1.0,
+    imbalanced_test: bool = True,
     seed: int,
 ) -> FederatedDataset:
     """Spreads a data set over clients; realises the protocols of the papers.
@@ -177,6 +181,9 @@ def federate(
     is distributed in the same way, class by class, as is a validation split of `num_validation`
     examples cut off the training split first (pFedMB: 40,000 / 10,000 / 10,000 of CIFAR-10).
     With natural clients each keeps its own rows of every split.
+
+    With an `imbalance`, all of that is done with what is left of the data set when its classes have
+    been made long-tailed; see `long_tailed_sizes`.
 
     Args:
         images: The data set.
@@ -189,6 +196,11 @@ def federate(
         fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
             by default those of the original split, without validation.
         num_validation: Without `merge`: size of the validation split.
+        imbalance: How many times the examples of the last class the first class has, in the
+            training split, or with `merge` in the pool. 1: classes are as they are.
+        imbalanced_test: Whether the test split is made long-tailed likewise, by a draw of its own,
+            so that clients are tested on classes as frequent as those they train on. Otherwise it
+            is left whole, which takes `merge=False`.
         seed: Non-negative; the same seed gives the same partition.
 
     Raises:
@@ -199,6 +211,12 @@ def federate(
     """
     args = dict(partition_args or {})
     _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation)
+    if merge and imbalance > 1 and not imbalanced_test:
+        raise ValueError(
+            f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "
+            "test examples are cut from the same pool as those it trains on. Set merge=False, "
+            "which leaves the original test split whole."
+        )
     check_examples(images.x, images.y, images.num_classes, images.name)
     if partitioner == "natural":
         num_clients = int(images.writer.max()) + 1
@@ -209,11 +227,18 @@ def federate(
         "merge": merge,
         "fractions": fractions,
         "num_validation": num_validation,
+        "imbalance": imbalance,
+        "imbalanced_test": imbalanced_test,
         "seed": seed,
     }
 
     def rng(*stage):
         return np.random.default_rng([seed, *stage])
+
+    def thinned(rows, stage):
+        if imbalance == 1:
+            return rows
+        return rows[long_tailed(images.y[rows], imbalance, rng(stage))]
 
     def distribute(rows):
         if partitioner == "natural":
@@ -237,11 +262,19 @@ def federate(
     if merge:
         original = (images.num_train, 0, len(images.y) - images.num_train)
         ratio = original if fractions is None else fractions
-        parts = distribute(everything)
+        parts = distribute(thinned(everything, 6))
         cut = [partitioners.split(part, ratio, rng(2, i)) for i, part in enumerate(parts)]
         splits = zip(*cut, strict=True)
     else:
         pool, test = np.split(everything, [images.num_train])
+        pool = thinned(pool, 6)
+        if imbalanced_test:
+            test = thinned(test, 7)
+        if num_validation >= max(len(pool), 1):
+            raise PartitionError(
+                f"num_validation={num_validation} of {len(pool)} examples that imbalance="
+                f"{imbalance:g} leaves of the training split: none are left to train on."
+            )
         if num_validation:
             pool = rng(3).permutation(pool)
         validation, pool = np.split(pool, [num_validation])

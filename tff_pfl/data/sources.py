@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn, TFDS, TFF's natural clients, a folder of image files."""
+"""Where images come from: scikit-learn, TFDS, TFF's natural clients, files in a folder."""
 
 import functools
 import os
@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 from absl import logging
 
+from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.data.image_folder import find_tiny_imagenet, read_tiny_imagenet
 from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
@@ -60,6 +61,9 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
     * `"digits"`: scikit-learn's 1,797 handwritten digits of 8x8 pixels; needs no download. It has
       no original split: here the last 20 % of its rows (360) are the test split.
     * `"mnist"`, `"fashion_mnist"`, `"cifar10"`, `"cifar100"`: TFDS, in the order TFDS reads them.
+    * `"cifar10_binary"`, `"cifar100_binary"`: the same images as `"cifar10"` and `"cifar100"`, in
+      the order of the publisher's binary files, `cifar-10-binary.tar.gz` and
+      `cifar-100-binary.tar.gz` unpacked; never downloaded. See `cifar_binary`.
     * `"emnist"`: the 62 classes of Federated EMNIST by writer, in sorted order of writer ids; a
       writer has the same number in train and test. As in TFF, 255 is the background and 0 ink.
     * `"emnist_synthetic"`: TFF's stand-in for it in tests: 2 writers with one drawing of each
@@ -75,14 +79,15 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
         data_dir: Folder of prepared TFDS data sets (default: the environment variable
             TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
             (default: TFF's own). What is not there is downloaded to it. For Tiny ImageNet the
-            folder that holds tiny-imagenet-200, or that one (default: TFDS_DATA_DIR).
+            folder that holds tiny-imagenet-200, or that one (default: TFDS_DATA_DIR), and likewise
+            for the binary files of CIFAR cifar-10-batches-bin and cifar-100-binary.
 
     Returns:
         The images, training split first.
 
     Raises:
-        ValueError: The name is unknown. As `image_folder.ImageFolderError`: files of Tiny
-            ImageNet are damaged or missing.
+        ValueError: The name is unknown. As `image_folder.ImageFolderError` and
+            `cifar_binary.CifarFileError`: files of Tiny ImageNet or CIFAR are damaged or missing.
         DataNotFoundError: The data set is not there, and downloading it failed or is not possible.
     """
     return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
@@ -187,21 +192,62 @@ def _cifar100_natural(data_dir):
 
 @DATASETS.register("tiny_imagenet")
 def _tiny_imagenet(data_dir):
+    folder = _unpacked(
+        "tiny_imagenet",
+        data_dir,
+        find_tiny_imagenet,
+        archive="tiny-imagenet-200.zip",
+        unpacks_to="tiny-imagenet-200",
+        holds=(
+            "wnids.txt",
+            "train/ID/images/*.JPEG",
+            "val/images/*.JPEG",
+            "val/val_annotations.txt",
+        ),
+    )
+    return LabelledImages("tiny_imagenet", *read_tiny_imagenet(folder))
+
+
+@DATASETS.register("cifar10_binary")
+def _cifar10_binary(data_dir):
+    return _cifar_binary("cifar10_binary", CIFAR10, "cifar-10-binary.tar.gz", data_dir)
+
+
+@DATASETS.register("cifar100_binary")
+def _cifar100_binary(data_dir):
+    return _cifar_binary("cifar100_binary", CIFAR100, "cifar-100-binary.tar.gz", data_dir)
+
+
+def _cifar_binary(name, layout, archive, data_dir):
+    folder = _unpacked(
+        name,
+        data_dir,
+        layout.find,
+        archive=archive,
+        unpacks_to=layout.folder,
+        holds=(*layout.train, layout.test),
+    )
+    x, y, num_train = read_cifar(folder, layout)
+    return LabelledImages(name, x, y, layout.num_classes, num_train)
+
+
+def _unpacked(name, data_dir, find, *, archive, unpacks_to, holds):
+    """The folder of an unpacked archive, in `data_dir` or where TFDS has its data sets."""
     data_dir = data_dir or os.environ.get(_ENVIRONMENT)
-    folder = find_tiny_imagenet(data_dir) if data_dir else None
+    folder = find(data_dir) if data_dir else None
     if folder is None:
         looked = (
-            f"there is no wnids.txt in {os.path.join(data_dir, 'tiny-imagenet-200')} or {data_dir}"
+            f"there is no {holds[0]} in {os.path.join(data_dir, unpacks_to)} or {data_dir}"
             if data_dir
             else f"there is neither data_dir nor {_ENVIRONMENT} to say where it is"
         )
         raise DataNotFoundError(
-            f"Data set 'tiny_imagenet' was not found: {looked}. It is not downloaded: get its "
-            "archive, tiny-imagenet-200.zip, unpack it, and set data_dir (config.data.data_dir) or "
-            f"{_ENVIRONMENT} to the folder that then holds tiny-imagenet-200, with wnids.txt, "
-            "train/ID/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt."
+            f"Data set {name!r} was not found: {looked}. It is not downloaded: get its archive, "
+            f"{archive}, unpack it, and set data_dir (config.data.data_dir) or {_ENVIRONMENT} to "
+            f"the folder that then holds {unpacks_to}, with {', '.join(holds[:-1])} and "
+            f"{holds[-1]}."
         )
-    return LabelledImages("tiny_imagenet", *read_tiny_imagenet(folder))
+    return folder
 
 
 def _fetch(name, load_data, data_dir):

@@ -70,22 +70,52 @@ class Evaluator:
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, is_last: bool
     ) -> ClientMetrics:
-        """Evaluates; see `evaluate_federation` and `PooledEvaluation`.
+        """Evaluates on clients' own examples, and on others' where that is due.
 
         Args:
             server_state: The process's `ServerState`.
             source: Of the clients' states and training examples.
             is_last: Whether this is the last evaluation of a run.
         """
-        options = self._options
-        clients = evaluate_federation(
+        clients = self.on_own_examples(server_state, source)
+        return self.with_others(clients, server_state, source, is_last=is_last)
+
+    def on_own_examples(
+        self, server_state: Any, source: CohortDataSource, split: str | None = None
+    ) -> ClientMetrics:
+        """Evaluates on each client's own examples; see `evaluate_federation`.
+
+        Args:
+            server_state: See `__call__`.
+            source: See `__call__`.
+            split: Another one than that of the options.
+        """
+        return evaluate_federation(
             self._local,
             server_state,
             source,
             self._dataset,
-            split=options.split,
-            clients_per_call=options.clients_per_call,
+            split=split or self._options.split,
+            clients_per_call=self._options.clients_per_call,
         )
+
+    def with_others(
+        self,
+        clients: ClientMetrics,
+        server_state: Any,
+        source: CohortDataSource,
+        *,
+        is_last: bool,
+    ) -> ClientMetrics:
+        """Adds to `clients` what is measured on others' examples, where that is due.
+
+        Args:
+            clients: Of `on_own_examples`.
+            server_state: See `__call__`.
+            source: See `__call__`.
+            is_last: See `__call__`.
+        """
+        options = self._options
         if options.generalization == "always" or (is_last and options.generalization == "last"):
             pooled = self._pooled(server_state, source, clients_per_call=options.clients_per_call)
             clients = clients._replace(values={**clients.values, **pooled})

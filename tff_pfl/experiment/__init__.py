@@ -3,6 +3,7 @@
 from tff_pfl.experiment.config import (
     ConfigError,
     build_dataset,
+    build_early_stop,
     build_local,
     build_model,
     build_new_clients_evaluation,
@@ -13,6 +14,7 @@ from tff_pfl.experiment.config import (
     hold_out,
     parse_flags,
 )
+from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.evaluate import (
     EvaluatedRun,
     RestoredRun,
@@ -35,6 +37,7 @@ from tff_pfl.experiment.summary import Summary, read_summary, table, write_summa
 __all__ = [
     "ClientTable",
     "ConfigError",
+    "EarlyStop",
     "EvaluatedRun",
     "Evaluation",
     "OutputDirectoryError",
@@ -45,6 +48,7 @@ __all__ = [
     "Summary",
     "USER_ERRORS",
     "build_dataset",
+    "build_early_stop",
     "build_local",
     "build_model",
     "build_new_clients_evaluation",

@@ -34,6 +34,7 @@ class Progress:
         metrics: Of the last round's training, by name.
         seconds: Of training and evaluation.
         released: See `MetricsLog.released`.
+        watched: `(round, value)` of each evaluation that an early stop is decided by.
     """
 
     server_state: Any
@@ -42,6 +43,7 @@ class Progress:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    watched: list[tuple[int, float]] = dataclasses.field(default_factory=list)
 
     @property
     def round_num(self) -> int:
@@ -99,6 +101,7 @@ class Checkpoint:
             content["metrics"],
             content["seconds"],
             content["released"],
+            [(number, value) for number, value in content.get("watched", [])],
         )
 
     def save(self, progress: Progress) -> None:
@@ -109,6 +112,7 @@ class Checkpoint:
             "metrics": progress.metrics,
             "seconds": progress.seconds,
             "released": progress.released,
+            "watched": progress.watched,
         }
         self._store.commit(
             {

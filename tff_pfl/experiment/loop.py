@@ -14,6 +14,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource, sample_cohort
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
+from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
@@ -35,6 +36,7 @@ def train(
     evaluate: evaluation.EvaluationOptions | None = None,
     evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
+    early_stop: EarlyStop | None = None,
     capacity: int | Literal["cohort"] | None = None,
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "",
@@ -57,6 +59,8 @@ def train(
         evaluate: What is evaluated; by default each client's models on its own test examples.
         evaluate_new_clients: What is evaluated after the last round besides.
         checkpoint_every: Rounds between commits.
+        early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
+            The round that it ends after is evaluated as the last one.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
         release_managers: Receive the numbers of each round besides, as `{name: number}` under the
             number of the round, metrics and seconds, after they were written to `directory`. One
@@ -68,7 +72,10 @@ def train(
         OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
             its files are not as they were at the checkpoint.
         ForeignStateError: If it is one of another process.
+        ValueError: If the early stop needs what is not there; see `EarlyStop.check`.
     """
+    if early_stop is not None:
+        early_stop.check(process, model, dataset)
     sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
@@ -87,7 +94,15 @@ def train(
         log = _open_log(directory, dataset, progress, reopen=reopen)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = _Measurements(
-            process, evaluator, evaluate_new_clients, source, store, dataset, options, log
+            process,
+            evaluator,
+            evaluate_new_clients,
+            early_stop,
+            source,
+            store,
+            dataset,
+            options,
+            log,
         )
         selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
         with (
@@ -97,10 +112,11 @@ def train(
             loop = _Loop(process, schedule, progress, selected, measure, releases, checkpoint, bar)
             if reopen:
                 loop.finish_round({})
-            while progress.round_num < rounds:
+            while progress.round_num < rounds and loop.stopped is None:
                 loop.next_round(clients_per_round)
     best = max(progress.evaluations, key=lambda evaluated: evaluated.quality)
-    return Result(progress.server_state, progress.evaluations[-1], best, progress.seconds)
+    final = progress.evaluations[-1]
+    return Result(progress.server_state, final, best, progress.seconds, loop.stopped)
 
 
 class _Schedule(NamedTuple):
@@ -113,9 +129,12 @@ class _Schedule(NamedTuple):
     def is_last(self, round_num: int) -> bool:
         return round_num == self.rounds
 
+    def is_regular(self, round_num: int) -> bool:
+        """Whether it is evaluated however many rounds there are."""
+        return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
+
     def evaluates(self, round_num: int) -> bool:
-        due = self.evaluate_every and round_num % self.evaluate_every == 0
-        return bool(due) or self.is_last(round_num)
+        return self.is_regular(round_num) or self.is_last(round_num)
 
     def commits(self, round_num: int) -> bool:
         return round_num % self.checkpoint_every == 0 or self.is_last(round_num)
@@ -133,6 +152,12 @@ class _Loop:
     releases: Releases
     checkpoint: Checkpoint
     bar: tqdm.tqdm
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ends early, if it does."""
+        early_stop = self.measure.early_stop
+        return None if early_stop is None else early_stop.reason(self.progress.watched)
 
     def next_round(self, clients_per_round: int) -> None:
         """Trains a cohort and finishes the round."""
@@ -159,21 +184,29 @@ class _Loop:
         metrics = dict(progress.metrics)
         if self.schedule.evaluates(round_num):
             start = time.perf_counter()
-            measured = self.measure(
-                progress.server_state,
-                round_num,
-                self.selected,
-                is_last=self.schedule.is_last(round_num),
-            )
+            measured = self._measure(round_num)
             timings["evaluation_seconds"] = time.perf_counter() - start
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {_one_line(measured)}")
         self.releases.release({**metrics, **timings}, round_num)
         progress.seconds += sum(timings.values())
-        if self.schedule.commits(round_num):
+        if self.schedule.commits(round_num) or self.stopped is not None:
             progress.released = self.measure.log.released
             self.checkpoint.save(progress)
+        if self.stopped is not None:
+            self.bar.write(f"round {round_num}: stopped early: {self.stopped}")
+
+    def _measure(self, round_num: int) -> dict[MetricName, float]:
+        """Own examples come first: by them an early stop says whether the round is the last."""
+        state = self.progress.server_state
+        clients = self.measure.on_own_examples(state)
+        watched = self.measure.watched(state, clients)
+        if self.schedule.is_regular(round_num):
+            self.progress.watched += [(round_num, value) for value in watched.values()]
+        is_last = self.schedule.is_last(round_num) or self.stopped is not None
+        measured = self.measure(clients, state, round_num, self.selected, is_last=is_last)
+        return measured | watched
 
 
 @dataclasses.dataclass
@@ -183,16 +216,38 @@ class _Measurements:
     process: PersonalizedProcess
     evaluator: evaluation.Evaluator
     evaluate_new_clients: evaluation.NewClientsEvaluation | None
+    early_stop: EarlyStop | None
     source: CohortDataSource
     store: ClientStateStore
     dataset: FederatedDataset
     options: evaluation.EvaluationOptions
     log: MetricsLog
 
-    def __call__(
-        self, server_state: Any, round_num: int, selected: np.ndarray, *, is_last: bool
+    def on_own_examples(self, server_state: Any) -> evaluation.ClientMetrics:
+        return self.evaluator.on_own_examples(server_state, self.source)
+
+    def watched(
+        self, server_state: Any, clients: evaluation.ClientMetrics
     ) -> dict[MetricName, float]:
-        clients = self.evaluator(server_state, self.source, is_last=is_last)
+        """What an early stop watches, of validation examples; nothing without one."""
+        if self.early_stop is None:
+            return {}
+        if self.options.split != SPLIT:
+            clients = self.evaluator.on_own_examples(server_state, self.source, SPLIT)
+        name = self.early_stop.watched
+        return {name: evaluation.summarize(clients)[name]}
+
+    def __call__(
+        self,
+        clients: evaluation.ClientMetrics,
+        server_state: Any,
+        round_num: int,
+        selected: np.ndarray,
+        *,
+        is_last: bool,
+    ) -> dict[MetricName, float]:
+        """All the rest, with what was measured `on_own_examples`."""
+        clients = self.evaluator.with_others(clients, server_state, self.source, is_last=is_last)
         columns = clients.columns() | {"was_selected": selected.astype(np.int32)}
         self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
         metrics = evaluation.summarize(clients)

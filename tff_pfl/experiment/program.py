@@ -73,7 +73,11 @@ def run_program(
                 output_dir, resolved(config), resume=resume, overwrite=overwrite
             )
             summary = None if overwrite else read_summary(directory.path)
-            is_over = summary is not None and summary.final.round_num == config.rounds
+            is_over = (
+                summary is not None
+                and summary.final.round_num <= config.rounds
+                and summary.has_done(config.rounds)
+            )
             if not is_over:
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
@@ -105,6 +109,7 @@ def _run(config, directory):
     process = configs.build_process(config, model, dataset)
     capacity = suitable_capacity(model, config.clients_per_round)
     title = f"{config.algorithm.name} on {config.data.name}"
+    early_stop = configs.build_early_stop(config, process, model, dataset)
     with directory:
         result = train(
             process,
@@ -117,6 +122,7 @@ def _run(config, directory):
             evaluate_every=config.evaluation.every,
             evaluate=configs.evaluation_options(config),
             checkpoint_every=config.checkpoint_every,
+            early_stop=early_stop,
             evaluate_new_clients=configs.build_new_clients_evaluation(
                 config, process, model, new_clients, capacity
             ),

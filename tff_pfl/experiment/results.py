@@ -43,9 +43,12 @@ class Result(NamedTuple):
         best: The evaluation with the highest mean personalized accuracy (or, for a model without
             accuracy, the lowest loss). It was chosen on the data it reports.
         seconds: Of training and evaluation, all sessions of the run together.
+        stopped: Why an early stop has ended the run, after the round of `final`; `None` if none
+            has.
     """
 
     server_state: Any
     final: Evaluation
     best: Evaluation
     seconds: float
+    stopped: str | None = None

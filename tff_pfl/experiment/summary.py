@@ -22,17 +22,23 @@ class Summary(NamedTuple):
         final: The last evaluation.
         best: See `Result`.
         seconds: See `Result`.
+        stopped: See `Result`.
     """
 
     title: str
     final: Evaluation
     best: Evaluation
     seconds: float
+    stopped: str | None = None
+
+    def has_done(self, rounds: int) -> bool:
+        """Whether nothing is left to do of so many rounds."""
+        return self.stopped is not None or self.final.round_num >= rounds
 
 
 def write_summary(directory: RunDirectory, result: Result, title: str) -> Summary:
     """Writes and returns `summary.json`: the final and the best evaluation of a run."""
-    summary = Summary(title, result.final, result.best, round(result.seconds, 3))
+    summary = Summary(title, result.final, result.best, round(result.seconds, 3), result.stopped)
     content = {
         "title": title,
         "final": _to_json(summary.final),
@@ -40,6 +46,8 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
         "best_was_selected_on": _SELECTED_ON,
         "seconds": summary.seconds,
     }
+    if summary.stopped is not None:
+        content["stopped"] = summary.stopped
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
     return summary
@@ -61,7 +69,9 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
             if content.get("checksum", _checksum(content)) != _checksum(content):
                 raise ValueError("wrong checksum")
             evaluations = [_from_json(content[what]) for what in ("final", "best")]
-            summary = Summary(content["title"], *evaluations, content["seconds"])
+            summary = Summary(
+                content["title"], *evaluations, content["seconds"], content.get("stopped")
+            )
             table(summary)
     except OutputDirectoryError as error:
         raise OutputDirectoryError(
@@ -90,6 +100,8 @@ def table(summary: Summary) -> str:
     for what, evaluated in (("final", summary.final), ("best", summary.best)):
         note = f", selected on {_SELECTED_ON}" if what == "best" else ""
         lines += ["", f"{what}: round {evaluated.round_num}{note}", *rows(evaluated.metrics)]
+    if summary.stopped is not None:
+        lines += ["", f"stopped early: {summary.stopped}"]
     absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
         lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]

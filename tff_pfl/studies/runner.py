@@ -69,12 +69,15 @@ def run_study(
 
 
 def finished_summary(folder: pathlib.Path, rounds: int | None = None) -> Summary | None:
-    """The summary of a run that is finished, and has so many rounds; a damaged one is not."""
+    """The summary of a run that is finished, and has so many rounds; a damaged one is not.
+
+    A run that has stopped early is finished, however many rounds are asked for.
+    """
     try:
         summary = read_summary(folder)
     except OutputDirectoryError:
         return None
-    if summary is None or (rounds is not None and summary.final.round_num < rounds):
+    if summary is None or (rounds is not None and not summary.has_done(rounds)):
         return None
     return summary
 

@@ -25,6 +25,7 @@ KINDS = {
     "above 0 or inf": (INF, (0.0, -1.0, NAN)),
     "above 1 or inf": (INF, (1.0, NAN)),
     "least 1 or inf": (INF, (0.5, NAN)),
+    "least 1": (1.0, (0.9, NAN, INF)),
     "unit": (1.0, (-0.1, 1.1, NAN)),
     "inside unit": (0.5, (0.0, 1.0, NAN)),
     "below 1": (0.9, (-0.1, 1.0, NAN)),
@@ -40,9 +41,11 @@ COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
-    "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs",
+    "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
+    "early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
-    "server.learning_rate data.dirichlet.max_seconds",
+    "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain",
+    "least 1": "data.imbalance",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay",
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",

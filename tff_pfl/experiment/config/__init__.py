@@ -3,6 +3,7 @@
 from tff_pfl.experiment.config.build import (
     build_algorithm,
     build_dataset,
+    build_early_stop,
     build_local,
     build_model,
     build_new_clients_evaluation,
@@ -23,6 +24,7 @@ __all__ = [
     "ImportsError",
     "build_algorithm",
     "build_dataset",
+    "build_early_stop",
     "build_local",
     "build_model",
     "build_new_clients_evaluation",

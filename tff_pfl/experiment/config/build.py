@@ -7,6 +7,7 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.options import AUGMENTATION, SCHEDULE
+from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
     AGGREGATORS,
@@ -41,6 +42,8 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 merge=config.data.merge,
                 fractions=tuple(config.data.fractions) if config.data.merge else None,
                 num_validation=config.data.num_validation,
+                imbalance=config.data.imbalance,
+                imbalanced_test=config.data.imbalanced_test,
                 seed=config.seed,
             )
     check_split(dataset, config.evaluation.split)
@@ -160,6 +163,35 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
         subsample=options.subsample,
         seed=config.seed,
     )
+
+
+def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
+    """What ends a run of a config early, if anything does.
+
+    Raises:
+        ConfigError: If a value is wrong.
+    """
+    options = config.early_stop
+    with values_of("early_stop"):
+        return EarlyStop(**options.to_dict()) if options.patience else None
+
+
+def build_early_stop(
+    config: ml_collections.ConfigDict,
+    process: PersonalizedProcess,
+    model: models.Model,
+    dataset: data.FederatedDataset,
+) -> EarlyStop | None:
+    """The same, for data and models that have what it needs.
+
+    Raises:
+        ConfigError: If they have not.
+    """
+    stop = early_stop(config)
+    if stop is not None:
+        with values_of("early_stop"):
+            stop.check(process, model, dataset)
+    return stop
 
 
 def build_new_clients_evaluation(

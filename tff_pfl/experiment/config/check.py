@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import ml_collections
 
 from tff_pfl import data, evaluation
-from tff_pfl.experiment.config.build import evaluation_options
+from tff_pfl.experiment.config.build import early_stop, evaluation_options
 from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
@@ -15,7 +15,17 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import Range, at_least, may_be_none, ranges_of, up_to, whole
 
 # Whose keys are not those of what is chosen.
-_SECTIONS = ("", "data", "local", "model", "evaluation", "new_clients", "aggregator", "server")
+_SECTIONS = (
+    "",
+    "data",
+    "local",
+    "model",
+    "evaluation",
+    "early_stop",
+    "new_clients",
+    "aggregator",
+    "server",
+)
 # The numbers of a config that nobody else takes as they are.
 _OWN_NUMBERS = {
     "seed": whole(0, 2**63 - 1),
@@ -29,6 +39,8 @@ _OWN_NUMBERS = {
     "evaluation.every": whole(0),
     "evaluation.fine_tune_epochs": whole(0),
     "evaluation.fine_tune_learning_rate": at_least(0),
+    "early_stop.patience": whole(0),
+    "early_stop.least_gain": at_least(0),
     "new_clients.number": whole(0),
     "new_clients.fine_tune_epochs": whole(0),
 }
@@ -54,6 +66,11 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     _check_server(config.server, defaults.server)
     with values_of("evaluation"):
         evaluation_options(config)
+    if early_stop(config) is not None and not config.evaluation.every:
+        raise ConfigError(
+            f"config.early_stop.patience={config.early_stop.patience}, but "
+            "config.evaluation.every=0: only the last round is evaluated. Set one of both."
+        )
 
 
 def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:

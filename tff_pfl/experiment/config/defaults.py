@@ -47,6 +47,8 @@ def default_config(
     config.data.merge = True  # pool the original train and test splits before partitioning
     config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
     config.data.num_validation = 0  # without merge: examples cut off the training split
+    config.data.imbalance = 1.0  # the first class has so many times the examples of the last
+    config.data.imbalanced_test = True  # the test split likewise; else, without merge, it is whole
     config.data.partition_file = ""  # a saved partition to use instead of making one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
@@ -82,6 +84,11 @@ def default_config(
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
     config.evaluation.subsample = False  # of other clients', as many examples as the client has
+
+    config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
+    config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never
+    config.early_stop.least_gain = 0.0  # an improvement is by more than this
+    config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
 
     config.new_clients = ml_collections.ConfigDict()
     config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune

@@ -11,7 +11,16 @@ from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.options import complete
 
 # What earlier versions did not have, and did as its defaults say.
-_OPTIONAL = {"aggregator", "attack", "import_path", "imports", "new_clients", "paper", "server"}
+_OPTIONAL = {
+    "aggregator",
+    "attack",
+    "early_stop",
+    "import_path",
+    "imports",
+    "new_clients",
+    "paper",
+    "server",
+}
 
 
 def config_of_run(settings: Any) -> ml_collections.ConfigDict:

@@ -1,0 +1,133 @@
+"""The publisher's binary files of CIFAR, in little."""
+
+import numpy as np
+import pytest
+
+from tests.runs import tiny_config
+from tff_pfl.data import DataNotFoundError, sources
+from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, CifarFileError, read_cifar
+from tff_pfl.experiment import ConfigError, build_dataset
+
+LITTLE10 = CIFAR10._replace(num_records=(2, 3))
+LITTLE100 = CIFAR100._replace(num_records=(6, 4))
+
+
+def images_and_labels(layout, seed=0):
+    """`(x, labels)` of all files together, images as they are read."""
+    of_train, of_test = layout.num_records
+    number = of_train * len(layout.train) + of_test
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 256, [number, 32, 32, 3], np.uint8)
+    return x, [rng.integers(0, classes, number, np.uint8) for classes in layout.num_labels]
+
+
+def write(folder, layout, x, labels):
+    """Writes the files byte by byte, as the publisher describes a record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = iter(range(len(x)))
+    of_train, of_test = layout.num_records
+    files = [(name, of_train) for name in layout.train] + [(layout.test, of_test)]
+    for name, number in files:
+        content = bytearray()
+        for _, row in zip(range(number), rows, strict=False):
+            content += bytes(of_kind[row] for of_kind in labels)
+            for channel in range(3):
+                content += x[row, :, :, channel].tobytes()
+        (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """The data sets by name, of as many images as fit a test."""
+    monkeypatch.setattr(sources, "CIFAR10", LITTLE10)
+    monkeypatch.setattr(sources, "CIFAR100", LITTLE100)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "num_train"),
+    [("cifar10_binary", LITTLE10, 10), ("cifar100_binary", LITTLE100, 6)],
+)
+def test_images_in_the_order_of_the_files(little, tmp_path, monkeypatch, name, layout, num_train):
+    x, labels = images_and_labels(layout)
+    write(tmp_path / layout.folder, layout, x, labels)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    # The folder that holds the archive's, that one, or where TFDS has its data sets.
+    for data_dir in (tmp_path, tmp_path / layout.folder, None):
+        images = sources.load(name, data_dir)
+        np.testing.assert_array_equal(images.x, x)
+        np.testing.assert_array_equal(images.y, labels[-1])
+    assert images.x.dtype == np.uint8 and images.y.dtype == np.int32
+    assert images.x.flags.c_contiguous
+    assert (images.name, images.num_train) == (name, num_train)
+    assert images.num_classes == {"cifar10_binary": 10, "cifar100_binary": 100}[name]
+
+
+def test_the_sizes_of_the_files_of_the_publisher(tmp_path):
+    (tmp_path / "test_batch.bin").touch()
+    (tmp_path / "test.bin").touch()
+    with pytest.raises(CifarFileError, match="data_batch_1.bin: expected 30,730,000 bytes, 10,000"):
+        read_cifar(tmp_path, CIFAR10)
+    with pytest.raises(CifarFileError, match="train.bin: expected 153,700,000 bytes, 50,000 rec"):
+        read_cifar(tmp_path, CIFAR100)
+
+
+def cut_off(content):
+    return content[:-1]
+
+
+def without_a_record(content):
+    return content[:-3074]
+
+
+def with_a_record_more(content):
+    return content + content[:3074]
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [(cut_off, "12,295"), (without_a_record, "9,222"), (with_a_record_more, "15,370")],
+)
+def test_a_file_of_another_size(little, tmp_path, damage, found):
+    write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
+    path = tmp_path / "test.bin"
+    path.write_bytes(damage(path.read_bytes()))
+    config = tiny_config()
+    config.data.update(name="cifar100_binary", data_dir=str(tmp_path))
+    with pytest.raises(ConfigError) as info:
+        build_dataset(config)
+    assert str(info.value) == (
+        f"config.data: {path}: expected 12,296 bytes, 4 records of 3,074; found {found} bytes. "
+        "Unpack the archive again."
+    )
+
+
+def test_a_file_that_is_missing(tmp_path):
+    write(tmp_path, LITTLE10, *images_and_labels(LITTLE10))
+    (tmp_path / "data_batch_4.bin").unlink()
+    with pytest.raises(CifarFileError, match="data_batch_4.bin: expected 6,146 bytes.* no such fi"):
+        read_cifar(tmp_path, LITTLE10)
+
+
+@pytest.mark.parametrize(("byte", "label", "most"), [(0, 20, 19), (1, 100, 99)])
+def test_labels_that_are_none(tmp_path, byte, label, most):
+    write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
+    path = tmp_path / "train.bin"
+    content = bytearray(path.read_bytes())
+    content[2 * 3074 + byte] = label
+    path.write_bytes(content)
+    message = rf"train.bin, record 2: label {label} \(byte {byte}\) is not within 0..{most}\."
+    with pytest.raises(CifarFileError, match=message):
+        read_cifar(tmp_path, LITTLE100)
+
+
+def test_files_that_are_nowhere(tmp_path, monkeypatch):
+    message = (
+        f"'cifar100_binary' was not found: there is no train.bin in {tmp_path}/cifar-100-binary or "
+        rf"{tmp_path}. It is not downloaded: get its archive, cifar-100-binary.tar.gz, .* with "
+        "train.bin and test.bin."
+    )
+    with pytest.raises(DataNotFoundError, match=message):
+        sources.load("cifar100_binary", tmp_path)
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    with pytest.raises(DataNotFoundError, match="there is neither data_dir nor TFDS_DATA_DIR"):
+        sources.load("cifar10_binary")

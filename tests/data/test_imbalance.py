@@ -1,0 +1,141 @@
+"""Classes made long-tailed, and federations of them."""
+
+import numpy as np
+import pytest
+
+from tests.runs import tiny_config
+from tff_pfl.data import SPLITS, LabelledImages, PartitionError, federate
+from tff_pfl.data.imbalance import long_tailed, long_tailed_sizes
+from tff_pfl.experiment import ConfigError, build_dataset
+
+NUM_CLASSES, NUM_TRAIN, NUM_TEST = 5, 1000, 250
+LABELS = np.arange(NUM_TRAIN + NUM_TEST, dtype=np.int32) % NUM_CLASSES
+WRITER = np.arange(len(LABELS), dtype=np.int32) % 7
+IMAGES = LabelledImages(
+    "toy", np.zeros((len(LABELS), 2, 2, 1), np.uint8), LABELS, NUM_CLASSES, NUM_TRAIN, WRITER
+)
+FACTOR = 16.0
+# 200 and 50 of a class, times 16 ** (-i / 4) = 2 ** -i.
+TAIL_OF_TRAIN, TAIL_OF_TEST = [200, 100, 50, 25, 12], [50, 25, 12, 6, 3]
+TAIL_OF_POOL = [250, 125, 62, 31, 15]
+HOW = {
+    "dirichlet": {"num_clients": 4, "partition_args": {"alpha": 0.5, "min_examples": 3}},
+    "classes_per_client": {"num_clients": 5, "partition_args": {"classes": 2}},
+    "iid": {"num_clients": 6},
+    "natural": {},
+}
+each_partitioner = pytest.mark.parametrize("partitioner", HOW)
+
+
+def made(partitioner, *, seed=1, imbalance=FACTOR, **options):
+    how = HOW[partitioner] | options
+    return federate(IMAGES, partitioner=partitioner, seed=seed, imbalance=imbalance, **how)
+
+
+def counts(dataset, split):
+    return dataset.class_counts(split).sum(axis=0).tolist()
+
+
+def test_the_sizes_of_long_tailed_cifar():
+    """Those of Cao et al., with a factor of 100: 12,406 images of CIFAR-10, 10,847 of CIFAR-100."""
+    sizes = long_tailed_sizes(np.full(10, 5000), 100)
+    assert sizes.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert long_tailed_sizes(np.full(100, 500), 100).sum() == 10_847
+
+
+@pytest.mark.parametrize("factor", [1, 2.5, 10, 40])
+def test_sizes_fall_exponentially_whatever_there_was(factor):
+    there = np.random.default_rng(3).integers(90, 400, 8)
+    sizes = long_tailed_sizes(there, factor)
+    assert (sizes <= there).all()
+    assert (np.diff(sizes) <= 0).all()
+    assert sizes[0] / factor - 1 <= sizes[-1] <= sizes[0] / factor + 1
+    # As many as can be: some class is left whole, up to rounding.
+    assert (there - sizes).min() <= 1
+    ideal = sizes[0] * factor ** (-np.arange(8) / 7)
+    assert (abs(sizes - ideal) <= 1).all()
+
+
+def test_the_largest_factor_is_the_one_that_the_message_says():
+    there = np.array([400, 30, 350, 90])  # 30 ** (3 / 2) = 164.3
+    with pytest.raises(PartitionError, match="of 170 leaves the last of 4 .* 30 .* at most 164."):
+        long_tailed_sizes(there, 170)
+    assert long_tailed_sizes(there, 164).tolist() == [164, 30, 5, 1]
+
+
+def test_rows_are_drawn_of_each_class():
+    rng = np.random.default_rng
+    rows = long_tailed(LABELS, FACTOR, rng(0))
+    assert np.bincount(LABELS[rows]).tolist() == TAIL_OF_POOL
+    assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(rows, long_tailed(LABELS, FACTOR, rng(0)))
+    assert not np.array_equal(rows, long_tailed(LABELS, FACTOR, rng(1)))
+    np.testing.assert_array_equal(long_tailed(LABELS, 1, rng(0)), np.arange(len(LABELS)))
+    assert long_tailed(LABELS[:0], FACTOR, rng(0)).size == 0
+    assert long_tailed(LABELS[::NUM_CLASSES], FACTOR, rng(0)).size == 250  # of one class
+
+
+@each_partitioner
+def test_merged_splits_are_long_tailed_together(partitioner):
+    dataset = made(partitioner, fractions=(3, 1, 1))
+    of_all = sum(np.array(counts(dataset, split)) for split in SPLITS)
+    assert of_all.tolist() == TAIL_OF_POOL
+    rows = np.concatenate([part for split in SPLITS for part in getattr(dataset.partition, split)])
+    assert len(np.unique(rows)) == len(rows)
+    again, other = (made(partitioner, fractions=(3, 1, 1), seed=seed) for seed in (1, 2))
+    assert again.fingerprint == dataset.fingerprint != other.fingerprint
+
+
+@each_partitioner
+@pytest.mark.parametrize("imbalanced_test", [True, False])
+def test_the_test_split_is_likewise_or_whole(partitioner, imbalanced_test):
+    dataset = made(partitioner, merge=False, num_validation=40, imbalanced_test=imbalanced_test)
+    trained = np.array(counts(dataset, "train")) + counts(dataset, "validation")
+    assert trained.tolist() == TAIL_OF_TRAIN
+    assert sum(counts(dataset, "validation")) == 40
+    assert counts(dataset, "test") == (TAIL_OF_TEST if imbalanced_test else [50] * NUM_CLASSES)
+    test = np.concatenate(dataset.partition.test)
+    assert (test >= NUM_TRAIN).all()
+    # Whoever has test examples of a class trains on it, unless clients are those of the data.
+    if partitioner != "natural":
+        assert not dataset.class_counts("test")[dataset.class_counts("train") == 0].any()
+
+
+@each_partitioner
+@pytest.mark.parametrize("merge", [True, False])
+def test_without_imbalance_nothing_changes(partitioner, merge):
+    plain = federate(IMAGES, partitioner=partitioner, seed=1, merge=merge, **HOW[partitioner])
+    for imbalanced_test in (True, False):
+        options = {"imbalance": 1.0, "imbalanced_test": imbalanced_test, "merge": merge}
+        assert made(partitioner, **options).fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"imbalanced_test": False}, ValueError, "imbalance=16 and merge=True: .* merge=False"),
+        ({"imbalance": 0.5}, ValueError, "imbalance must be a finite number of at least 1"),
+        ({"imbalance": 300}, PartitionError, "300 leaves the last of 5 classes,.* at most 250"),
+        (
+            {"merge": False, "imbalanced_test": False, "num_validation": 387},
+            PartitionError,
+            "num_validation=387 of 387 examples that imbalance=16 leaves",
+        ),
+    ],
+)
+def test_what_cannot_be(options, error, message):
+    with pytest.raises(error, match=message):
+        made("iid", **options)
+
+
+def test_by_a_config():
+    config = tiny_config()
+    config.data.update(imbalance=10.0, merge=False, imbalanced_test=False)
+    dataset = build_dataset(config)
+    train, test = (counts(dataset, split) for split in ("train", "test"))
+    assert train[0] // 10 == train[-1]
+    assert sum(test) == 360  # all of digits' own
+    assert dataset.partition.metadata["spec"]["imbalance"] == 10
+    config.data.merge = True
+    with pytest.raises(ConfigError, match="config.data: imbalanced_test=False with imbalance=10"):
+        build_dataset(config)

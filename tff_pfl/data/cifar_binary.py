@@ -1,0 +1,124 @@
+"""CIFAR-10 and CIFAR-100 as their publisher's archives of the "binary version" unpack.
+
+A file is a sequence of records without a header: one byte for each label, then 3,072 bytes of an
+image, its red, its green and its blue channel of 32 rows of 32 pixels.
+"""
+
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+_SHAPE = (3, 32, 32)  # of an image as it is stored
+_NUM_PIXELS = 3 * 32 * 32
+
+
+class CifarFileError(ValueError):
+    """A file of CIFAR is damaged or missing; the message names it."""
+
+
+class CifarLayout(NamedTuple):
+    """What the files of a version of CIFAR hold.
+
+    Attributes:
+        folder: What the archive unpacks to.
+        train: Files of the training split, in their order.
+        test: The file of the test split.
+        num_records: Images of each training file, and of the test file.
+        num_labels: The number of classes of each label of a record; the last label is the class.
+    """
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    num_records: tuple[int, int]
+    num_labels: tuple[int, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return self.num_labels[-1]
+
+    def find(self, data_dir: str | os.PathLike) -> pathlib.Path | None:
+        """The folder of the files: `folder` in `data_dir`, `data_dir` itself, or `None`."""
+        data_dir = pathlib.Path(data_dir).expanduser()
+        for folder in (data_dir / self.folder, data_dir):
+            if any((folder / name).exists() for name in (*self.train, self.test)):
+                return folder
+        return None
+
+
+CIFAR10 = CifarLayout(
+    "cifar-10-batches-bin",
+    tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "test_batch.bin",
+    num_records=(10_000, 10_000),
+    num_labels=(10,),
+)
+CIFAR100 = CifarLayout(
+    "cifar-100-binary",
+    ("train.bin",),
+    "test.bin",
+    num_records=(50_000, 10_000),
+    num_labels=(20, 100),  # coarse and fine
+)
+
+
+def read_cifar(folder: pathlib.Path, layout: CifarLayout) -> tuple[np.ndarray, np.ndarray, int]:
+    """Reads all files.
+
+    Args:
+        folder: Where they are.
+        layout: `CIFAR10` or `CIFAR100`.
+
+    Returns:
+        `(x, y, num_train)`, in the order of the files and of the images in them, with
+        x: uint8 `[n, 32, 32, 3]`.
+        y: int32 `[n]` classes; of CIFAR-100 the fine ones.
+        num_train: The first `num_train` rows are the training split, the rest the test split.
+
+    Raises:
+        CifarFileError: A file is missing or has another size, or a label is none.
+    """
+    of_train, of_test = layout.num_records
+    files = [(folder / name, of_train) for name in layout.train] + [(folder / layout.test, of_test)]
+    for path, records in files:  # all of them before the first is read
+        _check_size(path, records, layout)
+    num_train = of_train * len(layout.train)
+    x = np.empty((num_train + of_test, 32, 32, 3), np.uint8)
+    y = np.empty(len(x), np.int32)
+    start = 0
+    for path, records in files:
+        rows = slice(start, start + records)
+        x[rows], y[rows] = _read(path, layout)
+        start += records
+    return x, y, num_train
+
+
+def _record_size(layout):
+    return len(layout.num_labels) + _NUM_PIXELS
+
+
+def _check_size(path, records, layout):
+    size = _record_size(layout)
+    expected = records * size
+    found = path.stat().st_size if path.is_file() else None
+    if found != expected:
+        raise CifarFileError(
+            f"{path}: expected {expected:,} bytes, {records:,} records of {size:,}; found "
+            f"{'no such file' if found is None else f'{found:,} bytes'}. Unpack the archive again."
+        )
+
+
+def _read(path, layout):
+    """(images, classes) of a file."""
+    records = np.fromfile(path, np.uint8).reshape(-1, _record_size(layout))
+    labels, pixels = np.split(records, [len(layout.num_labels)], axis=1)
+    wrong = np.argwhere(labels >= np.array(layout.num_labels))
+    if len(wrong):
+        record, label = wrong[0]
+        raise CifarFileError(
+            f"{path}, record {record}: label {labels[record, label]} (byte {label}) is not within "
+            f"0..{layout.num_labels[label] - 1}. Unpack the archive again."
+        )
+    return pixels.reshape(-1, *_SHAPE).transpose(0, 2, 3, 1), labels[:, -1]

@@ -1,0 +1,93 @@
+"""Training ends when the models no longer get better on validation data."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import MetricName
+from tff_pfl.models import Model
+from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, takes, whole
+from tff_pfl.templates import PersonalizedProcess
+
+SPLIT = "validation"
+"""The examples that decide: test data would be measured on what they had chosen."""
+
+
+@takes(patience=whole(1), least_gain=at_least(0))
+@dataclasses.dataclass(frozen=True)
+class EarlyStop:
+    """Ends a run after so many evaluations in a row without an improvement on validation data.
+
+    An evaluation is an improvement if it is better than the best one before it by more than
+    `least_gain`; a number that is not finite is none.
+
+    Attributes:
+        patience: Evaluations without an improvement, after which the run ends.
+        least_gain: In units of the metric: of an accuracy a share, of a loss nats.
+        metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": its mean over the
+            clients that have validation examples. Of a loss, less is better.
+    """
+
+    patience: int
+    least_gain: float = 0.0
+    metric: str = "personalized/accuracy"
+
+    def __post_init__(self):
+        model, _, quantity = self.metric.partition("/")
+        check_names("model of the early stop's metric", [model], ("personalized", "global"))
+        check_names("quantity of the early stop's metric", [quantity], ("accuracy", "loss"))
+
+    @property
+    def watched(self) -> MetricName:
+        """The number that decides."""
+        model, _, quantity = self.metric.partition("/")
+        return MetricName(model, f"local_{SPLIT}", quantity, "mean")
+
+    def check(self, process: PersonalizedProcess, model: Model, dataset: FederatedDataset) -> None:
+        """Checks that a run has what is watched.
+
+        Raises:
+            ValueError: If no client has validation examples, or nothing has the metric.
+        """
+        if not dataset.sizes(SPLIT).any():
+            raise ValueError(
+                f"patience={self.patience} needs validation data, but no client has validation "
+                "examples. config.data.fractions, or without merge config.data.num_validation, "
+                "gives them some; with patience=0 no run ends early."
+            )
+        watched = self.watched
+        if watched.model == "global" and process.global_weights is None:
+            raise ValueError(
+                f"metric={self.metric!r}, but this algorithm has no global model. Choose "
+                f"'personalized/{watched.quantity}'."
+            )
+        evaluated = process.evaluated_model or model
+        if watched.quantity != "loss" and watched.quantity not in evaluated.example_metrics:
+            raise ValueError(
+                f"metric={self.metric!r}, but the model {evaluated.name!r} has no "
+                f"{watched.quantity}. Choose '{watched.model}/loss'."
+            )
+
+    def reason(self, watched: Sequence[tuple[int, float]]) -> str | None:
+        """Why a run ends after an evaluation, in a sentence; `None` if it goes on.
+
+        Args:
+            watched: `(round, value)` of each evaluation so far, in order.
+        """
+        sign = -1 if self.watched.quantity == "loss" else 1
+        best_round, best, waited = 0, -math.inf, 0
+        for round_num, value in watched:
+            if math.isfinite(value) and sign * value > best + self.least_gain:
+                best_round, best, waited = round_num, sign * value, 0
+            else:
+                waited += 1
+        if waited < self.patience:
+            return None
+        so_far = f"the best was {sign * best:.4f} after round {best_round}"
+        return (
+            f"{self.watched} did not get better by more than {self.least_gain:g} in "
+            f"{self.patience} evaluation{'s' * (self.patience > 1)} up to round {watched[-1][0]}; "
+            + (so_far if best_round else "it was never finite")
+        )
