@@ -1,5 +1,6 @@
 """Studies: which runs there are, that none is run twice, and the table they end in."""
 
+import functools
 import pathlib
 import signal
 import subprocess
@@ -126,10 +127,13 @@ def test_an_interruption_ends_the_runs(tmp_path, program):
     assert "KeyboardInterrupt" in (tmp_path / "study/0/seed0.log").read_text()
 
 
-def interrupt_when(path):
-    while not path.exists():
-        time.sleep(0.01)
+def interrupt_when(log):
+    wait_until(functools.partial(has_started, log))
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def has_started(log):
+    return log.exists() and log.read_text().endswith("\n")
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
@@ -143,7 +147,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
     )
     study = subprocess.Popen([sys.executable, "-c", script])
     log = tmp_path / "started.txt"
-    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    wait_until(functools.partial(has_started, log))
     run = int(log.read_text().rpartition(" ")[2])
     assert cmdline(run)
     study.kill()
