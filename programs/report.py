@@ -35,6 +35,14 @@ written as numbers, beside the picture: FILE.npz with `axis`, `global` and `pers
 
     report.py loss_surface DIR --output=FILE [--client=7] [--points=21] [--radius=1.0]
         [--examples=1000]
+
+A table of finished runs, of a study that may be going on: means and standard deviations over seeds
+of some columns, the difference to the paper's number where a run's config has one, bytes, seconds;
+with --against, a paired test of every variant against one, of the first column. DIR alone is a
+study's directory:
+
+    report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
+        [--against=LABEL]
 """
 
 import math
@@ -46,7 +54,8 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import experiment, reports, runtime  # noqa: E402
+from tff_pfl import experiment, reports, runtime, studies  # noqa: E402
+from tff_pfl.names import UnknownNameError  # noqa: E402
 from tff_pfl.reports import PICTURES, CommandLineError, Subcommand  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", None, "The file that is written.")
@@ -68,12 +77,20 @@ _RADIUS = flags.DEFINE_float(
 _EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "loss_surface: of the client's training examples at most; drawn of more."
 )
+_FORMAT = flags.DEFINE_enum("format", "markdown", ["markdown", "latex"], "table: its format.")
+_COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
+_AGAINST = flags.DEFINE_string("against", None, "table: the variant others are tested against.")
 
 
 def main(argv):
     try:
         printed = reports.run_subcommand(argv, SUBCOMMANDS)
-    except (*experiment.USER_ERRORS, CommandLineError) as error:
+    except (
+        *experiment.USER_ERRORS,
+        CommandLineError,
+        UnknownNameError,
+        studies.StudyError,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if printed:
@@ -124,6 +141,14 @@ def _loss_surface(arguments):
     return f"numbers: {reports.plot_loss_surfaces(surfaces, _OUTPUT.value)}"
 
 
+def _table(arguments):
+    comparison = studies.comparison_of(arguments)
+    columns = _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
+    table = reports.results_table(comparison, columns, _AGAINST.value)
+    return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
+
+
+_COMPARED = "STUDY_FILE DIR | DIR... | NAME:DIR..."
 SUBCOMMANDS = {
     "curves": Subcommand(
         _curves, "NAME:DIR...", ("column", "exclude_clients", "log_scale", "top"), PICTURES
@@ -136,6 +161,7 @@ SUBCOMMANDS = {
     "loss_surface": Subcommand(
         _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
     ),
+    "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
 }
 
 

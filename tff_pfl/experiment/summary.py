@@ -70,6 +70,17 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
     return summary
 
 
+def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Summary | None:
+    """The summary of a run that is finished, and has so many rounds; a damaged one is not."""
+    try:
+        summary = read_summary(run_dir)
+    except OutputDirectoryError:
+        return None
+    if summary is None or (rounds is not None and summary.final.round_num < rounds):
+        return None
+    return summary
+
+
 def _to_json(evaluated: Evaluation) -> dict[str, Any]:
     return {"round_num": evaluated.round_num, "metrics": to_text(evaluated.metrics)}
 
