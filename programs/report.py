@@ -43,6 +43,12 @@ study's directory:
 
     report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
         [--against=LABEL]
+
+All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
+against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
+
+    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html [--target=0.7]
+        [--against=LABEL]
 """
 
 import math
@@ -79,7 +85,10 @@ _EXAMPLES = flags.DEFINE_integer(
 )
 _FORMAT = flags.DEFINE_enum("format", "markdown", ["markdown", "latex"], "table: its format.")
 _COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
-_AGAINST = flags.DEFINE_string("against", None, "table: the variant others are tested against.")
+_AGAINST = flags.DEFINE_string(
+    "against", None, "Of table and page: whom others are tested against."
+)
+_TARGET = flags.DEFINE_float("target", None, "page: the accuracy that is to be reached.")
 
 
 def main(argv):
@@ -148,6 +157,11 @@ def _table(arguments):
     return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
 
 
+def _page(arguments):
+    comparison = studies.comparison_of(arguments)
+    reports.write_page(comparison, _OUTPUT.value, target=_TARGET.value, against=_AGAINST.value)
+
+
 _COMPARED = "STUDY_FILE DIR | DIR... | NAME:DIR..."
 SUBCOMMANDS = {
     "curves": Subcommand(
@@ -162,6 +176,7 @@ SUBCOMMANDS = {
         _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
     ),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
+    "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
 }
 
 

@@ -30,6 +30,24 @@ def test_p_values_are_uniform_where_there_is_no_difference(num_seeds):
     assert np.mean(np.array(naive) < 0.05) > 0.2
 
 
+@pytest.mark.slow
+def test_other_tests_take_luck_for_a_difference():
+    """What the docstring says of them, where luck is ten times the clients' spread in a mean."""
+    rng = np.random.default_rng(0)
+    p_values = []
+    for _ in range(200):
+        found = 0.1 * rng.normal(size=(2, 1)) + 0.05 * rng.standard_t(4, size=(2, 50))
+        means = [
+            np.mean([rng.choice(found[seed], 50).mean() for seed in rng.integers(2, size=2)])
+            for _ in range(200)
+        ]
+        beyond = np.abs(np.array(means) - found.mean()) >= abs(found.mean())
+        wilcoxon = stats.wilcoxon(found.mean(axis=0)).pvalue
+        p_values.append((paired_test(list(found)).p_value, beyond.mean(), wilcoxon))
+    ours, bootstrap, wilcoxon = np.mean(np.array(p_values) < 0.05, axis=0)
+    assert ours < 0.1 and bootstrap > 0.3 and wilcoxon > 0.7
+
+
 @pytest.mark.parametrize("num_seeds", [2, 3, 5])
 def test_intervals_hold_a_known_shift_as_often_as_they_say(num_seeds):
     rng = np.random.default_rng(10 + num_seeds)

@@ -88,6 +88,9 @@ def test_against_a_variant(comparison):
     assert rows(table)[0][3:7] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %"]
     assert rows(table)[1][3:7] == rows(table)[2][3:7] == ["-"] * 4
     assert any("t test" in note for note in table.notes)
+    of_global = named_columns(comparison, ["global/local_test/accuracy"])
+    table = results_table(comparison, of_global, against="Local_1")  # which has no global model
+    assert [row[2:6] for row in rows(table)] == [["-"] * 4] * 3
     with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
         results_table(comparison, against="Local")
 

@@ -1,4 +1,4 @@
-"""Pictures and tables of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
+"""Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
 from tff_pfl.reports.curves import Curve, curve_over_seeds, plot_curves, read_curve
@@ -7,6 +7,7 @@ from tff_pfl.reports.influence import plot_influence
 from tff_pfl.reports.loss_surface import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
 from tff_pfl.reports.markup import Cell, Table, to_html, to_latex, to_markdown
 from tff_pfl.reports.mixtures import plot_mixtures
+from tff_pfl.reports.page import write_page
 from tff_pfl.reports.paired import PairedTest, paired_test
 from tff_pfl.reports.runs import named_runs
 from tff_pfl.reports.subcommands import PICTURES, CommandLineError, Subcommand, run_subcommand
@@ -45,4 +46,5 @@ __all__ = [
     "to_html",
     "to_latex",
     "to_markdown",
+    "write_page",
 ]

@@ -43,6 +43,14 @@ def paired_test(differences: Sequence[np.ndarray]) -> PairedTest:
     is common to all of them, and are not independent. Where seeds also draw the partition, a client
     of one seed is no client of another, which is why clients are not averaged over seeds first.
 
+    Two other tests were simulated with 2, 3 and 5 seeds of 50 clients, without a difference, and
+    with luck from none to ten times what is left of the clients' spread in a mean (normal, as this
+    test assumes). At a level of 5 %, this one finds a difference in 4 to 6 % of the cases in all of
+    them. A bootstrap over seeds and then clients finds too few without luck (1 to 3 %), and too
+    many with much of it: 44, 27 and 16 %. Wilcoxon's test of the clients' means over seeds, which
+    takes clients to be independent, is right without luck alone; with much of it, it finds one in
+    84 to 85 %.
+
     It does not show that single clients gain, nor that another federation or other settings give
     the same. With two or three seeds only differences that are large against their spread are
     found: a large p value is no sign of equality. P values of several variants against one are not

@@ -148,8 +148,9 @@ def _paired(comparison, name, against):
     rows = [[Cell(head) for head in (f"{in_short(name)}, less {against}'s", *_PAIRED_HEADS)]]
     for label, results in comparison.results.items():
         cells = [_ABSENT] * len(rows[0])
-        differences = [] if label == against else paired_differences(results, others, name)
-        if differences:
+        has_both = all(name in run.final.metrics for run in (*results, *others))
+        differences = paired_differences(results, others, name) if has_both else []
+        if differences and label != against:
             found = paired_test(differences)
             cells[0] = f"{scale * found.difference:+.2f}"
             cells[3] = f"{100 * found.share_worse:.0f} %"
