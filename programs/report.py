@@ -1,39 +1,57 @@
-"""Draws how runs went.
+"""Pictures, tables and pages of what runs gave, finished or not.
 
-The mean over clients of a quantity, over the rounds; the columns are those of `clients/round_*.csv`
-in the runs' output directories:
+    report.py SUBCOMMAND ARGUMENTS... --output=FILE [--FLAG=VALUE ...]
 
-    report.py --runs=NAME:DIR,NAME:DIR --column=personalized/local_test/accuracy --output=FILE.png
-        [--exclude_clients=0,5] [--log_scale] [--top=3]
+NAME:DIR is a run's output directory and the name that it is shown by; several runs of one name are
+those of several seeds. COLUMN is one of `clients/round_*.csv`, by default
+personalized/local_test/accuracy. Pictures end in .png, .pdf or .svg.
+
+The mean over clients of a quantity, over the rounds, with the deviation over seeds as a band:
+
+    report.py curves NAME:DIR... --output=FILE [--column=COLUMN] [--exclude_clients=0,5]
+        [--log_scale] [--top=3]
 
 How such a quantity is distributed over the clients, at the last evaluation or at that of a round; a
-histogram a run. A table is printed: the mean, those of the lowest and the top 5 % of clients, and
+histogram a name. A table is printed: the mean, those of the lowest and the top 5 % of clients, and
 the share of clients below a threshold. Clients without examples do not count:
 
-    report.py --histogram=NAME:DIR,NAME:DIR --column=personalized/local_test/accuracy
-        --output=FILE.png [--threshold=0.6] [--round=50] [--exclude_clients=0,5]
+    report.py histogram NAME:DIR... --output=FILE [--column=COLUMN] [--threshold=0.6] [--round=50]
+        [--exclude_clients=0,5]
 
 Who helps whom, for algorithms that learn it, such as PGFed; the matrices are those of
 `snapshots/round_*.npz`:
 
-    report.py --influence=DIR --output=FILE.png [--matrix=alpha]
+    report.py influence DIR --output=FILE [--matrix=alpha]
 
 What clients mix their models of, for algorithms such as pFedMB: the parts of each layer, over the
 rounds; the clients are by default the first ones:
 
-    report.py --mixtures=DIR --output=FILE.png [--clients=0,5,1,6]
+    report.py mixtures DIR --output=FILE [--clients=0,5,1,6]
 
 The training loss of a client around the global model, if there is one, and around the client's own,
 on a plane of two random directions, both normalised filter by filter; the models are those of the
 last checkpoint, the client is by default the one with most training examples. The losses are also
 written as numbers, beside the picture: FILE.npz with `axis`, `global` and `personalized`:
 
-    report.py --loss_surface=DIR --output=FILE.png [--client=7] [--surface_points=21]
-        [--surface_radius=1.0] [--surface_examples=1000]
+    report.py loss_surface DIR --output=FILE [--client=7] [--points=21] [--radius=1.0]
+        [--examples=1000]
+
+A table of finished runs, of a study that may be going on: means and standard deviations over seeds
+of some columns, the difference to the paper's number where a run's config has one, bytes, seconds;
+with --against, a paired test of every variant against one, of the first column. DIR alone is a
+study's directory:
+
+    report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
+        [--against=LABEL]
+
+All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
+against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
+
+    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html [--target=0.7]
+        [--against=LABEL]
 """
 
 import math
-import re
 import sys
 
 from absl import app, flags
@@ -42,59 +60,56 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import experiment, reports, runtime  # noqa: E402
+from tff_pfl import experiment, reports, runtime, studies  # noqa: E402
+from tff_pfl.names import UnknownNameError  # noqa: E402
+from tff_pfl.reports import PICTURES, CommandLineError, Subcommand  # noqa: E402
 
-_RUNS = flags.DEFINE_list("runs", None, "Names to show and output directories, NAME:DIR.")
-_HISTOGRAM = flags.DEFINE_list("histogram", None, "As --runs: whose clients are shown.")
+_OUTPUT = flags.DEFINE_string("output", None, "The file that is written.")
 _COLUMN = flags.DEFINE_string(
-    "column", "personalized/local_test/accuracy", "What is drawn, see above."
+    "column", "personalized/local_test/accuracy", "Which quantity is shown, see above."
 )
-_INFLUENCE = flags.DEFINE_string("influence", None, "A run's output directory.")
-_MATRIX = flags.DEFINE_string("matrix", "alpha", "Of --influence: what is drawn.")
-_MIXTURES = flags.DEFINE_string("mixtures", None, "A run's output directory.")
-_CLIENTS = flags.DEFINE_list("clients", None, "Of --mixtures: ids of who is shown, in this order.")
-_OUTPUT = flags.DEFINE_string("output", None, "The picture, .png, .pdf or .svg.")
 _EXCLUDE_CLIENTS = flags.DEFINE_list("exclude_clients", [], "Ids of clients that are left out.")
-_LOG_SCALE = flags.DEFINE_bool("log_scale", False, "Draw on a logarithmic scale.")
-_TOP = flags.DEFINE_float("top", None, "Where the vertical axis ends.")
-_THRESHOLD = flags.DEFINE_float("threshold", None, "Of --histogram: count the clients below it.")
-_ROUND = flags.DEFINE_integer("round", None, "Of --histogram: of which evaluation, not the last.")
-_LOSS_SURFACE = flags.DEFINE_string("loss_surface", None, "A run's output directory.")
-_CLIENT = flags.DEFINE_integer("client", None, "Of --loss_surface: whose loss and model.")
-_SURFACE_POINTS = flags.DEFINE_integer("surface_points", 21, "Points a side of the plane, odd.")
-_SURFACE_RADIUS = flags.DEFINE_float(
-    "surface_radius", 1.0, "Where the plane ends; 1 is as far from the model as 0 is."
+_LOG_SCALE = flags.DEFINE_bool("log_scale", False, "curves: draw on a logarithmic scale.")
+_TOP = flags.DEFINE_float("top", None, "curves: where the vertical axis ends.")
+_THRESHOLD = flags.DEFINE_float("threshold", None, "histogram: count the clients below it.")
+_ROUND = flags.DEFINE_integer("round", None, "histogram: of which evaluation, not the last.")
+_MATRIX = flags.DEFINE_string("matrix", "alpha", "influence: which matrix is shown.")
+_CLIENTS = flags.DEFINE_list("clients", None, "mixtures: ids of who is shown, in this order.")
+_CLIENT = flags.DEFINE_integer("client", None, "loss_surface: whose loss and model.")
+_POINTS = flags.DEFINE_integer("points", 21, "loss_surface: points a side of the plane, odd.")
+_RADIUS = flags.DEFINE_float(
+    "radius", 1.0, "loss_surface: where the plane ends; 1 is as far from the model as 0 is."
 )
-_SURFACE_EXAMPLES = flags.DEFINE_integer(
-    "surface_examples", 1000, "Training examples of the client, at most; more are drawn from."
+_EXAMPLES = flags.DEFINE_integer(
+    "examples", 1000, "loss_surface: of the client's training examples at most; drawn of more."
 )
+_FORMAT = flags.DEFINE_enum("format", "markdown", ["markdown", "latex"], "table: its format.")
+_COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
+_AGAINST = flags.DEFINE_string(
+    "against", None, "Of table and page: whom others are tested against."
+)
+_TARGET = flags.DEFINE_float("target", None, "page: the accuracy that is to be reached.")
 
 
 def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     try:
-        experiment.check_writable(_OUTPUT.value)
-        if _HISTOGRAM.value is not None:
-            print(_draw_histogram())
-        elif _INFLUENCE.value is not None:
-            reports.plot_influence(_INFLUENCE.value, _OUTPUT.value, _MATRIX.value)
-        elif _MIXTURES.value is not None:
-            clients = None if _CLIENTS.value is None else map(int, _CLIENTS.value)
-            reports.plot_mixtures(_MIXTURES.value, _OUTPUT.value, clients=clients)
-        elif _LOSS_SURFACE.value is not None:
-            print(f"numbers: {_draw_loss_surface()}")
-        else:
-            _draw_curves()
-    except experiment.USER_ERRORS as error:
+        printed = reports.run_subcommand(argv, SUBCOMMANDS)
+    except (
+        *experiment.USER_ERRORS,
+        CommandLineError,
+        UnknownNameError,
+        studies.StudyError,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if printed:
+        print(printed)
     return 0
 
 
-def _draw_curves():
+def _curves(arguments):
     reports.plot_curves(
-        _by_name(_RUNS.value),
+        reports.named_runs(arguments),
         _COLUMN.value,
         _OUTPUT.value,
         exclude_clients=map(int, _EXCLUDE_CLIENTS.value),
@@ -103,9 +118,9 @@ def _draw_curves():
     )
 
 
-def _draw_histogram():
+def _histogram(arguments):
     return reports.plot_histograms(
-        _by_name(_HISTOGRAM.value),
+        reports.named_runs(arguments),
         _COLUMN.value,
         _OUTPUT.value,
         round_num=_ROUND.value,
@@ -114,35 +129,55 @@ def _draw_histogram():
     )
 
 
-def _draw_loss_surface():
+def _influence(arguments):
+    reports.plot_influence(*arguments, _OUTPUT.value, _MATRIX.value)
+
+
+def _mixtures(arguments):
+    clients = None if _CLIENTS.value is None else map(int, _CLIENTS.value)
+    reports.plot_mixtures(*arguments, _OUTPUT.value, clients=clients)
+
+
+def _loss_surface(arguments):
     runtime.set_graph_context()
     surfaces = reports.loss_surfaces_of_run(
-        _LOSS_SURFACE.value,
+        *arguments,
         client_id=_CLIENT.value,
-        points=_SURFACE_POINTS.value,
-        radius=_SURFACE_RADIUS.value,
-        max_examples=_SURFACE_EXAMPLES.value,
+        points=_POINTS.value,
+        radius=_RADIUS.value,
+        max_examples=_EXAMPLES.value,
     )
-    return reports.plot_loss_surfaces(surfaces, _OUTPUT.value)
+    return f"numbers: {reports.plot_loss_surfaces(surfaces, _OUTPUT.value)}"
 
 
-def _by_name(runs):
-    return dict(run.split(":", 1) for run in runs)
+def _table(arguments):
+    comparison = studies.comparison_of(arguments)
+    columns = _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
+    table = reports.results_table(comparison, columns, _AGAINST.value)
+    return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
 
 
-@flags.validator("histogram", "Each is NAME:DIR.")
-@flags.validator("runs", "Each is NAME:DIR.")
-def _are_named(runs):
-    names = [run.partition(":")[0] for run in runs or ()]
-    for name in names:
-        if names.count(name) > 1:
-            raise flags.ValidationError(f"{name!r} is the name of two runs; each needs its own.")
-    return runs is None or (len(runs) > 0 and all(map(re.compile(".+:.+").match, runs)))
+def _page(arguments):
+    comparison = studies.comparison_of(arguments)
+    reports.write_page(comparison, _OUTPUT.value, target=_TARGET.value, against=_AGAINST.value)
 
 
-@flags.validator("output", "A picture ends in .png, .pdf or .svg.")
-def _is_picture(path):
-    return path is None or path.endswith((".png", ".pdf", ".svg"))
+_COMPARED = "STUDY_FILE DIR | DIR... | NAME:DIR..."
+SUBCOMMANDS = {
+    "curves": Subcommand(
+        _curves, "NAME:DIR...", ("column", "exclude_clients", "log_scale", "top"), PICTURES
+    ),
+    "histogram": Subcommand(
+        _histogram, "NAME:DIR...", ("column", "exclude_clients", "threshold", "round"), PICTURES
+    ),
+    "influence": Subcommand(_influence, "DIR", ("matrix",), PICTURES),
+    "mixtures": Subcommand(_mixtures, "DIR", ("clients",), PICTURES),
+    "loss_surface": Subcommand(
+        _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
+    ),
+    "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
+    "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
+}
 
 
 @flags.multi_flags_validator(["top", "threshold"], "Both are finite numbers.")
@@ -156,8 +191,4 @@ def _are_ids(values):
 
 
 if __name__ == "__main__":
-    flags.mark_flag_as_required("output")
-    flags.mark_flags_as_mutual_exclusive(
-        ["runs", "histogram", "influence", "mixtures", "loss_surface"], required=True
-    )
     app.run(main)

@@ -8,7 +8,8 @@ says how settings are chosen, that comes first, on validation data; test data ar
 chosen alone.
 
 DIR receives a folder for each run, `results.csv` with a line a run, and `table.md` with a line a
-variant: means and standard deviations over seeds, after the last round. With tuning, its runs are
+variant: means and standard deviations over seeds, after the last round; `report.py table` and
+`report.py page` show more of it. With tuning, its runs are
 in DIR/tuning, and `tuning.csv` has what each trial has reached.
 """
 
@@ -21,7 +22,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-from tff_pfl import studies  # noqa: E402
+from tff_pfl import reports, studies  # noqa: E402
 from tff_pfl.experiment.interruption import exit_code, interruptible  # noqa: E402
 
 _STUDY = flags.DEFINE_string("study", None, "File of the study, see above.")
@@ -38,12 +39,11 @@ def main(argv):
         study = studies.load_study(_STUDY.value)
         with interruptible():
             failed = studies.run_study(study, output_dir, _TRAIN, jobs=_JOBS.value)
-        scores = studies.Scores(study, output_dir)
-        rows = studies.read_rows(study, output_dir)
-        table = studies.markdown(study, rows, scores.chosen() if study.tuning else None)
-        studies.write_csv(output_dir / "results.csv", rows)
+        comparison = studies.comparison_of_study(study, output_dir)
+        table = reports.to_markdown(reports.results_table(comparison))
+        studies.write_csv(output_dir / "results.csv", comparison)
         if study.tuning:
-            studies.write_scores(output_dir / "tuning.csv", scores)
+            studies.write_scores(output_dir / "tuning.csv", studies.Scores(study, output_dir))
         (output_dir / "table.md").write_text(f"{table}\n")
     except (OSError, ValueError, studies.StudyError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -177,6 +177,11 @@ def test_names_of_the_package_exist(document):
             value = getattr(value, part, None) or importlib.import_module(found)
 
 
+@functools.cache
+def subcommands_of_report():
+    return importlib.import_module("report").SUBCOMMANDS
+
+
 @each_document
 def test_commands_have_the_programs_and_flags_that_exist(document):
     text = document.read_text()
@@ -185,6 +190,8 @@ def test_commands_have_the_programs_and_flags_that_exist(document):
         for program in re.findall(r"(programs/\w+\.py)", command):
             given = re.findall(r"--(?:no)?(\w+)", command)
             assert set(given) <= flags_of(ROOT / program), command
+        for subcommand in re.findall(r"programs/report\.py (\S+)", command):
+            assert subcommand in subcommands_of_report(), command
     assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 

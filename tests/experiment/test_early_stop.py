@@ -16,7 +16,7 @@ from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions, MetricName
 from tff_pfl.experiment import ConfigError, EarlyStop, RunDirectory, check_config, read_summary
 from tff_pfl.experiment.metrics_log import MetricsLog
-from tff_pfl.studies.runner import finished_summary
+from tff_pfl.experiment.summary import finished_summary
 
 MODEL = tiny_model()
 # No accuracy is more than 1 above another: the first evaluation stays the best.

@@ -1,13 +1,16 @@
 """The programs that look at runs, by their command lines."""
 
 import csv
+import importlib
 import json
+import re
 
 import numpy as np
 import pytest
 
+from tests.documents import flags_of
 from tests.marks import slow
-from tests.runs import run_main, run_python, tiny_config, train_run
+from tests.runs import ROOT, run_main, run_python, tiny_config, train_run
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,9 @@ def test_report(run_dir, tmp_path):
     path = tmp_path / "curves.png"
     done = run_main(
         "report.py",
-        f"--runs=a run:{run_dir},the same:{run_dir}",
+        "curves",
+        f"a run:{run_dir}",
+        f"the same:{run_dir}",
         f"--output={path}",
         "--column=global/local_test/loss",
         "--exclude_clients=1,3",
@@ -91,7 +96,9 @@ def test_report_draws_histograms(run_dir, tmp_path):
     path = tmp_path / "histogram.png"
     done = run_main(
         "report.py",
-        f"--histogram=a run:{run_dir},the same:{run_dir}",
+        "histogram",
+        f"a run:{run_dir}",
+        f"the same:{run_dir}",
         f"--output={path}",
         "--column=global/local_test/accuracy",
         "--exclude_clients=2",
@@ -118,12 +125,13 @@ def test_report_draws_loss_surfaces(run_dir, tmp_path):
     path = tmp_path / "new" / "surface.png"
     done = run_main(
         "report.py",
-        f"--loss_surface={run_dir}",
+        "loss_surface",
+        run_dir,
         f"--output={path}",
         "--client=1",
-        "--surface_points=3",
-        "--surface_radius=0.5",
-        "--surface_examples=20",
+        "--points=3",
+        "--radius=0.5",
+        "--examples=20",
     )
     assert done.returncode == 0, done.stderr
     assert (done.stdout, done.stderr) == (f"numbers: {path.with_suffix('.npz')}\n", "")
@@ -134,9 +142,27 @@ def test_report_draws_loss_surfaces(run_dir, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+def test_the_help_has_all_subcommands_and_flags():
+    program = ROOT / "programs" / "report.py"
+    subcommands = importlib.import_module("report").SUBCOMMANDS
+    explained = program.read_text().partition('"""\n\nimport')[0]
+    for name, subcommand in subcommands.items():
+        usage = re.search(rf"^    report.py {name} (.*(?:\n        .*)*)", explained, re.MULTILINE)[
+            1
+        ]
+        assert usage.startswith(subcommand.arguments)
+        assert re.findall(r"--(\w+)", usage) == list(subcommand.all_flags)
+    known = {flag for subcommand in subcommands.values() for flag in subcommand.all_flags}
+    assert known == flags_of(program) - flags_of(ROOT / "setup.py")
+
+
 def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
     evaluate = ["evaluate.py", f"--output={tmp_path / 'evaluated'}"]
-    report = ["report.py", f"--output={tmp_path / 'curves.png'}"]
+    output = f"--output={tmp_path / 'curves.png'}"
+
+    def report(*arguments):
+        return ["report.py", *arguments, output]
+
     mistakes = {
         "Fractions are numbers in [0, 1].": [*evaluate, "--run_dir=run", "--synthetic=0.5,1.5"],
         "--synthetic=['half']: Fractions are": [*evaluate, "--run_dir=run", "--synthetic=half"],
@@ -148,68 +174,61 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         ],
         "no_run has no config.json of a run": [*evaluate, "--run_dir=no_run"],
         "Flag --run_dir must have a value": evaluate,
-        "Each is NAME:DIR.": [*report, f"--runs={run_dir}"],
-        "Ids are integers.": [*report, f"--runs=a:{run_dir}", "--exclude_clients=one"],
-        "no_run has no evaluations": [*report, f"--runs=a:{run_dir},b:no_run"],
-        "Did you mean 'global/local_test/loss'": [
-            *report,
-            f"--runs=a:{run_dir}",
-            "--column=global/local_test/los",
+        "Each run is NAME:DIR, found": report("curves", run_dir),
+        "Each run is NAME:DIR, found 'a:'": report("curves", "a:"),
+        "Ids are integers.": report("curves", f"a:{run_dir}", "--exclude_clients=one"),
+        "no_run has no evaluations": report("curves", f"a:{run_dir}", "b:no_run"),
+        "Did you mean 'global/local_test/loss'": report(
+            "curves", f"a:{run_dir}", "--column=global/local_test/los"
+        ),
+        "Name a subcommand: curves, histogram": report(),
+        "Unknown subcommand 'histgram'. Did you mean 'histogram'?": report("histgram"),
+        "curves has no arguments: curves NAME:DIR...": report("curves"),
+        "influence has too many arguments, ['b']: influence DIR": report("influence", "a", "b"),
+        "curves knows no --threshold, which is of histogram": report(
+            "curves", f"a:{run_dir}", "--threshold=0.5"
+        ),
+        "histogram knows no --log_scale, which is of curves": report(
+            "histogram", f"a:{run_dir}", "--nolog_scale"
+        ),
+        "curves needs --output, a file that ends in .png, .pdf or .svg": [
+            "report.py",
+            "curves",
+            f"a:{run_dir}",
         ],
-        "one of (runs, histogram, influence, mixtures, loss_surface) must have a value": report,
-        "flags runs=['a:": [*report, f"--runs=a:{run_dir}", f"--influence={run_dir}"],
-        "has no snapshots": [*report, f"--influence={run_dir}"],
-        "clients=['0', 'x']: Ids are integers.": [
-            *report,
-            f"--mixtures={run_dir}",
-            "--clients=0,x",
-        ],
-        "top=nan, threshold=None: Both are finite numbers.": [
-            *report,
-            f"--runs=a:{run_dir}",
-            "--top=nan",
-        ],
+        "has no snapshots": report("influence", run_dir),
+        "clients=['0', 'x']: Ids are integers.": report("mixtures", run_dir, "--clients=0,x"),
+        "top=nan, threshold=None: Both are finite": report("curves", f"a:{run_dir}", "--top=nan"),
         "x/ is a folder; name the files in it: x/NAME.": [
             evaluate[0],
             f"--run_dir={run_dir}",
             "--output=x/",
         ],
         "config.json is a file.": [
-            report[0],
-            f"--loss_surface={run_dir}",
+            "report.py",
+            "loss_surface",
+            run_dir,
             f"--output={run_dir / 'config.json' / 'surface.png'}",
         ],
-        "--histogram=['run']: Each is NAME:DIR.": [*report, "--histogram=run"],
-        "--runs=['a:']: Each is NAME:DIR.": [*report, "--runs=a:"],
-        "'a' is the name of two runs; each needs its own.": [*report, "--runs=a:x,b:y,a:z"],
-        "to leave out: its ids are 0 to 3.": [
-            *report,
-            f"--runs=a:{run_dir}",
-            "--exclude_clients=1,77",
+        "'a' is the name of two runs with seed 0": report("curves", f"a:{run_dir}", f"a:{run_dir}"),
+        "to leave out: its ids are 0 to 3.": report(
+            "curves", f"a:{run_dir}", "--exclude_clients=1,77"
+        ),
+        "--output of influence ends in .png, .pdf or .svg, found 'x.npz'.": [
+            "report.py",
+            "influence",
+            "run",
+            "--output=x.npz",
         ],
-        "--runs=[]: Each is NAME:DIR.": [*report, "--runs="],
-        "A picture ends in .png, .pdf or .svg.": [report[0], "--output=x.npz", "--influence=run"],
-        "was not evaluated at round 7, but at 1, 2.": [
-            *report,
-            f"--histogram=a:{run_dir}",
-            "--round=7",
-        ],
-        "Did you mean 'personalized/local_test/loss'": [
-            *report,
-            f"--histogram=a:{run_dir}",
-            "--column=personal/local_test/loss",
-        ],
-        "Client 4 does not exist: ids are 0..3.": [
-            *report,
-            f"--loss_surface={run_dir}",
-            "--client=4",
-        ],
-        "has an odd number of points a side": [
-            *report,
-            f"--loss_surface={run_dir}",
-            "--surface_points=4",
-        ],
-        "no_such_run has no config.json of a run": [*report, "--loss_surface=no_such_run"],
+        "was not evaluated at round 7, but at 1, 2.": report(
+            "histogram", f"a:{run_dir}", "--round=7"
+        ),
+        "Did you mean 'personalized/local_test/loss'": report(
+            "histogram", f"a:{run_dir}", "--column=personal/local_test/loss"
+        ),
+        "Client 4 does not exist: ids are 0..3.": report("loss_surface", run_dir, "--client=4"),
+        "has an odd number of points a side": report("loss_surface", run_dir, "--points=4"),
+        "no_such_run has no config.json of a run": report("loss_surface", "no_such_run"),
     }
     for message, arguments in mistakes.items():
         done = run_main(*arguments)

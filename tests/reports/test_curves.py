@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.reports import plot_curves, read_curve
+from tff_pfl.reports import curve_over_seeds, curves, plot_curves, read_curve
 
 LOSS = "personalized/local_test/loss"
 
@@ -93,10 +93,10 @@ def pixels(path):
 
 def test_a_picture(run_dir, tmp_path):
     write_round(tmp_path / "diverged", 5, [1.0, "nan", 3.0])
-    runs = {"one": run_dir, "with a gap": str(tmp_path / "diverged")}
+    runs = {"one": [run_dir], "with a gap": [str(tmp_path / "diverged")]}
     path = tmp_path / "curves.png"
     plot_curves(runs, LOSS, path, exclude_clients=[2], log_scale=True)
-    assert pixels(path) == (960, 540)
+    assert pixels(path) == (960, 601)  # the legend's line is added
     assert path.stat().st_size > 5000
 
 
@@ -110,15 +110,16 @@ def test_a_curve_of_one_evaluation_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(Axes, "plot", recorded)
     write_round(tmp_path / "one", 5, [1.0, 2.0])
     write_round(tmp_path / "diverged", 5, [1.0, "nan"])
-    runs = {"one": tmp_path / "one", "diverged": tmp_path / "diverged"}
+    runs = {"one": [tmp_path / "one"], "diverged": [tmp_path / "diverged"]}
     plot_curves(runs, LOSS, tmp_path / "curves.png")
-    assert [line.get_marker() for line in drawn] == [".", "."]
+    assert [line.get_marker() for line in drawn] == ["o", "s"]
+    assert [line.get_markevery() for line in drawn] == [[0], [0]]
     assert [line.get_label() for line in drawn] == ["one", "diverged (never finite)"]
 
 
 def test_all_options_show_in_the_picture(run_dir, tmp_path):
     def picture(**options):
-        runs = {"a": run_dir, "b": run_dir}
+        runs = {"a": [run_dir], "b": [run_dir]}
         plot_curves(runs, LOSS, tmp_path / "curves.png", **options)
         return (tmp_path / "curves.png").read_bytes()
 
@@ -129,13 +130,48 @@ def test_all_options_show_in_the_picture(run_dir, tmp_path):
 
 def test_the_ending_is_the_format_and_the_folder_is_made(run_dir, tmp_path):
     path = tmp_path / "new" / "folder" / "curves.svg"
-    plot_curves({"a run": run_dir}, LOSS, path, exclude_clients=iter([2]))
+    plot_curves({"a run": [run_dir]}, LOSS, path, exclude_clients=iter([2]))
     text = path.read_text()
     assert "<svg" in text
-    assert "mean over clients" in text and "a run" in text
+    assert "mean over all clients but 2" in text and "a run" in text
+    assert "loss of each client's own model" in text and LOSS not in text
 
 
 def test_a_run_without_evaluations_leaves_no_picture(run_dir, tmp_path):
     with pytest.raises(OutputDirectoryError, match="no_run has no evaluations"):
-        plot_curves({"a": run_dir, "b": tmp_path / "no_run"}, LOSS, tmp_path / "curves.png")
+        plot_curves({"a": [run_dir], "b": [tmp_path / "no_run"]}, LOSS, tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
+
+
+def test_the_band_is_the_deviation_over_seeds(tmp_path, monkeypatch):
+    for seed, losses in enumerate(([1.0, 3.0], [3.0, 5.0], [5.0, 7.0])):
+        write_round(tmp_path / f"{seed}", 5, losses)
+        write_round(tmp_path / f"{seed}", 9, [seed, seed])
+    write_round(tmp_path / "0", 7, [8.0, 8.0])  # which the others have not: no line goes there
+    run_dirs = [tmp_path / f"{seed}" for seed in range(3)]
+    curve = curve_over_seeds(run_dirs, LOSS)
+    assert_curve(curve, [5, 9], [4.0, 1.0])
+    np.testing.assert_allclose(curve.deviations, [2.0, 1.0])
+    np.testing.assert_array_equal(curve_over_seeds(run_dirs[1:2], LOSS).deviations, [0, 0])
+    drawn = []
+    monkeypatch.setattr(Axes, "fill_between", lambda axes, *band, **style: drawn.append(band))
+    plot_curves({"three": run_dirs, "one": run_dirs[:1]}, LOSS, tmp_path / "curves.svg")
+    ((rounds, low, high),) = drawn
+    np.testing.assert_array_equal(rounds, [5, 9])
+    np.testing.assert_allclose([low, high], [[2.0, 0.0], [6.0, 2.0]])
+    assert "bands: deviation over 3 seeds" in (tmp_path / "curves.svg").read_text()
+
+
+def test_seeds_without_a_round_in_common(tmp_path):
+    write_round(tmp_path / "a", 1, [1.0])
+    write_round(tmp_path / "b", 2, [1.0])
+    with pytest.raises(OutputDirectoryError, match="No round was evaluated in all of .*a, .*b"):
+        curve_over_seeds([tmp_path / "a", tmp_path / "b"], LOSS)
+
+
+def test_long_lines_have_some_markers_and_lone_points_one():
+    is_drawn = np.ones(120, bool)
+    is_drawn[[40, 42]] = False
+    first, second = curves._marks(is_drawn, 0.0), curves._marks(is_drawn, 0.5)
+    assert len(first) == 12 + 1 and 41 in first
+    assert set(first) & set(second) == {41}

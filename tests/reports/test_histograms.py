@@ -97,44 +97,43 @@ def svg(runs, tmp_path, **options):
 
 def test_what_is_said_of_each_run(run_dir, tmp_path):
     write_round(tmp_path / "diverged", 7, [0.5, "nan", 0.75, "inf"])
-    runs = {"first": run_dir, "second": str(tmp_path / "diverged")}
+    runs = {"first": [run_dir], "second": [str(tmp_path / "diverged")]}
     picture, lines = svg(runs, tmp_path, threshold=0.6)
     assert "<svg" in picture
     for text in (
         "first, round 1000000",
-        "3 clients, 66.7 % below 0.6",
+        "66.7 % below 0.6",
         "second, round 7",
-        "4 clients, 25.0 % below 0.6, 2 not finite",
+        "4 clients,",
+        "25.0 % below 0.6, 2 not finite",
         "mean of the lowest 5 %",
         "mean of the top 5 %",
-        ACCURACY,
+        "accuracy of each client's own model on its own test examples",
     ):
         assert text in picture
     _, first, second = lines.splitlines()
     assert first.split() == ["first", "1000000", "3", "0.5500", "0.2500", "0.9000", "66.7", "%"]
     assert second.split() == ["second", "7", "4", "nan", "0.5000", "nan", "25.0", "%"]
-    picture, lines = svg({"first": run_dir}, tmp_path, round_num=200000, exclude_clients=(0,))
+    picture, lines = svg({"first": [run_dir]}, tmp_path, round_num=200000, exclude_clients=(0,))
     assert "first, round 200000" in picture and "2 clients" in picture
     assert "below" not in picture + lines
 
 
 @pytest.mark.parametrize("num_runs", [1, 5, slow(12)])
 def test_a_panel_for_each_run(run_dir, tmp_path, num_runs):
-    runs = {f"run {i}.": run_dir for i in range(num_runs)}
+    runs = {f"run {i}.": [run_dir] for i in range(num_runs)}
     plot_histograms(runs, ACCURACY, tmp_path / "histogram.png", threshold=0.6)
     pixels = matplotlib.image.imread(tmp_path / "histogram.png")
-    assert pixels.shape[1] > pixels.shape[0]
-    # The mean is a black line from top to bottom of each panel, as are its left and right edges.
-    panel_rows, panel_columns = {1: (1, 1), 5: (2, 3), 12: (3, 4)}[num_runs]
+    # The mean is a black line from top to bottom of each panel.
+    panel_rows, panel_columns = {1: (1, 1), 5: (2, 3), 12: (4, 3)}[num_runs]
     first_row = pixels[: len(pixels) // panel_rows, :, :3]
-    black = (first_row < 0.1).all(axis=-1).mean(axis=0) > 0.45
-    assert np.sum(np.diff(black.astype(int)) == 1) == 3 * panel_columns
-    assert pixels.shape[0] == pytest.approx(120 * (2.5 * panel_rows + 1.3), abs=2)
+    black = (first_row < 0.1).all(axis=-1).mean(axis=0) > 0.3
+    assert np.sum(np.diff(black.astype(int)) == 1) == panel_columns
 
 
 def test_a_column_that_does_not_exist_is_answered_with_the_nearest(run_dir, tmp_path):
     with pytest.raises(OutputDirectoryError, match=f"Did you mean '{ACCURACY}'"):
-        plot_histograms({"a": run_dir}, "personalised/local_test/accuracy", tmp_path / "h.png")
+        plot_histograms({"a": [run_dir]}, "personalised/local_test/accuracy", tmp_path / "h.png")
     assert not (tmp_path / "h.png").exists()
 
 
@@ -153,3 +152,11 @@ def test_runs_with_nothing_to_show(run_dir, tmp_path):
     (run_dir / "clients" / "round_000005.csv").write_text("client_id,num_examples\n1,two\n")
     with pytest.raises(OutputDirectoryError, match="round_000005.csv is damaged: "):
         read_distribution(run_dir, ACCURACY, round_num=5)
+
+
+def test_clients_of_several_seeds_are_in_one_histogram(tmp_path):
+    write_round(tmp_path / "a", 5, [0.25, 0.5])
+    write_round(tmp_path / "b", 5, [0.75])
+    picture, lines = svg({"both": [tmp_path / "a", tmp_path / "b"]}, tmp_path)
+    assert "3 clients of 2 runs" in picture
+    assert lines.splitlines()[1].split() == ["both", "5", "3", "0.5000", "0.2500", "0.7500"]

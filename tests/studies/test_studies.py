@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
+from tests.reports.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until
 from tff_pfl import studies
-from tff_pfl.studies import Row, Study, StudyError, Variant, tied
+from tff_pfl.studies import Study, StudyError, Variant, tied
 
 STUDY = Study(
     "Two",
@@ -204,27 +204,45 @@ def test_the_studies_of_the_repository(path):
         assert (ROOT / variant.config.partition(":")[0]).is_file()
 
 
-def test_the_results_of_runs_and_the_table(tmp_path):
-    train_run(tmp_path / "FedAvg/seed7", tiny_config("fedavg", rounds=3))
-    (row,) = studies.read_rows(STUDY, tmp_path)
-    assert (row.label, row.seed) == ("FedAvg", 7)
-    assert row.personalized == row.global_ > 0
-    assert row.bytes_up == row.bytes_down + 4
-    assert 0 < row.round_seconds < 100
-    rows = [
-        Row("FedAvg", 0, 0.8, 0.8, 1000, 2000, 0.2),
-        Row("FedAvg", 7, 0.9, 0.8, 1000, 2000, 0.4),
-        Row("Ditto, lambda 1", 0, 0.75, np.nan, 500, 500, 0.6),
-    ]
-    assert studies.markdown(STUDY, rows).splitlines()[2:] == [
-        "| FedAvg | 85.00 ± 7.07 | 80.00 ± 0.00 | 1.0 | 2.0 | 1.00 |",
-        "| Ditto, lambda 1 | 75.00 | - | 0.5 | 0.5 | 2.00 |",
-    ]
-    studies.write_csv(tmp_path / "results.csv", rows[:1])
-    assert (tmp_path / "results.csv").read_text() == (
-        "label,seed,personalized,global,bytes_down,bytes_up,round_seconds\n"
-        "FedAvg,0,0.8,0.8,1000,2000,0.2\n"
-    )
+def test_the_results_of_runs(tmp_path):
+    train_run(tmp_path / "FedAvg/seed7", tiny_config("fedavg", rounds=3, seed=7))
+    comparison = studies.comparison_of_study(STUDY, tmp_path)
+    (run,) = comparison.results["FedAvg"]
+    assert comparison.results["Ditto, lambda 1"] == []
+    assert comparison.planned == {"FedAvg": 2, "Ditto, lambda 1": 2}
+    assert run.seed == 7 and run.final.round_num == 3
+    assert run.final.mean("accuracy") == run.final.mean("accuracy", "global") > 0
+    assert run.bytes_up == run.bytes_down + 4
+    assert 0 < run.round_seconds < 100
+    studies.write_csv(tmp_path / "results.csv", comparison)
+    head, row = (tmp_path / "results.csv").read_text().splitlines()
+    assert head == "label,seed,personalized,global,bytes_down,bytes_up,round_seconds"
+    accuracy = run.final.mean("accuracy")
+    assert row == f"FedAvg,7,{accuracy},{accuracy},{run.bytes_down},{run.bytes_up},{run[-1]}"
+
+
+def test_what_is_compared(tmp_path, program):
+    studies.run_study(STUDY, tmp_path / "study", program)
+    for path in (tmp_path / "study").rglob("summary.json"):
+        path.unlink()  # of the program that takes the place of training: a table needs more
+    write_run(tmp_path / "study/Ditto_lambda_1/seed7", [0.5, 1.0], seed=7)
+    found = studies.comparison_of([str(tmp_path / "study")])
+    assert (found.title, found.baseline) == ("Two", "FedAvg")
+    assert list(found.results) == list(STUDY.variants)
+    assert [run.seed for run in found.results["Ditto, lambda 1"]] == [7]
+    write_run(tmp_path / "x", [0.5])
+    more = studies.comparison_of([str(tmp_path / "study"), f"x:{tmp_path / 'x'}"])
+    assert list(more.finished) == ["x", "Ditto, lambda 1"]
+    mistakes = {
+        "x has no variants.json of a study; a run is given as NAME:": [str(tmp_path / "x")],
+        "'FedAvg' is the label of two variants": [str(tmp_path / "study"), "FedAvg:x"],
+        "A study's file is followed by its directory": ["study.py"],
+        "defines no function get_study": [str(program), str(tmp_path)],
+    }
+    program.write_text("")
+    for message, arguments in mistakes.items():
+        with pytest.raises(StudyError, match=message):
+            studies.comparison_of(arguments)
 
 
 def test_the_program(tmp_path, monkeypatch):
@@ -239,7 +257,10 @@ def test_the_program(tmp_path, monkeypatch):
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 0
     assert ended.stdout == (tmp_path / "out/table.md").read_text()
-    assert ended.stdout.splitlines()[-1].startswith("| a | ")
+    assert ended.stdout.splitlines()[2].startswith("| a | ")
+    ended_table = run_main("report.py", "table", file, tmp_path / "out", "--format=latex")
+    assert (ended_table.returncode, ended_table.stderr) == (0, "")
+    assert r"\begin{tabular}{lrrrrrr}" in ended_table.stdout
     assert len(pathlib.Path(tmp_path / "out/results.csv").read_text().splitlines()) == 2
     ended = run_main("sweep.py", f"--study={file}x", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and "There is no study" in ended.stderr

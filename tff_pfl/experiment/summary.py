@@ -80,6 +80,20 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
     return summary
 
 
+def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Summary | None:
+    """The summary of a run that is finished, and has so many rounds; a damaged one is not.
+
+    A run that has stopped early is finished, however many rounds are asked for.
+    """
+    try:
+        summary = read_summary(run_dir)
+    except OutputDirectoryError:
+        return None
+    if summary is None or (rounds is not None and not summary.has_done(rounds)):
+        return None
+    return summary
+
+
 def _to_json(evaluated: Evaluation) -> dict[str, Any]:
     return {"round_num": evaluated.round_num, "metrics": to_text(evaluated.metrics)}
 

@@ -1,15 +1,39 @@
-"""Pictures and tables of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
+"""Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
-from tff_pfl.reports.curves import plot_curves, read_curve
+from tff_pfl.reports.comparison import Comparison, RunResult, compared
+from tff_pfl.reports.curves import Curve, curve_over_seeds, plot_curves, read_curve
 from tff_pfl.reports.histograms import Distribution, plot_histograms, read_distribution
 from tff_pfl.reports.influence import plot_influence
 from tff_pfl.reports.loss_surface import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
+from tff_pfl.reports.markup import Cell, Table, to_html, to_latex, to_markdown
 from tff_pfl.reports.mixtures import plot_mixtures
+from tff_pfl.reports.page import write_page
+from tff_pfl.reports.paired import PairedTest, paired_test
+from tff_pfl.reports.runs import named_runs
+from tff_pfl.reports.subcommands import PICTURES, CommandLineError, Subcommand, run_subcommand
+from tff_pfl.reports.table import default_columns, named_columns, results_table
+from tff_pfl.reports.words import in_words
 
 __all__ = [
+    "Cell",
+    "CommandLineError",
+    "Comparison",
+    "Curve",
     "Distribution",
     "LossSurfaces",
+    "PICTURES",
+    "PairedTest",
+    "RunResult",
+    "Subcommand",
+    "Table",
+    "compared",
+    "curve_over_seeds",
+    "default_columns",
+    "in_words",
     "loss_surfaces_of_run",
+    "named_columns",
+    "named_runs",
+    "paired_test",
     "plot_curves",
     "plot_histograms",
     "plot_influence",
@@ -17,4 +41,10 @@ __all__ = [
     "plot_mixtures",
     "read_curve",
     "read_distribution",
+    "results_table",
+    "run_subcommand",
+    "to_html",
+    "to_latex",
+    "to_markdown",
+    "write_page",
 ]

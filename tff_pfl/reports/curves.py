@@ -1,13 +1,34 @@
 """Pictures of how runs went, drawn from their tables of clients."""
 
+import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.names import unknown_name
 from tff_pfl.reports import figures
+from tff_pfl.reports.runs import Runs
+from tff_pfl.reports.words import in_words
+
+_MARKS = 12  # of a line, about
+
+
+class Curve(NamedTuple):
+    """A quantity over the rounds.
+
+    Attributes:
+        rounds: int `[evaluations]`: those that all of its runs were evaluated at.
+        means: float64 `[evaluations]`: over the runs, of the mean over clients.
+        deviations: float64 `[evaluations]`: the standard deviation over the runs; 0 of one run.
+    """
+
+    rounds: np.ndarray
+    means: np.ndarray
+    deviations: np.ndarray
 
 
 def read_curve(
@@ -35,8 +56,30 @@ def read_curve(
     return np.array(list(means)), np.array(list(means.values()))
 
 
+def curve_over_seeds(
+    run_dirs: Sequence[str | os.PathLike], column: str, exclude_clients: Iterable[int] = ()
+) -> Curve:
+    """Mean and deviation over runs that differ in their seeds; arguments as of `read_curve`.
+
+    Raises:
+        OutputDirectoryError: As `read_curve`; or no round was evaluated in all runs.
+    """
+    exclude_clients = tuple(exclude_clients)
+    read = [read_curve(run_dir, column, exclude_clients) for run_dir in run_dirs]
+    rounds = functools.reduce(np.intersect1d, [rounds for rounds, _ in read])
+    if not len(rounds):
+        raise OutputDirectoryError(
+            f"No round was evaluated in all of {', '.join(map(str, run_dirs))}."
+        )
+    means = np.array([means[np.isin(own_rounds, rounds)] for own_rounds, means in read])
+    with np.errstate(invalid="ignore"):  # what has diverged is a gap
+        deviations = means.std(axis=0, ddof=1) if len(means) > 1 else np.zeros(len(rounds))
+        return Curve(rounds, means.mean(axis=0), deviations)
+
+
+@figures.styled
 def plot_curves(
-    runs: Mapping[str, str | os.PathLike],
+    runs: Runs,
     column: str,
     path: str | os.PathLike,
     *,
@@ -44,10 +87,11 @@ def plot_curves(
     log_scale: bool = False,
     top: float | None = None,
 ) -> None:
-    """Draws a quantity over the rounds, a line a run; what is not finite leaves a gap.
+    """Draws a quantity over the rounds, a line a name; what is not finite leaves a gap.
 
     Args:
-        runs: Output directories by the names to show.
+        runs: Output directories by the names to show. Those of one name are those of several seeds:
+            the line is their mean, the band their standard deviation.
         column: See `read_curve`.
         path: The image file; its ending is the format (.png, .pdf, .svg).
         exclude_clients: See `read_curve`.
@@ -55,30 +99,71 @@ def plot_curves(
         top: Where the vertical axis ends; by default at the largest value.
 
     Raises:
-        OutputDirectoryError: See `read_curve`.
+        OutputDirectoryError: See `curve_over_seeds`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    figure = figure_of_curves(
+        runs, column, exclude_clients=exclude_clients, log_scale=log_scale, top=top
+    )
+    figures.save(figure, path)
+
+
+@figures.styled
+def figure_of_curves(
+    runs: Runs,
+    column: str,
+    *,
+    exclude_clients: Iterable[int] = (),
+    log_scale: bool = False,
+    top: float | None = None,
+):
+    """The Matplotlib figure of `plot_curves`."""
     from matplotlib.ticker import MaxNLocator
 
     exclude_clients = tuple(exclude_clients)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.new_figure()
     axes = figure.subplots()
-    for index, (name, run_dir) in enumerate(runs.items()):
-        rounds, means = read_curve(run_dir, column, exclude_clients)
-        # Ten colours; further lines are dashed.
-        line_style = ("-", "--", ":", "-.")[index // 10 % 4]
-        label = name if np.isfinite(means).any() else f"{name} (never finite)"
-        # A point beside no other is a mark, where there is no line.
-        axes.plot(rounds, means, line_style, label=label, linewidth=1.5, marker=".")
-    who = f"all but {', '.join(map(str, exclude_clients))}" if exclude_clients else "all"
-    axes.set(xlabel="round", ylabel=column, title=f"mean over clients: {who}")
+    for index, (name, run_dirs) in enumerate(runs.items()):
+        curve = curve_over_seeds(run_dirs, column, exclude_clients)
+        _draw(axes, name, curve, figures.series(index), shift=index / len(runs))
+    axes.set(xlabel="round", ylabel=figures.wrapped(in_words(MetricName.parse(column))))
+    axes.set_title(_title(exclude_clients, max(map(len, runs.values()))))
     if log_scale:
         axes.set_yscale("log")
     if top is not None:
         axes.set_ylim(top=top)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(color="0.92")
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figures.save(figure, path)
+    figures.legend_above(figure, *axes.get_legend_handles_labels())
+    return figure
+
+
+def _title(exclude_clients, num_seeds):
+    title = "mean over all clients"
+    if exclude_clients:
+        title += f" but {', '.join(map(str, exclude_clients))}"
+    if num_seeds > 1:
+        title += f"; bands: deviation over {num_seeds} seeds"
+    return figures.wrapped(title, 64)
+
+
+def _draw(axes, name, curve, style, shift):
+    label = name if np.isfinite(curve.means).any() else f"{name} (never finite)"
+    marks = _marks(np.isfinite(curve.means), shift)
+    axes.plot(curve.rounds, curve.means, label=label, markevery=marks, **style._asdict())
+    if np.any(curve.deviations > 0):
+        axes.fill_between(
+            curve.rounds,
+            curve.means - curve.deviations,
+            curve.means + curve.deviations,
+            color=style.color,
+            alpha=figures.BAND_OPACITY,
+            linewidth=0,
+        )
+
+
+def _marks(is_drawn, shift):
+    """Which points of a line have a marker: some, and those beside no other, without a line."""
+    step = max(1, len(is_drawn) // _MARKS)
+    is_marked = np.arange(len(is_drawn)) % step == int(shift * step)
+    beside = np.pad(is_drawn, 1)
+    is_marked |= is_drawn & ~beside[:-2] & ~beside[2:]
+    return np.flatnonzero(is_marked).tolist()

@@ -7,18 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import over_clients
+from tff_pfl.evaluation import MetricName, over_clients
 from tff_pfl.experiment import RunFiles
 from tff_pfl.reports import figures
+from tff_pfl.reports.runs import Runs
+from tff_pfl.reports.words import in_words
 from tff_pfl.tables import aligned, decimal
 
 _BINS = 20
-_MOST_PER_ROW = 4
+_MOST_PER_ROW = 3
+_PANEL = (2.9, 2.4)  # inches
+_TITLE_CHARACTERS = 34  # that fit on a panel
 # Of `over_clients`, what is marked: name, colour, line style.
 _MARKS = {
-    "worst_5_percent": ("mean of the lowest 5 %", "tab:red", "--"),
+    "worst_5_percent": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
     "mean": ("mean", "black", "-"),
-    "best_5_percent": ("mean of the top 5 %", "tab:green", "-."),
+    "best_5_percent": ("mean of the top 5 %", figures.COLORS[2], "-."),
 }
 
 
@@ -28,10 +32,12 @@ class Distribution(NamedTuple):
     Attributes:
         round_num: The evaluation that it is of.
         values: float64, one of each client that has examples.
+        num_runs: Whose clients these are.
     """
 
     round_num: int
     values: np.ndarray
+    num_runs: int = 1
 
     def share_below(self, threshold: float) -> float:
         """The share of clients with less than `threshold`; NaN is not less."""
@@ -63,8 +69,29 @@ def read_distribution(
     return Distribution(round_num, files.clients(round_num).values(column, exclude_clients))
 
 
+def pooled_distribution(
+    run_dirs: Iterable[str | os.PathLike],
+    column: str,
+    *,
+    round_num: int | None = None,
+    exclude_clients: Iterable[int] = (),
+) -> Distribution:
+    """The clients of several runs together, such as those of several seeds.
+
+    Arguments are as of `read_distribution`. The round is that of the first run.
+    """
+    exclude_clients = tuple(exclude_clients)
+    read = [
+        read_distribution(run_dir, column, round_num=round_num, exclude_clients=exclude_clients)
+        for run_dir in run_dirs
+    ]
+    values = np.concatenate([distribution.values for distribution in read])
+    return Distribution(read[0].round_num, values, len(read))
+
+
+@figures.styled
 def plot_histograms(
-    runs: Mapping[str, str | os.PathLike],
+    runs: Runs,
     column: str,
     path: str | os.PathLike,
     *,
@@ -72,10 +99,11 @@ def plot_histograms(
     threshold: float | None = None,
     exclude_clients: Iterable[int] = (),
 ) -> str:
-    """Draws a histogram over clients for each run, all with the same bins and axes.
+    """Draws a histogram over clients for each name, all with the same bins and axes.
 
     Args:
-        runs: Output directories by the names to show.
+        runs: Output directories by the names to show; clients of several runs, such as those of
+            several seeds, are in one histogram.
         column: See `read_distribution`.
         path: The image file; its ending is the format (.png, .pdf, .svg).
         round_num: See `read_distribution`.
@@ -83,44 +111,48 @@ def plot_histograms(
         exclude_clients: See `read_distribution`.
 
     Returns:
-        The numbers as a table, a line a run: `table_of_distributions`.
+        The numbers as a table, a line a name: `table_of_distributions`.
 
     Raises:
         OutputDirectoryError: See `read_distribution`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     exclude_clients = tuple(exclude_clients)
     distributions = {
-        name: read_distribution(
-            run_dir, column, round_num=round_num, exclude_clients=exclude_clients
+        name: pooled_distribution(
+            run_dirs, column, round_num=round_num, exclude_clients=exclude_clients
         )
-        for name, run_dir in runs.items()
+        for name, run_dirs in runs.items()
     }
+    figures.save(figure_of_distributions(distributions, column, threshold), path)
+    return table_of_distributions(distributions, threshold)
+
+
+@figures.styled
+def figure_of_distributions(
+    distributions: Mapping[str, Distribution], column: str, threshold: float | None = None
+):
+    """The Matplotlib figure of `plot_histograms`."""
+    from matplotlib.ticker import MaxNLocator
+
     edges = shared_edges([distribution.values for distribution in distributions.values()])
-    rows = math.ceil(len(runs) / _MOST_PER_ROW)
-    per_row = math.ceil(len(runs) / rows)
-    figure = Figure(figsize=(max(3.2 * per_row, 6.4), 2.5 * rows + 1.3), layout="constrained")
-    FigureCanvasAgg(figure)
+    rows = math.ceil(len(distributions) / _MOST_PER_ROW)
+    per_row = math.ceil(len(distributions) / rows)
+    size = (max(_PANEL[0] * per_row, figures.WIDTH), _PANEL[1] * rows + 0.9)
+    figure = figures.new_figure(*size)
     panels = figure.subplots(rows, per_row, sharex=True, sharey=True, squeeze=False).flat
-    for index, (axes, name) in enumerate(zip(panels, runs, strict=False)):
+    for index, (axes, name) in enumerate(zip(panels, distributions, strict=False)):
         _draw(axes, name, distributions[name], edges, threshold)
         # The last of its column keeps the numbers of the axis, where there is no panel below.
-        axes.tick_params(labelbottom=index + per_row >= len(runs))
-    for axes in panels[len(runs) :]:
+        axes.tick_params(labelbottom=index + per_row >= len(distributions))
+    for axes in panels[len(distributions) :]:
         axes.remove()
     margin = 0.02 * (edges[-1] - edges[0])  # marks at an end are seen
     panels[0].set_xlim(edges[0] - margin, edges[-1] + margin)
     panels[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    figure.supxlabel(column, fontsize=10)
-    figure.supylabel("clients", fontsize=10)
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=9
-    )
-    figures.save(figure, path)
-    return table_of_distributions(distributions, threshold)
+    figure.supxlabel(figures.wrapped(in_words(MetricName.parse(column)), 64), fontsize="medium")
+    figure.supylabel("clients", fontsize="medium")
+    figures.legend_above(figure, *panels[0].get_legend_handles_labels())
+    return figure
 
 
 def table_of_distributions(
@@ -166,13 +198,16 @@ def _draw(axes, name, distribution, edges, threshold):
         axes.axvspan(
             least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
         )
-    axes.hist(finite, edges, color="tab:blue", alpha=0.75, edgecolor="white", linewidth=0.5)
+    axes.hist(finite, edges, color=figures.COLORS[0], alpha=0.6, edgecolor="white", linewidth=0.5)
     statistics = over_clients(values)
     for key, (label, color, style) in _MARKS.items():
         axes.axvline(statistics[key], color=color, linestyle=style, linewidth=1.5, label=label)
-    title = f"{name}, round {distribution.round_num}\n{len(values)} clients"
+    title = figures.wrapped(f"{name}, round {distribution.round_num}", _TITLE_CHARACTERS)
+    title += f"\n{len(values)} clients"
+    if distribution.num_runs > 1:
+        title += f" of {distribution.num_runs} runs"
     if threshold is not None:
-        title += f", {100 * distribution.share_below(threshold):.1f} % below {threshold:g}"
+        title += f",\n{100 * distribution.share_below(threshold):.1f} % below {threshold:g}"
     if len(finite) < len(values):
         title += f", {len(values) - len(finite)} not finite"
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize="small")

@@ -15,6 +15,7 @@ from tff_pfl.reports import figures
 # Tells the random numbers of the choice of examples from others of the same seed.
 _EXAMPLES_STREAM = 0x10554
 _LEVELS = 16
+_TITLES = {"global": "the global model", "personalized": "the client's own model"}
 _GAP_COLOR = "0.6"
 # From this ratio of the largest to the smallest loss on, equal steps would hide what is low.
 _LOGARITHMIC_FROM = 20.0
@@ -117,6 +118,7 @@ def rise_at_the_rim(surface: np.ndarray) -> float:
     return float(surface[is_rim].mean(dtype=np.float64) - surface[center, center])
 
 
+@figures.styled
 def plot_loss_surfaces(found: LossSurfaces, output: str | os.PathLike) -> str:
     """Draws surfaces side by side, in the same colours; what is not finite is a grey gap.
 
@@ -127,9 +129,7 @@ def plot_loss_surfaces(found: LossSurfaces, output: str | os.PathLike) -> str:
     Returns:
         The path of the numbers, beside the picture: an .npz of `axis` and each surface.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
     numbers = f"{os.path.splitext(output)[0]}.npz"
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
@@ -137,16 +137,16 @@ def plot_loss_surfaces(found: LossSurfaces, output: str | os.PathLike) -> str:
         np.savez_compressed(file, axis=found.axis, **found.surfaces)
 
     levels, norm = _levels(np.stack(list(found.surfaces.values())))
-    figure = Figure(figsize=(5.2 * len(found.surfaces) + 1.4, 5.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figures.new_figure(3.9 * len(found.surfaces) + 1.2, 5.0)
     panels = figure.subplots(1, len(found.surfaces), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, surface) in zip(panels, found.surfaces.items(), strict=True):
-        contours = _draw(axes, f"{name} model", found.axis, surface, levels, norm)
+        contours = _draw(axes, _TITLES[name], found.axis, surface, levels, norm)
     panels[0].set_ylabel("second direction")
     label = "mean loss, logarithmic" if isinstance(norm, LogNorm) else "mean loss"
     figure.colorbar(contours, ax=panels, label=label, ticks=levels[::3], format="%.3g")
-    figure.supxlabel("first direction (a step of 1 is as long as the weights)", fontsize=10)
-    figure.suptitle(found.title, fontsize=11)
+    step = "first direction (a step of 1 is as long as the weights)"
+    figure.supxlabel(step, fontsize="medium")
+    figure.suptitle(found.title)
     figures.save(figure, output)
     return numbers
 
@@ -174,10 +174,11 @@ def _draw(axes, name, axis, surface, levels, norm):
     center = surface[len(surface) // 2, len(surface) // 2]
     rise = rise_at_the_rim(surface)
     rise = f"{rise:+.3g} on average" if np.isfinite(rise) else "not finite"
-    title = f"{name}\nloss {center:.3g} at the cross, {rise} at the rim"
+    title = f"{name}\nloss {center:.3g} at the cross,\n{rise} at the rim"
     missing = np.sum(~np.isfinite(surface))
     if missing:
         title += f"\n{missing} of {surface.size} losses are not finite (grey)"
-    axes.set_title(title, fontsize=10)
+    axes.set_title(title)
+    axes.grid(visible=False)
     axes.set_aspect("equal")
     return contours

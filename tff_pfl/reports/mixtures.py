@@ -10,8 +10,10 @@ from tff_pfl.names import unknown_name
 from tff_pfl.reports import figures
 
 _MOST_CLIENTS = 15  # that are shown where none are chosen
+_HATCHES = ("", "//", "..", "\\\\", "xx")  # of parts, which are told apart in grey, too
 
 
+@figures.styled
 def plot_mixtures(
     run_dir: str | os.PathLike,
     output: str | os.PathLike,
@@ -30,8 +32,6 @@ def plot_mixtures(
     Raises:
         OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture, or client.
     """
-    from matplotlib.figure import Figure
-
     files = RunFiles(run_dir)
     names = files.snapshot_names()
     layers = [other.removeprefix(f"{name}/") for other in names if other.startswith(f"{name}/")]
@@ -50,24 +50,23 @@ def plot_mixtures(
     if unknown := [i for i in shown if not 0 <= i < num_clients]:
         raise OutputDirectoryError(f"Clients of {run_dir} are 0 to {num_clients - 1}: {unknown}")
 
-    # Not pyplot, which keeps figures and looks for a display.
-    figure = Figure(figsize=(1.2 + 1.1 * len(shown), 1 + 1.1 * len(layers)), layout="constrained")
+    figure = figures.new_figure(1.6 + 1.1 * len(shown), 1 + 1.1 * len(layers))
     axes = figure.subplots(len(layers), len(shown), sharex=True, sharey=True, squeeze=False)
     for row, layer, mixture in zip(axes, layers, mixtures, strict=True):
         for axis, client in zip(row, shown, strict=True):
             parts = axis.stackplot(rounds, mixture[:, client].T, colors=_colors(num_parts))
+            for number, part in enumerate(parts):
+                part.set(hatch=_HATCHES[number % len(_HATCHES)], edgecolor="white", linewidth=0)
             axis.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
             axis.set(xticks=rounds[[0, -1]], yticks=())
         row[0].set_ylabel(layer, rotation=0, ha="right", va="center")
     for axis, client in zip(axes[0], shown, strict=True):
         axis.set_title(f"client {client}", fontsize="small")
-    figure.supxlabel("round", fontsize="small")
-    labels = [f"branch {part}" for part in range(num_parts)]
-    figure.legend(parts, labels, loc="outside right upper", fontsize="small")
+    figure.supxlabel("round", fontsize="medium")
+    figure.supylabel("parts of each client's mixture, by layer", fontsize="medium")
+    figures.legend_above(figure, parts, [f"branch {part}" for part in range(num_parts)])
     figures.save(figure, output)
 
 
 def _colors(number):
-    from matplotlib import colormaps
-
-    return [colormaps["tab10"](i % 10) for i in range(number)]
+    return [figures.series(part).color for part in range(number)]

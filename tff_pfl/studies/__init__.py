@@ -1,13 +1,13 @@
 """Studies: many runs of the training program, and the table that compares them."""
 
+from tff_pfl.studies.comparison import comparison_of, comparison_of_study
 from tff_pfl.studies.runner import StudyError, run_study
 from tff_pfl.studies.study import Run, Settings, Study, Tuning, Variant, load_study
-from tff_pfl.studies.table import Row, markdown, read_rows, write_csv, write_scores
+from tff_pfl.studies.table import write_csv, write_scores
 from tff_pfl.studies.trials import draws, grid, log_uniform, one_of, uniform
 from tff_pfl.studies.tuning import Scores
 
 __all__ = [
-    "Row",
     "Run",
     "Scores",
     "Settings",
@@ -15,13 +15,13 @@ __all__ = [
     "StudyError",
     "Tuning",
     "Variant",
+    "comparison_of",
+    "comparison_of_study",
     "draws",
     "grid",
     "load_study",
     "log_uniform",
-    "markdown",
     "one_of",
-    "read_rows",
     "run_study",
     "uniform",
     "write_csv",

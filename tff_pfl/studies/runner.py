@@ -14,13 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
-from tff_pfl.experiment.run_directory import OutputDirectoryError, write_json
-from tff_pfl.experiment.summary import Summary, read_summary
+from tff_pfl.experiment.run_directory import write_json
+from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
 from tff_pfl.studies.tuning import Scores
 
 _RECORD = "study.json"
+# Title, baseline, and the folders of the runs of each variant, for reports.
+VARIANTS = "variants.json"
 
 
 class StudyError(RuntimeError):
@@ -49,6 +51,9 @@ def run_study(
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
+    baseline = study.baseline or next(iter(study.variants))
+    record = {"title": study.title, "baseline": baseline, "variants": study.folders()}
+    write_json(str(root / VARIANTS), record)
     scores = Scores(study, root)
     with _Pool(root, program, jobs, study.title, total=_count(study)) as pool:
         chosen = None
@@ -66,20 +71,6 @@ def run_study(
             chosen = scores.chosen()
         pool.run(study.runs(chosen))
     return pool.failed
-
-
-def finished_summary(folder: pathlib.Path, rounds: int | None = None) -> Summary | None:
-    """The summary of a run that is finished, and has so many rounds; a damaged one is not.
-
-    A run that has stopped early is finished, however many rounds are asked for.
-    """
-    try:
-        summary = read_summary(folder)
-    except OutputDirectoryError:
-        return None
-    if summary is None or (rounds is not None and not summary.has_done(rounds)):
-        return None
-    return summary
 
 
 class _Pool:

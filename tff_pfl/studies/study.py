@@ -154,6 +154,13 @@ class Study:
                 settings = {} if chosen is None else self.trials(label)[chosen[label]]
                 yield self._run(label, seed, folder, settings)
 
+    def folders(self) -> dict[str, list[str]]:
+        """The folders of the runs of the table, one a seed, by the labels of the variants."""
+        folders = {label: [] for label in self.variants}
+        for run in self.runs():
+            folders[run.label].append(run.folder)
+        return folders
+
     def tuning_runs(self, label: str, trial: str, rounds: int | None) -> Iterator[Run]:
         """The runs of a trial, one a seed of the tuning."""
         settings = {

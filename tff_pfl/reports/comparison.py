@@ -1,0 +1,121 @@
+"""Variants that are compared, such as those of a study, and what their finished runs gave."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_pfl.experiment import Evaluation, RunFiles
+from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.names import check_names
+from tff_pfl.reports.runs import Runs
+
+# The first rounds are slower: graphs are made in them.
+_WARM_UP = 2
+
+
+class RunResult(NamedTuple):
+    """What a finished run gave.
+
+    Attributes:
+        path: Its output directory.
+        seed: `config.seed`.
+        settings: The resolved config, as JSON values.
+        final: The evaluation after the last round.
+        bytes_down: That a client receives in a round.
+        bytes_up: That a client sends in a round.
+        round_seconds: Median of the rounds but for the first ones.
+    """
+
+    path: pathlib.Path
+    seed: int
+    settings: Mapping[str, Any]
+    final: Evaluation
+    bytes_down: float
+    bytes_up: float
+    round_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Variants, each with the results of its finished runs, one a seed.
+
+    Attributes:
+        title: Of tables and pages.
+        results: By the labels of the variants; empty where no run is finished.
+        planned: How many runs each variant is to have, by labels.
+        baseline: The label of the variant that seconds are relative to.
+        chosen: The settings that tuning has chosen, by labels; empty without tuning.
+    """
+
+    title: str
+    results: Mapping[str, Sequence[RunResult]]
+    planned: Mapping[str, int]
+    baseline: str
+    chosen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def finished(self) -> dict[str, Sequence[RunResult]]:
+        """The results of the variants that have some, by labels."""
+        return {label: results for label, results in self.results.items() if results}
+
+    def check_label(self, label: str) -> None:
+        """Refuses what is no variant with a finished run.
+
+        Raises:
+            UnknownNameError: With the nearest one that is.
+        """
+        check_names("variant with finished runs", [label], self.finished)
+
+
+def compared(
+    title: str,
+    runs: Runs,
+    *,
+    baseline: str | None = None,
+    chosen: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Reads what is finished of some runs.
+
+    Args:
+        title: See `Comparison`.
+        runs: Output directories by the labels of their variants; those that are not finished, or
+            not there yet, do not count.
+        baseline: See `Comparison`; by default the first variant.
+        chosen: See `Comparison`.
+
+    Raises:
+        OutputDirectoryError: If a file of a finished run is damaged or missing.
+    """
+    return Comparison(
+        title=title,
+        results={label: _results(run_dirs) for label, run_dirs in runs.items()},
+        planned={label: len(run_dirs) for label, run_dirs in runs.items()},
+        baseline=baseline or next(iter(runs)),
+        chosen=chosen or {},
+    )
+
+
+def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
+    results = []
+    for run_dir in run_dirs:
+        summary = finished_summary(run_dir)
+        if summary is not None:
+            files = RunFiles(run_dir)
+            settings, metrics = files.settings(), files.metrics()
+            seconds = files.timings()["round_seconds"]
+            results.append(
+                RunResult(
+                    files.path,
+                    settings["seed"],
+                    settings,
+                    summary.final,
+                    metrics["bytes_down_per_client"][-1],
+                    metrics["bytes_up_per_client"][-1],
+                    float(np.median(seconds[_WARM_UP:] if len(seconds) > _WARM_UP else seconds)),
+                )
+            )
+    return results

@@ -1,0 +1,104 @@
+"""Tables as Markdown, LaTeX and HTML."""
+
+import html
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+}
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: What is in it.
+        bold: Whether it is the best of its column.
+    """
+
+    text: str
+    bold: bool = False
+
+
+class Table(NamedTuple):
+    """A table of names in the first column, and numbers in the others.
+
+    Attributes:
+        heads: Of the columns.
+        rows: Of as many cells each.
+        notes: Sentences that say what is in it.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+
+def to_markdown(table: Table) -> str:
+    """The table, and the notes as a paragraph below."""
+    heads = map(_markdown, table.heads)
+    alignment = "|".join(["---"] + ["---:"] * (len(table.heads) - 1))
+    lines = [f"| {' | '.join(heads)} |", f"|{alignment}|"]
+    for row in table.rows:
+        cells = [_bold(_markdown(cell.text), "**{}**", cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    if table.notes:
+        lines += ["", " ".join(map(_markdown, table.notes))]
+    return "\n".join(lines)
+
+
+def to_latex(table: Table) -> str:
+    """A `tabular` of the package booktabs; the notes are comments above."""
+    lines = [f"% {note}" for note in table.notes]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.heads) - 1)}}}", r"\toprule"]
+    lines += [rf"{' & '.join(map(_latex, table.heads))} \\", r"\midrule"]
+    for row in table.rows:
+        cells = [_bold(_latex(cell.text), r"\textbf{{{}}}", cell) for cell in row]
+        lines.append(rf"{' & '.join(cells)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def to_html(table: Table) -> str:
+    """A `table` in a box that scrolls where it is too wide, and the notes as a paragraph."""
+    heads = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in table.heads)
+    rows = []
+    for name, *cells in table.rows:
+        row = f'<th scope="row">{_bold(html.escape(name.text), "<strong>{}</strong>", name)}</th>'
+        for cell in cells:
+            row += f"<td>{_bold(html.escape(cell.text), '<strong>{}</strong>', cell)}</td>"
+        rows.append(f"<tr>{row}</tr>")
+    body = "\n".join(rows)
+    notes = f"<p>{html.escape(' '.join(table.notes))}</p>\n" if table.notes else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody>\n</table></div>\n{notes}"
+    )
+
+
+def _bold(text, form, cell):
+    return form.format(text) if cell.bold else text
+
+
+def _markdown(text):
+    # An underscore within a word is none of emphasis.
+    return re.sub(r"([\\|*`<>]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+
+
+def _latex(text):
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(?<![\w-])-(?=[\d.])", "$-$", escaped)  # a sign is no hyphen

@@ -1,0 +1,198 @@
+"""The table of a comparison: a row a variant, means and standard deviations over seeds."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tff_pfl.evaluation import MetricName
+from tff_pfl.names import check_names
+from tff_pfl.reports.comparison import Comparison
+from tff_pfl.reports.markup import Cell, Table
+from tff_pfl.reports.paired import paired_differences, paired_test
+from tff_pfl.reports.paper import paper_value
+from tff_pfl.reports.words import in_short, in_words
+
+_ABSENT = "-"
+_PAIRED_HEADS = ("95 % interval", "p", "clients worse")
+# Of quantities that are better if they are lower.
+_LOWER_IS_BETTER = ("loss", "num_nonfinite")
+
+
+def results_table(
+    comparison: Comparison,
+    columns: Sequence[MetricName] | None = None,
+    against: str | None = None,
+) -> Table:
+    """The table, with what clients send and how long rounds take.
+
+    Args:
+        comparison: What is compared; variants without a finished run have dashes.
+        columns: Metrics after the last round; by default those of `default_columns`. Where a
+            variant's config has the paper's number, the difference to it is shown.
+        against: The label of a variant; the first column of every other variant is compared with
+            its own, client by client: see `paired_test`.
+
+    Raises:
+        UnknownNameError: If no run has a column, or there is no variant `against`.
+        OutputDirectoryError: See `paired_differences`.
+    """
+    if columns is None:
+        columns = default_columns(comparison)
+    if against is not None:
+        comparison.check_label(against)
+    blocks = [_labels(comparison), *([_chosen(comparison)] if comparison.chosen else [])]
+    for name in columns:
+        blocks += _metric(comparison, name)
+    if against is not None:
+        blocks += _paired(comparison, columns[0], against)
+    blocks += _costs(comparison)
+    heads, *rows = zip(*blocks, strict=True)
+    return Table([head.text for head in heads], rows, _notes(comparison, columns, against))
+
+
+def default_columns(comparison: Comparison) -> list[MetricName]:
+    """Personalized and global accuracy, in the first pool that has it; else the losses."""
+    names = _names(comparison)
+    for quantity in ("accuracy", "loss"):
+        found = {}
+        for name in names:
+            if (name.quantity, name.statistic) == (quantity, "mean"):
+                found.setdefault(name.model, name)
+        if columns := [found[model] for model in ("personalized", "global") if model in found]:
+            return columns
+    return []
+
+
+def named_columns(comparison: Comparison, texts: Iterable[str]) -> list[MetricName]:
+    """The metrics of a command line; a name without a statistic is that of the mean.
+
+    Raises:
+        UnknownNameError: If no finished run has it, with the nearest one.
+    """
+    names = {str(name): name for name in _names(comparison)}
+    columns = []
+    for text in texts:
+        full = f"{text}_mean" if f"{text}_mean" in names else text
+        check_names("column", [full], names)
+        columns.append(names[full])
+    return columns
+
+
+def _names(comparison):
+    finals = [run.final for results in comparison.results.values() for run in results]
+    return list(dict.fromkeys(name for final in finals for name in final.metrics))
+
+
+def _labels(comparison):
+    return [Cell("method"), *map(Cell, comparison.results)]
+
+
+def _chosen(comparison):
+    return [Cell("chosen"), *(Cell(comparison.chosen.get(x, "")) for x in comparison.results)]
+
+
+def _metric(comparison, name):
+    """The column of a metric, and of its difference to the paper if a config has that."""
+    scale = 100.0 if _is_share(name) else 1.0
+    values, from_paper = {}, {}
+    for label, results in comparison.finished.items():
+        own = [run.final.metrics[name] for run in results if name in run.final.metrics]
+        if own:
+            values[label] = scale * np.array(own)
+            expected = paper_value(results[0].settings.get("paper", {}), name)
+            if expected is not None:
+                from_paper[label] = values[label].mean() - scale * expected
+    best = _best(name, values)
+    cells = [
+        Cell(_mean_and_deviation(name, values.get(label)), label in best)
+        for label in comparison.results
+    ]
+    yield [Cell(in_short(name) + " (%)" * _is_share(name)), *cells]
+    if from_paper:
+        signed = {label: f"{difference:+.2f}" for label, difference in from_paper.items()}
+        yield [
+            Cell(f"{in_short(name)}, less the paper's"),
+            *(Cell(signed.get(label, _ABSENT)) for label in comparison.results),
+        ]
+
+
+def _is_share(name):
+    return name.quantity == "accuracy"
+
+
+def _mean_and_deviation(name, values):
+    if values is None or np.isnan(values).all():
+        return _ABSENT
+    if len(values) == 1:
+        return _number(name, values[0])
+    return f"{_number(name, values.mean())} ± {_number(name, values.std(ddof=1))}"
+
+
+def _number(name, value):
+    return f"{value:.2f}" if _is_share(name) else f"{value:.3g}"
+
+
+def _best(name, values):
+    """The labels with the best mean, if there is more than one to choose from."""
+    means = {label: float(own.mean()) for label, own in values.items()}
+    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
+    if len(means) < 2 or name.statistic == "std":
+        return set()
+    best = (min if name.quantity in _LOWER_IS_BETTER else max)(means.values())
+    return {label for label, mean in means.items() if _number(name, mean) == _number(name, best)}
+
+
+def _paired(comparison, name, against):
+    others = comparison.results[against]
+    scale = 100.0 if _is_share(name) else 1.0
+    rows = [[Cell(head) for head in (f"{in_short(name)}, less {against}'s", *_PAIRED_HEADS)]]
+    for label, results in comparison.results.items():
+        cells = [_ABSENT] * len(rows[0])
+        has_both = all(name in run.final.metrics for run in (*results, *others))
+        differences = paired_differences(results, others, name) if has_both else []
+        if differences and label != against:
+            found = paired_test(differences)
+            cells[0] = f"{scale * found.difference:+.2f}"
+            cells[3] = f"{100 * found.share_worse:.0f} %"
+            if not np.isnan(found.p_value):
+                cells[1] = f"{scale * found.low:+.2f} to {scale * found.high:+.2f}"
+                cells[2] = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
+        rows.append(list(map(Cell, cells)))
+    return zip(*rows, strict=True)
+
+
+def _costs(comparison):
+    unit = _median_seconds(comparison.results[comparison.baseline])
+    blocks = [["seeds"], ["kB down"], ["kB up"], ["seconds a round, relative"]]
+    for label, results in comparison.results.items():
+        planned = comparison.planned[label]
+        done = f"{planned}" if len(results) == planned else f"{len(results)} of {planned}"
+        cells = [done, _ABSENT, _ABSENT, _ABSENT]
+        if results:
+            relative = _median_seconds(results) / unit
+            cells[1] = f"{results[0].bytes_down / 1000:.1f}"
+            cells[2] = f"{results[0].bytes_up / 1000:.1f}"
+            cells[3] = _ABSENT if np.isnan(relative) else f"{relative:.2f}"
+        for block, cell in zip(blocks, cells, strict=True):
+            block.append(cell)
+    return [list(map(Cell, block)) for block in blocks]
+
+
+def _median_seconds(results):
+    return float(np.median([run.round_seconds for run in results])) if results else np.nan
+
+
+def _notes(comparison, columns, against):
+    notes = [f"{in_short(name)}: {in_words(name)}." for name in columns]
+    notes = [note[0].upper() + note[1:] for note in notes]
+    notes.append("After the last round; mean and standard deviation over seeds, the best in bold.")
+    if against is not None:
+        notes.append(
+            f"Less {against}'s: difference of the same clients, its interval and p value by a "
+            "t test of the means of the seeds; clients worse: their share, of all seeds."
+        )
+    notes.append(
+        "kB a client receives and sends in a round; seconds relative to those of "
+        f"{comparison.baseline}."
+    )
+    return notes

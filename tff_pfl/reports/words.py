@@ -1,0 +1,80 @@
+"""Names of metrics in words, for the labels of pictures and tables."""
+
+import re
+
+from tff_pfl.evaluation import MetricName
+
+_STATISTICS = {
+    "mean": "mean over clients",
+    "std": "standard deviation over clients",
+    "worst_5_percent": "mean of the lowest 5 % of clients",
+    "best_5_percent": "mean of the top 5 % of clients",
+}
+_SHORT_STATISTICS = {
+    "mean": "",
+    "std": "standard deviation",
+    "worst_5_percent": "lowest 5 %",
+    "best_5_percent": "top 5 %",
+}
+# Of the names of pools: whose examples, of a client's own model and of one model for all.
+_POOLS = {
+    r"local": ("its own {} examples", "each client's own {} examples"),
+    r"generalization": ("the {} examples of all clients",) * 2,
+    r"synthetic(?P<percent>[\d.]+)": (
+        "its own {} examples and those of {percent} % of the other clients",
+        "the {} examples of each client and of {percent} % of the others",
+    ),
+    r"new_clients": ("its own {} examples", "each new client's own {} examples"),
+}
+_SPLITS = ("train", "validation", "test")
+
+
+def in_words(name: MetricName) -> str:
+    """What is measured, as an axis says it.
+
+    `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
+    examples"; a statistic follows after a comma. Of a name that evaluations of this version do not
+    have, the parts stay as they are, without their underscores.
+    """
+    quantity = _plain(name.quantity)
+    if not name.model:
+        return quantity.removeprefix("num ")
+    if name.quantity == "num_nonfinite":
+        quantity = "number of clients with a loss that is not finite,"
+    words = f"{quantity} of {_model(name)} on {_examples(name)}"
+    return ", ".join(filter(None, [words, _STATISTICS.get(name.statistic, _plain(name.statistic))]))
+
+
+def in_short(name: MetricName) -> str:
+    """The name as the head of a column: what differs from a mean of accuracy on own examples."""
+    pool, _, split = name.pool.rpartition("_")
+    parts = [_plain(name.model) or _plain(name.quantity)]
+    if name.model and name.quantity != "accuracy":
+        parts.append(_plain(name.quantity))
+    if pool != "local" or split != "test":
+        parts.append(_plain(name.pool))
+    parts.append(_SHORT_STATISTICS.get(name.statistic, _plain(name.statistic)))
+    return ", ".join(filter(None, parts))
+
+
+def _model(name):
+    if name.model == "global":
+        return "the global model"
+    whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"
+    if name.model == "personalized":
+        return f"{whose} own model"
+    return f"{whose} {_plain(name.model).replace('fine tuned', 'fine-tuned')} model"
+
+
+def _examples(name):
+    pool, _, split = name.pool.rpartition("_")
+    for pattern, (of_own_model, of_global_model) in _POOLS.items():
+        found = re.fullmatch(pattern, pool)
+        if found and split in _SPLITS:
+            words = of_global_model if name.model == "global" else of_own_model
+            return words.format(split, **found.groupdict())
+    return _plain(name.pool)
+
+
+def _plain(part):
+    return part.replace("_", " ")

@@ -1,0 +1,70 @@
+"""What is compared: a study, by its file or by what its directory tells of it, or some runs."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from tff_pfl.experiment.run_directory import read_json
+from tff_pfl.reports import Comparison, compared, named_runs
+from tff_pfl.studies.runner import VARIANTS, StudyError
+from tff_pfl.studies.study import Study, load_study
+from tff_pfl.studies.tuning import Scores
+
+
+def comparison_of_study(study: Study, output_dir: str | os.PathLike) -> Comparison:
+    """The finished runs of a study, which may be going on.
+
+    Raises:
+        OutputDirectoryError: If a file of a finished run is damaged or missing.
+    """
+    chosen = Scores(study, output_dir).chosen() if study.tuning else None
+    runs = {
+        label: [pathlib.Path(output_dir) / folder for folder in folders]
+        for label, folders in study.folders().items()
+    }
+    return compared(study.title, runs, baseline=study.baseline, chosen=chosen)
+
+
+def comparison_of(arguments: Sequence[str]) -> Comparison:
+    """What a command line compares.
+
+    Args:
+        arguments: `STUDY_FILE DIR`; or directories of studies, and runs as `NAME:DIR`.
+
+    Raises:
+        OutputDirectoryError: See `named_runs` and `comparison_of_study`.
+        StudyError: If there is no such study, or two variants have the same label.
+    """
+    if arguments[0].endswith(".py"):
+        if len(arguments) != 2:
+            raise StudyError(f"A study's file is followed by its directory, found {arguments[1:]}.")
+        try:
+            return comparison_of_study(load_study(arguments[0]), arguments[1])
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+    directories = list(filter(os.path.isdir, arguments))
+    runs = named_runs([argument for argument in arguments if argument not in directories])
+    titles, baseline = [], None
+    for directory in directories:
+        title, baseline, of_study = _recorded(directory)
+        titles.append(title)
+        if twice := sorted(runs.keys() & of_study.keys()):
+            raise StudyError(f"{twice[0]!r} is the label of two variants that are compared.")
+        runs |= of_study
+    return compared("; ".join(titles or [", ".join(runs)]), runs, baseline=baseline)
+
+
+def _recorded(directory):
+    """Title, baseline and runs of a study's directory."""
+    path = pathlib.Path(directory) / VARIANTS
+    if not path.exists():
+        raise StudyError(
+            f"{directory} has no {VARIANTS} of a study; a run is given as NAME:{directory}, the "
+            f"study of an earlier version as STUDY_FILE {directory}."
+        )
+    record = read_json(str(path))
+    runs = {
+        label: [path.parent / folder for folder in folders]
+        for label, folders in record["variants"].items()
+    }
+    return record["title"], record["baseline"], runs
