@@ -168,7 +168,7 @@ SUBCOMMANDS = {
         _curves, "NAME:DIR...", ("column", "exclude_clients", "log_scale", "top"), PICTURES
     ),
     "histogram": Subcommand(
-        _histogram, "NAME:DIR...", ("column", "exclude_clients", "threshold", "round"), PICTURES
+        _histogram, "NAME:DIR...", ("column", "threshold", "round", "exclude_clients"), PICTURES
     ),
     "influence": Subcommand(_influence, "DIR", ("matrix",), PICTURES),
     "mixtures": Subcommand(_mixtures, "DIR", ("clients",), PICTURES),
@@ -180,7 +180,7 @@ SUBCOMMANDS = {
 }
 
 
-@flags.multi_flags_validator(["top", "threshold"], "Both are finite numbers.")
+@flags.multi_flags_validator(["top", "threshold", "target"], "They are finite numbers.")
 def _are_finite(values):
     return all(value is None or math.isfinite(value) for value in values.values())
 

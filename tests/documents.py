@@ -3,7 +3,10 @@
 import ast
 import pathlib
 import re
-from collections.abc import Iterator
+import runpy
+from collections.abc import Iterator, Mapping
+
+from absl.testing import flagsaver
 
 from tests.runs import ROOT
 
@@ -40,3 +43,9 @@ def flags_of(program: pathlib.Path) -> set[str]:
     texts = [program.read_text(), (ROOT / "tff_pfl" / "runtime" / "flags.py").read_text()]
     names = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', "".join(texts))
     return {"config", "help", "verbosity", *names}
+
+
+def subcommands_of_report() -> Mapping:
+    """`SUBCOMMANDS` of the program, whose flags are not left to other programs."""
+    with flagsaver.flagsaver():
+        return runpy.run_path(str(ROOT / "programs" / "report.py"))["SUBCOMMANDS"]

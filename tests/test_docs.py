@@ -10,7 +10,14 @@ import shlex
 
 import pytest
 
-from tests.documents import DOCUMENTS, commands, flags_of, python_blocks, statements
+from tests.documents import (
+    DOCUMENTS,
+    commands,
+    flags_of,
+    python_blocks,
+    statements,
+    subcommands_of_report,
+)
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import testing
@@ -175,11 +182,6 @@ def test_names_of_the_package_exist(document):
         for part in parts:
             found = f"{found}.{part}"
             value = getattr(value, part, None) or importlib.import_module(found)
-
-
-@functools.cache
-def subcommands_of_report():
-    return importlib.import_module("report").SUBCOMMANDS
 
 
 @each_document

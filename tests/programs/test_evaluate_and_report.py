@@ -1,14 +1,13 @@
 """The programs that look at runs, by their command lines."""
 
 import csv
-import importlib
 import json
 import re
 
 import numpy as np
 import pytest
 
-from tests.documents import flags_of
+from tests.documents import flags_of, subcommands_of_report
 from tests.marks import slow
 from tests.runs import ROOT, run_main, run_python, tiny_config, train_run
 
@@ -144,7 +143,7 @@ def test_report_draws_loss_surfaces(run_dir, tmp_path):
 
 def test_the_help_has_all_subcommands_and_flags():
     program = ROOT / "programs" / "report.py"
-    subcommands = importlib.import_module("report").SUBCOMMANDS
+    subcommands = subcommands_of_report()
     explained = program.read_text().partition('"""\n\nimport')[0]
     for name, subcommand in subcommands.items():
         usage = re.search(rf"^    report.py {name} (.*(?:\n        .*)*)", explained, re.MULTILINE)[
@@ -198,7 +197,7 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         ],
         "has no snapshots": report("influence", run_dir),
         "clients=['0', 'x']: Ids are integers.": report("mixtures", run_dir, "--clients=0,x"),
-        "top=nan, threshold=None: Both are finite": report("curves", f"a:{run_dir}", "--top=nan"),
+        "target=None: They are finite numbers.": report("curves", f"a:{run_dir}", "--top=nan"),
         "x/ is a folder; name the files in it: x/NAME.": [
             evaluate[0],
             f"--run_dir={run_dir}",

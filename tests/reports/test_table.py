@@ -76,6 +76,11 @@ def test_other_columns(comparison):
         named_columns(comparison, ["personal/local_test/accuracy"])
 
 
+def test_nothing_is_finished(tmp_path):
+    table = results_table(compared("t", {"a": [tmp_path / "a"], "b": [tmp_path / "b"]}))
+    assert rows(table) == [[label, "0 of 1", "-", "-", "-"] for label in ("a", "b")]
+
+
 def test_against_a_variant(comparison):
     table = results_table(comparison, against="Local_1")
     assert table.heads[3:7] == [

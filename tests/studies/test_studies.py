@@ -13,6 +13,7 @@ import pytest
 from tests.reports.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until
 from tff_pfl import studies
+from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.studies import Study, StudyError, Variant, tied
 
 STUDY = Study(
@@ -233,6 +234,10 @@ def test_what_is_compared(tmp_path, program):
     write_run(tmp_path / "x", [0.5])
     more = studies.comparison_of([str(tmp_path / "study"), f"x:{tmp_path / 'x'}"])
     assert list(more.finished) == ["x", "Ditto, lambda 1"]
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "variants.json").write_text("{}")
+    with pytest.raises(OutputDirectoryError, match="variants.json is damaged: 'variants'"):
+        studies.comparison_of([str(tmp_path / "damaged")])
     mistakes = {
         "x has no variants.json of a study; a run is given as NAME:": [str(tmp_path / "x")],
         "'FedAvg' is the label of two variants": [str(tmp_path / "study"), "FedAvg:x"],

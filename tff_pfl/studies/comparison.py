@@ -4,7 +4,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from tff_pfl.experiment.run_directory import read_json
+from tff_pfl.experiment.run_directory import read_json, reading
 from tff_pfl.reports import Comparison, compared, named_runs
 from tff_pfl.studies.runner import VARIANTS, StudyError
 from tff_pfl.studies.study import Study, load_study
@@ -63,8 +63,9 @@ def _recorded(directory):
             f"study of an earlier version as STUDY_FILE {directory}."
         )
     record = read_json(str(path))
-    runs = {
-        label: [path.parent / folder for folder in folders]
-        for label, folders in record["variants"].items()
-    }
-    return record["title"], record["baseline"], runs
+    with reading(path):
+        runs = {
+            label: [path.parent / folder for folder in folders]
+            for label, folders in record["variants"].items()
+        }
+        return record["title"], record["baseline"], runs
