@@ -2,12 +2,19 @@
 
     evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
         [--fine_tune_epochs=5] [--fine_tune_learning_rate=0.01] [--nogeneralization]
+        [--baseline=DIR]
 
 Every client's own model and the global one are evaluated on the client's examples (`local_test`),
 on those of all clients (`generalization_test`), and on the client's own together with those of a
 fraction of the other clients, drawn once (`synthetic50_test`). With many clients the last two take
-longer than all else; `--nogeneralization` leaves them out. PREFIX.json gets the result, PREFIX.csv
-a row for each client; nothing in DIR is changed.
+longer than all else; `--nogeneralization` leaves them out.
+
+Statistics over all clients, over those that took part in a round, and over those that never did are
+means, weighted by examples and not, deviations, deciles, and lowest and top 5 and 10 %.
+`--baseline=DIR`, of a run of local training on the same partition, adds what each client gains over
+it, and the share of clients that are hurt.
+
+PREFIX.json gets the result, PREFIX.csv a row for each client; nothing in DIR is changed.
 """
 
 from absl import app, flags
@@ -43,6 +50,12 @@ _FINE_TUNE_LEARNING_RATE = flags.DEFINE_float(
     "The learning rate of that, not that of the run's config.",
     lower_bound=0,
 )
+_BASELINE = flags.DEFINE_string(
+    "baseline",
+    None,
+    "The output directory of a run on the same partition, such as one of `local`, over whose own "
+    "models each client gains or loses.",
+)
 _SPLIT = flags.DEFINE_enum("split", "test", ["test", "validation"], "What is evaluated on.")
 
 
@@ -57,6 +70,7 @@ def main(argv):
     return experiment.evaluate_program(
         _RUN_DIR.value,
         _OUTPUT.value,
+        baseline=_BASELINE.value,
         set_context=set_context_from_flags,
         generalization="last" if _GENERALIZATION.value else "never",
         synthetic=tuple(map(float, _SYNTHETIC.value)),

@@ -1,7 +1,17 @@
 import numpy as np
 import pytest
 
-from tff_pfl.evaluation import ClientMetrics, from_text, over_clients, summarize, to_text
+from tff_pfl.evaluation import (
+    ClientMetrics,
+    Distribution,
+    MetricName,
+    distributions,
+    from_text,
+    groups_of,
+    over_clients,
+    summarize,
+    to_text,
+)
 
 
 def test_over_clients():
@@ -51,3 +61,57 @@ def test_clients_without_examples_are_left_out_and_diverged_ones_are_not():
     assert metrics["personalized/local_test/accuracy_mean"] == 0.25
     assert np.isnan(metrics["personalized/local_test/loss_mean"])
     assert metrics["personalized/local_test/num_nonfinite"] == 1
+
+
+def test_a_distribution():
+    values = np.arange(100)[::-1] / 100
+    num_examples = np.arange(1, 101)
+    found = Distribution.of(values, num_examples)
+    assert found == Distribution(
+        num_clients=100,
+        num_examples=5050,
+        mean=pytest.approx(0.495),
+        weighted_mean=pytest.approx((values * num_examples).sum() / 5050),
+        std=pytest.approx(np.std(values)),
+        lowest_5_percent=pytest.approx(np.mean([0, 0.01, 0.02, 0.03, 0.04])),
+        lowest_10_percent=pytest.approx(0.045),
+        top_10_percent=pytest.approx(0.945),
+        top_5_percent=pytest.approx(0.97),
+        # Between the values of places 9.9, 19.8 and so on, from 0.
+        deciles=tuple(pytest.approx(0.099 * tenths) for tenths in range(1, 10)),
+    )
+    assert found.deciles[4] == pytest.approx(np.median(values))
+
+
+def test_the_weighted_mean_is_the_share_of_all_examples():
+    right, of = np.array([3, 0, 10]), np.array([4, 1, 45])
+    found = Distribution.of(right / of, of)
+    assert found.weighted_mean == pytest.approx(13 / 50)
+    assert found.mean == pytest.approx((3 / 4 + 10 / 45) / 3)
+
+
+def test_a_distribution_of_one_client_and_one_with_a_model_that_has_diverged():
+    one = Distribution.of(np.array([0.25]), np.array([8]))
+    assert {*one[2:4], *one[5:-1], *one.deciles} == {0.25}
+    assert one.std == 0
+    diverged = Distribution.of(np.array([1.0, np.inf, 2.0]), np.array([1, 1, 1]))
+    assert diverged.mean == diverged.weighted_mean == diverged.top_5_percent == np.inf
+    assert diverged.lowest_10_percent == 1.0
+
+
+def test_groups_of_clients():
+    accuracy = MetricName("personalized", "local_test", "accuracy")
+    values = {accuracy: np.array([0.2, 0.4, np.nan, 0.9, 0.5])}
+    clients = ClientMetrics(np.arange(5), np.array([1, 3, 0, 2, 2]), values)
+    was_selected = np.array([True, True, False, False, True])
+    found = distributions(clients, was_selected)
+    means = {group: of_all[accuracy].mean for group, of_all in found.items()}
+    assert means == {
+        "all": pytest.approx(0.5),
+        "participants": pytest.approx(1.1 / 3),
+        "never_selected": pytest.approx(0.9),
+    }
+    assert found["participants"][accuracy].weighted_mean == pytest.approx((0.2 + 1.2 + 1.0) / 6)
+    # Client 2 has no examples: where all others took part, nobody is left.
+    was_selected[3] = True
+    assert list(groups_of(clients, was_selected)) == ["all", "participants"]

@@ -112,6 +112,90 @@ def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, ca
     assert files(stopped) == before
 
 
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    """The directory of a finished run of local training, of the same clients."""
+    return train_run(tmp_path_factory.mktemp("runs") / "local", tiny_config("local"))
+
+
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory):
+    """The directory of a run of a round, of two clients of four, on another partition."""
+    config = tiny_config("local", rounds=1, seed=1)
+    return train_run(tmp_path_factory.mktemp("runs") / "one_round", config)
+
+
+def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, tmp_path, capsys):
+    before = files(one_round)
+    output = tmp_path / "result"
+    assert evaluate_program(str(one_round), str(output), set_context=keep_the_context) == 0
+    result = json.loads(output.with_suffix(".json").read_text())
+    with open(output.with_suffix(".csv"), newline="") as file:
+        clients = list(csv.DictReader(file))
+    with open(one_round / "clients" / "round_000001.csv", newline="") as file:
+        selected = [client["was_selected"] for client in csv.DictReader(file)]
+    assert [client["was_selected"] for client in clients] == selected
+    assert sorted(selected) == list("0011")
+    name = "personalized/local_test/accuracy"
+    for group, members in {"all": "01", "participants": "1", "never_selected": "0"}.items():
+        found = result["distributions"][group][name]
+        values = [float(client[name]) for client in clients if client["was_selected"] in members]
+        assert found["num_clients"] == len(values)
+        assert found["mean"] == pytest.approx(np.mean(values))
+        assert found["lowest_10_percent"] == min(values)
+        assert found["deciles"][4] == pytest.approx(np.median(values))
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[lines.index(f"over clients: {name}") :]
+    assert table[1].split() == ["all", "took", "part", "never", "took", "part"]
+    means = [f"{of[name]['weighted_mean']:.4f}" for of in result["distributions"].values()]
+    assert table[5].split() == ["mean", "weighted", "by", "examples", *means]
+    assert not any("gain" in line for line in lines)
+    assert files(one_round) == before
+
+
+def test_gains_over_local_training(run, local, tmp_path, capsys):
+    output = tmp_path / "result"
+    code = evaluate_program(
+        str(run), str(output), baseline=str(local), set_context=keep_the_context
+    )
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    own = MetricName("personalized", "local_test", "accuracy")
+    clients, of_local = (evaluate_run(str(its)).clients.values[own] for its in (run, local))
+    gain = clients - of_local
+    with open(output.with_suffix(".csv"), newline="") as file:
+        written = [float(client[f"{own}_gain"]) for client in csv.DictReader(file)]
+    np.testing.assert_allclose(written, gain, atol=1e-12)
+    baseline = json.loads(output.with_suffix(".json").read_text())["baseline"]
+    assert (baseline["run"], baseline["round_num"]) == ("local on digits", 2)
+    assert baseline["gains"]["all"][str(own)] == {
+        "num_clients": 4,
+        "mean": pytest.approx(gain.mean(), abs=1e-12),
+        "std": pytest.approx(gain.std()),
+        "share_hurt": np.mean(gain < 0),
+    }
+    lines = printed.out.splitlines()
+    assert "gains are over round 2 of local on digits" in lines
+    (mean, _) = (line.split() for line in lines if line.strip().startswith("mean gain"))
+    assert float(mean[2]) == pytest.approx(gain.mean(), abs=1e-4)
+    # A run that is its own baseline gains nothing, and hurts nobody.
+    itself = evaluate_run(str(run), str(run)).gains()["all"][own]
+    assert itself == (4, 0.0, 0.0, 0.0)
+
+
+def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys):
+    for baseline, message in {
+        one_round: "has other data than",
+        tmp_path: "has no config.json of a run",
+    }.items():
+        code = evaluate_program(
+            str(run), str(tmp_path / "x"), baseline=str(baseline), set_context=keep_the_context
+        )
+        assert code == 1
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
+
+
 def with_settings(change):
     def make(run, path):
         shutil.copytree(run, path)

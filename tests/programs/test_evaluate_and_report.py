@@ -32,6 +32,7 @@ def test_evaluate(run_dir, tmp_path, run_evaluate):
         "--subsample",
         "--fine_tune_epochs=2",
         "--fine_tune_learning_rate=0.05",
+        f"--baseline={run_dir}",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -42,6 +43,7 @@ def test_evaluate(run_dir, tmp_path, run_evaluate):
     assert result["options"]["subsample"] is True
     assert result["options"]["fine_tune_epochs"] == 2
     assert result["options"]["fine_tune_learning_rate"] == 0.05
+    assert result["baseline"]["run"] == "ditto on digits"
     final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))

@@ -48,6 +48,14 @@ def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int)
     return np.sort(rng.choice(num_clients, cohort_size, replace=False)).astype(np.int32)
 
 
+def ever_selected(seed: int, rounds: int, num_clients: int, cohort_size: int) -> np.ndarray:
+    """bool `[num_clients]`: who was in a cohort of `sample_cohort` in the first `rounds`."""
+    selected = np.zeros(num_clients, bool)
+    for round_num in range(rounds):
+        selected[sample_cohort(seed, round_num, num_clients, cohort_size)] = True
+    return selected
+
+
 def pad_examples(examples: Examples, capacity: int) -> Examples:
     """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
 

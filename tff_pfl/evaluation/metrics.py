@@ -29,6 +29,11 @@ class MetricName(NamedTuple):
     quantity: str
     statistic: str = ""
 
+    @property
+    def is_of_own_examples(self) -> bool:
+        """Whether it is measured on each client's own examples, of whatever split."""
+        return self.pool.startswith("local_")
+
     def __str__(self) -> str:
         path = "/".join(filter(None, [self.model, self.pool, self.quantity]))
         return f"{path}_{self.statistic}" if self.statistic else path

@@ -1,5 +1,7 @@
 """Statistics over clients."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tff_pfl.evaluation.metrics import STATISTICS, ClientMetrics, MetricName
@@ -19,12 +21,104 @@ def over_clients(values: np.ndarray) -> dict[str, float]:
     values = np.sort(values)
     if not len(values):
         return dict.fromkeys(STATISTICS, float("nan"))
-    tail = max(1, round(0.05 * len(values)))
+    worst, best = _tails(values, 0.05)
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),
-        "worst_5_percent": float(values[:tail].mean()),
-        "best_5_percent": float(values[-tail:].mean()),
+        "worst_5_percent": worst,
+        "best_5_percent": best,
+    }
+
+
+def _tails(sorted_values, share) -> tuple[float, float]:
+    """The means of the lowest and of the highest values, a share of them, but one at least."""
+    number = max(1, round(share * len(sorted_values)))
+    return float(sorted_values[:number].mean()), float(sorted_values[-number:].mean())
+
+
+class Distribution(NamedTuple):
+    """How a quantity is distributed over clients, each counting once unless it says otherwise.
+
+    Attributes:
+        num_clients: How many they are.
+        num_examples: Of all of them together.
+        mean: The mean over clients.
+        weighted_mean: The mean in which clients weigh by their numbers of examples.
+        std: The population standard deviation over clients.
+        lowest_5_percent: The mean of the lowest `max(1, round(0.05 N))` values.
+        lowest_10_percent: Likewise, of a tenth.
+        top_10_percent: Likewise, of the highest values.
+        top_5_percent: Likewise.
+        deciles: Nine numbers, below which a tenth, two tenths and so on of the values are, between
+            two values by linear interpolation.
+    """
+
+    num_clients: int
+    num_examples: int
+    mean: float
+    weighted_mean: float
+    std: float
+    lowest_5_percent: float
+    lowest_10_percent: float
+    top_10_percent: float
+    top_5_percent: float
+    deciles: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: np.ndarray, num_examples: np.ndarray) -> "Distribution":
+        """The distribution of one value a client.
+
+        Args:
+            values: float `[clients]`, of one client or more.
+            num_examples: int `[clients]`, of each, positive.
+        """
+        ordered = np.sort(values)
+        with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
+            (lowest_5, top_5), (lowest_10, top_10) = (_tails(ordered, s) for s in (0.05, 0.1))
+            return cls(
+                len(values),
+                int(num_examples.sum()),
+                float(values.mean()),
+                float(np.average(values, weights=num_examples)),
+                float(values.std()),
+                lowest_5,
+                lowest_10,
+                top_10,
+                top_5,
+                tuple(np.quantile(values, np.arange(1, 10) / 10).tolist()),
+            )
+
+
+def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.ndarray]:
+    """The clients that have examples, and those of them that took part in training, and did not.
+
+    Args:
+        clients: What was measured of each client.
+        was_selected: bool `[clients]`, who was in the cohort of a round.
+
+    Returns:
+        bool `[clients]` by the name of a group: `all`, `participants`, `never_selected`; without
+        groups of no client.
+    """
+    has_examples = clients.num_examples > 0
+    groups = {
+        "all": has_examples,
+        "participants": has_examples & was_selected,
+        "never_selected": has_examples & ~was_selected,
+    }
+    return {name: members for name, members in groups.items() if members.any()}
+
+
+def distributions(
+    clients: ClientMetrics, was_selected: np.ndarray
+) -> dict[str, dict[MetricName, Distribution]]:
+    """How each quantity is distributed over the clients of each group; see `groups_of`."""
+    return {
+        group: {
+            name: Distribution.of(values[members], clients.num_examples[members])
+            for name, values in clients.values.items()
+        }
+        for group, members in groups_of(clients, was_selected).items()
     }
 
 

@@ -7,14 +7,27 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import config_dict
 
 from tff_pfl import runtime
-from tff_pfl.clients import CohortDataSource
+from tff_pfl.clients import CohortDataSource, ever_selected
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import ClientMetrics, Evaluator, summarize, to_text
+from tff_pfl.evaluation import (
+    ClientMetrics,
+    Distribution,
+    Evaluator,
+    Gain,
+    MetricName,
+    distributions,
+    gains,
+    gains_of_clients,
+    summarize,
+    to_text,
+)
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
+from tff_pfl.experiment.client_tables import client_tables
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
@@ -36,6 +49,7 @@ def evaluate_program(
     run_dir: str,
     output: str,
     *,
+    baseline: str | None = None,
     set_context: Callable[[], None] = runtime.set_graph_context,
     **changes: Any,
 ) -> int:
@@ -45,6 +59,7 @@ def evaluate_program(
         run_dir: The run's output directory; nothing in it is changed.
         output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client; their folder
             is made.
+        baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed.
         **changes: Keys of `config.evaluation` that are other than the run's.
 
@@ -56,10 +71,10 @@ def evaluate_program(
         with interruptible():
             check_writable(output)
             set_context()
-            found = evaluate_run(run_dir, **changes)
+            found = evaluate_run(run_dir, baseline, **changes)
             os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
             write_json(f"{output}.json", found.to_json())
-            write_table(f"{output}.csv", found.clients.columns())
+            write_table(f"{output}.csv", found.columns())
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -68,8 +83,27 @@ def evaluate_program(
         return exit_code(interruption)
     print(f"round {found.evaluation.round_num} of {found.run}")
     print("\n".join(rows(found.evaluation.metrics)))
+    print("\n".join(client_tables(found.distributions(), found.gains())))
+    if found.baseline is not None:
+        print(f"gains are over round {found.baseline.round_num} of {found.baseline.run}")
     print(f"results: {output}.json, {output}.csv")
     return 0
+
+
+class Baseline(NamedTuple):
+    """The run that another is compared with.
+
+    Attributes:
+        run: The algorithm and the data set.
+        round_num: Rounds done.
+        fingerprint: Of its data and their partition.
+        clients: What was measured of each client on its own examples.
+    """
+
+    run: str
+    round_num: int
+    fingerprint: str
+    clients: ClientMetrics
 
 
 class EvaluatedRun(NamedTuple):
@@ -80,46 +114,114 @@ class EvaluatedRun(NamedTuple):
         options: With which it was evaluated, as JSON values.
         evaluation: The round and the metrics.
         clients: What was measured of each client.
+        was_selected: bool `[clients]`, who took part in a round up to then.
+        baseline: The run that it is compared with, if there is one.
     """
 
     run: str
     options: Mapping[str, Any]
     evaluation: Evaluation
     clients: ClientMetrics
+    was_selected: np.ndarray
+    baseline: Baseline | None = None
+
+    def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
+        """See `tff_pfl.evaluation.distributions`."""
+        return distributions(self.clients, self.was_selected)
+
+    def gains(self) -> dict[str, dict[MetricName, Gain]] | None:
+        """Over the baseline, if there is one; see `tff_pfl.evaluation.gains`."""
+        if self.baseline is None:
+            return None
+        return gains(self.clients, self.baseline.clients, self.was_selected)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """A table with a row for each client, for a file."""
+        columns = self.clients.columns() | {"was_selected": self.was_selected.astype(np.int32)}
+        if self.baseline is not None:
+            for name, values in gains_of_clients(self.clients, self.baseline.clients).items():
+                columns[f"{name}_gain"] = values
+        return columns
 
     def to_json(self) -> dict[str, Any]:
         """All but the clients, for a file."""
-        return {
+        content = {
             "run": self.run,
             "round_num": self.evaluation.round_num,
             "options": self.options,
             "metrics": to_text(self.evaluation.metrics),
+            "distributions": _grouped_to_json(self.distributions()),
         }
+        if self.baseline is not None:
+            content["baseline"] = {
+                "run": self.baseline.run,
+                "round_num": self.baseline.round_num,
+                "gains": _grouped_to_json(self.gains()),
+            }
+        return content
 
 
-def evaluate_run(run_dir: str, **changes: Any) -> EvaluatedRun:
+def _grouped_to_json(groups: Mapping[str, Mapping[MetricName, NamedTuple]]) -> dict[str, Any]:
+    return {
+        group: {str(name): statistics._asdict() for name, statistics in found.items()}
+        for group, found in groups.items()
+    }
+
+
+def evaluate_run(
+    run_dir: str | os.PathLike, baseline: str | os.PathLike | None = None, **changes: Any
+) -> EvaluatedRun:
     """Evaluates the last checkpoint of a run.
 
     Args:
         run_dir: See `evaluate_program`.
+        baseline: The output directory of a run of the same clients with the same examples, such as
+            one of local training, over which each client gains or loses. Its last checkpoint is
+            evaluated on the same split.
         **changes: See `evaluate_program`.
 
     Raises:
-        OutputDirectoryError: If there is no run, or none with a checkpoint.
+        OutputDirectoryError: If there is no run, or none with a checkpoint; or the baseline has
+            other data or another partition of them.
         ConfigError: If the run's config is not one of this version.
     """
+    compared = None
+    if baseline is not None:  # and closed again: it may be the same run
+        compared = _evaluate_baseline(baseline, _config_of(run_dir, changes).evaluation.split)
     with restored_run(run_dir, **changes) as run:
         options = configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
+        if compared is not None and compared.fingerprint != run.dataset.fingerprint:
+            raise OutputDirectoryError(
+                f"The baseline {os.fspath(baseline)} has other data than {os.fspath(run_dir)}, or "
+                f"another partition of them (fingerprints {compared.fingerprint} and "
+                f"{run.dataset.fingerprint}): clients cannot be compared. Train it with the same "
+                "config.data, config.seed and config.new_clients.number."
+            )
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
-    tuning = {key: run.config.evaluation[key] for key in _FINE_TUNING}
+    config = run.config
+    tuning = {key: config.evaluation[key] for key in _FINE_TUNING}
     return EvaluatedRun(
         run.title,
         dataclasses.asdict(options) | tuning,
         Evaluation(run.round_num, summarize(clients)),
         clients,
+        ever_selected(
+            config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
+        ),
+        compared,
     )
+
+
+def _evaluate_baseline(run_dir, split) -> Baseline:
+    """A baseline on its clients' own examples of a split."""
+    with restored_run(run_dir) as run:
+        configs.check_split(run.dataset, split)
+        options = configs.evaluation_options(run.config)
+        evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        clients = evaluator.on_own_examples(run.server_state, run.source, split)
+        return Baseline(run.title, run.round_num, run.dataset.fingerprint, clients)
 
 
 class RestoredRun(NamedTuple):
@@ -164,12 +266,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         ConfigError: If the run's config is not one of this version.
     """
     store_path = os.path.join(run_dir, "checkpoint")
-    config = configs.config_of_run(RunFiles(run_dir).settings())
-    try:
-        config.evaluation.update(changes)
-    except TypeError as error:
-        raise configs.ConfigError(f"config.evaluation: {error}") from error
-    configs.check_config(config)
+    config = _config_of(run_dir, changes)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     dataset, _ = configs.hold_out(config, configs.build_dataset(config))
@@ -191,3 +288,14 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         yield RestoredRun(
             config, dataset, model, process, source, progress.server_state, progress.round_num
         )
+
+
+def _config_of(run_dir, changes) -> config_dict.ConfigDict:
+    """The config of a run, with other keys of `config.evaluation`."""
+    config = configs.config_of_run(RunFiles(run_dir).settings())
+    try:
+        config.evaluation.update(changes)
+    except TypeError as error:
+        raise configs.ConfigError(f"config.evaluation: {error}") from error
+    configs.check_config(config)
+    return config

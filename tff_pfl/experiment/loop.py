@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation
-from tff_pfl.clients import ClientStateStore, CohortDataSource, sample_cohort
+from tff_pfl.clients import ClientStateStore, CohortDataSource, ever_selected, sample_cohort
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
@@ -104,7 +104,7 @@ def train(
             options,
             log,
         )
-        selected = _clients_selected(dataset.num_clients, clients_per_round, seed, done)
+        selected = ever_selected(seed, done, dataset.num_clients, clients_per_round)
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
@@ -276,14 +276,6 @@ def _open_log(directory, dataset, progress, *, reopen) -> MetricsLog:
         log.record("partition.npz")
         plot_partition(dataset, directory.file("partition.png"))
     return log
-
-
-def _clients_selected(num_clients, cohort_size, seed, rounds) -> np.ndarray:
-    """bool `[num_clients]`: who was in a cohort of the first `rounds` rounds."""
-    selected = np.zeros(num_clients, bool)
-    for round_num in range(rounds):
-        selected[sample_cohort(seed, round_num, num_clients, cohort_size)] = True
-    return selected
 
 
 def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -1,0 +1,50 @@
+"""What clients gain over a baseline."""
+
+import numpy as np
+import pytest
+
+from tff_pfl.evaluation import ClientMetrics, from_text, gains, gains_of_clients, to_text
+
+NUM_EXAMPLES = np.array([4, 4, 0, 2])
+
+
+def measured(**values):
+    names = {name.replace("__", "/"): np.array(column) for name, column in values.items()}
+    return ClientMetrics(np.arange(4), NUM_EXAMPLES, from_text(names))
+
+
+BASELINE = measured(
+    personalized__local_test__accuracy=[0.5, 0.5, np.nan, 0.5],
+    personalized__local_test__loss=[1.0, 1.0, np.nan, 1.0],
+    global__local_test__accuracy=[0.0, 0.0, np.nan, 0.0],
+)
+CLIENTS = measured(
+    personalized__local_test__accuracy=[0.75, 0.25, np.nan, 0.5],
+    personalized__local_test__loss=[0.5, 1.25, np.nan, np.inf],
+    global__local_test__accuracy=[1.0, 1.0, np.nan, 0.25],
+    personalized__generalization_test__accuracy=[0.5, 0.5, 0.5, 0.5],
+)
+
+
+def test_all_models_are_compared_with_the_clients_own_of_the_baseline():
+    found = to_text(gains_of_clients(CLIENTS, BASELINE))
+    expected = {
+        "personalized/local_test/accuracy": [0.25, -0.25, np.nan, 0.0],
+        "personalized/local_test/loss": [0.5, -0.25, np.nan, -np.inf],  # less is a gain
+        "global/local_test/accuracy": [0.5, 0.5, np.nan, -0.25],
+    }
+    assert list(found) == list(expected)
+    for name, gain in expected.items():
+        np.testing.assert_array_equal(found[name], gain)
+
+
+def test_statistics_of_gains():
+    was_selected = np.array([True, False, False, True])
+    found = {group: to_text(of) for group, of in gains(CLIENTS, BASELINE, was_selected).items()}
+    own = "personalized/local_test/accuracy"
+    # Whose gain is 0 is not hurt; client 2 has no examples.
+    assert found["all"][own] == (3, 0.0, pytest.approx(np.std([0.25, -0.25, 0])), 1 / 3)
+    assert found["participants"][own] == (2, 0.125, 0.125, 0.0)
+    assert found["never_selected"][own] == (1, -0.25, 0.0, 1.0)
+    loss = found["participants"]["personalized/local_test/loss"]
+    assert (loss.mean, loss.share_hurt) == (-np.inf, 0.5)

@@ -1,0 +1,65 @@
+"""What each client gains over what it had in another run, such as one of local training alone."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
+from tff_pfl.evaluation.statistics import groups_of
+
+
+class Gain(NamedTuple):
+    """The gains of some clients.
+
+    Attributes:
+        num_clients: How many they are.
+        mean: Over clients, each counting once.
+        std: The population standard deviation over clients.
+        share_hurt: The share of clients whose gain is below 0.
+    """
+
+    num_clients: int
+    mean: float
+    std: float
+    share_hurt: float
+
+
+def gains_of_clients(
+    clients: ClientMetrics, baseline: ClientMetrics
+) -> dict[MetricName, np.ndarray]:
+    """What each client has more, or of a loss less, than its own model has in the baseline.
+
+    Args:
+        clients: Of the run.
+        baseline: Of the same clients on the same examples.
+
+    Returns:
+        float64 `[clients]` by the name of what is compared: all models' quantities on the client's
+        own examples, each with that of the baseline's `personalized` model. NaN where there is no
+        example.
+    """
+    found = {}
+    for name, values in clients.values.items():
+        before = baseline.values.get(name._replace(model="personalized"))
+        if before is not None and name.is_of_own_examples:
+            gain = values - before
+            found[name] = -gain if name.quantity == "loss" else gain
+    return found
+
+
+def gains(
+    clients: ClientMetrics, baseline: ClientMetrics, was_selected: np.ndarray
+) -> dict[str, dict[MetricName, Gain]]:
+    """Statistics of `gains_of_clients` over the clients of each group; see `groups_of`."""
+    of_clients = gains_of_clients(clients, baseline)
+    return {
+        group: {name: _over_clients(values[members]) for name, values in of_clients.items()}
+        for group, members in groups_of(clients, was_selected).items()
+    }
+
+
+def _over_clients(values) -> Gain:
+    with np.errstate(invalid="ignore"):  # of losses that are not finite
+        return Gain(
+            len(values), float(values.mean()), float(values.std()), float(np.mean(values < 0))
+        )
