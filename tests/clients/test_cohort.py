@@ -11,6 +11,7 @@ from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
     UnknownCohortSourceError,
+    ever_selected,
     pad_examples,
     sample_cohort,
     shared_capacity,
@@ -358,3 +359,10 @@ def test_shared_capacities_are_few_and_near():
     capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
     assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
     assert len(set(capacities.values())) < 25
+
+
+def test_who_was_ever_selected():
+    assert ever_selected(7, 0, 5, 2).tolist() == [False] * 5
+    cohorts = {i for number in range(2) for i in sample_cohort(7, number, 5, 2).tolist()}
+    assert ever_selected(7, 2, 5, 2).tolist() == [i in cohorts for i in range(5)]
+    assert ever_selected(7, 1, 5, 5).all()

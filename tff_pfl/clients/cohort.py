@@ -50,10 +50,8 @@ def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int)
 
 def ever_selected(seed: int, rounds: int, num_clients: int, cohort_size: int) -> np.ndarray:
     """bool `[num_clients]`: who was in a cohort of `sample_cohort` in the first `rounds`."""
-    selected = np.zeros(num_clients, bool)
-    for round_num in range(rounds):
-        selected[sample_cohort(seed, round_num, num_clients, cohort_size)] = True
-    return selected
+    cohorts = [sample_cohort(seed, number, num_clients, cohort_size) for number in range(rounds)]
+    return np.isin(np.arange(num_clients), cohorts)
 
 
 def pad_examples(examples: Examples, capacity: int) -> Examples:

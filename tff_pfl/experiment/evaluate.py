@@ -216,7 +216,7 @@ def evaluate_run(
 
 def _evaluate_baseline(run_dir, split) -> Baseline:
     """A baseline on its clients' own examples of a split."""
-    with restored_run(run_dir) as run:
+    with restored_run(run_dir, generalization="never") as run:
         configs.check_split(run.dataset, split)
         options = configs.evaluation_options(run.config)
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
