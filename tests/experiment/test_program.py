@@ -7,10 +7,11 @@ import signal
 
 import pytest
 
-from tests.runs import keep_the_context, tiny_config
+from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import experiment, runtime
 from tff_pfl.experiment import evaluate_program
 from tff_pfl.experiment.interruption import Terminated, interruptible
+from tff_pfl.experiment.summary import read_summary
 
 run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
 
@@ -124,3 +125,14 @@ def test_signals_that_are_ignored_stay_so(monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path):
+    """Its config lacks keys, whose defaults say what it did."""
+    path = train_run(tmp_path / "run", tiny_config())
+    settings = json.loads((path / "config.json").read_text())
+    del settings["early_stop"], settings["local"]["schedule"], settings["local"]["augmentation"]
+    del settings["local"]["warm_up_rounds"], settings["data"]["imbalance"]
+    (path / "config.json").write_text(json.dumps(settings))
+    train_run(path, tiny_config(rounds=3), resume=True)
+    assert read_summary(path).final.round_num == 3

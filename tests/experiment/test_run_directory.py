@@ -160,3 +160,14 @@ def test_a_config_is_json(tmp_path):
     }
     start(tmp_path, settings)
     start(tmp_path, settings, resume=True)
+
+
+def test_what_an_older_run_did_without_a_name_for_it(tmp_path):
+    start(tmp_path)
+    newer, other = (SETTINGS | {"stop": {"patience": patience}} for patience in (0, 3))
+    added = {"stop.patience": 0}
+    with pytest.raises(OutputDirectoryError, match="stop.patience: None then, 0 now"):
+        start(tmp_path, newer, resume=True)
+    with pytest.raises(OutputDirectoryError, match="stop.patience: 0 then, 3 now"):
+        start(tmp_path, other, resume=True, added=added)
+    assert start(tmp_path, newer, resume=True, added=added).changes == []

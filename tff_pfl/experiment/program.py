@@ -70,7 +70,11 @@ def run_program(
             configs.complete(config)
             configs.check_config(config)
             directory = RunDirectory(
-                output_dir, resolved(config), resume=resume, overwrite=overwrite
+                output_dir,
+                resolved(config),
+                resume=resume,
+                overwrite=overwrite,
+                added=configs.added_settings(),
             )
             summary = None if overwrite else read_summary(directory.path)
             is_over = (

@@ -72,6 +72,7 @@ class RunDirectory:
         *,
         resume: bool = False,
         overwrite: bool = False,
+        added: Mapping[str, Any] | None = None,
     ):
         """Checks whether a run may write to the directory; `create` then makes it.
 
@@ -80,6 +81,8 @@ class RunDirectory:
             settings: The resolved config; JSON values.
             resume: Whether to go on with the run that is there, if there is one.
             overwrite: Whether `create` deletes the run that is there, if there is one.
+            added: Of settings that the run there may not have, as it is older, by keys such as
+                "data.name": what it did all the same.
 
         Raises:
             OutputDirectoryError: If it holds a run and neither is asked for, or a run with other
@@ -89,6 +92,7 @@ class RunDirectory:
         self._settings = json.loads(json.dumps(settings))
         self._resume = resume
         self._overwrite = overwrite
+        self._added = dict(added or {})
         self._lock = None
         self.changes = []
         self._check()
@@ -186,7 +190,7 @@ class RunDirectory:
         return os.listdir(path) if os.path.isdir(path) else [name]
 
     def _check_settings(self):
-        old = flatten(read_json(self.file("config.json")), ".")
+        old = self._added | flatten(read_json(self.file("config.json")), ".")
         new = flatten(self._settings, ".")
         changes = {
             key: f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"

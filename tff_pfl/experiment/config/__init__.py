@@ -17,11 +17,12 @@ from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, ImportsError
 from tff_pfl.experiment.config.flags import parse_flags
 from tff_pfl.experiment.config.options import complete
-from tff_pfl.experiment.config.saved import config_of_run
+from tff_pfl.experiment.config.saved import added_settings, config_of_run
 
 __all__ = [
     "ConfigError",
     "ImportsError",
+    "added_settings",
     "build_algorithm",
     "build_dataset",
     "build_early_stop",

@@ -9,6 +9,7 @@ from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, ImportsError
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.options import complete
+from tff_pfl.experiment.run_directory import flatten, resolved
 
 # What earlier versions did not have, and did as its defaults say.
 _OPTIONAL = {
@@ -21,6 +22,27 @@ _OPTIONAL = {
     "paper",
     "server",
 }
+
+# Keys, and sections, that runs of earlier versions do not have, and did as their defaults say: such
+# a run can be resumed.
+_ADDED = (
+    "data.imbalance",
+    "data.imbalanced_test",
+    "early_stop",
+    "local.augmentation",
+    "local.schedule",
+    "local.warm_up_rounds",
+)
+
+
+def added_settings() -> dict[str, Any]:
+    """What the runs of earlier versions did in effect, by keys such as "early_stop.patience"."""
+    defaults = flatten(resolved(default_config()), ".")
+    return {
+        key: value
+        for key, value in defaults.items()
+        if any(f"{key}.".startswith(f"{added}.") for added in _ADDED)
+    }
 
 
 def config_of_run(settings: Any) -> ml_collections.ConfigDict:
