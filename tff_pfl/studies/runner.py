@@ -93,7 +93,7 @@ class _Pool:
         with self._lock:
             self._stopped = True
             for process in self._processes.values():
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # not Ctrl-C, which it may have to ignore
         self._executor.shutdown(cancel_futures=True)
         self._bar.close()
 
