@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
@@ -35,14 +35,12 @@ class EarlyStop:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        model, _, quantity = self.metric.partition("/")
-        check_names("model of the early stop's metric", [model], ("personalized", "global"))
-        check_names("quantity of the early stop's metric", [quantity], ("accuracy", "loss"))
+        _ = self.watched  # refuses a metric that there is not
 
     @property
     def watched(self) -> MetricName:
         """The number that decides."""
-        model, _, quantity = self.metric.partition("/")
+        model, quantity = model_and_quantity(self.metric, "the early stop's")
         return MetricName(model, f"local_{SPLIT}", quantity, "mean")
 
     def check(self, process: PersonalizedProcess, model: Model, dataset: FederatedDataset) -> None:

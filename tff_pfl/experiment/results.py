@@ -4,9 +4,26 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tff_pfl.evaluation import MetricName
+from tff_pfl.names import check_names
 
 # Clients that were in no cohort up to an evaluation; they are evaluated all the same.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
+
+
+def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
+    """The parts of "MODEL/QUANTITY", such as "personalized/accuracy": what decides something.
+
+    Args:
+        metric: Its name.
+        whose: For the message, as "tuning's".
+
+    Raises:
+        UnknownNameError: If a part is none of those that there are.
+    """
+    model, _, quantity = metric.partition("/")
+    check_names(f"model of {whose} metric", [model], ("personalized", "global"))
+    check_names(f"quantity of {whose} metric", [quantity], ("accuracy", "loss"))
+    return model, quantity
 
 
 class Evaluation(NamedTuple):

@@ -27,7 +27,7 @@ import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_pfl.names import check_names
+from tff_pfl.experiment.results import model_and_quantity
 
 Settings = Mapping[str, Any]
 """Keys of a config, without `config.`, and their values."""
@@ -78,9 +78,12 @@ class Tuning:
             raise ValueError("Tuning has a trial and a seed, or more.")
         if list(self.rounds) != sorted(set(self.rounds)) or min(self.rounds, default=1) < 1:
             raise ValueError(f"Tuning's rounds increase from 1 or more, got {self.rounds}.")
-        model, _, quantity = self.metric.partition("/")
-        check_names("model of tuning's metric", [model], ("personalized", "global"))
-        check_names("quantity of tuning's metric", [quantity], ("accuracy", "loss"))
+        _ = self.decides  # refuses a metric that there is not
+
+    @property
+    def decides(self) -> tuple[str, str]:
+        """The model and the quantity of the metric."""
+        return model_and_quantity(self.metric, "tuning's")
 
     @property
     def stages(self) -> list[int | None]:

@@ -47,7 +47,7 @@ class Scores:
         """Keeps what the runs of a trial have reached, a run a seed, if it is not known."""
         if self.has(label, trial, rounds):
             return
-        model, _, quantity = self._study.tuning.metric.partition("/")
+        model, quantity = self._study.tuning.decides
         values = [run.final.mean(quantity, model) for run in runs]
         if None in values:
             raise ValueError(
