@@ -68,8 +68,8 @@ WEIGHTS = list(np.float32([3, 0, 1, 7]))
 
 
 @functools.cache
-def process_of(*sums, keys=tuple(SHAPES)):
-    return BranchMeanFactory(*sums).create(
+def process_of(*options, keys=tuple(SHAPES)):
+    return BranchMeanFactory(*options).create(
         upload_type(part(SHAPES, keys), part(SHARES, keys)), WEIGHT
     )
 
@@ -117,8 +117,8 @@ def test_types():
     tff.test.assert_types_identical(
         signature.result.result, tff.types.FederatedType(upload_type().value, tff.SERVER)
     )
-    assert str(signature.result.state) == "<value=<>,share=<>>@SERVER"
-    assert str(signature.result.measurements) == "<value=<>,share=<>>@SERVER"
+    assert str(signature.result.state) == "<>@SERVER"
+    assert str(signature.result.measurements) == "<>@SERVER"
 
 
 def test_the_formula():
@@ -254,65 +254,69 @@ class TestRefusals:
             BranchMeanFactory().create(upload_type(value, share), WEIGHT)
 
 
-# Sums with a state, the norm, and measurements; and in secret. One of each, of which processes are
-# made once.
-CLIPPED = tff.aggregators.clipping_factory(
-    tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
-    tff.aggregators.SumFactory(),
-)
-SECURE = tff.aggregators.SecureSumFactory(64.0, -64.0)
-DENSE = ("dense",)  # of which alone they are tried
+DENSE = ("dense",)  # of which alone other aggregators than a sum are tried
 
 
-class TestSums:
-    """Sums that are not the plain one."""
+def pairs(values, weights):
+    """`(s_i v_i, s_i)` of each client, times its weight."""
+    shares = [scaled(upload.share, n) for upload, n in zip(values, weights, strict=True)]
+    pairs = [Shares(times(s, u.value), s) for s, u in zip(shares, values, strict=True)]
+    return tf.nest.map_structure(np.float32, pairs)
 
-    def test_states_and_measurements_are_those_of_both(self):
+
+class TestAnotherAggregator:
+    """In the place of the sum."""
+
+    def test_pairs_are_clipped_as_one(self):
         """In two rounds, in the second of which the norm of clipping is another."""
-        process = process_of(CLIPPED, CLIPPED, keys=DENSE)
+        clipped = tff.aggregators.clipping_factory(
+            tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
+            tff.aggregators.SumFactory(),
+        )
+        process = process_of(clipped, keys=DENSE)
         state = process.initialize()
-        types = upload_type(part(SHAPES, DENSE), part(SHARES, DENSE))
-        alone = {
-            "value": CLIPPED.create(types.value),
-            "share": CLIPPED.create(types.share),
-        }
-        states = {name: single.initialize() for name, single in alone.items()}
+        alone = clipped.create(upload_type(part(SHAPES, DENSE), part(SHARES, DENSE)))
+        expected_state = alone.initialize()
         for cohort in (slice(0, 3), slice(1, 4)):
             values, weights = uploads(keys=DENSE)[cohort], WEIGHTS[cohort]
             output = process.next(state, values, weights)
-            shares = [scaled(upload.share, n) for upload, n in zip(values, weights, strict=True)]
-            weighed = {
-                "value": [times(s, upload.value) for s, upload in zip(shares, values, strict=True)],
-                "share": shares,
-            }
-            weighed = tf.nest.map_structure(np.float32, weighed)
-            for name, single in alone.items():
-                expected = single.next(states[name], weighed[name])
-                assert_close(output.state[name], expected.state)
-                assert_close(output.measurements[name], expected.measurements)
-                assert leaves(output.state[name]) != leaves(states[name])
-                states[name] = expected.state
-            state = output.state
+            expected = alone.next(expected_state, pairs(values, weights))
+            assert_close(output.state, expected.state)
+            assert_close(output.measurements, expected.measurements)
+            assert_close(output.result, quotient(expected.result))
+            assert leaves(output.state) != leaves(state)
+            state, expected_state = output.state, expected.state
 
-    def test_each_sum_is_given_by_itself(self):
-        only_shares = process_of(None, CLIPPED, keys=DENSE).next.type_signature.result.state
-        assert len(only_shares.member.value) == 0 < len(only_shares.member.share)
-        only_values = process_of(CLIPPED, keys=DENSE).next.type_signature.result.state
-        assert len(only_values.member.share) == 0 < len(only_values.member.value)
+    def test_a_mean_has_the_weights(self):
+        found = run(process_of(tff.aggregators.MeanFactory(), keys=DENSE), uploads(keys=DENSE))
+        assert_close(found.result, mean(uploads(keys=DENSE)))
+
+    def test_shares_below_a_limit_are_nothing(self):
+        """As they are where they drown in noise."""
+        values = uploads(keys=DENSE)
+        total = sum(n * upload.share["dense"] for n, upload in zip(WEIGHTS, values, strict=True))
+        limit = float(np.median(total))
+        assert 0 < np.sum(total < limit) < BRANCHES
+        found = run(process_of(None, limit, keys=DENSE), values).result["dense"]["kernel"]
+        expected = mean(values)["dense"]["kernel"] * (total >= limit)[:, None, None]
+        assert_close(found, expected)
 
 
 class TestSecureSums:
+    SECURE = tff.aggregators.SecureSumFactory(64.0, -64.0)
+
     def test_nothing_is_summed_in_the_clear(self):
-        tff.test.assert_not_contains_unsecure_aggregation(
-            process_of(SECURE, SECURE, keys=DENSE).next
-        )
-        tff.test.assert_contains_secure_aggregation(process_of(SECURE, SECURE, keys=DENSE).next)
-        for sums in ((), (SECURE,), (None, SECURE)):
-            with pytest.raises(AssertionError, match="no unsecure aggregations, found 1|found 2"):
-                tff.test.assert_not_contains_unsecure_aggregation(
-                    process_of(*sums, keys=DENSE).next
-                )
+        secure = process_of(self.SECURE, keys=DENSE).next
+        tff.test.assert_not_contains_unsecure_aggregation(secure)
+        tff.test.assert_contains_secure_aggregation(secure)
+        with pytest.raises(AssertionError, match="no unsecure aggregations, found 1"):
+            tff.test.assert_not_contains_unsecure_aggregation(process_of(keys=DENSE).next)
 
     def test_the_mean_is_the_same_but_for_quantization(self):
-        found = run(process_of(SECURE, SECURE, keys=DENSE), uploads(keys=DENSE)).result
+        found = run(process_of(self.SECURE, keys=DENSE), uploads(keys=DENSE)).result
         assert_close(found, mean(uploads(keys=DENSE)), tolerance=1e-5)
+
+
+def quotient(sums):
+    """Of the two sums, branch by branch."""
+    return times(tf.nest.map_structure(lambda s: 1.0 / s, sums.share), sums.value)

@@ -10,7 +10,7 @@ from tests.federation import leaves
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.local import trees
-from tff_pfl.testing.contract import check_runtimes
+from tff_pfl.testing.contract import check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
 # Bytes of the model, of its last layer, of a number, and of what is added to a weighted upload.
@@ -95,7 +95,10 @@ FEDPAC = (
     ALL + (15 + 1 + 15 + 3 + 1) * NUMBER + WEIGHT,
 )
 OTHERS = 4  # models that FedFomo sends to a client
-EXACT = {"is_random": False}
+# Their servers need every upload by itself, or get none.
+SINGLE = {"needs_uploads": True}
+EXACT = {"is_random": False, **SINGLE}
+MIXING = {"knows_cohort": True, **SINGLE}
 # From the shares of 3 classes, by a layer of 16, to the last layer.
 HYPER = 4 * (16 * (3 + 1)) + HEAD * (16 + 1)
 # The global model is trained on the examples of a client before it is evaluated as its own.
@@ -112,7 +115,7 @@ ROWS = [
         "fedamp",
         *MIXED,
         {**PULL, "sigma": 1.0, "distance_scale": "median"},
-        {"knows_cohort": True},
+        MIXING,
         initial,
     ),
     Row("fedavg", *AVERAGED),
@@ -126,10 +129,11 @@ ROWS = [
         OTHERS * (ALL + NUMBER + 1),  # models, whose they are and whether they are there
         # Own model and id, their ids, ratings of all.
         ALL + NUMBER + NUMBER * OTHERS + NUMBER * (1 + OTHERS) + WEIGHT,
+        traits=SINGLE,
         newcomer=initial,
     ),
-    Row("fedmgda_plus", *AVERAGED),
-    Row("fedpac", *FEDPAC, newcomer=shared_and_initial),
+    Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
+    Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
     Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
@@ -139,21 +143,21 @@ ROWS = [
     Row("fedrod", *AVERAGED),
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
-    Row("heur_fedamp", *MIXED, PULL, {"knows_cohort": True}, initial),
-    Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, newcomer=any_cluster),
+    Row("heur_fedamp", *MIXED, PULL, MIXING, initial),
+    Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, newcomer=shared_and_initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),
-    Row("local", 0, 0, newcomer=initial),
+    Row("local", 0, 0, traits=SINGLE, newcomer=initial),
     Row("per_fedavg", *AVERAGED, traits=ADAPTED),
-    Row("pfedhn", *GENERATED),
-    Row("pfedhn_pc", *(size - HEAD for size in GENERATED)),
+    Row("pfedhn", *GENERATED, traits=SINGLE),
+    Row("pfedhn_pc", *(size - HEAD for size in GENERATED), traits=SINGLE),
     Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),
     Row("pfedme", *AVERAGED, {"lambda_": 1.0}),
-    Row("pgfed", *PGFED),
-    Row("pgfed_ce", *PGFED_CE),
-    Row("pgfedmo", *PGFED),
-    Row("pgfedmo_ce", *PGFED_CE),
-    Row("plgu_ghn", *GENERATED),
+    Row("pgfed", *PGFED, traits=SINGLE),
+    Row("pgfed_ce", *PGFED_CE, traits=SINGLE),
+    Row("pgfedmo", *PGFED, traits=SINGLE),
+    Row("pgfedmo_ce", *PGFED_CE, traits=SINGLE),
+    Row("plgu_ghn", *GENERATED, traits=SINGLE),
     Row("plgu_grep", *BODY, newcomer=shared_and_initial),
     Row("plgu_lf", *AVERAGED),
     Row("scaffold", 2 * ALL, 2 * ALL + NUMBER + WEIGHT),
@@ -177,8 +181,11 @@ COVERED = (
     "pgfedmo_ce",
     "plgu_ghn",
 )
-# Those that are checked on the other runtimes by default, too.
+# Those that are checked on the other runtimes, or with secure sums, by default, too. With the
+# latter, all of the template of averaging are one computation, but for their client work.
 ON_ALL_RUNTIMES = ("pgfed",)
+COSTLY = (check_runtimes, check_secure_sums)
+SECURE = ("apfl", "feddyn", "pfedmb", "scaffold")
 
 
 def _cases(is_slow):
@@ -198,7 +205,7 @@ def test_all_algorithms_are_in_the_table():
     assert {row.name for row in ROWS} == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("check", [c for c in testing.CHECKS if c is not check_runtimes])
+@pytest.mark.parametrize("check", [c for c in testing.CHECKS if c not in COSTLY])
 def test_contract(row, check):
     check(row.subject)
 
@@ -206,6 +213,17 @@ def test_contract(row, check):
 @pytest.mark.parametrize("case", _cases(lambda row: row.name not in ON_ALL_RUNTIMES))
 def test_other_runtimes(case):
     check_runtimes(case.subject)
+
+
+def _needs_uploads(row):
+    return row.traits.get("needs_uploads", False)
+
+
+@pytest.mark.parametrize(
+    "case", _cases(lambda row: not _needs_uploads(row) and row.name not in SECURE)
+)
+def test_secure_sums(case):
+    check_secure_sums(case.subject)
 
 
 def test_training_reduces_the_loss(row):

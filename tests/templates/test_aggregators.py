@@ -107,7 +107,6 @@ REFUSED = {
     "pgfed": "of every upload by itself",
     "fedpg": "every upload by itself",
     "fedamp": "every upload by itself",
-    "pfedmb": "clients weigh differently in each branch",
     "local": "clients upload nothing",
 }
 
@@ -120,10 +119,13 @@ def test_who_needs_more_than_the_mean_refuses_by_name(name):
         with_aggregator(algorithm, robust())
 
 
-def test_pfedmb_of_plain_means_takes_another_one():
-    algorithm = make("pfedmb", tiny_model(), LOCAL, branches=2, alpha_weighted=False)
-    (exchange,) = with_aggregator(algorithm, robust()).exchanges
-    assert not isinstance(exchange.aggregator, tff.aggregators.MeanFactory)
+def test_pfedmb_takes_another_one_for_its_pairs_or_without_them_as_it_is():
+    another = robust()
+    for alpha_weighted in (True, False):
+        algorithm = make("pfedmb", tiny_model(), LOCAL, branches=2, alpha_weighted=alpha_weighted)
+        (exchange,) = with_aggregator(algorithm, another).exchanges
+        is_placed = exchange.aggregator.pairs if alpha_weighted else exchange.aggregator
+        assert is_placed is another
 
 
 def test_numbers_have_ranges():

@@ -3,6 +3,7 @@
 from tff_pfl.aggregators.branch_mean import BranchMeanFactory, Shares
 from tff_pfl.aggregators.counted import Counted, CountedFactory
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
+from tff_pfl.aggregators.secure import is_secure, sums_securely
 from tff_pfl.aggregators.stack import Stack, StackFactory
 
 __all__ = [
@@ -14,4 +15,6 @@ __all__ = [
     "Shares",
     "Stack",
     "StackFactory",
+    "is_secure",
+    "sums_securely",
 ]

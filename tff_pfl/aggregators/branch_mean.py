@@ -6,10 +6,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_pfl.aggregators.fields import FieldsFactory
+from tff_pfl.aggregators.fields import Aggregator
 
-# Of the weights of a part, over all clients, below which nothing is known of it.
-_LEAST_WEIGHT = 1e-12
+# Of a part, over all clients: where less is known of it, it is not known.
+LEAST_SHARE = 1e-12
 
 
 class Shares(NamedTuple):
@@ -30,38 +30,38 @@ class Shares(NamedTuple):
 class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
 
-    `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum of the weights is below
-    1e-12: upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
+    `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum below the line is less
+    than `least_share`: upload changes, and what nobody shares in stays as it is. (Equation (5) of
+    pFedMB.)
 
-    It is made of two sums, for which any factory can stand: secure, compressed or private ones.
+    Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that what clips, hides or adds
+    noise to an upload does so to all that a client sends. A weighted aggregator has `n_i` as the
+    weight; to an unweighted one, the pair is sent times `n_i`. A common factor of both sums, as
+    that between a sum and a mean, makes no difference.
 
     With `T` the type of `Shares.value` and `V` that of `Shares.share`, `next` is
 
-        (<value=F.state,share=G.state>@SERVER, {<value=T,share=V>}@CLIENTS, {float32}@CLIENTS
-         -> <state=<value=F.state,share=G.state>@SERVER, result=T@SERVER,
-             measurements=<value=F.measurements,share=G.measurements>@SERVER>)
+        (F.state@SERVER, {<value=T,share=V>}@CLIENTS, {float32}@CLIENTS
+         -> <state=F.state@SERVER, result=T@SERVER, measurements=F.measurements@SERVER>)
 
     Attributes:
-        reason: Why another aggregator cannot take its place.
+        pairs: The aggregator of the pairs.
+        least_share: See above.
     """
 
-    reason = "clients weigh differently in each branch"
-
-    def __init__(
-        self,
-        value_sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
-        share_sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
-    ):
+    def __init__(self, pairs: Aggregator | None = None, least_share: float = LEAST_SHARE):
         """Creates the factory.
 
         Args:
-            value_sum_factory: Of the sum above; default `tff.aggregators.SumFactory`.
-            share_sum_factory: Of the sum below; the same default.
+            pairs: Default `tff.aggregators.SumFactory`.
+            least_share: Above 0. With noise, more than its standard deviation.
         """
-        self._sums = FieldsFactory(
-            value=value_sum_factory or tff.aggregators.SumFactory(),
-            share=share_sum_factory or tff.aggregators.SumFactory(),
-        )
+        self.pairs = pairs or tff.aggregators.SumFactory()
+        self.least_share = least_share
+
+    def around(self, pairs: Aggregator) -> "BranchMeanFactory":
+        """The same with another aggregator of the pairs."""
+        return BranchMeanFactory(pairs, self.least_share)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -74,25 +74,31 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         if names != list(Shares._fields):
             raise TypeError(f"A branch mean is of the fields {Shares._fields}, found {value_type}.")
 
-        weigh = tff.tensorflow.computation(weighted, value_type, weight_type)
-        sums = self._sums.create(weigh.type_signature.result, weight_type)
+        is_weighted = isinstance(self.pairs, tff.aggregators.WeightedAggregationFactory)
 
-        @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
+        @tff.tensorflow.computation(value_type, weight_type)
+        def pair(upload, weight):
+            return weighted(upload, tf.ones_like(weight) if is_weighted else weight)
+
+        pairs = self.pairs.create(pair.type_signature.result, *[weight_type] * is_weighted)
+
+        @tff.tensorflow.computation(pairs.next.type_signature.result.result.member)
         def divide(totals):
-            return mean_of_sums(Shares(**totals))
+            return mean_of_sums(Shares(*totals), self.least_share)
 
         @tff.federated_computation(
-            sums.initialize.type_signature.result,
+            pairs.initialize.type_signature.result,
             tff.types.FederatedType(value_type, tff.CLIENTS),
             tff.types.FederatedType(weight_type, tff.CLIENTS),
         )
         def branch_mean(state, value, weight):
-            output = sums.next(state, tff.federated_map(weigh, (value, weight)), weight)
+            uploads = tff.federated_map(pair, (value, weight))
+            output = pairs.next(state, uploads, *[weight] * is_weighted)
             return tff.templates.MeasuredProcessOutput(
                 output.state, tff.federated_map(divide, output.result), output.measurements
             )
 
-        return tff.templates.AggregationProcess(sums.initialize, branch_mean)
+        return tff.templates.AggregationProcess(pairs.initialize, branch_mean)
 
 
 def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
@@ -101,9 +107,14 @@ def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
     return Shares(_each_part(_times, share, upload.value), share)
 
 
-def mean_of_sums(sums: Shares):
-    """The mean, of the two sums over the clients."""
-    return _each_part(_divided_by, sums.share, sums.value)
+def mean_of_sums(sums: Shares, least_share: float = LEAST_SHARE):
+    """The mean, of the two sums over the clients; 0 where that of the shares is too small."""
+
+    def divided_by(share, leaf):
+        known = share >= least_share
+        return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
+
+    return _each_part(divided_by, sums.share, sums.value)
 
 
 def _each_part(fn, share, value):
@@ -131,8 +142,3 @@ def _spread(share, leaf):
 
 def _times(share, leaf):
     return share * leaf
-
-
-def _divided_by(share, leaf):
-    known = share >= _LEAST_WEIGHT
-    return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
+from tff_pfl.aggregators.secure import is_secure
 
 
 class Counted(NamedTuple):
@@ -23,6 +24,8 @@ class Counted(NamedTuple):
 class CountedFactory(FieldsFactory):
     """Aggregates a `Counted`: for servers that divide by more than those who take part.
 
+    The number travels as the values do: by a secure sum, if their mean is made of such alone.
+
     Attributes:
         mean: The aggregator of the values.
     """
@@ -34,4 +37,11 @@ class CountedFactory(FieldsFactory):
             mean: Default `tff.aggregators.MeanFactory`.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        super().__init__(value=self.mean, number=tff.aggregators.SumFactory())
+        number = tff.aggregators.SumFactory()
+        if mean is not None and is_secure(mean):
+            number = tff.aggregators.SecureSumFactory(1.0, 0.0)
+        super().__init__(value=self.mean, number=number)
+
+    def around(self, mean: Aggregator) -> "CountedFactory":
+        """The same with another aggregator of the values."""
+        return CountedFactory(mean)

@@ -9,10 +9,10 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
-from tff_pfl.models import Totals
 from tff_pfl.templates import blocks, checks, errors
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client
+from tff_pfl.templates.report import COUNTS, Report
 
 
 class Carry(NamedTuple):
@@ -25,16 +25,6 @@ class Carry(NamedTuple):
 
     accepted: tf.Tensor
     value: Any
-
-
-class Report(NamedTuple):
-    """What is summed over the clients of an exchange: counts, and sums of measurements."""
-
-    num_clients: tf.Tensor
-    num_examples: tf.Tensor
-    num_nonfinite: tf.Tensor
-    num_empty: tf.Tensor
-    totals: Totals
 
 
 def accepting(
@@ -96,13 +86,13 @@ def guarded(
     """The finalizer, with the old server state kept if there is nothing sound to make a new one of.
 
     Returns:
-        `(<server, round_num, report, aggregate[, measurements, aggregators]> -> <state, metrics[,
+        `(<server, round_num[, report], aggregate[, measurements, aggregators]> -> <state, metrics[,
         aggregator]>)`; `aggregators` are the aggregator's states before and after.
     """
     what = f"Exchange {exchange.name!r}"
 
     def finalize(inputs):
-        old, report = inputs["server"], inputs["report"]
+        old, report = inputs["server"], inputs.get("report")
         new, server_metrics = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
         checks.check_server_metrics(what, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
@@ -113,13 +103,13 @@ def guarded(
             blocks.type_of(new),
             "keep the structure, data types and shapes of the server state.",
         )
-        sound = tf.logical_and(report.num_clients > 0, trees.all_finite(*_changed(new, old)))
-        metrics = collections.OrderedDict(
-            (name, mean.total / mean.count)  # NaN if nothing was measured
-            for name, mean in report.totals.items()
-        )
-        for name in checks.COUNTS:
-            metrics[name] = getattr(report, name)
+        sound, metrics = trees.all_finite(*_changed(new, old)), collections.OrderedDict()
+        if report is not None:
+            sound = tf.logical_and(report.num_clients > 0, sound)
+            for name, mean in report.totals.items():
+                metrics[name] = mean.total / mean.count  # NaN if nothing was measured
+            for name in COUNTS:
+                metrics[name] = getattr(report, name)
         metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
         for name, measured in (
             ("aggregator", inputs.get("measurements", ())),

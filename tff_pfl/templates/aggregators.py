@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import CountedFactory
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.registry import Registry
 from tff_pfl.templates.algorithm import Algorithm
@@ -143,8 +143,8 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
         present = exchange.aggregator
         if present is None:
             return exchange
-        if isinstance(present, CountedFactory):
-            return dataclasses.replace(exchange, aggregator=CountedFactory(aggregator))
+        if isinstance(present, BranchMeanFactory | CountedFactory):
+            return dataclasses.replace(exchange, aggregator=present.around(aggregator))
         if not isinstance(present, tff.aggregators.MeanFactory):
             reason = getattr(present, "reason", f"it is {type(present).__name__}")
             raise AggregatorError(

@@ -7,7 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.models import Model
+from tff_pfl.names import check_names
 from tff_pfl.templates.exchange import Exchange, Personalization
+from tff_pfl.templates.report import REPORTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Algorithm:
         client_snapshot: `(C -> V)`, the same of a client's state.
         evaluated_model: The model of the weights `W` that `personalize` and `global_weights` give,
             where it is another than that which clients train; `None`: it is the same.
+        report: How the counts and the measurements of a round travel: summed in the "clear", by
+            "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
+            in the clear.
         name: For messages.
     """
 
@@ -41,12 +46,15 @@ class Algorithm:
     snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     evaluated_model: Model | None = None
+    report: str | None = None
     name: str = "the algorithm"
 
     def __post_init__(self):
         names = [exchange.name for exchange in self.exchanges]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
+        if self.report is not None:
+            check_names("report", [self.report], REPORTS)
         object.__setattr__(self, "exchanges", tuple(self.exchanges))
 
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":

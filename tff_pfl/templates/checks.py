@@ -8,8 +8,8 @@ import tensorflow as tf
 from tff_pfl.models.model import Mean
 from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.exchange import ClientOutput
+from tff_pfl.templates.report import COUNTS
 
-COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
 _RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
 
 

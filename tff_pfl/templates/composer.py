@@ -9,12 +9,14 @@ import collections
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.aggregators import is_secure, sums_securely
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
+from tff_pfl.templates.report import sum_of_reports
 
 
 def compose(
@@ -36,7 +38,12 @@ def compose(
     `finalize` measured). For the whole round, from the types of messages and uploads:
     `bytes_down_per_client` and `bytes_up_per_client`.
 
-    A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`.
+    These counts and means travel as `algorithm.report` says. By secure sums they are rounded, see
+    `templates.report`; without a report ("none"), metrics lack them, and the server does not know
+    whether any client was accepted.
+
+    A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`, unless
+    nothing of the clients is to be seen, be it by secure sums or not at all.
 
     Args:
         algorithm: The algorithm.
@@ -65,6 +72,9 @@ def compose(
         exchanges.append(
             _TracedExchange(exchange, server_type, client_type, carry_type, (seed, index))
         )
+    report = algorithm.report or _report_of(exchanges)
+    for exchange in exchanges:
+        exchange.trace_finalize(report)
     initialize = _initialize(server_init, exchanges)
     state_type = initialize.type_signature.result
 
@@ -75,7 +85,7 @@ def compose(
 
     return PersonalizedProcess(
         initialize,
-        _next(state_type, client_type, exchanges),
+        _next(state_type, client_type, exchanges, sees_cohort=report == "clear"),
         initialize_client_fn=client_init,
         personalize_fn=_personalize(algorithm, state_type, client_type, seed),
         global_weights_fn=of_server("global_weights", algorithm.global_weights),
@@ -83,6 +93,12 @@ def compose(
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
     )
+
+
+def _report_of(exchanges) -> str:
+    """How a round's report travels if the algorithm does not say: "secure" where all uploads do."""
+    secure = [exchange.is_secure for exchange in exchanges if exchange.has_aggregator]
+    return "secure" if secure and all(secure) else "clear"
 
 
 def _initialize(server_init, exchanges) -> tff.Computation:
@@ -102,11 +118,12 @@ def _initialize(server_init, exchanges) -> tff.Computation:
     return initialize
 
 
-def _next(state_type, client_type, exchanges) -> tff.Computation:
+def _next(state_type, client_type, exchanges, *, sees_cohort: bool) -> tff.Computation:
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def next_round(state, clients):
-        round_num = blocks.round_of_distinct_clients(state.round_num, clients.client_id)
-        state = ServerState(round_num, state.algorithm, state.aggregators)
+        if sees_cohort:
+            round_num = blocks.round_of_distinct_clients(state.round_num, clients.client_id)
+            state = ServerState(round_num, state.algorithm, state.aggregators)
         algorithm, client_states, carry = state.algorithm, clients.state, None
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
         for exchange in exchanges:
@@ -207,28 +224,45 @@ class _TracedExchange:
         self.down_bytes = self._block.down_bytes
         self.up_bytes = blocks.payload_bytes(f"{self._what}: the upload", output_type.upload)
         self.aggregation = None
-        inputs = collections.OrderedDict(
-            server=server_type, round_num=np.int32, report=output_type.report
-        )
-        nothing = None
-        if blocks.is_empty(output_type.upload):
-            nothing = blocks.empty_value(output_type.upload)
-        elif exchange.aggregator is None:
-            raise errors.AggregatorError(
-                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut there is no "
-                "aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
-            )
-        else:
+        if not blocks.is_empty(output_type.upload):
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
-            self.up_bytes += 4 if self._weighted else 0
             self._aggregate = _flattened(self.aggregation.next)
+            self.up_bytes += 4 if self._weighted else 0
+        self._exchange, self._server_type, self._output_type = exchange, server_type, output_type
+
+    @property
+    def has_aggregator(self) -> bool:
+        """Whether there is one, be it that nothing is uploaded to it."""
+        return self._exchange.aggregator is not None
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether uploads are, or would be, aggregated by secure sums alone."""
+        if self.aggregation is None:
+            return is_secure(self._exchange.aggregator)
+        return sums_securely(self._aggregate)
+
+    def trace_finalize(self, report: str) -> None:
+        """What is last, when it is known how the report of all exchanges travels.
+
+        Args:
+            report: See `Algorithm.report`.
+        """
+        output_type, nothing = self._output_type, None
+        inputs = collections.OrderedDict(server=self._server_type, round_num=np.int32)
+        self._report = sum_of_reports(output_type.report, report)
+        if self._report is not None:
+            inputs["report"] = self._report.type_signature.result.member
+        if self.aggregation is None:
+            nothing = blocks.empty_value(output_type.upload)
+        else:
             aggregated_type = self.aggregation.next.type_signature.result  # with containers
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
         self._finalize = blocks.trace(
             f"{self._what}: finalize",
-            lambda inputs: acceptance.guarded(exchange, server_type)(
+            lambda inputs: acceptance.guarded(self._exchange, self._server_type)(
                 inputs | {"aggregate": inputs.get("aggregate", nothing)}
             ),
             tff.types.to_type(inputs),
@@ -242,11 +276,9 @@ class _TracedExchange:
             the aggregator's state, where there is one.
         """
         outputs = self._block.map(algorithm, state.round_num, clients, client_states, carry)
-        inputs = collections.OrderedDict(
-            server=algorithm,
-            round_num=state.round_num,
-            report=tff.federated_sum(outputs.report),
-        )
+        inputs = collections.OrderedDict(server=algorithm, round_num=state.round_num)
+        if self._report is not None:
+            inputs["report"] = self._report(outputs.report)
         if self.aggregation is not None:
             uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
             aggregated = self._aggregate(state.aggregators[self.name], *uploads)
@@ -257,6 +289,11 @@ class _TracedExchange:
         return finalized, outputs.state, outputs.carry
 
     def _create_aggregation(self, factory, output_type):
+        if factory is None:
+            raise errors.AggregatorError(
+                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut there is no "
+                "aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
+            )
         try:
             if self._weighted:
                 return factory.create(output_type.upload, output_type.weight)

@@ -24,7 +24,15 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
-from tff_pfl.templates import Algorithm, Client, PersonalizedProcess, ProcessOutput, compose
+from tff_pfl.templates import (
+    Algorithm,
+    Client,
+    PersonalizedProcess,
+    ProcessOutput,
+    compose,
+    with_aggregator,
+)
+from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.testing import federation
 from tff_pfl.testing.eager import EagerProcess
 
@@ -42,6 +50,8 @@ class Subject:
         is_random: Whether rounds draw random numbers, such as the order of batches.
         knows_cohort: Whether clients are influenced by another one of the cohort, before it is
             known that its results cannot be used.
+        needs_uploads: Whether the server needs more of uploads than their mean, which could be made
+            of secure sums.
         starts_global: Whether a client that was never seen has the global model, where there is
             one; not if that is adapted to its examples before it is evaluated.
         model: `() -> Model`, of the images of the tiny federation.
@@ -50,6 +60,7 @@ class Subject:
     make: Callable[[Model, LocalTraining], Algorithm]
     is_random: bool = True
     knows_cohort: bool = False
+    needs_uploads: bool = False
     starts_global: bool = True
     model: Callable[[], Model] = federation.tiny_model
 
@@ -310,6 +321,21 @@ def check_runtimes(subject: Subject) -> None:
         )
 
 
+def check_secure_sums(subject: Subject) -> None:
+    """With secure sums, no upload, count or metric of a client is aggregated in the clear.
+
+    It is proved of the computation, without running it; or refused, with the reason.
+    """
+    try:
+        algorithm = with_aggregator(subject.algorithm, tff.learning.secure_aggregator())
+    except AggregatorError as refusal:
+        assert subject.needs_uploads, f"needs_uploads is False, but: {refusal}"
+        return
+    assert not subject.needs_uploads, "needs_uploads is True, but secure sums can take part"
+    process = compose(algorithm, federation.EXAMPLES_TYPE, SEED)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
 CHECKS = (
     check_types,
     check_determinism,
@@ -323,6 +349,7 @@ CHECKS = (
     check_new_client,
     check_absent_client,
     check_bytes,
+    check_secure_sums,
     check_runtimes,
 )
 

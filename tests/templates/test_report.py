@@ -1,0 +1,125 @@
+"""How what a round tells of its clients travels."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.compiler import tree_analysis
+
+from tests.federation import assert_close, assert_equal
+from tests.templates.mean_process import clients, compose, examples, mean_exchange
+from tff_pfl.models import Mean
+from tff_pfl.templates import ClientOutput
+from tff_pfl.templates.exchange import keep_server_state
+
+SECURE_SUM = tff.aggregators.SecureSumFactory(64.0, -64.0)
+SECURE_MEAN = tff.aggregators.MeanFactory(SECURE_SUM, SECURE_SUM)
+DATA = examples(1.0, 2.0, 3.0), examples(), examples(np.nan), examples(6.0)
+COUNTS = {"num_clients": 2, "num_examples": 4, "num_nonfinite": 1, "num_empty": 1}
+
+
+def exchange(aggregator=SECURE_MEAN, **options):
+    return mean_exchange(aggregator=aggregator, **options)
+
+
+def first_round(process, *data):
+    return process.next(process.initialize(), clients(process, *data or DATA))
+
+
+@pytest.fixture(scope="module")
+def secure():
+    return compose(exchange())
+
+
+@pytest.fixture(scope="module")
+def silent():
+    return compose(mean_exchange(), report="none")
+
+
+class TestSecure:
+    """By default where all uploads are summed securely."""
+
+    def test_nothing_is_aggregated_in_the_clear(self, secure):
+        tff.test.assert_not_contains_unsecure_aggregation(secure.next)
+        tff.test.assert_contains_secure_aggregation(secure.next)
+
+    def test_a_round_is_that_of_sums_in_the_clear(self, secure):
+        found, expected = first_round(secure), first_round(compose(mean_exchange()))
+        assert_close(found.state.algorithm, expected.state.algorithm, tolerance=1e-6)
+        assert_equal(found.clients, expected.clients)
+        metrics = found.metrics["train"]
+        assert {name: metrics[name] for name in COUNTS} == COUNTS
+        assert metrics["value"] == pytest.approx(3.0, abs=1e-3)
+        assert metrics["server_kept"] == 0
+
+    def test_a_round_of_nobody_is_none(self, secure):
+        output = first_round(secure, examples(), examples(np.nan))
+        assert_equal(output.state.algorithm, secure.initialize().algorithm)
+        assert output.metrics["train"]["server_kept"] == 1
+
+    def test_totals_are_rounded_and_limited(self):
+        def measuring(*totals):
+            def client_work(server, state, data, context):
+                sums = {str(i): Mean(total, 1.0) for i, total in enumerate(totals)}
+                return ClientOutput(state=state, upload=server, metrics=sums)
+
+            return first_round(compose(exchange(client_work=client_work)), examples(1.0))
+
+        metrics = measuring(0.3, -1e5, 2e6, np.int32(7), np.float64(1.5)).metrics["train"]
+        found = [metrics[str(i)] for i in range(5)]
+        np.testing.assert_allclose(found, [0.3, -1e5, 2**20, 7, 1.5], rtol=1e-6, atol=2**-11)
+
+    def test_without_measurements(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state=state, upload=server)
+
+        output = first_round(compose(exchange(client_work=client_work)), examples(1.0))
+        assert output.metrics["train"]["num_clients"] == 1
+
+
+class TestClear:
+    """By default where an upload is."""
+
+    def test_one_is_enough(self):
+        process = compose(exchange(), mean_exchange(name="second"))
+        clear = calls(process.next, "federated_sum")
+        assert len(clear) == 2 + 2  # two reports; value and weight of an upload
+        assert first_round(process).metrics["train"]["num_clients"] == 2
+
+    def test_as_where_nothing_is_uploaded(self):
+        def client_work(server, state, data, context):
+            return ClientOutput(state=state)
+
+        process = compose(mean_exchange(client_work=client_work, finalize=keep_server_state))
+        assert len(calls(process.next, "federated_sum")) == 1
+
+    def test_on_demand(self):
+        process = compose(exchange(), report="clear")
+        assert len(calls(process.next, "federated_sum")) == 1
+
+
+class TestNone:
+    def test_metrics_are_those_of_the_server(self, silent):
+        output = first_round(silent)
+        assert_equal(output.state.algorithm, np.float32([3.0, 3.0]))
+        change = pytest.approx(np.sqrt(5.0), rel=1e-6)
+        assert output.metrics["train"] == {"server_kept": 0, "server": {"change": change}}
+
+    def test_uploads_alone_are_aggregated(self, silent):
+        assert len(calls(silent.next, "federated_sum")) == 2  # value and weight
+        assert not calls(silent.next, "federated_aggregate")  # of who is in the cohort
+
+    def test_a_mean_of_nobody_is_no_number_and_not_used(self, silent):
+        output = first_round(silent, examples(), examples(np.nan))
+        assert_equal(output.state.algorithm, silent.initialize().algorithm)
+        assert output.metrics["train"]["server_kept"] == 1
+
+
+def test_other_ways_are_refused():
+    with pytest.raises(ValueError, match="Unknown report 'secret'. Did you mean 'secure'"):
+        compose(exchange(), report="secret")
+
+
+def calls(computation, intrinsic):
+    """The calls of an intrinsic in a computation."""
+    found = tree_analysis.find_unsecure_aggregation_in_tree(computation.to_building_block())
+    return [call for call in found if call.function.uri == intrinsic]

@@ -1,0 +1,27 @@
+"""What may be known of an aggregation without running it."""
+
+import numpy as np
+import tensorflow_federated as tff
+
+_NUMBERS = tff.types.TensorType(np.float32, [2])
+_WEIGHT = tff.types.TensorType(np.float32)
+
+
+def sums_securely(computation: tff.Computation) -> bool:
+    """Whether what clients send is aggregated by secure sums alone, which show no summand.
+
+    Args:
+        computation: Such as `next` of an aggregation process or of an algorithm's process; one
+            that aggregates nothing sums securely.
+    """
+    try:
+        tff.test.assert_not_contains_unsecure_aggregation(computation)
+    except (AssertionError, ValueError):  # or a call that the check cannot look into
+        return False
+    return True
+
+
+def is_secure(factory: tff.aggregators.UnweightedAggregationFactory) -> bool:
+    """Whether an aggregator, weighted or not, sums values of floats securely."""
+    is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+    return sums_securely(factory.create(_NUMBERS, *[_WEIGHT] * is_weighted).next)

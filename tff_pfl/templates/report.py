@@ -1,0 +1,68 @@
+"""What a round tells of its clients, counts and sums of measurements, and how that travels."""
+
+import collections
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.models import Totals
+from tff_pfl.templates import blocks
+
+REPORTS = ("clear", "secure", "none")
+COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
+# What secure sums expect of a client: bits of its counts, and the largest sum of measurements.
+_BITS = dict(num_clients=1, num_examples=31, num_nonfinite=1, num_empty=1)
+_LARGEST_TOTAL = 2.0**20
+
+
+class Report(NamedTuple):
+    """What is summed over the clients of an exchange: counts, and sums of measurements."""
+
+    num_clients: tf.Tensor
+    num_examples: tf.Tensor
+    num_nonfinite: tf.Tensor
+    num_empty: tf.Tensor
+    totals: Totals
+
+
+def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | None:
+    """`({Report}@CLIENTS -> Report@SERVER)`, the sum over the clients; `None` if there is none.
+
+    By secure sums, counts are exact; totals become float32, and are rounded to multiples of 2^-11,
+    one beyond 2^20 being 2^20.
+
+    Args:
+        report_type: Of a client's `Report`.
+        how: One of `REPORTS`.
+    """
+    if how == "none":
+        return None
+    add = _secure_sums if how == "secure" else tff.federated_sum
+
+    @tff.federated_computation(tff.types.FederatedType(report_type, tff.CLIENTS))
+    def summed(reports):
+        return add(reports)
+
+    return summed
+
+
+def _secure_sums(reports):
+    counts = {
+        name: tff.federated_secure_sum_bitwidth(getattr(reports, name), bits)
+        for name, bits in _BITS.items()
+    }
+    totals_type = reports.totals.type_signature.member
+    if blocks.is_empty(totals_type):
+        totals = tff.federated_value(collections.OrderedDict(), tff.SERVER)
+    else:
+        as_floats = tff.tensorflow.computation(_as_floats, totals_type)
+        factory = tff.aggregators.SecureSumFactory(_LARGEST_TOTAL, -_LARGEST_TOTAL)
+        process = factory.create(as_floats.type_signature.result)
+        floats = tff.federated_map(as_floats, reports.totals)
+        totals = process.next(process.initialize(), floats).result
+    return tff.federated_zip(Report(**counts, totals=totals))
+
+
+def _as_floats(totals):
+    return tf.nest.map_structure(lambda leaf: tf.cast(leaf, tf.float32), totals)
