@@ -3,9 +3,7 @@
 import base64
 import html
 import os
-import platform
 from collections.abc import Iterator
-from importlib import metadata
 
 import tff_pfl
 from tff_pfl.experiment import OutputDirectoryError
@@ -18,6 +16,7 @@ from tff_pfl.reports.histograms import figure_of_distributions, pooled_distribut
 from tff_pfl.reports.markup import Cell, Table, to_html
 from tff_pfl.reports.table import default_columns, results_table
 from tff_pfl.reports.target import default_target, target_table
+from tff_pfl.reports.versions import versions_tables
 from tff_pfl.reports.words import in_words
 
 _STYLE = """
@@ -108,7 +107,7 @@ def _sections(comparison, name, target, against) -> Iterator[str]:
     yield "<h2>Settings</h2>"
     yield _settings(comparison)
     yield "<h2>Versions</h2>"
-    yield f"<p>{html.escape(_versions())}</p>"
+    yield _versions(comparison)
 
 
 def _against_local(comparison, name):
@@ -161,11 +160,6 @@ def _settings(comparison):
     )
 
 
-def _versions():
-    """Those of the reader: runs do not record theirs."""
-    return (
-        f"This page was made by tff_pfl {tff_pfl.__version__}, TensorFlow "
-        f"{metadata.version('tensorflow')}, TensorFlow Federated "
-        f"{metadata.version('tensorflow-federated')} and Python {platform.python_version()}; runs "
-        "do not record theirs."
-    )
+def _versions(comparison):
+    tables = "".join(map(to_html, versions_tables(comparison)))
+    return f"{tables}<p>This page was made by tff_pfl {tff_pfl.__version__}.</p>"
