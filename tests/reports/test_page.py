@@ -18,7 +18,7 @@ from tff_pfl.reports.target import Cost, cost_to_target, default_target
 from tff_pfl.reports.versions import versions_tables
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
-_VOID = {"meta", "img"}
+_VOID = {"meta", "img", "wbr"}
 
 
 class Parsed(HTMLParser):
@@ -26,7 +26,7 @@ class Parsed(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.attributes, self.cells, self.rows = [], [], [], []
+        self.open, self.attributes, self.rows = [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -34,6 +34,8 @@ class Parsed(HTMLParser):
         self.attributes.append((tag, dict(attrs)))
         if tag == "tr":
             self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
         if tag not in _VOID:
             self.open.append(tag)
 
@@ -42,7 +44,7 @@ class Parsed(HTMLParser):
 
     def handle_data(self, data):
         if {"td", "th"} & set(self.open):
-            self.rows[-1].append(data)
+            self.rows[-1][-1] += data
 
     def pictures(self):
         sources = [attrs["src"] for tag, attrs in self.attributes if tag == "img"]

@@ -32,13 +32,18 @@ p { max-width: 46rem; color: var(--quiet); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: 0.25rem 0.6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; }
+td { white-space: nowrap; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
 tbody th { font-weight: normal; }
-figure { margin: 1rem 0; }
+figure { margin: 1rem 0; overflow-x: auto; }
 img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+@media screen and (max-width: 40rem) {
+  .panels img { min-width: 34rem; }
+  tbody th { min-width: 8rem; overflow-wrap: anywhere; }
+}
 @media print {
   body { max-width: none; font-size: 9pt; }
-  .scroll { overflow: visible; }
+  .scroll, figure { overflow: visible; }
   th, td { padding: 0.1rem 0.25rem; }
   figure, tr { break-inside: avoid; }
   h2 { break-after: avoid; }
@@ -127,10 +132,15 @@ def _against_local(comparison, name):
 
 @figures.styled
 def _picture(figure, alternative):
-    """A picture within the page, as an image of its own: its ids are no one else's."""
+    """A picture within the page, as an image of its own: its ids are no one else's.
+
+    One of several panels scrolls in a narrow window, where it would be too small.
+    """
+    kind = ' class="panels" tabindex="0"' if len(figure.axes) > 1 else ""
     data = base64.b64encode(figures.as_svg(figure)).decode()
     text = html.escape(alternative)
-    return f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{text}"></figure>\n'
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{text}">'
+    return f"<figure{kind}>{image}</figure>\n"
 
 
 def _settings(comparison):

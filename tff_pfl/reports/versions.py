@@ -8,6 +8,7 @@ from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.markup import Cell, Table
 
 _ABSENT = "-"
+_DIGITS = 12  # of a commit: enough to find it
 
 
 def versions_tables(comparison: Comparison) -> list[Table]:
@@ -54,6 +55,8 @@ def _parts(comparison) -> tuple[dict[str, Mapping[str, Any]], int]:
 
 def _text(versions, key):
     value = versions.get(key)
+    if key == "commit" and value is not None:
+        return value[:_DIGITS]
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return _ABSENT if value is None else str(value)
