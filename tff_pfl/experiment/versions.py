@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tff_pfl import runtime
-from tff_pfl.experiment.run_directory import RunDirectory, read_json, reading
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 
 _FILE = "versions.json"
 
@@ -88,9 +88,14 @@ def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:
     path = os.path.join(run_dir, _FILE)
     if not os.path.exists(path):
         return []
-    content = read_json(path)
-    with reading(path):
-        return [Session(of["rounds_before"], dict(of["versions"])) for of in content["sessions"]]
+    try:
+        content = read_json(path)
+        with reading(path):
+            return [
+                Session(of["rounds_before"], dict(of["versions"])) for of in content["sessions"]
+            ]
+    except OutputDirectoryError as error:
+        raise OutputDirectoryError(f"{error} Move it away: no number depends on it.") from error
 
 
 def _write(directory: RunDirectory, sessions: Sequence[Session]) -> None:
