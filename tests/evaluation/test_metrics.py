@@ -5,7 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from tff_pfl.evaluation import STATISTICS, ClientMetrics, MetricName, from_text, to_text
+from tff_pfl.evaluation import (
+    STATISTICS,
+    ClientMetrics,
+    MetricName,
+    direction,
+    from_text,
+    to_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,10 @@ def test_all_names_come_back_from_text():
     text = to_text(metrics)
     assert len(set(text)) == len(names)
     assert from_text(text) == metrics
+
+
+def test_where_better_is():
+    assert [direction(name) for name in ("accuracy", "loss", "num_nonfinite")] == [1, -1, -1]
 
 
 def test_text_that_is_no_name():

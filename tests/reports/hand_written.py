@@ -9,7 +9,7 @@ import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
-from tff_pfl.experiment import Evaluation, Result, RunDirectory, write_summary
+from tff_pfl.experiment import Evaluation, Result, RunDirectory, Session, write_summary
 
 
 def write_run(
@@ -24,6 +24,7 @@ def write_run(
     bytes_down: int = 1000,
     seconds: float = 0.5,
     finished: bool = True,
+    sessions: Sequence[tuple[int, Mapping[str, Any]]] = ((0, {"python": "3.11.1"}),),
     **settings: Any,
 ) -> pathlib.Path:
     """Writes 10 rounds, evaluated at 5 and 10.
@@ -39,6 +40,7 @@ def write_run(
         bytes_down: That a client receives in a round; it sends twice as many.
         seconds: Of each round but the first two.
         finished: Whether there is a summary.
+        sessions: `(rounds before, versions)` of each; none: nothing is recorded of them.
         **settings: Further ones of the config.
     """
     rows = [np.array([first_row + 2 * i, first_row + 2 * i + 1]) for i in range(len(accuracies))]
@@ -65,6 +67,9 @@ def write_run(
                 "evaluation_seconds": [""] * 4 + [1.0] + [""] * 4 + [1.0],
             },
         )
+        if sessions:
+            recorded = [Session(*session)._asdict() for session in sessions]
+            directory.write_json("versions.json", {"sessions": recorded})
         if finished:
             final = Evaluation(10, finals[10])
             write_summary(directory, Result(None, final, final, 1.0), f"{algorithm} on digits")

@@ -15,9 +15,10 @@ from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import compared, write_page
 from tff_pfl.reports.against_local import against_local
 from tff_pfl.reports.target import Cost, cost_to_target, default_target
+from tff_pfl.reports.versions import versions_tables
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
-_VOID = {"meta", "img"}
+_VOID = {"meta", "img", "wbr"}
 
 
 class Parsed(HTMLParser):
@@ -25,7 +26,7 @@ class Parsed(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.attributes, self.cells, self.rows = [], [], [], []
+        self.open, self.attributes, self.rows = [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -33,6 +34,8 @@ class Parsed(HTMLParser):
         self.attributes.append((tag, dict(attrs)))
         if tag == "tr":
             self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
         if tag not in _VOID:
             self.open.append(tag)
 
@@ -41,7 +44,7 @@ class Parsed(HTMLParser):
 
     def handle_data(self, data):
         if {"td", "th"} & set(self.open):
-            self.rows[-1].append(data)
+            self.rows[-1][-1] += data
 
     def pictures(self):
         sources = [attrs["src"] for tag, attrs in self.attributes if tag == "img"]
@@ -79,12 +82,32 @@ def test_the_page(text):
     assert ["A <b> & c", "33.3 %", "50.0 %"] in page.rows  # of 6 clients, against Local
     assert ["algorithm.name", "ditto", "local", "fedavg"] in page.rows
     assert len([row for row in page.rows if row[0] == "rounds"]) == 1  # only among all
-    assert "tff_pfl 0.1.0, TensorFlow 2." in text
+    assert ["python", "3.11.1"] in page.rows and "made by tff_pfl 0.1.0." in text
     pictures = page.pictures()
     assert len(pictures) == 3
     for picture in pictures:
         assert ElementTree.fromstring(picture).tag.endswith("svg")
     assert all(attrs["alt"] for tag, attrs in page.attributes if tag == "img")
+
+
+def test_versions(tmp_path):
+    machine = {"python": "3.11.1", "commit": None, "devices": ["CPU:0", "GPU:0, H100"]}
+    runs = [
+        write_run(tmp_path / "0", [0.5], sessions=[(0, machine)]),
+        write_run(tmp_path / "1", [0.5], seed=1, sessions=[(0, machine), (6, {"python": "3.12"})]),
+        write_run(tmp_path / "2", [0.5], seed=2, sessions=[]),
+    ]
+    same, different = versions_tables(compared("t", {"a": runs}))
+    assert [[cell.text for cell in row] for row in same.rows] == [["commit", "-"]]
+    assert same.notes == ["Runs that do not record theirs: 1."]
+    assert different.heads == ["run", "python", "devices"]
+    assert [[cell.text for cell in row] for row in different.rows] == [
+        ["a, seed 0", "3.11.1", "CPU:0, GPU:0, H100"],
+        ["a, seed 1", "3.11.1", "CPU:0, GPU:0, H100"],
+        ["a, seed 1, after round 6", "3.12", "-"],
+    ]
+    (nothing,) = versions_tables(compared("t", {"a": runs[2:]}))
+    assert (nothing.rows, nothing.notes) == ([], ["Runs that do not record theirs: 1."])
 
 
 @pytest.mark.slow
@@ -105,7 +128,7 @@ def test_it_needs_nothing_else_and_fits_narrow_windows(text):
     assert "url(" not in style and "@import" not in style
     assert re.search(r"img \{[^}]*max-width: 100%", style)
     assert re.search(r"\.scroll \{ overflow-x: auto", style)
-    assert text.count("<table>") == text.count('<div class="scroll" tabindex="0"><table>') == 5
+    assert text.count("<table>") == text.count('<div class="scroll" tabindex="0"><table>') == 6
     assert "prefers-color-scheme: dark" in style and "@media print" in style
 
 

@@ -7,8 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from tests.reports.hand_written import write_run
 from tests.studies.test_studies import program, started  # noqa: F401
 from tff_pfl import studies
+from tff_pfl.reports import results_table, to_markdown
 from tff_pfl.studies import Scores, Study, StudyError, Tuning, Variant, draws, grid
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
@@ -101,6 +103,22 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program):  # noqa:
     assert scores.chosen() == {"A": "rate 3.0"}
     assert scores.rows()[0] == ("A", "rate inf", None, None, False)
     assert not (tmp_path / "study/all_fail").exists()
+
+
+def test_the_directory_alone_tells_what_was_chosen(tmp_path, program):  # noqa: F811
+    study = Study("Two", {"A": Variant("a.py")}, tuning=Tuning(RATES[:2]))
+    studies.run_study(study, tmp_path, program)
+    (tmp_path / "A/seed0/summary.json").unlink()  # all the program leaves; a table needs more
+    write_run(tmp_path / "A/seed0", [0.5, 1.0])
+    by_file = studies.comparison_of_study(study, tmp_path)
+    alone = studies.comparison_of([str(tmp_path)])
+    assert alone.chosen == by_file.chosen == {"A": "rate 1.0"}
+    table = to_markdown(results_table(alone))
+    assert table.startswith("| method | chosen | ") and table == to_markdown(results_table(by_file))
+    record = json.loads((tmp_path / "variants.json").read_text())
+    del record["chosen"]  # as earlier versions wrote it
+    (tmp_path / "variants.json").write_text(json.dumps(record))
+    assert studies.comparison_of([str(tmp_path)]).chosen == {}
 
 
 def test_a_metric_that_runs_do_not_have(tmp_path, program):  # noqa: F811

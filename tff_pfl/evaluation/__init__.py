@@ -9,6 +9,7 @@ from tff_pfl.evaluation.metrics import (
     STATISTICS,
     ClientMetrics,
     MetricName,
+    direction,
     from_text,
     to_text,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "NewClientsEvaluation",
     "PooledEvaluation",
     "build_evaluation",
+    "direction",
     "distributions",
     "drawn_clients",
     "evaluate_federation",

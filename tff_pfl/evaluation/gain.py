@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
+from tff_pfl.evaluation.metrics import ClientMetrics, MetricName, direction
 from tff_pfl.evaluation.statistics import groups_of
 
 
@@ -42,8 +42,7 @@ def gains_of_clients(
     for name, values in clients.values.items():
         before = baseline.values.get(name._replace(model="personalized"))
         if before is not None and name.is_of_own_examples:
-            gain = values - before
-            found[name] = -gain if name.quantity == "loss" else gain
+            found[name] = direction(name.quantity) * (values - before)
     return found
 
 

@@ -7,6 +7,12 @@ import numpy as np
 
 # Of a quantity over clients; see `over_clients`.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
+_LESS_IS_BETTER = ("loss", "num_nonfinite")
+
+
+def direction(quantity: str) -> int:
+    """Where better is: 1 if more of a quantity is better, as of accuracies, -1 if less is."""
+    return -1 if quantity in _LESS_IS_BETTER else 1
 
 
 class MetricName(NamedTuple):

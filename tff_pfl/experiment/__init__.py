@@ -33,6 +33,7 @@ from tff_pfl.experiment.run_directory import (
 )
 from tff_pfl.experiment.run_files import ClientTable, RunFiles
 from tff_pfl.experiment.summary import Summary, read_summary, table, write_summary
+from tff_pfl.experiment.versions import Session, current_versions
 
 __all__ = [
     "ClientTable",
@@ -45,6 +46,7 @@ __all__ = [
     "Result",
     "RunDirectory",
     "RunFiles",
+    "Session",
     "Summary",
     "USER_ERRORS",
     "build_dataset",
@@ -56,6 +58,7 @@ __all__ = [
     "check_config",
     "check_writable",
     "config_of_run",
+    "current_versions",
     "default_config",
     "evaluate_program",
     "evaluate_run",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, direction
 from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
@@ -74,7 +74,7 @@ class EarlyStop:
         Args:
             watched: `(round, value)` of each evaluation so far, in order.
         """
-        sign = -1 if self.watched.quantity == "loss" else 1
+        sign = direction(self.watched.quantity)
         best_round, best, waited = 0, -math.inf, 0
         for round_num, value in watched:
             if math.isfinite(value) and sign * value > best + self.least_gain:

@@ -19,6 +19,7 @@ from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
+from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
@@ -92,6 +93,7 @@ def train(
         # A run that was to be longer may have stopped here without an evaluation.
         reopen = done == rounds and rounds not in [e.round_num for e in progress.evaluations]
         log = _open_log(directory, dataset, progress, reopen=reopen)
+        changes = record_versions(directory, done)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = _Measurements(
             process,
@@ -109,6 +111,11 @@ def train(
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
         ):
+            if changes:
+                bar.write(
+                    f"round {done}: warning: the run goes on with other versions, numbers may "
+                    f"differ from here on: {'; '.join(changes)}"
+                )
             loop = _Loop(process, schedule, progress, selected, measure, releases, checkpoint, bar)
             if reopen:
                 loop.finish_round({})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, direction
 from tff_pfl.names import check_names
 
 # Clients that were in no cohort up to an evaluation; they are evaluated all the same.
@@ -47,8 +47,8 @@ class Evaluation(NamedTuple):
     @property
     def quality(self) -> float:
         """The higher, the better: the accuracy of personalized models, or minus their loss."""
-        accuracy = self.mean("accuracy")
-        return -self.mean("loss") if accuracy is None else accuracy
+        quantity = "loss" if self.mean("accuracy") is None else "accuracy"
+        return direction(quantity) * self.mean(quantity)
 
 
 class Result(NamedTuple):

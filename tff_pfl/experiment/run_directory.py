@@ -40,6 +40,7 @@ class RunDirectory:
         changes: Of a run that is resumed, the settings that are others now and may be, as text.
         path: The directory. In it:
             `config.json`     all settings
+            `versions.json`   versions of software and the machine, of each session of the run
             `metrics.csv`     a row a round
             `timings.csv`     seconds of each round and evaluation
             `clients/`        for each evaluation, a row a client
@@ -53,6 +54,7 @@ class RunDirectory:
 
     FILES = (
         "config.json",
+        "versions.json",
         "metrics.csv",
         "timings.csv",
         "clients",

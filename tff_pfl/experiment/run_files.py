@@ -10,6 +10,7 @@ import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
+from tff_pfl.experiment.versions import Session, recorded_sessions
 from tff_pfl.names import unknown_name
 
 
@@ -72,6 +73,10 @@ class RunFiles:
             return read_json(str(self.path / "config.json"))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
+
+    def sessions(self) -> list[Session]:
+        """With which versions and on what machine it was computed; empty, if it does not say."""
+        return recorded_sessions(self.path)
 
     def partition(self) -> Partition:
         """Who owns which examples.

@@ -78,7 +78,7 @@ def to_html(table: Table) -> str:
     heads = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in table.heads)
     rows = []
     for name, *cells in table.rows:
-        row = f'<th scope="row">{_bold(html.escape(name.text), "<strong>{}</strong>", name)}</th>'
+        row = f'<th scope="row">{_bold(_breakable(name.text), "<strong>{}</strong>", name)}</th>'
         for cell in cells:
             row += f"<td>{_bold(html.escape(cell.text), '<strong>{}</strong>', cell)}</td>"
         rows.append(f"<tr>{row}</tr>")
@@ -88,6 +88,11 @@ def to_html(table: Table) -> str:
         f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table></div>\n{notes}"
     )
+
+
+def _breakable(text):
+    """HTML of a name, such as a key of a config, that a narrow window may break between words."""
+    return re.sub(r"(?<=[a-z])([._])(?=[a-z])", r"\1<wbr>", html.escape(text))
 
 
 def _bold(text, form, cell):

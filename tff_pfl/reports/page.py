@@ -3,9 +3,7 @@
 import base64
 import html
 import os
-import platform
 from collections.abc import Iterator
-from importlib import metadata
 
 import tff_pfl
 from tff_pfl.experiment import OutputDirectoryError
@@ -18,6 +16,7 @@ from tff_pfl.reports.histograms import figure_of_distributions, pooled_distribut
 from tff_pfl.reports.markup import Cell, Table, to_html
 from tff_pfl.reports.table import default_columns, results_table
 from tff_pfl.reports.target import default_target, target_table
+from tff_pfl.reports.versions import versions_tables
 from tff_pfl.reports.words import in_words
 
 _STYLE = """
@@ -33,13 +32,18 @@ p { max-width: 46rem; color: var(--quiet); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: 0.25rem 0.6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; }
+td { white-space: nowrap; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
 tbody th { font-weight: normal; }
-figure { margin: 1rem 0; }
+figure { margin: 1rem 0; overflow-x: auto; }
 img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+@media screen and (max-width: 40rem) {
+  .panels img { min-width: 34rem; }
+  tbody th { min-width: 8rem; overflow-wrap: anywhere; }
+}
 @media print {
   body { max-width: none; font-size: 9pt; }
-  .scroll { overflow: visible; }
+  .scroll, figure { overflow: visible; }
   th, td { padding: 0.1rem 0.25rem; }
   figure, tr { break-inside: avoid; }
   h2 { break-after: avoid; }
@@ -108,7 +112,7 @@ def _sections(comparison, name, target, against) -> Iterator[str]:
     yield "<h2>Settings</h2>"
     yield _settings(comparison)
     yield "<h2>Versions</h2>"
-    yield f"<p>{html.escape(_versions())}</p>"
+    yield _versions(comparison)
 
 
 def _against_local(comparison, name):
@@ -128,10 +132,15 @@ def _against_local(comparison, name):
 
 @figures.styled
 def _picture(figure, alternative):
-    """A picture within the page, as an image of its own: its ids are no one else's."""
+    """A picture within the page, as an image of its own: its ids are no one else's.
+
+    One of several panels scrolls in a narrow window, where it would be too small.
+    """
+    kind = ' class="panels" tabindex="0"' if len(figure.axes) > 1 else ""
     data = base64.b64encode(figures.as_svg(figure)).decode()
     text = html.escape(alternative)
-    return f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{text}"></figure>\n'
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{text}">'
+    return f"<figure{kind}>{image}</figure>\n"
 
 
 def _settings(comparison):
@@ -161,11 +170,6 @@ def _settings(comparison):
     )
 
 
-def _versions():
-    """Those of the reader: runs do not record theirs."""
-    return (
-        f"This page was made by tff_pfl {tff_pfl.__version__}, TensorFlow "
-        f"{metadata.version('tensorflow')}, TensorFlow Federated "
-        f"{metadata.version('tensorflow-federated')} and Python {platform.python_version()}; runs "
-        "do not record theirs."
-    )
+def _versions(comparison):
+    tables = "".join(map(to_html, versions_tables(comparison)))
+    return f"{tables}<p>This page was made by tff_pfl {tff_pfl.__version__}.</p>"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, direction
 from tff_pfl.names import check_names
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.markup import Cell, Table
@@ -14,8 +14,6 @@ from tff_pfl.reports.words import in_short, in_words
 
 _ABSENT = "-"
 _PAIRED_HEADS = ("95 % interval", "p", "clients worse")
-# Of quantities that are better if they are lower.
-_LOWER_IS_BETTER = ("loss", "num_nonfinite")
 
 
 def results_table(
@@ -138,7 +136,8 @@ def _best(name, values):
     means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
     if len(means) < 2 or name.statistic == "std":
         return set()
-    best = (min if name.quantity in _LOWER_IS_BETTER else max)(means.values())
+    sign = direction(name.quantity)
+    best = sign * max(sign * mean for mean in means.values())
     return {label for label, mean in means.items() if _number(name, mean) == _number(name, best)}
 
 

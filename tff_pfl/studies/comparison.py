@@ -2,7 +2,8 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tff_pfl.experiment.run_directory import read_json, reading
 from tff_pfl.reports import Comparison, compared, named_runs
@@ -44,18 +45,29 @@ def comparison_of(arguments: Sequence[str]) -> Comparison:
             raise StudyError(str(error)) from error
     directories = list(filter(os.path.isdir, arguments))
     runs = named_runs([argument for argument in arguments if argument not in directories])
-    titles, baseline = [], None
+    titles, baseline, chosen = [], None, {}
     for directory in directories:
-        title, baseline, of_study = _recorded(directory)
-        titles.append(title)
-        if twice := sorted(runs.keys() & of_study.keys()):
+        study = _recorded(directory)
+        baseline = study.baseline
+        titles.append(study.title)
+        if twice := sorted(runs.keys() & study.runs.keys()):
             raise StudyError(f"{twice[0]!r} is the label of two variants that are compared.")
-        runs |= of_study
-    return compared("; ".join(titles or [", ".join(runs)]), runs, baseline=baseline)
+        runs |= study.runs
+        chosen |= study.chosen
+    title = "; ".join(titles or [", ".join(runs)])
+    return compared(title, runs, baseline=baseline, chosen=chosen)
 
 
-def _recorded(directory):
-    """Title, baseline and runs of a study's directory."""
+class _Recorded(NamedTuple):
+    """What a study's directory tells of it; see `Comparison`."""
+
+    title: str
+    baseline: str
+    runs: Mapping[str, Sequence[pathlib.Path]]
+    chosen: Mapping[str, str]
+
+
+def _recorded(directory) -> _Recorded:
     path = pathlib.Path(directory) / VARIANTS
     if not path.exists():
         raise StudyError(
@@ -68,4 +80,5 @@ def _recorded(directory):
             label: [path.parent / folder for folder in folders]
             for label, folders in record["variants"].items()
         }
-        return record["title"], record["baseline"], runs
+        # Those of older versions do not say what was chosen.
+        return _Recorded(record["title"], record["baseline"], runs, dict(record.get("chosen", {})))

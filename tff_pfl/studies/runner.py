@@ -21,7 +21,7 @@ from tff_pfl.studies.study import Run, Study
 from tff_pfl.studies.tuning import Scores
 
 _RECORD = "study.json"
-# Title, baseline, and the folders of the runs of each variant, for reports.
+# Title, baseline, and of each variant the folders of its runs and what was chosen, for reports.
 VARIANTS = "variants.json"
 
 
@@ -51,10 +51,8 @@ def run_study(
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
-    baseline = study.baseline or next(iter(study.variants))
-    record = {"title": study.title, "baseline": baseline, "variants": study.folders()}
-    write_json(str(root / VARIANTS), record)
     scores = Scores(study, root)
+    _record_variants(root, study, scores)
     with _Pool(root, program, jobs, study.title, total=_count(study)) as pool:
         chosen = None
         if study.tuning is not None:
@@ -69,6 +67,7 @@ def run_study(
                     if None not in summaries:
                         scores.add(label, trial, rounds, summaries)
             chosen = scores.chosen()
+            _record_variants(root, study, scores)
         pool.run(study.runs(chosen))
     return pool.failed
 
@@ -145,6 +144,17 @@ class _Pool:
 
     def _show(self):
         self._bar.set_postfix_str(", ".join(self._processes))
+
+
+def _record_variants(root: pathlib.Path, study: Study, scores: Scores) -> None:
+    """Writes what reports know of the study without its file."""
+    record = {
+        "title": study.title,
+        "baseline": study.baseline or next(iter(study.variants)),
+        "variants": study.folders(),
+        "chosen": scores.chosen() if study.tuning else {},
+    }
+    write_json(str(root / VARIANTS), record)
 
 
 def _count(study: Study) -> int:

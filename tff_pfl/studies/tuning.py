@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tff_pfl.evaluation import direction
 from tff_pfl.experiment.run_directory import write_json
 from tff_pfl.experiment.summary import Summary
 from tff_pfl.studies.study import Study
@@ -93,13 +94,14 @@ class Scores:
     def _ranked(self, label, stage):
         """The trials of a stage that have a score, the best first; of equal ones the first."""
         scores = self._of(label, self._study.tuning.stages[stage])
-        sign = 1 if self._study.tuning.metric.endswith("/loss") else -1
+        sign = direction(self._study.tuning.decides[1])
 
-        def rank(trial):
+        def quality(trial):
             score = scores[trial]
-            return math.inf if score is None else sign * score
+            return -math.inf if score is None else sign * score
 
-        return sorted(filter(scores.__contains__, self._left(label, stage)), key=rank)
+        known = filter(scores.__contains__, self._left(label, stage))
+        return sorted(known, key=quality, reverse=True)
 
     def _key(self, rounds):
         return f"{self._study.tuning.metric}, {'all' if rounds is None else rounds} rounds"

@@ -1,0 +1,115 @@
+"""What runs record of versions and machines, and what is said of a run that goes on with others."""
+
+import getpass
+import json
+import pathlib
+import platform
+import socket
+
+import numpy as np
+import pytest
+
+from tests.runs import ROOT, tiny_config, train_run
+from tff_pfl import runtime
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, Session, versions
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory(tmp_path, {}).__enter__()
+
+
+def pretend(monkeypatch, **others):
+    """Versions are those of now but for some, until the end of the test."""
+    now = versions.current_versions() | others
+    monkeypatch.setattr(versions, "current_versions", lambda: now)
+    return now
+
+
+def test_what_a_run_records(tmp_path, capsys):
+    run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
+    assert RunFiles(run_dir).sessions() == [Session(0, versions.current_versions())]
+    assert "\n  versions.json\n" in capsys.readouterr().out
+    (session,) = json.loads((run_dir / "versions.json").read_text())["sessions"]
+    assert session["versions"]["python"] == platform.python_version()
+    assert session["versions"]["numpy"] == np.__version__
+    assert session["versions"]["devices"] == ["CPU:0"]
+    assert session["versions"]["cores"] >= 1 and session["versions"]["processor"]
+    assert len(session["versions"]["commit"] or 40 * "0") == 40
+
+
+def test_it_does_not_say_whose_machine_it_is():
+    text = json.dumps(versions.current_versions())
+    private = [socket.gethostname(), getpass.getuser(), str(ROOT), str(pathlib.Path.home())]
+    assert [word for word in private if word in text] == []
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch, capsys):
+    run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
+    metrics = (run_dir / "metrics.csv").read_text()
+    train_run(run_dir, tiny_config(rounds=2), resume=True)
+    assert len(RunFiles(run_dir).sessions()) == 1  # the same versions
+    assert "warning" not in capsys.readouterr().out
+    now = pretend(monkeypatch, tensorflow="1.0", devices=["GPU:0, of another kind"])
+    train_run(run_dir, tiny_config(rounds=3), resume=True)
+    assert RunFiles(run_dir).sessions()[1:] == [Session(2, now)]
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "warning" in x]
+    assert line.startswith("round 2: warning: the run goes on with other versions")
+    assert line.endswith("; devices ['CPU:0'] then, ['GPU:0, of another kind'] now")
+    assert " then, 1.0 now" in line and "numpy" not in line
+    after = (run_dir / "metrics.csv").read_text()
+    assert after.startswith(metrics) and "1.0 now" not in after
+
+
+def test_each_change_is_kept_in_order(directory, monkeypatch):
+    assert versions.record_versions(directory, 0) == []
+    first = pretend(monkeypatch)
+    second = pretend(monkeypatch, commit="abc", changed=True)
+    found = versions.record_versions(directory, 4)
+    assert found == [
+        f"commit {first['commit']} then, abc now",
+        *([f"changed {first['changed']} then, True now"] if not first["changed"] else []),
+    ]
+    monkeypatch.setattr(versions, "current_versions", lambda: first)
+    assert len(versions.record_versions(directory, 6)) == len(found)
+    sessions = [Session(0, first), Session(4, second), Session(6, first)]
+    assert versions.recorded_sessions(directory.path) == sessions
+
+
+def test_a_run_that_did_not_record_any(directory, tmp_path):
+    """As runs of earlier versions: it says from which round on it knows."""
+    assert RunFiles(tmp_path).sessions() == []
+    assert versions.record_versions(directory, 7) == []
+    assert [session.rounds_before for session in RunFiles(tmp_path).sessions()] == [7]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"sessions": [{"versions": {}}]}', "[]"])
+def test_damaged_records(directory, tmp_path, content):
+    (tmp_path / "versions.json").write_text(content)
+    with pytest.raises(OutputDirectoryError, match="versions.json is damaged: .* Move it away"):
+        versions.record_versions(directory, 0)
+
+
+def test_a_checkout_and_what_is_none(tmp_path, monkeypatch):
+    answers = {"rev-parse": "abc", "status": " M tff_pfl/names.py"}
+    monkeypatch.setattr(versions, "_git", lambda folder, command, *rest: answers[command])
+    package = tmp_path / "tff_pfl"
+    assert versions._checkout(package) == (None, None)  # installed, in whatever folder
+    versions._checkout.cache_clear()
+    (tmp_path / ".git").mkdir()
+    assert versions._checkout(package) == ("abc", True)
+    versions._checkout.cache_clear()
+    answers["status"] = ""
+    assert versions._checkout(package) == ("abc", False)
+    versions._checkout.cache_clear()
+    answers |= {"rev-parse": None, "status": None}  # git is not there, or refuses
+    assert versions._checkout(package) == (None, None)
+    versions._checkout.cache_clear()
+
+
+def test_devices(monkeypatch):
+    devices = ("/device:CPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
+    monkeypatch.setattr(runtime, "current_devices", lambda: devices)
+    assert versions.current_versions()["devices"] == ["CPU:0", "GPU:0 of worker 1"]
+    monkeypatch.setattr(runtime, "current_devices", lambda: None)
+    assert versions.current_versions()["devices"] is None

@@ -1,0 +1,153 @@
+"""Parts of sentences of the pages of results, with their numbers as the committed files have them.
+
+Each function yields parts of one page. What else is told there in words has no file.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.results.files import (
+    GLOBAL,
+    PERSONALIZED,
+    accuracies,
+    evaluated,
+    paper,
+    percent,
+    read_json,
+    read_rows,
+    short,
+    statistics,
+)
+from tests.results.tables import LAST_ROUNDS, fedpg_accuracies
+
+
+def of_digits() -> Iterator[str]:
+    """Differences of means over seeds, in points."""
+    of_labels = {}
+    for row in read_rows("digits/methods.csv"):
+        of_labels.setdefault(row["label"], []).append(row)
+
+    def mean(label, column="personalized"):
+        return 100 * np.mean([float(row[column]) for row in of_labels[label]])
+
+    fine_tuned = "fedbabu, fine_tune_learning_rate 0.01"
+    yield f"At 0.01 it has {mean(fine_tuned) - mean('fedbabu'):.0f} points more."
+    adapted = mean("per_fedavg, inner_learning_rate 0.05") - mean("per_fedavg")
+    yield f"the personal models gain {adapted:.1f} points and the global one none"
+    gain = mean("feddyn, alpha 0.1", "global") - mean("feddyn", "global")
+    yield f"with alpha 0.1 the best of all, {gain:.1f} points above its default"
+
+
+def of_fedpg() -> Iterator[str]:
+    """Accuracies as shares."""
+    own, s_acc, g_acc, global_ = fedpg_accuracies("dir,cifar10,fedpg", deviations=True)
+    yield f"L {own}, S {s_acc}, G {g_acc}, GM {global_}."
+    metrics, in_paper = _fedpg("dir,fmnist,fedpg")
+    difference = metrics["personalized/synthetic50_test/accuracy_mean"] - in_paper["s_acc_mean"]
+    yield f"FedPG's S on Dir(0.1), which is {short(difference)} higher."
+    metrics, in_paper = _fedpg("dir,fmnist,fedavg")
+    difference = in_paper["gm_acc_mean"] - metrics["global/generalization_test/accuracy_mean"]
+    yield f"FedAvg's global model is {short(difference)} below the paper's at the rate 0.1"
+    metrics, in_paper = _fedpg("dir,fmnist,fedpg_gamma0.3")
+    both = (metrics[f"{PERSONALIZED}_mean"], in_paper["l_acc_mean"])
+    yield f"L at gamma = 0.3 rises less than in the paper ({', '.join(map(short, both))})"
+
+
+def _fedpg(run):
+    return read_json(f"fedpg/{run}/evaluation.json")["metrics"], paper(f"fedpg/{run}")
+
+
+def of_pfedmb() -> Iterator[str]:
+    """Of fifteen clients, in points; of pairs, validation accuracies over the rounds."""
+    rounds = evaluated("pfedmb/pairs/pfedmb_0.05")
+    name = "personalized/local_validation/accuracy_mean"
+    at = {number: percent(rounds[number][name]) for number in (10, 20, 30, 40)}
+    correct = percent(rounds[40]["train/accuracy"], 1)
+    yield (
+        f"its validation accuracy is {at[10]} after 10 rounds, {at[20]} after 20, {at[30]} after "
+        f"30 and {at[40]} after 40, when {correct} % of the training images"
+    )
+    at_20, at_last, below = {}, {}, {"two_classes": [], "dirichlet": []}
+    for partition, differences in below.items():
+        for method, rounds in LAST_ROUNDS.items():
+            run = f"pfedmb/{partition}/{method}"
+            both = [100 * accuracies(f"{run}/clients_round_{n}.csv").mean() for n in (20, rounds)]
+            at_20[partition, method], at_last[partition, method] = both
+            differences += [paper(run)["accuracy_percent"] - accuracy for accuracy in both]
+    gains = {key: at_last[key] - at_20[key] for key in at_20}
+    yield f"no run gains more than {max(gains.values()):.1f}"
+    yield f"FedPer loses {-gains['dirichlet', 'fedper']:.1f} and IFCA"
+    yield f"and IFCA {-gains['dirichlet', 'ifca']:.1f}, as those"
+    ranges = [f"{min(values):.1f} to {max(values):.1f}" for values in below.values()]
+    yield f"by {ranges[0]} points with two classes and by {ranges[1]} with Dirichlet"
+    behind = at_20["two_classes", "local"] - at_20["two_classes", "pfedmb"]
+    yield f"pFedMB is {behind:.1f} below it"
+    ahead = at_20["dirichlet", "pfedmb"] - at_20["dirichlet", "local"]
+    yield f"pFedMB is {ahead:.1f} above Local"
+
+
+def of_pgfed() -> Iterator[str]:
+    """After the last of 40 rounds, in points."""
+    own = 100 * evaluated("pgfed/pgfed")[40][f"{PERSONALIZED}_mean"]
+    below = paper("pgfed/pgfed")["personalized_accuracy_percent"] - own
+    yield f"PGFed after 40 rounds is {below:.1f} points below what the paper has after 300"
+    means = [
+        evaluated(f"pgfed/{x}")[40][f"{PERSONALIZED}_mean"] for x in ("fedper_0.001", "fedper")
+    ]
+    yield f"learning_rate=0.001` is {100 * (means[0] - means[1]):.0f} points better after 40 rounds"
+
+
+def of_plgu() -> Iterator[str]:
+    """Of a method beside the one that it extends: of its lowest 5 %, of the 98's, of its mean."""
+    found = [
+        _beside(*methods)
+        for methods in (
+            ("plgu_ghn", "pfedhn"),
+            ("plgu_grep_all_batches", "fedrep"),
+            ("plgu_lf", "ditto"),
+        )
+    ]
+    ghn, grep, lf = found
+    yield f"by {ghn[0]} points ({ghn[1]} of the 98), and the mean by {ghn[2]}."
+    yield f"by {grep[0]} points ({grep[1]} of the 98), and the mean by {grep[2]}; in the paper"
+    yield f"PLGU-LF beside Ditto: by {lf[0]} points, and the mean by {lf[2]}; in the paper {lf[3]}"
+    yield f"In the paper it is {ghn[3]} and {ghn[4]}."
+    yield f"in the paper {grep[3]} and {grep[4]}."
+    yield f"in the paper {lf[3]} and {lf[4]}."
+    rounds = evaluated("plgu/pfedhn")
+    three = [percent(rounds[number][f"{PERSONALIZED}_mean"], 1) for number in (30, 35, 40)]
+    yield f"({', '.join(three)} after 30, 35, 40 rounds)"
+    lowest = {
+        method: 100
+        * statistics(accuracies(f"plgu/{method}/clients.csv", GLOBAL))["worst_5_percent"]
+        for method in ("fedavg", "plgu_lf", "fedsam")
+    }
+    gains = [f"{lowest[method] - lowest['fedavg']:.1f}" for method in ("plgu_lf", "fedsam")]
+    yield f"by {gains[0]} points from FedAvg to PLGU-LF, by {gains[1]} to FedSAM."
+
+
+def _beside(method, extended) -> list[str]:
+    """Lowest 5 %, that of who has taken part, mean; in the paper, lowest 5 % and mean."""
+    paths = [f"plgu/{name}/clients.csv" for name in (method, extended)]
+    all_, extended_all = (statistics(accuracies(path)) for path in paths)
+    of_98, extended_98 = (statistics(accuracies(path, of_selected=True)) for path in paths)
+    expected, of_extended = paper(f"plgu/{method}"), paper(f"plgu/{extended}")
+    keys = [f"personalized_accuracy_percent_{of}" for of in ("worst_5_percent", "mean")]
+    differences = [
+        100 * (all_["worst_5_percent"] - extended_all["worst_5_percent"]),
+        100 * (of_98["worst_5_percent"] - extended_98["worst_5_percent"]),
+        100 * (all_["mean"] - extended_all["mean"]),
+        *(expected[key] - of_extended[key] for key in keys),
+    ]
+    return [f"{difference:.1f}" for difference in differences]
+
+
+SENTENCES = {
+    "digits": of_digits,
+    "fedpg": of_fedpg,
+    "pfedmb": of_pfedmb,
+    "pgfed": of_pgfed,
+    "plgu": of_plgu,
+}
+"""By page."""

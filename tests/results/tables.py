@@ -1,0 +1,258 @@
+"""The tables of the pages of results, as the committed files have them.
+
+A table is a list of rows of as many cells as it has in the page; `None` is a cell whose number is
+in no file. Labels, in the first column, are those of the page.
+"""
+
+import numpy as np
+
+from tests.results.files import (
+    GLOBAL,
+    PERSONALIZED,
+    accuracies,
+    evaluated,
+    final,
+    paper,
+    percent,
+    rate,
+    read_json,
+    read_rows,
+    short,
+    statistics,
+)
+
+Rows = list[list[str | None]]
+_TAILS = ("worst_5_percent", "best_5_percent")
+_RATES = ("0.001", "0.01", "0.1")
+LAST_ROUNDS = {
+    "local": 70,
+    "fedavg": 70,
+    "fedprox": 70,
+    "fedper": 70,
+    "pfedme": 20,
+    "ifca": 70,
+    "fedfomo": 70,
+    "fedamp": 70,
+    "pfedmb": 40,
+}
+"""Of pFedMB's comparison with fifteen clients, in the order of its table."""
+
+
+def methods_on_digits() -> Rows:
+    """All of the table: means and deviations over seeds."""
+    of_labels = {}
+    for row in read_rows("digits/methods.csv"):
+        of_labels.setdefault(row["label"], []).append(row)
+
+    def values(label, column):
+        return np.array([float(row[column]) for row in of_labels[label]])
+
+    def accuracy(label, column):
+        found = values(label, column)
+        if np.isnan(found).all():
+            return "-"
+        return f"{percent(found.mean())} ± {percent(found.std(ddof=1))}"
+
+    def seconds(label):
+        return np.median(values(label, "round_seconds"))
+
+    return [
+        [
+            label,
+            accuracy(label, "personalized"),
+            accuracy(label, "global"),
+            f"{values(label, 'bytes_down')[0] / 1000:.1f}",
+            f"{values(label, 'bytes_up')[0] / 1000:.1f}",
+            f"{seconds(label) / seconds('fedavg'):.2f}",
+        ]
+        for label in of_labels
+    ]
+
+
+def fedpg_accuracies(run: str, *, deviations: bool, with_paper: bool = True) -> list[str]:
+    """L, S, G and GM of a run of FedPG's tables, as its page writes them."""
+    metrics, expected = read_json(f"fedpg/{run}/evaluation.json")["metrics"], paper(f"fedpg/{run}")
+    names = {
+        "l_acc": "personalized/local_test",
+        "s_acc": "personalized/synthetic50_test",
+        "g_acc": "personalized/generalization_test",
+        "gm_acc": "global/generalization_test",
+    }
+    cells = []
+    for key, name in names.items():
+        cell = short(metrics[f"{name}/accuracy_mean"])
+        if deviations and key != "gm_acc":
+            cell += f" ({short(metrics[f'{name}/accuracy_std'])})"
+        if with_paper:
+            cell += f" / {short(expected[f'{key}_mean'])}"
+        cells.append(cell)
+    return cells
+
+
+def fedpg_dirichlet() -> Rows:
+    """Table 1."""
+    methods = ("fedpg", "s_fedpg", "fedpg_gamma0.3", "fedpg_gamma0.6", "fedpg_gamma1.0", "fedavg")
+    rows = [fedpg_accuracies(f"dir,fmnist,{method}", deviations=True) for method in methods]
+    for other_rate in ("fedavg_0.05", "fedavg_0.01"):
+        run = f"dir,fmnist,{other_rate}"
+        rows.append(fedpg_accuracies(run, deviations=False, with_paper=False))
+    return [[None, *row] for row in rows]
+
+
+def fedpg_two_classes() -> Rows:
+    """Table 2."""
+    names = "fedpg fedpg_m1 fedpg_m1_0.05 fedpg_m1_0.01 fedpg_m2 fedpg_m2_0.01 fedpg_m3 fedpg_m4"
+    methods = [*names.split(), "fedpg_m4_0.01"]
+    return [
+        [None, *fedpg_accuracies(f"pat,fmnist,{method}", deviations="_0.0" not in method)]
+        for method in methods
+    ]
+
+
+def fedpg_cifar10() -> Rows:
+    """The last evaluation is the only one that was kept."""
+    metrics = read_json("fedpg/dir,cifar10,fedpg/evaluation.json")["metrics"]
+    last = [short(metrics[f"{name}_mean"]) for name in (PERSONALIZED, GLOBAL)]
+    return [[None] * 9 + [cell] for cell in last]
+
+
+def fedamp_tuned() -> Rows:
+    """Settings are in the labels of the file; those of the first two rows have none there."""
+    rows = []
+    for row in read_rows("fedpg/fedamp_tuning.csv"):
+        alpha, _, pull = row["label"].removeprefix("alpha ").partition(", ")
+        if pull == "from the mixture":
+            settings = [alpha, "start from the mixture"]
+        elif pull.startswith("lambda/alpha "):
+            settings = [alpha, f"{float(pull.removeprefix('lambda/alpha ')):g}"]
+        else:
+            settings = [None, None]
+        rows.append([None, *settings, percent(float(row["personalized"]))])
+    return rows
+
+
+def pfedmb_pairs() -> Rows:
+    """Test accuracies of the runs that were kept, and the paper's numbers of their methods."""
+    runs = [
+        *("local", None, None, "fedavg", None, "pfedmb_0.05", "pfedmb"),
+        *(None, "pfedmb_unweighted", "merged_pairs", "ifca"),
+    ]
+    papers = {0: "local", 2: "fedavg", 4: "pfedmb", 7: "pfedmb_unweighted"}
+    rows = []
+    for number, run in enumerate(runs):
+        row = [None] * 7
+        if run is not None:
+            of_clients = statistics(accuracies(f"pfedmb/pairs/{run}/clients.csv"))
+            row[1] = str(read_json(f"pfedmb/pairs/{run}/config.json")["rounds"])
+            row[2] = rate(f"pfedmb/pairs/{run}")
+            row[4:6] = percent(of_clients["mean"]), percent(of_clients["std"])
+        if run == "pfedmb_0.05":  # the one that was evaluated on validation data while it ran
+            row[2] = f"{row[2]}, alpha 0.1"
+            validation = "personalized/local_validation/accuracy_mean"
+            row[3] = percent(final(f"pfedmb/pairs/{run}")[validation])
+        if number in papers:
+            row[6] = f"{paper(f'pfedmb/pairs/{papers[number]}')['accuracy_percent']:.2f}"
+        rows.append(row)
+    return rows
+
+
+def pfedmb_fifteen_clients(partition: str) -> Rows:
+    """After 20 rounds and after the last one."""
+    rows = []
+    for method, rounds in LAST_ROUNDS.items():
+        run = f"pfedmb/{partition}/{method}"
+        row = [None, rate(run)]
+        for number in (20, rounds):
+            of_clients = statistics(accuracies(f"{run}/clients_round_{number}.csv"))
+            row += [percent(of_clients["mean"]), percent(of_clients["std"])]
+        row.insert(4, str(rounds))
+        rows.append([*row, f"{paper(run)['accuracy_percent']:.2f}"])
+    return rows
+
+
+def pgfed_on_cifar10() -> Rows:
+    """After the last round, and the best one."""
+    rows = []
+    for method in ("pgfedmo", "pgfed", "pgfed_ce", "fedper_0.001", "fedper", "local", "fedavg"):
+        run = f"pgfed/{method}"
+        last, name = final(run), GLOBAL if method == "fedavg" else PERSONALIZED
+        of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
+        best = max(of_rounds, key=of_rounds.get)
+        in_paper = paper(run).get("personalized_accuracy_percent")
+        of_clients = [last[f"{name}_{of}"] for of in ("mean", "std", *_TAILS)]
+        rows.append(
+            [
+                *(None, rate(run), *map(percent, of_clients)),
+                f"{last[name.replace('accuracy', 'loss_mean')]:.2f}",
+                f"{percent(of_rounds[best])} ({best})",
+                "-" if in_paper is None else f"{in_paper:.2f}",
+            ]
+        )
+    return rows
+
+
+def rates_of_other_methods() -> Rows:
+    """Validation accuracy of the trials of a tuning."""
+    scores = {}
+    for row in read_rows("pgfed/rates.csv"):
+        scores[row["label"], row["trial"].removeprefix("learning_rate ")] = float(row["score"])
+    return [
+        [None, *("" if (x := scores.get((label, of))) is None else percent(x, 1) for of in _RATES)]
+        for label in ("fedbabu", "fedrod", "lg_fedavg", "apfl", "per_fedavg", "feddyn")
+    ]
+
+
+def pgfed_new_clients() -> Rows:
+    """The global model, and what becomes of it by fine-tuning."""
+    rows = []
+    for run in ("pgfed/new_clients_fedavg", "pgfed/new_clients_pgfed"):
+        row = [None]
+        for model in ("global", "fine_tuned"):
+            name = f"{model}/new_clients_test/accuracy"
+            of_clients = statistics(accuracies(f"{run}/new_clients.csv", name))
+            row.append(f"{percent(of_clients['mean'], 1)} ({percent(of_clients['std'], 1)})")
+        rows.append([*row, None])
+    return rows
+
+
+def plgu_personalized() -> Rows:
+    """Of all clients, and in the last column of those that have taken part."""
+    methods = ("plgu_lf", "ditto", "plgu_grep_all_batches", "fedrep", "pfedme", "plgu_grep")
+    rows = []
+    for method in (*methods, "plgu_ghn", "pfedhn"):
+        path = f"plgu/{method}/clients.csv"
+        of_all, selected = accuracies(path), statistics(accuracies(path, of_selected=True))
+        rows.append(
+            [
+                *(None, *map(percent, statistics(of_all).values())),
+                str(np.sum(of_all < 0.6)),
+                f"{percent(selected['mean'])}, {percent(selected['worst_5_percent'])}",
+            ]
+        )
+    return rows
+
+
+def plgu_global() -> Rows:
+    """Of methods that have a global model."""
+    return [
+        [None, *map(percent, statistics(accuracies(f"plgu/{run}/clients.csv", GLOBAL)).values())]
+        for run in ("fedsam", "plgu_lf", "fedavg", "pfedme")
+    ]
+
+
+TABLES = {
+    ("digits", 0): methods_on_digits,
+    ("fedpg", 0): fedpg_dirichlet,
+    ("fedpg", 1): fedpg_two_classes,
+    ("fedpg", 2): fedpg_cifar10,
+    ("fedpg", 3): fedamp_tuned,
+    ("pfedmb", 0): pfedmb_pairs,
+    ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
+    ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
+    ("pgfed", 0): pgfed_on_cifar10,
+    ("pgfed", 2): rates_of_other_methods,
+    ("pgfed", 3): pgfed_new_clients,
+    ("plgu", 0): plgu_personalized,
+    ("plgu", 1): plgu_global,
+}
+"""By page and number of the table in it; of the others, no number is in a file."""

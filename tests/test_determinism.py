@@ -1,0 +1,92 @@
+"""What `docs/determinism.md` says is equal, and what is not; each row of its table names its tests.
+
+Tests of several processes, devices or runtimes are elsewhere, and named there as well.
+"""
+
+import errno
+import re
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runs import ROOT, keep_the_context, tiny_config, train_run
+from tff_pfl import AGGREGATORS
+from tff_pfl.clients import ClientStateStore
+from tff_pfl.experiment import RunFiles, evaluate_run, run_program
+
+PAGE = ROOT / "docs" / "determinism.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two rounds that is compared with others."""
+    return train_run(tmp_path_factory.mktemp("run") / "run", tiny_config())
+
+
+def results(run_dir):
+    """The files that are functions of the config, by name."""
+    names = ["metrics.csv", "partition.npz", "clients/round_000002.csv"]
+    return {name: (run_dir / name).read_bytes() for name in names}
+
+
+def test_the_same_config(run, tmp_path):
+    assert results(train_run(tmp_path / "again", tiny_config())) == results(run)
+
+
+def test_how_often_it_is_saved(run, tmp_path):
+    seldom = train_run(tmp_path / "seldom", tiny_config(checkpoint_every=2))
+    assert results(seldom) == results(run)
+
+
+def test_a_run_that_a_full_disk_has_stopped(run, tmp_path, monkeypatch, capsys):
+    commit, full = ClientStateStore.commit, OSError(errno.ENOSPC, "No space left on device")
+    config = tiny_config()
+    with monkeypatch.context() as patch:
+        commits = [commit, mock.Mock(side_effect=full)]
+        patch.setattr(ClientStateStore, "commit", lambda *args: commits.pop(0)(*args))
+        stopped = run_program(config, str(tmp_path / "run"), set_context=keep_the_context)
+    assert stopped == 1 and "No space left on device" in capsys.readouterr().err
+    assert results(train_run(tmp_path / "run", config, resume=True)) == results(run)
+
+
+def test_the_evaluation_of_a_run_that_is_over(run):
+    """All numbers of the table of clients, to the last digit."""
+    found, own = evaluate_run(run).clients.columns(), RunFiles(run).clients().columns
+    assert set(own) - set(found) == {"was_selected"}
+    for name, column in found.items():
+        np.testing.assert_array_equal(column, own[name], name)
+
+
+def test_noise_is_drawn_anew():
+    value_type = tff.TensorType(np.float32)
+    process = AGGREGATORS["dp"](clients_per_round=20, noise_multiplier=1.0).create(value_type)
+    state = process.initialize()
+    drawn = {float(process.next(state, [0.01] * 20).result) for _ in range(3)}
+    assert len(drawn) == 3
+
+
+def test_xla_may_draw_other_numbers():
+    def draw(jit_compile):
+        function = tf.function(
+            lambda: tf.random.stateless_uniform([4], [1, 2]), jit_compile=jit_compile
+        )
+        return function().numpy()
+
+    assert np.any(draw(jit_compile=True) != draw(jit_compile=False))
+
+
+def test_each_row_of_the_page_names_tests_that_exist():
+    table = PAGE.read_text().partition("## What is equal, and what is not\n\n")[2]
+    rows = [re.split(r" *\| *", row)[1:-1] for row in table.partition("\n\n")[0].splitlines()]
+    without = []
+    for what, *_, tests in rows[2:]:
+        named = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", tests)
+        functions = re.findall(r"`(test_\w+)`", tests)
+        code = "".join((ROOT / file).read_text() for file in named)
+        assert all(f"def {function}(" in code for function in functions), what
+        if not functions:
+            without.append(what)
+    assert without == ["another number of threads", "another machine"]

@@ -1,0 +1,159 @@
+"""What a run is computed with: versions of software, and the machine."""
+
+import functools
+import os
+import pathlib
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_pfl
+from tff_pfl import runtime
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
+
+_FILE = "versions.json"
+
+
+class Session(NamedTuple):
+    """With what some rounds of a run were computed, up to those of the next session.
+
+    Attributes:
+        rounds_before: How many rounds others had done.
+        versions: See `current_versions`.
+    """
+
+    rounds_before: int
+    versions: Mapping[str, Any]
+
+
+def current_versions() -> dict[str, Any]:
+    """What is computed with now, as JSON values; nothing that tells whose machine it is.
+
+    Returns:
+        `python`, `tff_pfl`, `tensorflow_federated`, `tensorflow`, `numpy`: versions; `commit`: of
+        the git checkout that tff_pfl is in, and `changed`, whether its `tff_pfl/` has other files
+        than the commit: `None` outside of a checkout; `processor` and `cores`, how many of it;
+        `devices`: names of those that clients are computed on, with the models of GPUs, or
+        `None`, if TFF's own runtime chooses them.
+    """
+    commit, changed = _checkout(pathlib.Path(tff_pfl.__file__).parent)
+    devices = runtime.current_devices()
+    return {
+        "python": platform.python_version(),
+        "tff_pfl": tff_pfl.__version__,
+        "commit": commit,
+        "changed": changed,
+        "tensorflow_federated": tff.__version__,
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "devices": None if devices is None else list(map(_described, devices)),
+    }
+
+
+def record_versions(directory: RunDirectory, rounds_before: int) -> list[str]:
+    """Writes what a run goes on with, if it is not what it was computed with before.
+
+    Args:
+        directory: Of the run, which may be new.
+        rounds_before: Rounds that it has done.
+
+    Returns:
+        What is other than before, as text; nothing of a new run.
+
+    Raises:
+        OutputDirectoryError: If what was recorded is damaged.
+    """
+    sessions = recorded_sessions(directory.path)
+    now = current_versions()
+    if sessions and sessions[-1].versions == now:
+        return []
+    changes = _changes(sessions[-1].versions, now) if sessions else []
+    _write(directory, [*sessions, Session(rounds_before, now)])
+    return changes
+
+
+def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:
+    """What a run was computed with, in order; empty, if it does not say.
+
+    Raises:
+        OutputDirectoryError: If the file is damaged.
+    """
+    path = os.path.join(run_dir, _FILE)
+    if not os.path.exists(path):
+        return []
+    try:
+        content = read_json(path)
+        with reading(path):
+            return [
+                Session(of["rounds_before"], dict(of["versions"])) for of in content["sessions"]
+            ]
+    except OutputDirectoryError as error:
+        raise OutputDirectoryError(f"{error} Move it away: no number depends on it.") from error
+
+
+def _write(directory: RunDirectory, sessions: Sequence[Session]) -> None:
+    directory.write_json(_FILE, {"sessions": [session._asdict() for session in sessions]})
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{key} {before.get(key)} then, {now.get(key)} now"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
+
+
+@functools.cache
+def _checkout(package: pathlib.Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout whose folder `package` is, and whether the folder is changed."""
+    if not (package.parent / ".git").exists():
+        return None, None
+    commit = _git(package, "rev-parse", "HEAD")
+    status = _git(package, "status", "--porcelain", "--", ".")
+    return commit, None if status is None else bool(status)
+
+
+def _git(folder: pathlib.Path, *arguments: str) -> str | None:
+    """What git answers; `None`, if it does not."""
+    try:
+        answer = subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+@functools.cache
+def _processor() -> str:
+    """As Linux names it; elsewhere its architecture."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _described(device: str) -> str:
+    """A device by type and number, and of a GPU of this process its model."""
+    spec = tf.DeviceSpec.from_string(device)
+    name = f"{spec.device_type}:{spec.device_index}"
+    if spec.job == "worker":
+        return f"{name} of worker {spec.task}"
+    gpus = tf.config.list_physical_devices(spec.device_type)[spec.device_index :]
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return f"{name}, {details['device_name']}" if "device_name" in details else name
