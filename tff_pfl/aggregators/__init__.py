@@ -4,6 +4,7 @@ from tff_pfl.aggregators.branch_mean import BranchMeanFactory, Shares
 from tff_pfl.aggregators.counted import Counted, CountedFactory
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
 from tff_pfl.aggregators.stack import Stack, StackFactory
+from tff_pfl.aggregators.stack_rule import StackRuleFactory
 
 __all__ = [
     "Aggregator",
@@ -14,4 +15,5 @@ __all__ = [
     "Shares",
     "Stack",
     "StackFactory",
+    "StackRuleFactory",
 ]
