@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl.attacks import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
 from tff_pfl.names import unknown_name
@@ -72,6 +73,12 @@ class RunFiles:
             return read_json(str(self.path / "config.json"))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
+
+    def attackers(self) -> tuple[int, ...]:
+        """The ids of the clients that attacked, in ascending order; those of `config.attack`."""
+        settings, num_clients = self.settings(), len(self.clients().columns["client_id"])
+        with reading(self.path / "config.json"):
+            return attackers_of(settings.get("attack", {}), num_clients, settings["seed"])
 
     def partition(self) -> Partition:
         """Who owns which examples.
