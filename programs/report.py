@@ -202,7 +202,7 @@ SUBCOMMANDS = {
     ),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
     "cross_table": Subcommand(
-        _cross_table, _COMPARED, ("column", "exclude_attackers", "exclude_clients", "format")
+        _cross_table, _COMPARED, ("format", "column", "exclude_attackers", "exclude_clients")
     ),
     "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
 }

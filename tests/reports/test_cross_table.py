@@ -3,6 +3,7 @@
 import pytest
 
 from tests.reports.hand_written import write_run
+from tests.runs import run_main
 from tff_pfl.attacks import drawn_attackers
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import CommandLineError, compared, cross_table, to_markdown
@@ -78,3 +79,19 @@ def test_the_attackers_of_a_run(tmp_path):
     assert attackers() == ()  # of a version without attacks
     assert attackers(attack={"name": "scaled_uploads", "client_ids": [4, 7]}) == (4, 7)
     assert attackers(attack={"client_ids": [], "fraction": 0.3}) == drawn_attackers(0.3, 10, 3)
+
+
+def test_the_program_prints_it(tmp_path):
+    runs = [
+        f"Ditto | {name}:{write_run(tmp_path / name, accuracies, attack=ATTACK)}"
+        for name, accuracies in (("mean", (0.0, 0.5)), ("median", (0.5, 1.0)))
+    ]
+    done = run_main("report.py", "cross_table", *runs, "--exclude_attackers")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        "|  | mean | median |\n|---|---:|---:|\n| Ditto | 50.00 | **100.00"
+    )
+    done = run_main("report.py", "cross_table", *runs, "--format=latex", "--exclude_clients=1")
+    assert r"Ditto & 0.00 & \textbf{50.00} \\" in done.stdout
+    done = run_main("report.py", "cross_table", *runs, "--against=mean")
+    assert "cross_table knows no --against" in done.stderr
