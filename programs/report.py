@@ -44,6 +44,12 @@ study's directory:
     report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
         [--against=LABEL]
 
+One column of variants that differ in two ways, such as attack and aggregator, whose labels are
+"ROW | COLUMN"; clients can be left out, all those that attack in a run included:
+
+    report.py cross_table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--column=COLUMN]
+        [--exclude_attackers] [--exclude_clients=0,5]
+
 All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
 against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
 
@@ -69,6 +75,9 @@ _COLUMN = flags.DEFINE_string(
     "column", "personalized/local_test/accuracy", "Which quantity is shown, see above."
 )
 _EXCLUDE_CLIENTS = flags.DEFINE_list("exclude_clients", [], "Ids of clients that are left out.")
+_EXCLUDE_ATTACKERS = flags.DEFINE_bool(
+    "exclude_attackers", False, "cross_table: leave out the clients that attack."
+)
 _LOG_SCALE = flags.DEFINE_bool("log_scale", False, "curves: draw on a logarithmic scale.")
 _TOP = flags.DEFINE_float("top", None, "curves: where the vertical axis ends.")
 _THRESHOLD = flags.DEFINE_float("threshold", None, "histogram: count the clients below it.")
@@ -83,7 +92,9 @@ _RADIUS = flags.DEFINE_float(
 _EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "loss_surface: of the client's training examples at most; drawn of more."
 )
-_FORMAT = flags.DEFINE_enum("format", "markdown", ["markdown", "latex"], "table: its format.")
+_FORMAT = flags.DEFINE_enum(
+    "format", "markdown", ["markdown", "latex"], "Of table and cross_table."
+)
 _COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
 _AGAINST = flags.DEFINE_string(
     "against", None, "Of table and page: whom others are tested against."
@@ -154,6 +165,20 @@ def _table(arguments):
     comparison = studies.comparison_of(arguments)
     columns = _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
     table = reports.results_table(comparison, columns, _AGAINST.value)
+    return _formatted(table)
+
+
+def _cross_table(arguments):
+    table = reports.cross_table(
+        studies.comparison_of(arguments),
+        _COLUMN.value,
+        exclude_attackers=_EXCLUDE_ATTACKERS.value,
+        exclude_clients=map(int, _EXCLUDE_CLIENTS.value),
+    )
+    return _formatted(table)
+
+
+def _formatted(table):
     return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
 
 
@@ -176,6 +201,9 @@ SUBCOMMANDS = {
         _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
     ),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
+    "cross_table": Subcommand(
+        _cross_table, _COMPARED, ("format", "column", "exclude_attackers", "exclude_clients")
+    ),
     "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
 }
 

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal, local_sgd, make_client, tiny_model
@@ -11,6 +12,7 @@ from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, vector_of
 from tests.templates.mean_process import algorithm as algorithm_of
 from tests.templates.mean_process import mean_exchange
+from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms import make
 from tff_pfl.templates import AGGREGATORS, Exchange, compose, errors, with_aggregator
 from tff_pfl.templates.aggregators import robust
@@ -66,6 +68,10 @@ def test_the_mean_is_what_there_is_without():
         ("robust", {}, BY_SIZE, 1e-5),
         ("secure", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-4),
         slow("secure", {}, BY_SIZE, 1e-4),
+        # Of changes that are shorter than the norm.
+        ("clipped", {"norm": 1.0}, BY_SIZE, 1e-5),
+        # Whose weight is in the middle; the one that is left out is none of three.
+        ("median", {}, (0.0, 1.0, 0.0), 1e-5),
         # Of changes that are quantized.
         ("compression", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-2),
         slow("compression", {}, BY_SIZE, 1e-2),
@@ -83,7 +89,41 @@ def test_of_ordinary_changes_they_make_the_mean(name, options, shares, tolerance
 
 
 def test_all_of_them_are_tried_here():
-    assert set(AGGREGATORS) == {"mean", "robust", "compression", "dp", "secure", "ddp_secure"}
+    of_tff = {"mean", "robust", "compression", "dp", "secure", "ddp_secure", "clipped"}
+    of_stacks = {"trimmed_mean", "median", "geometric_median", "krum", "multi_krum"}
+    assert set(AGGREGATORS) == of_tff | of_stacks
+
+
+def test_options_reach_the_rules():
+    values = tf.constant([0.0, 1.0, 2.0, 3.0, 9.0])
+    stack = Stack(values, tf.ones([5]))
+    for expected, name, options in (
+        (2.0, "trimmed_mean", {}),
+        (3.0, "trimmed_mean", {"fraction": 0.0}),
+        (3.0, "geometric_median", {"iterations": 0}),
+        (3.0, "geometric_median", {"smoothing": 100.0}),
+        (1.0, "krum", {"clients_per_round": 5}),
+        (1.5, "multi_krum", {"clients_per_round": 5}),
+        (1.5, "multi_krum", {"clients_per_round": 5, "num_selected": 2}),
+    ):
+        found = float(AGGREGATORS[name](**options).of(stack))
+        assert found == pytest.approx(expected, abs=1e-5), name
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum"])
+def test_krum_needs_enough_clients_a_round(name):
+    message = (
+        r"num_attackers=2 needs 2 \* num_attackers \+ 3 = 7 clients a round or more, found .*6"
+    )
+    with pytest.raises(ValueError, match=message):
+        AGGREGATORS[name](clients_per_round=6, num_attackers=2)
+    assert AGGREGATORS[name](clients_per_round=7, num_attackers=2).fewest == 7
+
+
+def test_another_rule_does_not_take_the_place_of_one():
+    once = with_aggregator(make("fedavg", MODEL, LOCAL), AGGREGATORS["median"]())
+    with pytest.raises(errors.AggregatorError, match="replaced: another one was chosen before"):
+        with_aggregator(once, robust())
 
 
 def test_a_method_has_its_aggregator_as_an_option():

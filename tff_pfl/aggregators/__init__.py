@@ -5,6 +5,7 @@ from tff_pfl.aggregators.counted import Counted, CountedFactory
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
 from tff_pfl.aggregators.secure import is_secure, sums_securely
 from tff_pfl.aggregators.stack import Stack, StackFactory
+from tff_pfl.aggregators.stack_rule import StackRuleFactory
 
 __all__ = [
     "Aggregator",
@@ -15,6 +16,7 @@ __all__ = [
     "Shares",
     "Stack",
     "StackFactory",
+    "StackRuleFactory",
     "is_secure",
     "sums_securely",
 ]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl.attacks import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
 from tff_pfl.experiment.versions import Session, recorded_sessions
@@ -77,6 +78,12 @@ class RunFiles:
     def sessions(self) -> list[Session]:
         """With which versions and on what machine it was computed; empty, if it does not say."""
         return recorded_sessions(self.path)
+
+    def attackers(self) -> tuple[int, ...]:
+        """The ids of the clients that attacked, in ascending order; those of `config.attack`."""
+        settings, num_clients = self.settings(), len(self.clients().columns["client_id"])
+        with reading(self.path / "config.json"):
+            return attackers_of(settings.get("attack", {}), num_clients, settings["seed"])
 
     def partition(self) -> Partition:
         """Who owns which examples.

@@ -1,6 +1,7 @@
 """Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
+from tff_pfl.reports.cross_table import cross_table
 from tff_pfl.reports.curves import Curve, curve_over_seeds, plot_curves, read_curve
 from tff_pfl.reports.histograms import Distribution, plot_histograms, read_distribution
 from tff_pfl.reports.influence import plot_influence
@@ -27,6 +28,7 @@ __all__ = [
     "Subcommand",
     "Table",
     "compared",
+    "cross_table",
     "curve_over_seeds",
     "default_columns",
     "in_words",

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName, direction
+from tff_pfl.evaluation import MetricName
 from tff_pfl.names import check_names
+from tff_pfl.reports.cells import ABSENT, best, is_share, mean_and_deviation, scaled
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.markup import Cell, Table
 from tff_pfl.reports.paired import paired_differences, paired_test
 from tff_pfl.reports.paper import paper_value
 from tff_pfl.reports.words import in_short, in_words
 
-_ABSENT = "-"
 _PAIRED_HEADS = ("95 % interval", "p", "clients worse")
 
 
@@ -91,62 +91,35 @@ def _chosen(comparison):
 
 def _metric(comparison, name):
     """The column of a metric, and of its difference to the paper if a config has that."""
-    scale = 100.0 if _is_share(name) else 1.0
+    scale = 100.0 if is_share(name) else 1.0
     values, from_paper = {}, {}
     for label, results in comparison.finished.items():
         own = [run.final.metrics[name] for run in results if name in run.final.metrics]
         if own:
-            values[label] = scale * np.array(own)
+            values[label] = scaled(name, own)
             expected = paper_value(results[0].settings.get("paper", {}), name)
             if expected is not None:
                 from_paper[label] = values[label].mean() - scale * expected
-    best = _best(name, values)
+    best_labels = best(name, values)
     cells = [
-        Cell(_mean_and_deviation(name, values.get(label)), label in best)
+        Cell(mean_and_deviation(name, values.get(label)), label in best_labels)
         for label in comparison.results
     ]
-    yield [Cell(in_short(name) + " (%)" * _is_share(name)), *cells]
+    yield [Cell(in_short(name) + " (%)" * is_share(name)), *cells]
     if from_paper:
         signed = {label: f"{difference:+.2f}" for label, difference in from_paper.items()}
         yield [
             Cell(f"{in_short(name)}, less the paper's"),
-            *(Cell(signed.get(label, _ABSENT)) for label in comparison.results),
+            *(Cell(signed.get(label, ABSENT)) for label in comparison.results),
         ]
-
-
-def _is_share(name):
-    return name.quantity == "accuracy"
-
-
-def _mean_and_deviation(name, values):
-    if values is None or np.isnan(values).all():
-        return _ABSENT
-    if len(values) == 1:
-        return _number(name, values[0])
-    return f"{_number(name, values.mean())} ± {_number(name, values.std(ddof=1))}"
-
-
-def _number(name, value):
-    return f"{value:.2f}" if _is_share(name) else f"{value:.3g}"
-
-
-def _best(name, values):
-    """The labels with the best mean, if there is more than one to choose from."""
-    means = {label: float(own.mean()) for label, own in values.items()}
-    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
-    if len(means) < 2 or name.statistic == "std":
-        return set()
-    sign = direction(name.quantity)
-    best = sign * max(sign * mean for mean in means.values())
-    return {label for label, mean in means.items() if _number(name, mean) == _number(name, best)}
 
 
 def _paired(comparison, name, against):
     others = comparison.results[against]
-    scale = 100.0 if _is_share(name) else 1.0
+    scale = 100.0 if is_share(name) else 1.0
     rows = [[Cell(head) for head in (f"{in_short(name)}, less {against}'s", *_PAIRED_HEADS)]]
     for label, results in comparison.results.items():
-        cells = [_ABSENT] * len(rows[0])
+        cells = [ABSENT] * len(rows[0])
         has_both = all(name in run.final.metrics for run in (*results, *others))
         differences = paired_differences(results, others, name) if has_both else []
         if differences and label != against:
@@ -166,12 +139,12 @@ def _costs(comparison):
     for label, results in comparison.results.items():
         planned = comparison.planned[label]
         done = f"{planned}" if len(results) == planned else f"{len(results)} of {planned}"
-        cells = [done, _ABSENT, _ABSENT, _ABSENT]
+        cells = [done, ABSENT, ABSENT, ABSENT]
         if results:
             relative = _median_seconds(results) / unit
             cells[1] = f"{results[0].bytes_down / 1000:.1f}"
             cells[2] = f"{results[0].bytes_up / 1000:.1f}"
-            cells[3] = _ABSENT if np.isnan(relative) else f"{relative:.2f}"
+            cells[3] = ABSENT if np.isnan(relative) else f"{relative:.2f}"
         for block, cell in zip(blocks, cells, strict=True):
             block.append(cell)
     return [list(map(Cell, block)) for block in blocks]

@@ -15,6 +15,7 @@ from tff_pfl.aggregators import (
     FieldsFactory,
     Stack,
     StackFactory,
+    StackRuleFactory,
     branch_mean,
 )
 from tff_pfl.local import ClientContext, trees
@@ -171,6 +172,11 @@ def _(aggregator: tff.aggregators.SumFactory, uploads, weights):
 @aggregate.register
 def _(aggregator: StackFactory, uploads, weights):
     return Stack(uploads, weights)
+
+
+@aggregate.register
+def _(aggregator: StackRuleFactory, uploads, weights):
+    return aggregator.of(Stack(uploads, weights))
 
 
 @aggregate.register

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from tests.experiment.config.small import small
 from tests.federation import assert_equal, leaves
 from tff_pfl import algorithms, models
-from tff_pfl.attacks import ATTACKS
+from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
 from tff_pfl.data import partition
 from tff_pfl.experiment import (
     ConfigError,
@@ -216,6 +216,32 @@ def test_attackers_are_those_of_the_config(client_id, attacks):
     output, *_ = run_client(config, client_id)
     for leaf in leaves(output.upload):
         assert np.isnan(leaf).all() == attacks
+
+
+def test_a_share_of_the_clients_attacks():
+    config = small()
+    complete(config, {"attack.name": "inner_product"})
+    config.attack.fraction = 0.34
+    config.local.epochs = 1
+    check_config(config)
+    attackers = drawn_attackers(0.34, 6, config.seed)
+    assert len(attackers) == 2
+    honest = min(set(range(6)) - set(attackers))
+    for client_id, attacks in ((attackers[0], 1.0), (honest, 0.0)):
+        output, *_ = run_client(config, client_id)
+        assert output.upload.attacks == attacks
+
+
+def test_flipped_labels_are_those_of_the_data():
+    config = small()
+    complete(config, {"attack.name": "label_flip"})
+    config.attack.client_ids = (2,)
+    with unittest.mock.patch.dict(ATTACKS._registered):
+        called = unittest.mock.Mock(return_value=algorithm_of("fedavg"))
+        ATTACKS._registered["label_flip"] = functools.wraps(label_flip)(called)
+        dataset = build_dataset(config)
+        build_algorithm(config, build_model(config, dataset), dataset)
+    assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
 
 
 def test_an_attack_of_a_users_own_and_none(monkeypatch):

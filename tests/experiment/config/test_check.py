@@ -58,6 +58,10 @@ def changed(**changes):
         ),
         ({"attack__factors": 3.0}, "Unknown option of attack .* 'factors'. Did you mean 'factor'"),
         ({"attack__name": "scaled"}, "Unknown attack 'scaled'. Did you mean 'scaled_uploads'"),
+        (
+            {"attack__client_ids": (1,), "attack__fraction": 0.2},
+            r"client_ids=\(1,\) and fraction=0.2: either says who attacks. Set the other",
+        ),
         ({"data__partitioner": "iidd"}, "Unknown partitioner 'iidd'. Did you mean 'iid'"),
         ({"aggregator__name": "rubust"}, "Unknown aggregator 'rubust'. Did you mean 'robust'"),
         ({"aggregator__options": {"bits": 3}}, "Unknown option of aggregator '' 'bits'"),

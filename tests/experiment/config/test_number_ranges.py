@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tff_pfl import algorithms, models
+from tff_pfl.attacks import ATTACKS
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
 from tff_pfl.experiment.config.options import value_of
@@ -29,6 +30,7 @@ KINDS = {
     "unit": (1.0, (-0.1, 1.1, NAN)),
     "inside unit": (0.5, (0.0, 1.0, NAN)),
     "below 1": (0.9, (-0.1, 1.0, NAN)),
+    "below half": (0.49, (-0.1, 0.5, NAN)),
     "depth": (16, (9, -4, NAN, True)),
     "bits": (22, (0, 23, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
@@ -50,6 +52,7 @@ COMMON = {
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",
     "fractions": "data.fractions",
+    "unit": "attack.fraction",
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
     "any": "attack.factor",
@@ -92,7 +95,15 @@ OF_OPTIMIZERS = {
     "least 0": "epsilon initial_preconditioner_value weight_decay",
     "below 1": "beta_1 beta_2 decay",
 }
-OF_AGGREGATORS = {"least 0": "noise_multiplier", "bits": "bits"}
+OF_AGGREGATORS = {
+    "least 0": "noise_multiplier",
+    "bits": "bits",
+    "below half": "fraction",
+    "above 0": "norm smoothing",
+    "count": "num_selected",
+    "count or none": "iterations num_attackers",
+}
+OF_ATTACKS = {"least 0": "standard_deviation epsilon"}
 # The tuples that are not of numbers.
 NAMES_OF_LAYERS = {
     "also_personal",
@@ -118,12 +129,14 @@ def numbers(config, prefix=""):
             yield f"{prefix}{name}"
 
 
-def config_of(algorithm="fedavg", model="mlp", optimizer="sgd", aggregator=""):
+def config_of(
+    algorithm="fedavg", model="mlp", optimizer="sgd", aggregator="", attack="scaled_uploads"
+):
     config = default_config(algorithm)
     config.model.name = model
     config.local.optimizer = config.server.optimizer = optimizer
     config.aggregator.name = aggregator
-    complete(config)
+    complete(config, {"attack.name": attack})
     return config
 
 
@@ -187,11 +200,22 @@ def test_numbers_of_aggregators(aggregator):
         assert_checked(key, kinds[key], aggregator=aggregator)
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_numbers_of_attacks(attack):
+    config = config_of(attack=attack)
+    kinds = by_key(
+        OF_ATTACKS | {"any": "factor", "ids": "client_ids", "unit": "fraction"}, "attack."
+    )
+    for key in numbers(config.attack, "attack."):
+        assert_checked(key, kinds[key], attack=attack)
+
+
 CHOSEN = [
     *({"algorithm": name} for name in algorithms.ALGORITHMS),
     *({"model": name} for name in models.MODELS),
     *({"optimizer": name} for name in OPTIMIZERS),
     *({"aggregator": name} for name in AGGREGATORS),
+    *({"attack": name} for name in ATTACKS),
 ]
 
 

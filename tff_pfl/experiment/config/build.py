@@ -1,12 +1,14 @@
 """From a config to what a run is made of."""
 
+import functools
+
 import ml_collections
 import numpy as np
 
 from tff_pfl import algorithms, data, evaluation, models
-from tff_pfl.attacks import ATTACKS
+from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.experiment.config.errors import ConfigError, values_of
-from tff_pfl.experiment.config.options import AUGMENTATION, SCHEDULE
+from tff_pfl.experiment.config.options import AUGMENTATION, FRACTION, SCHEDULE
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
@@ -246,10 +248,9 @@ def build_algorithm(
     if config.aggregator.name:
         with values_of("aggregator"):
             algorithm = with_aggregator(algorithm, _build_aggregator(config))
-    attack = config.attack.to_dict()
-    if name := attack.pop("name"):
+    if config.attack.name:
         with values_of("attack"):
-            algorithm = ATTACKS[name](algorithm, **attack)
+            algorithm = _build_attack(config, dataset)(algorithm)
     if epochs := config.evaluation.fine_tune_epochs:
         fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
         algorithm = evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)
@@ -261,6 +262,18 @@ def _build_aggregator(config):
     if "clients_per_round" in AGGREGATORS.parameters(name):
         options["clients_per_round"] = config.clients_per_round
     return AGGREGATORS[name](**options)
+
+
+def _build_attack(config, dataset):
+    """`(Algorithm -> Algorithm)`."""
+    options = config.attack.to_dict()
+    attack, parameters = ATTACKS[options["name"]], ATTACKS.parameters(options.pop("name"))
+    if "client_ids" in parameters:
+        options["client_ids"] = attackers_of(options, dataset.num_clients, config.seed)
+        del options[FRACTION]
+    if "num_classes" in parameters:
+        options["num_classes"] = dataset.num_classes
+    return functools.partial(attack, **options)
 
 
 def build_process(

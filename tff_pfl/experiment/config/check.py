@@ -9,10 +9,17 @@ from tff_pfl.experiment.config.build import early_stop, evaluation_options
 from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.options import ALGORITHM, CHOICES, PARTITIONER, type_of, value_of
+from tff_pfl.experiment.config.options import (
+    ALGORITHM,
+    CHOICES,
+    FRACTION,
+    PARTITIONER,
+    type_of,
+    value_of,
+)
 from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
-from tff_pfl.ranges import Range, at_least, may_be_none, ranges_of, up_to, whole
+from tff_pfl.ranges import Range, at_least, between, may_be_none, ranges_of, up_to, whole
 
 # Whose keys are not those of what is chosen.
 _SECTIONS = (
@@ -43,6 +50,7 @@ _OWN_NUMBERS = {
     "early_stop.least_gain": at_least(0),
     "new_clients.number": whole(0),
     "new_clients.fine_tune_epochs": whole(0),
+    "attack.fraction": between(0, 1),
 }
 
 
@@ -64,6 +72,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         if value is not None:  # where it may not be, it was refused above
             range_.check(f"config.{key}", value, ConfigError)
     _check_server(config.server, defaults.server)
+    _check_attackers(config.attack)
     with values_of("evaluation"):
         evaluation_options(config)
     if early_stop(config) is not None and not config.evaluation.every:
@@ -130,6 +139,14 @@ def _check_choice(config, choice) -> None:
 
 def _none(key, kind) -> ConfigError:
     return ConfigError(f"config.{key} is None, but must be of type {kind.__name__}.")
+
+
+def _check_attackers(attack) -> None:
+    if attack.get(FRACTION) and attack.client_ids:
+        raise ConfigError(
+            f"config.attack has client_ids={attack.client_ids} and {FRACTION}={attack[FRACTION]}: "
+            "either says who attacks. Set the other to () or 0."
+        )
 
 
 def _check_server(server, defaults) -> None:

@@ -106,7 +106,7 @@ def default_config(
 
     config.attack = ml_collections.ConfigDict()
     ATTACK.set(config, "scaled_uploads")  # config.attack.name, one of tff_pfl.attacks.ATTACKS, and
-    # its options beside it; without client_ids, there is no attack
+    # its options beside it; who attacks: client_ids, or a fraction of all, drawn; without, nobody
 
     config.checkpoint_every = 1  # rounds
 

@@ -100,6 +100,21 @@ class Choice(NamedTuple):
                     raise ValueError(error) from error
 
 
+class _AttackChoice(Choice):
+    """An attack, whose options have `fraction` beside `client_ids`: either says who attacks."""
+
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """See the base class."""
+        declared = super().parameters(name)
+        if "client_ids" in declared:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            declared[FRACTION] = inspect.Parameter(FRACTION, kind, default=0.0, annotation=float)
+        return declared
+
+
+FRACTION = "fraction"
+"""The key of `config.attack` for the share of the clients that attack."""
+
 ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
 MODEL = Choice("model.name", "model.options", MODELS)
@@ -114,7 +129,7 @@ AGGREGATOR = Choice(
 SERVER_OPTIMIZER = Choice(
     "server.optimizer", "server.options", OPTIMIZERS, ("momentum",), may_be_none=True
 )
-ATTACK = Choice("attack.name", "attack", ATTACKS, may_be_none=True)
+ATTACK = _AttackChoice("attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True)
 
 CHOICES = (
     *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),

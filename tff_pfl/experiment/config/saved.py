@@ -26,6 +26,7 @@ _OPTIONAL = {
 # Keys, and sections, that runs of earlier versions do not have, and did as their defaults say: such
 # a run can be resumed.
 _ADDED = (
+    "attack.fraction",
     "data.imbalance",
     "data.imbalanced_test",
     "early_stop",

@@ -1,0 +1,198 @@
+"""Robust rules against the same in NumPy, value by value and client by client."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.aggregators import Stack
+from tff_pfl.aggregators.robust_rules import (
+    geometric_median,
+    krum,
+    median,
+    trimmed_mean,
+    weighted_mean,
+)
+
+
+def random_stack(seed):
+    """Of 1 to 9 clients, uniform or not; a vector and a matrix, with values that are equal."""
+    rng = np.random.default_rng(seed)
+    number = int(rng.integers(1, 10))
+    value = {
+        "vector": np.round(rng.normal(size=(number, 5)), 1).astype(np.float32),
+        "matrix": (100.0 * rng.normal(size=(number, 2, 3))).astype(np.float32),
+    }
+    weight = np.ones(number) if seed % 2 else rng.integers(1, 6, number)
+    return stack_of(value, weight)
+
+
+def stack_of(value, weight=None):
+    value = tf.nest.map_structure(lambda leaf: tf.constant(leaf, tf.float32), value)
+    number = len(tf.nest.flatten(value)[0])
+    return Stack(value, tf.constant(np.ones(number) if weight is None else weight, tf.float32))
+
+
+def vectors(stack):
+    """float64 `[m, n]`."""
+    number = len(stack.weight)
+    leaves = [np.reshape(leaf, [number, -1]) for leaf in tf.nest.flatten(stack.value)]
+    return np.concatenate(leaves, axis=1).astype(np.float64)
+
+
+def vector(result):
+    return np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(result)])
+
+
+@tf.function(reduce_retracing=True)
+def traced_geometric_median(stack):
+    """Which takes a hundredth of the time of a loop that runs eagerly."""
+    return geometric_median(stack, iterations=500, smoothing=1e-6)
+
+
+# The same, in NumPy.
+
+
+def numpy_trimmed_mean(values, weights, fraction):
+    cut = int(fraction * len(values) + 1e-9)
+    order = np.argsort(values, axis=0, kind="stable")[cut : len(values) - cut]
+    kept = np.take_along_axis(values, order, axis=0)
+    return (weights[order] * kept).sum(0) / weights[order].sum(0)
+
+
+def numpy_median(values, weights):
+    """Of whole weights: the plain median, in which each client stands as often as it weighs."""
+    return np.median(np.repeat(values, weights.astype(int), axis=0), axis=0)
+
+
+def numpy_scores(values, num_attackers):
+    scores = []
+    for own in values:
+        distances = np.sort(np.sum((values - own) ** 2, axis=1))[1:]
+        scores.append(distances[: len(values) - num_attackers - 2].sum())
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rules_of_coordinates_are_those_of_numpy(seed):
+    stack = random_stack(seed)
+    values, weights = vectors(stack), stack.weight.numpy()
+    for fraction in (0.0, 0.2, 0.34, 0.49):
+        expected = numpy_trimmed_mean(values, weights, fraction)
+        found = vector(trimmed_mean(stack, fraction))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        vector(median(stack)), numpy_median(values, weights), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_geometric_median_has_the_least_distance(seed):
+    stack = random_stack(seed)
+    values, weights = vectors(stack), stack.weight.numpy().astype(np.float64)
+
+    def distance(point):
+        return weights @ np.linalg.norm(values - point, axis=1)
+
+    found = vector(traced_geometric_median(stack))
+    best, rng = distance(found), np.random.default_rng(seed)
+    others = [*values, vector(weighted_mean(stack)), vector(median(stack))]
+    others += [found + scale * rng.normal(size=found.shape) for scale in (0.01, 1.0)]
+    assert best <= min(map(distance, others)) * (1 + 1e-4) + 1e-4
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("num_attackers", [0, 1, 3])
+def test_krum_takes_the_lowest_scores(seed, num_attackers):
+    rng = np.random.default_rng(seed)
+    number = 2 * num_attackers + 3 + seed % 3
+    stack = stack_of({"a": rng.normal(size=(number, 4))}, rng.integers(1, 6, number))
+    values, weights = vectors(stack), stack.weight.numpy()
+    order = np.argsort(numpy_scores(values, num_attackers))
+    for num_selected in (1, 2, None):
+        chosen = order[: num_selected or number - num_attackers]
+        expected = np.average(values[chosen], axis=0, weights=weights[chosen])
+        found = vector(krum(stack, num_attackers, num_selected))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+RULES = {
+    "trimmed_mean": lambda stack: trimmed_mean(stack, 0.3),
+    "median": median,
+    "geometric_median": traced_geometric_median,
+    "krum": lambda stack: krum(stack, 3, 1),
+    "multi_krum": lambda stack: krum(stack, 3, None),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+class TestEachRule:
+    def test_of_equal_uploads_it_is_that_upload(self, rule):
+        own = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32)
+        result = rule(stack_of({"a": np.repeat(own, 9, axis=0)}, np.arange(1, 10)))
+        np.testing.assert_allclose(result["a"], own[0], rtol=1e-6)
+
+    @pytest.mark.parametrize("attack", [1e3, -1e3, 1e30])
+    def test_three_attackers_of_ten_do_not_lead_it_astray(self, rule, attack):
+        honest = np.random.default_rng(1).normal(1.0, 0.1, size=(7, 6))
+        uploads = np.concatenate([np.full((3, 6), attack), honest])
+        result = rule(stack_of({"a": uploads}))["a"].numpy()
+        assert np.linalg.norm(result - 1.0) < 0.5
+        assert not np.linalg.norm(vector(weighted_mean(stack_of({"a": uploads}))) - 1.0) < 100.0
+
+    def test_the_order_of_the_clients_does_not_matter(self, rule):
+        values = np.random.default_rng(2).normal(size=(9, 6))
+        weights = np.arange(1, 10)
+        for order in ([8, 1, 4, 0, 2, 7, 3, 6, 5], list(range(8, -1, -1))):
+            first, second = stack_of([values], weights), stack_of([values[order]], weights[order])
+            np.testing.assert_allclose(rule(first)[0], rule(second)[0], rtol=1e-4, atol=1e-5)
+
+    def test_shapes_and_data_types_stay(self, rule):
+        value = {"b": tf.ones([9, 2, 3], tf.float64), "a": (tf.ones([9]), tf.ones([9, 1]))}
+        result = rule(Stack(value, tf.ones([9])))
+        assert list(result) == ["b", "a"] and isinstance(result["a"], tuple)
+        kinds = [(leaf.shape.as_list(), leaf.dtype) for leaf in (result["b"], *result["a"])]
+        assert kinds == [([2, 3], tf.float64), ([], tf.float32), ([1], tf.float32)]
+
+
+def test_by_hand():
+    stack = stack_of(np.array([0.0, 1.0, 2.0, 3.0, 100.0]))
+    assert trimmed_mean(stack, 0.2) == median(stack) == 2.0
+    assert float(weighted_mean(stack)) == pytest.approx(21.2)
+    # Scores with one attacker, of two neighbours: 5, 2, 2, 5 and 97^2 + 98^2.
+    assert krum(stack, 1, 1) == 1.0  # of equal scores, the first
+    assert krum(stack, 1, 2) == 1.5
+
+
+def test_golden_values_of_the_geometric_median():
+    """Of a triangle with the angles of 90, 45 and 45 degrees, the point of Fermat is known."""
+    expected = (3 - np.sqrt(3)) / 6
+    points = stack_of(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    found = traced_geometric_median(points)
+    np.testing.assert_allclose(found, [expected, expected], rtol=1e-5)
+    # The weights of one client of half of all draw it there.
+    heavy = traced_geometric_median(Stack(points.value, tf.constant([1.0, 3.0, 1.0])))
+    np.testing.assert_allclose(heavy, [1.0, 0.0], atol=1e-4)
+
+
+def test_without_trimming_and_iterations_it_is_the_mean():
+    stack = random_stack(4)
+    expected = np.average(vectors(stack), axis=0, weights=stack.weight)
+    for result in (trimmed_mean(stack, 0.0), geometric_median(stack, 0, 1.0), weighted_mean(stack)):
+        np.testing.assert_allclose(vector(result), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_large_smoothing_is_the_mean():
+    stack = random_stack(6)
+    found = vector(geometric_median(stack, iterations=5, smoothing=1e6))
+    np.testing.assert_allclose(found, vector(weighted_mean(stack)), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_move_the_median():
+    values = tf.constant([1.0, 2.0, 3.0])
+    for weights, expected in (
+        ([1.0, 1.0, 1.0], 2.0),
+        ([1.0, 1.0, 2.0], 2.5),  # half of the weight is reached between two values
+        ([1.0, 1.0, 2.5], 3.0),
+        ([0.3, 0.1, 0.1], 1.0),
+    ):
+        assert median(Stack(values, tf.constant(weights))) == expected

@@ -1,0 +1,102 @@
+"""A rule over a cohort as an aggregation process: types, who is left out, and too few clients."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
+from tff_pfl import runtime
+from tff_pfl.aggregators import Stack, StackRuleFactory, robust_rules
+from tff_pfl.testing.eager import EagerProcess, aggregate
+
+TYPE = tff.types.to_type(
+    collections.OrderedDict(
+        matrix=tff.types.TensorType(np.float32, [2, 1]), scalar=tff.types.TensorType(np.float64)
+    )
+)
+WEIGHT = tff.types.TensorType(np.float32)
+TRIMMED = functools.partial(robust_rules.trimmed_mean, fraction=0.25)
+KRUM = functools.partial(robust_rules.krum, num_attackers=0)  # of three clients or more
+
+
+@pytest.fixture(scope="module")
+def process():
+    return StackRuleFactory(TRIMMED).create(TYPE, WEIGHT)
+
+
+def upload(value):
+    matrix = np.array([[value], [-value]], np.float32)
+    return collections.OrderedDict(matrix=matrix, scalar=np.float64(value))
+
+
+def run(process, values, weights):
+    output = process.next(
+        process.initialize(), list(map(upload, values)), list(map(np.float32, weights))
+    )
+    assert len(output.state) == len(output.measurements) == 0
+    result = output.result
+    np.testing.assert_array_equal(result["matrix"], [[result["scalar"]], [-result["scalar"]]])
+    return result["scalar"]
+
+
+def test_types(process):
+    value = "<matrix=float32[2,1],scalar=float64>"
+    assert str(process.next.type_signature) == (
+        f"(<state=<>@SERVER,value={{{value}}}@CLIENTS,weight={{float32}}@CLIENTS> -> "
+        f"<state=<>@SERVER,result={value}@SERVER,measurements=<>@SERVER>)"
+    )
+
+
+@pytest.mark.parametrize(
+    "make_context", [runtime.create_graph_context, runtime.create_cpp_context], ids=["graph", "cpp"]
+)
+def test_on_each_runtime(process, make_context):
+    with tff.framework.get_context_stack().install(make_context()):
+        assert run(process, [1.0, 900.0, 2.0, 4.0], [1.0, 1.0, 1.0, 1.0]) == 3.0
+        # Who is left out has weight 0, and sends zeros.
+        assert run(process, [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]) == 3.0
+
+
+def test_who_is_left_out_is_no_neighbour_and_no_middle():
+    stack = Stack(tf.constant([0.0, 5.0, 0.0, 7.0, 6.0]), tf.constant([0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert StackRuleFactory(robust_rules.median).of(stack) == 6.0
+    assert StackRuleFactory(KRUM, 3).of(stack) == 5.0  # of equal scores, the first
+
+
+@pytest.mark.parametrize(
+    ("weights", "result"), [((1, 1, 1), 2.0), ((1, 0, 1), np.nan), ((), np.nan)]
+)
+def test_of_too_few_clients_there_is_no_number(weights, result):
+    stack = Stack([tf.fill([len(weights), 2], 2.0)], tf.constant(weights, tf.float32))
+    np.testing.assert_array_equal(StackRuleFactory(KRUM, 3).of(stack), [[result, result]])
+
+
+def test_the_server_then_keeps_its_state():
+    exchange = mean_exchange(aggregator=StackRuleFactory(KRUM, 3))
+    process = EagerProcess(algorithm(exchange))
+    state = process.initialize()
+    three = process.next(state, clients(process, *map(examples, (3.0, 3.0, 3.0))))
+    np.testing.assert_array_equal(three.state.algorithm, [3.0, 3.0])
+    # Of three, one has no examples.
+    two = process.next(state, clients(process, examples(3.0), examples(), examples(3.0)))
+    np.testing.assert_array_equal(two.state.algorithm, state.algorithm)
+    kept = [output.metrics["train"]["server_kept"] for output in (three, two)]
+    assert kept == [0, 1]
+
+
+def test_eagerly_it_is_the_same():
+    uploads = tf.nest.map_structure(lambda *rows: tf.stack(rows), *map(upload, [1.0, 0.0, 5.0]))
+    weights = tf.constant([2.0, 0.0, 2.0])
+    factory = StackRuleFactory(robust_rules.median)
+    assert aggregate(factory, uploads, weights)["scalar"] == 3.0
+    assert factory.of(Stack(uploads, weights))["scalar"] == 3.0
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.str_, np.complex64])
+def test_only_floats_are_aggregated(dtype):
+    with pytest.raises(TypeError, match="^Only tensors of floats can be aggregated, found"):
+        StackRuleFactory(robust_rules.median).create(tff.types.to_type([np.float32, dtype]), WEIGHT)

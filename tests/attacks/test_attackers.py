@@ -1,0 +1,35 @@
+"""Who attacks: a share of the clients, drawn by the seed of the run."""
+
+import pytest
+
+from tff_pfl.attacks import attackers_of, drawn_attackers
+
+
+def test_a_share_of_the_clients_is_drawn_by_the_seed():
+    drawn = {seed: drawn_attackers(0.2, 20, seed) for seed in range(20)}
+    for seed, ids in drawn.items():
+        assert len(set(ids)) == 4 and list(ids) == sorted(ids) and set(ids) <= set(range(20))
+        assert ids == drawn_attackers(0.2, 20, seed)
+        assert set(ids) < set(drawn_attackers(0.5, 20, seed))
+    assert len(set(drawn.values())) > 15
+    assert set().union(*drawn.values()) == set(range(20))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "num_clients", "number"),
+    [(0.0, 10, 0), (0.01, 10, 1), (0.2, 7, 1), (0.25, 6, 2), (0.26, 10, 3), (1.0, 3, 3)],
+)
+def test_shares_are_rounded_and_not_to_nobody(fraction, num_clients, number):
+    assert len(drawn_attackers(fraction, num_clients, 0)) == number
+
+
+def test_attackers_of_a_config():
+    ids = drawn_attackers(0.5, 6, 3)
+    assert attackers_of({"name": "noise", "client_ids": [], "fraction": 0.5}, 6, 3) == ids
+    assert attackers_of({"client_ids": [4, 1], "fraction": 0.0}, 6, 3) == (4, 1)
+    assert attackers_of({"name": "of a user's own"}, 6, 3) == ()
+
+
+def test_shares_have_a_range():
+    with pytest.raises(ValueError, match=r"fraction must be a finite number in \[0, 1\], got 1.5"):
+        drawn_attackers(1.5, 10, 0)

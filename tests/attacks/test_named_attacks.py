@@ -1,0 +1,174 @@
+"""Each attack by name, against what it sends by hand; and none for honest clients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal, local_sgd, make_clients, tiny_model
+from tests.templates.mean_process import (
+    EXAMPLES_TYPE,
+    Visits,
+    algorithm,
+    clients,
+    examples,
+    mean_exchange,
+)
+from tff_pfl import attacks, runtime
+from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms import make
+from tff_pfl.attacks import ATTACKS
+from tff_pfl.templates import AGGREGATORS, ClientOutput, compose, errors, with_aggregator
+from tff_pfl.testing.eager import EagerProcess
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+NUM_CLASSES = 3
+
+
+def uploads_of(attack, *values, rounds=1, seed=0, ids=None, **options):
+    """What clients of these values send in each round; the server stays at [1, 2]."""
+
+    def finalize(server, stack, round_num):
+        return server, {"uploads": stack.value}
+
+    exchange = mean_exchange(aggregator=StackFactory(), finalize=finalize)
+    process = EagerProcess(attack(algorithm(exchange), **options), seed)
+    state, cohort = process.initialize(), clients(process, *map(examples, values), ids=ids)
+    sent = []
+    for _ in range(rounds):
+        output = process.next(state, cohort)
+        state = output.state
+        sent.append(output.metrics["train"]["server"]["uploads"])
+    return np.array(sent)
+
+
+def test_all_of_them_have_names():
+    assert list(ATTACKS) == [
+        "inner_product",
+        "label_flip",
+        "noise",
+        "scaled_uploads",
+        "sign_flipped",
+    ]
+    for name, attack in ATTACKS.items():
+        needed = {"num_classes": NUM_CLASSES} if name == "label_flip" else {}
+        with pytest.raises(ValueError, match="client_ids must be a sequence of numbers"):
+            attack(algorithm(mean_exchange()), client_ids=[-1], **needed)
+        honest = algorithm(mean_exchange())
+        assert attack(honest, **needed).exchanges == honest.exchanges
+
+
+def test_a_flipped_sign_is_the_opposite():
+    (sent,) = uploads_of(attacks.sign_flipped, 4.0, 3.0, client_ids=[1])
+    np.testing.assert_array_equal(sent, [[3.0, 2.0], [-2.0, -1.0]])
+
+
+class TestNoise:
+    def test_it_takes_the_place_of_the_upload(self):
+        (sent,) = uploads_of(attacks.noise, 4.0, 3.0, client_ids=[1], standard_deviation=0.0)
+        np.testing.assert_array_equal(sent, [[3.0, 2.0], [0.0, 0.0]])
+
+    def test_it_is_a_function_of_seed_client_and_round(self):
+        def send(seed=0, **options):
+            return uploads_of(attacks.noise, 4.0, 4.0, rounds=2, seed=seed, **options)
+
+        first = send(client_ids=[0, 1])
+        np.testing.assert_array_equal(first, send(client_ids=[0, 1]))
+        np.testing.assert_array_equal(first[:, 1], send(client_ids=[1])[:, 1])
+        many = np.concatenate([first, send(1, client_ids=[0, 1])])
+        assert np.unique(many).size == 2 * many.shape[0] * 2
+
+    def test_it_has_the_standard_deviation(self):
+        ids = list(range(60))
+        (sent,) = uploads_of(attacks.noise, *[5.0] * 60, client_ids=ids, standard_deviation=10.0)
+        assert abs(sent.mean()) < 3.0
+        assert sent.std() == pytest.approx(10.0, rel=0.2)
+
+
+def fedavg_round(attack=None, labels=lambda y: y, **options):
+    """The server's weights and the metrics of a round of three clients, of some labels."""
+    fedavg = make("fedavg", tiny_model(), local_sgd())
+    process = EagerProcess(attack(fedavg, **options) if attack else fedavg)
+    cohort = make_clients(process, (6, 9, 4))
+    attacker = cohort[1].data
+    cohort[1] = cohort[1]._replace(data=attacker._replace(y=labels(attacker.y)))
+    output = process.next(process.initialize(), cohort)
+    return output.state.algorithm.weights, output.metrics["train"]
+
+
+def test_flipped_labels_are_those_of_other_examples():
+    flipped = fedavg_round(attacks.label_flip, client_ids=[1], num_classes=NUM_CLASSES)
+    by_hand = fedavg_round(labels=lambda y: (NUM_CLASSES - 1 - y).astype(np.int32))
+    assert_equal(flipped, by_hand)
+    honest = fedavg_round(attacks.label_flip, client_ids=[7], num_classes=NUM_CLASSES)
+    assert_equal(honest, fedavg_round())
+    weights = flipped[0], honest[0]
+    assert not np.allclose(*(np.ravel(tf.nest.flatten(own)[0]) for own in weights))
+
+
+def test_labels_are_not_flipped_in_evaluation():
+    honest = make("per_fedavg", tiny_model(), local_sgd())
+    attacked = attacks.label_flip(honest, client_ids=[0], num_classes=NUM_CLASSES)
+    assert attacked.personalize is honest.personalize
+
+
+# By hand: the server starts at [1, 2], a client uploads its value less that.
+
+
+def attacked_mean(aggregator=None, values=(4.0, 3.0, 7.0), sizes=(1, 1, 1), **options):
+    """How the server moves by the mean, or another aggregator; client 1 attacks."""
+    honest = algorithm(mean_exchange())
+    if aggregator is not None:
+        honest = with_aggregator(honest, aggregator)
+    process = compose(attacks.inner_product(honest, client_ids=[1], **options), EXAMPLES_TYPE)
+    state = process.initialize()
+    data = [examples(*[value] * size) for value, size in zip(values, sizes, strict=True)]
+    output = process.next(state, clients(process, *data))
+    return np.array(output.state.algorithm) - [1.0, 2.0]
+
+
+class TestInnerProduct:
+    @pytest.mark.parametrize("context", [runtime.create_graph_context, runtime.create_cpp_context])
+    def test_attackers_send_the_opposite_of_the_mean_of_the_others(self, context):
+        with tff.framework.get_context_stack().install(context()):
+            # Honest: [3, 2] once and [6, 5] three times, whose mean is [5.25, 4.25].
+            found = attacked_mean(sizes=(1, 2, 3), epsilon=2.0)
+        expected = (np.array([21.0, 17.0]) - 2 * 2.0 * np.array([5.25, 4.25])) / 6
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+    def test_the_aggregator_of_the_server_sees_the_attack(self):
+        found = attacked_mean(AGGREGATORS["median"](), epsilon=0.1)
+        np.testing.assert_allclose(found, [3.0, 2.0])  # of [3, 2], -0.1 [4.5, 3.5] and [6, 5]
+        unweighted = tff.aggregators.UnweightedMeanFactory()
+        found = attacked_mean(unweighted, sizes=(1, 5, 1), epsilon=0.0)
+        np.testing.assert_allclose(found, [3.0, 7.0 / 3], rtol=1e-6)
+
+    def test_who_is_left_out_is_not_in_the_mean(self):
+        found = attacked_mean(values=(4.0, 3.0, np.nan), epsilon=1.0)
+        np.testing.assert_allclose(found, [0.0, 0.0], atol=1e-6)
+
+    def test_another_aggregator_is_chosen_before(self):
+        attacked = attacks.inner_product(algorithm(mean_exchange()), client_ids=[0])
+        with pytest.raises(errors.AggregatorError, match="choose the aggregator before the attack"):
+            with_aggregator(attacked, AGGREGATORS["median"]())
+
+    def test_scalars_and_integers_are_sent_as_they_are(self):
+        """As FedPG's uploads: their gradient is attacked, and nothing beside it."""
+
+        def client_work(server, state, data, context):
+            value = tf.reduce_mean(data.x)
+            upload = {"gradient": tf.stack([value]), "loss": value, "client_id": context.client_id}
+            return ClientOutput(Visits(state.count), upload)
+
+        exchange = mean_exchange(
+            client_work=client_work,
+            aggregator=StackFactory(),
+            finalize=lambda server, stack, round_num: (server, dict(stack.value)),
+        )
+        attacked = attacks.inner_product(algorithm(exchange), client_ids=[1], epsilon=10.0)
+        process = compose(attacked, EXAMPLES_TYPE)
+        cohort = clients(process, *map(examples, (1.0, 2.0, 4.0)))
+        sent = process.next(process.initialize(), cohort).metrics["train"]["server"]
+        np.testing.assert_allclose(sent["gradient"], [[1.0], [-25.0], [4.0]])
+        np.testing.assert_array_equal(sent["loss"], [1.0, 2.0, 4.0])
+        np.testing.assert_array_equal(sent["client_id"], [0, 1, 2])

@@ -1,0 +1,150 @@
+"""Robust aggregates of a cohort, in which a minority of attackers moves the result a little.
+
+Each is a rule of a `StackRuleFactory`: a function of the uploads `v_i` of `m` clients and their
+weights `w_i`, in plain TensorFlow. A client's weight is what it says of itself, so that an attacker
+may claim any; with uniform weights, each client counts once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.aggregators.stack import Stack
+from tff_pfl.local import trees
+
+
+def weighted_mean(stack: Stack) -> Any:
+    """`sum_i w_i v_i / sum_i w_i`, which is not robust."""
+    return trees.combine(stack.weight / tf.reduce_sum(stack.weight), stack.value)
+
+
+def trimmed_mean(stack: Stack, fraction: float) -> Any:
+    """The mean of each coordinate without its lowest and its highest values.
+
+    Of `m` values, `floor(fraction m)` are cut at either end, whatever they weigh; the mean of the
+    others is weighted. A `fraction` of 0 is the weighted mean. (Yin et al., "Byzantine-robust
+    distributed learning", ICML 2018, where weights are uniform.)
+
+    Args:
+        stack: Of one client or more.
+        fraction: In [0, 0.5).
+    """
+    number = tf.size(stack.weight)
+    # Of 0.29 * 100, which is less than 29 in floating point, 29.
+    cut = tf.cast(tf.floor(fraction * tf.cast(number, tf.float64) + 1e-9), tf.int32)
+
+    def mean_of_middle(values, weights):
+        values, weights = values[:, cut : number - cut], weights[:, cut : number - cut]
+        weights = tf.cast(weights / tf.reduce_sum(weights, axis=1, keepdims=True), values.dtype)
+        return tf.reduce_sum(weights * values, axis=1)
+
+    return _by_coordinate(mean_of_middle, stack)
+
+
+def median(stack: Stack) -> Any:
+    """The weighted median of each coordinate: it minimises `sum_i w_i |v_i - z|`.
+
+    In ascending order, it is the value with which the weights reach half of their sum; where one
+    reaches just half, the mean of this and the next value, as usual of an even number of clients
+    that weigh the same. (Yin et al., ICML 2018, where weights are uniform.)
+
+    Args:
+        stack: Of one client or more.
+    """
+
+    def middle(values, weights):
+        with_own = tf.cumsum(weights, axis=1)
+        before = tf.pad(with_own, [[0, 0], [1, 0]])[:, :-1]
+        half = with_own[:, -1:] / 2.0
+        is_middle = (before <= half) & (half <= with_own)
+        count = tf.math.count_nonzero(is_middle, axis=1, dtype=values.dtype)
+        return tf.reduce_sum(tf.where(is_middle, values, 0.0), axis=1) / count
+
+    return _by_coordinate(middle, stack)
+
+
+def geometric_median(stack: Stack, iterations: int, smoothing: float) -> Any:
+    """The point `z` with the least `sum_i w_i ||v_i - z||`, by the smoothed algorithm of Weiszfeld.
+
+    From the weighted mean on, it repeats
+
+        b_i = w_i / max(nu, ||v_i - z||)        z <- sum_i b_i v_i / sum_i b_i
+
+    (Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE TSP 2022,
+    Algorithm 2.) There, each iteration is a secure sum, and one more exchange with the clients.
+    Here the server has the uploads: `z` is kept as the shares of the clients in it, and distances
+    are found from inner products of uploads, so that an iteration costs `m^2`.
+
+    Args:
+        stack: Of one client or more. An upload is one vector, however many tensors it has.
+        iterations: How many; 0 is the weighted mean.
+        smoothing: `nu`, above 0, the distance below which clients pull no more.
+    """
+    gram = _gram(stack.value)
+    weights = tf.cast(stack.weight, gram.dtype)
+
+    def iterate(index, shares):
+        inner = tf.linalg.matvec(gram, shares)
+        squared = tf.linalg.diag_part(gram) - 2.0 * inner + tf.reduce_sum(shares * inner)
+        pulls = weights / tf.sqrt(tf.maximum(squared, smoothing**2))
+        return index + 1, pulls / tf.reduce_sum(pulls)
+
+    start = tf.constant(0), weights / tf.reduce_sum(weights)
+    _, shares = tf.while_loop(lambda index, _: index < iterations, iterate, start)
+    return trees.combine(shares, stack.value)
+
+
+def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
+    """The uploads that are closest to their neighbours: Krum and Multi-Krum.
+
+    With `f` attackers tolerated, a client's score is the sum of the squared distances of its upload
+    to the `m - f - 2` closest others. The result is the weighted mean of the uploads with the
+    lowest scores; of equal scores, the first of the cohort. (Blanchard et al., "Machine learning
+    with adversaries", NeurIPS 2017, which needs `m >= 2 f + 3`.)
+
+    Args:
+        stack: Of `2 num_attackers + 3` clients or more. Weights do not change scores.
+        num_attackers: `f`.
+        num_selected: How many uploads have a part in the mean; 1 is Krum, `None` for `m - f`.
+    """
+    gram = _gram(stack.value)
+    norms = tf.linalg.diag_part(gram)
+    distances = tf.maximum(norms[:, tf.newaxis] + norms - 2.0 * gram, 0.0)
+    number = tf.size(stack.weight)
+    nearest = number - num_attackers - 2 + 1  # and the upload itself, at the distance 0
+    scores = tf.reduce_sum(tf.sort(distances, axis=1)[:, :nearest], axis=1)
+    if num_selected is None:
+        num_selected = number - num_attackers
+    selected = tf.argsort(scores, stable=True)[:num_selected]
+    return weighted_mean(Stack(trees.row(stack.value, selected), tf.gather(stack.weight, selected)))
+
+
+def _by_coordinate(
+    statistic: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    stack: Stack,
+) -> Any:
+    """`statistic` of each number of an upload, over the clients.
+
+    Args:
+        statistic: From values `[n, m]`, in ascending order of each row, and their float32 weights,
+            likewise, to `[n]`.
+        stack: Of `m` clients.
+    """
+
+    def of_leaf(leaf):
+        shape = leaf.shape[1:]
+        values = tf.transpose(tf.reshape(leaf, [tf.size(stack.weight), shape.num_elements()]))
+        order = tf.argsort(values, axis=1, stable=True)
+        weights = tf.gather(stack.weight, order)
+        return tf.reshape(statistic(tf.gather(values, order, batch_dims=1), weights), shape)
+
+    return tf.nest.map_structure(of_leaf, stack.value)
+
+
+def _gram(rows: Any) -> tf.Tensor:
+    """float64 `[m, m]`: inner products of `m` structures stacked along a leading axis."""
+    leaves = tf.nest.flatten(rows)
+    vectors = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in leaves]
+    vectors = [tf.cast(vector, tf.float64) for vector in vectors]
+    return tf.add_n([tf.matmul(vector, vector, transpose_b=True) for vector in vectors])

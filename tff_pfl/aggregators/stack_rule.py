@@ -1,0 +1,89 @@
+"""Aggregates of all uploads together, where sums of them do not do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators.stack import Stack, StackFactory
+from tff_pfl.local import trees
+
+
+class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates values of type `T` to a value of type `T`, by a rule over the whole cohort.
+
+    The server stacks the uploads and applies the rule to those of the clients that were not left
+    out, whose weight is above 0. If these are too few for the rule, all numbers of the result are
+    NaN: a process made by `tff_pfl.compose` then keeps its server's state, and its metric
+    `server_kept` is 1.
+
+    `next` is
+
+        (<()@SERVER, {T}@CLIENTS, {float32}@CLIENTS>
+         -> <state=()@SERVER, result=T@SERVER, measurements=()@SERVER>)
+
+    The server needs every upload in the clear: there is no secure sum that a rule could be made of,
+    as `tff_pfl.aggregators.robust_rules` are of distances between uploads, or of their order.
+
+    Attributes:
+        rule: `(Stack -> T)`.
+        fewest: How many clients it needs.
+        reason: Why another aggregator cannot take its place.
+    """
+
+    reason = "another one was chosen before"
+
+    def __init__(self, rule: Callable[[Stack], Any], fewest: int = 1):
+        """Creates the factory.
+
+        Args:
+            rule: `(Stack -> T)`, in TensorFlow, of clients that were not left out.
+            fewest: How many of these it needs.
+        """
+        self.rule = rule
+        self.fewest = fewest
+
+    def of(self, stack: Stack) -> Any:
+        """The aggregate of a stack, in which clients of weight 0 were left out; in TensorFlow."""
+        rows = tf.where(stack.weight > 0.0)[:, 0]
+        accepted = Stack(trees.row(stack.value, rows), tf.gather(stack.weight, rows))
+
+        def no_number():
+            return tf.nest.map_structure(
+                lambda leaf: tf.fill(leaf.shape[1:], tf.constant(np.nan, leaf.dtype)), stack.value
+            )
+
+        return tf.cond(tf.size(rows) >= self.fewest, lambda: self.rule(accepted), no_number)
+
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
+        """See the base class.
+
+        Raises:
+            TypeError: If `value_type` holds something else than tensors of floats, of known shapes.
+        """
+        if tff.types.contains(value_type, _is_no_float):
+            raise TypeError(f"Only tensors of floats can be aggregated, found {value_type}.")
+        stacking = StackFactory().create(value_type, weight_type)
+        apply = tff.tensorflow.computation(
+            self.of, stacking.next.type_signature.result.result.member
+        )
+
+        @tff.federated_computation(
+            stacking.initialize.type_signature.result,
+            tff.types.FederatedType(value_type, tff.CLIENTS),
+            tff.types.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def aggregate(state, value, weight):
+            output = stacking.next(state, value, weight)
+            return tff.templates.MeasuredProcessOutput(
+                output.state, tff.federated_map(apply, output.result), output.measurements
+            )
+
+        return tff.templates.AggregationProcess(stacking.initialize, aggregate)
+
+
+def _is_no_float(type_spec: tff.types.Type) -> bool:
+    is_tensor = isinstance(type_spec, tff.types.TensorType)
+    return is_tensor and not tf.as_dtype(type_spec.dtype).is_floating

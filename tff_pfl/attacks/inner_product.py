@@ -1,0 +1,142 @@
+"""Inner-product manipulation: attackers that know what honest clients send.
+
+An attacker's client work knows nothing of other clients. In a simulation, it is the aggregation
+that knows all: there, attackers are told the mean of the honest uploads, and send another upload,
+before the aggregator that the server has chosen sees any.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import Aggregator
+from tff_pfl.attacks.attackers import is_attacked, is_attacker
+from tff_pfl.attacks.registry import ATTACKS
+from tff_pfl.ranges import at_least, each, takes, whole
+from tff_pfl.templates import Algorithm, Exchange
+
+
+@ATTACKS.register("inner_product")
+@takes(client_ids=each(whole(0)), epsilon=at_least(0))
+def inner_product(
+    algorithm: Algorithm,
+    *,
+    client_ids: Sequence[int] = (),
+    epsilon: float = 1.0,
+    exchange_name: str = "train",
+) -> Algorithm:
+    """The algorithm with some clients that upload `-epsilon` times the mean of the honest uploads.
+
+    So that the inner product of the aggregate with what it should be is negative. (Xie, Koyejo,
+    Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation", UAI
+    2019.) It is the mean of the honest clients of the same round, by their weights; 0 if there are
+    none. Scalars, such as a loss, are sent as they are.
+
+    Choose the aggregator before: the attack surrounds it. A number that says who attacks travels
+    beside the upload, and adds 4 bytes to those that are reported.
+
+    Args:
+        algorithm: Any algorithm.
+        client_ids: The attackers.
+        epsilon: 0.1 to lead rules of distances astray, which take the upload for an honest one; 10
+            or more against the mean.
+        exchange_name: The exchange whose uploads are changed; another that uploads nothing stays
+            as it is.
+    """
+
+    def change(exchange: Exchange) -> Exchange:
+        if exchange.name != exchange_name or not len(client_ids) or exchange.aggregator is None:
+            return exchange
+
+        def client_work(message, state, examples, context):
+            output = exchange.client_work(message, state, examples, context)
+            attacks = is_attacker(client_ids, context.client_id)
+            return output._replace(upload=Marked(output.upload, tf.cast(attacks, tf.float32)))
+
+        aggregator = InnerProductFactory(exchange.aggregator, epsilon)
+        return dataclasses.replace(exchange, client_work=client_work, aggregator=aggregator)
+
+    return algorithm.with_exchanges(change)
+
+
+class Marked(NamedTuple):
+    """What a client sends to an `InnerProductFactory`.
+
+    Attributes:
+        value: Its upload.
+        attacks: float32 scalar, 1 of an attacker and 0 of an honest client.
+    """
+
+    value: Any
+    attacks: tf.Tensor
+
+
+class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates the `value`s of `Marked` uploads by another aggregator, after the attack.
+
+    With `T` the type of the uploads and `F` what the other aggregator is of, `next` is
+
+        (F.state@SERVER, {<value=T,attacks=float32>}@CLIENTS, {float32}@CLIENTS
+         -> <state=F.state@SERVER, result=F.result@SERVER, measurements=F.measurements@SERVER>)
+
+    Attributes:
+        reason: Why another aggregator cannot take its place.
+    """
+
+    reason = "an attack surrounds it; choose the aggregator before the attack"
+
+    def __init__(self, aggregator: Aggregator, epsilon: float):
+        """Creates the factory.
+
+        Args:
+            aggregator: Of the uploads.
+            epsilon: Attackers send `-epsilon` times the mean of the others.
+        """
+        self._aggregator = aggregator
+        self._epsilon = epsilon
+
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
+        """See the base class."""
+        is_weighted = isinstance(self._aggregator, tff.aggregators.WeightedAggregationFactory)
+        inner = self._aggregator.create(value_type.value, *[weight_type] * is_weighted)
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        def weigh(marked, weight):
+            honest = (1.0 - marked.attacks) * weight
+            return [leaf * tf.cast(honest, leaf.dtype) for leaf in _attacked(marked.value)], honest
+
+        @tff.tensorflow.computation(weigh.type_signature.result)
+        def divide(sums):
+            totals, weight = sums
+            return [tf.math.divide_no_nan(leaf, tf.cast(weight, leaf.dtype)) for leaf in totals]
+
+        @tff.tensorflow.computation(value_type, divide.type_signature.result)
+        def attack(marked, honest_mean):
+            means = iter(honest_mean)
+
+            def send(leaf):
+                if not is_attacked(leaf):
+                    return leaf
+                return tf.where(marked.attacks > 0.0, -self._epsilon * next(means), leaf)
+
+            return tf.nest.map_structure(send, marked.value)
+
+        @tff.federated_computation(
+            inner.initialize.type_signature.result,
+            tff.types.FederatedType(value_type, tff.CLIENTS),
+            tff.types.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def aggregate(state, marked, weight):
+            sums = tff.federated_sum(tff.federated_map(weigh, (marked, weight)))
+            honest_mean = tff.federated_broadcast(tff.federated_map(divide, sums))
+            value = tff.federated_map(attack, (marked, honest_mean))
+            return inner.next(state, value, *[weight] * is_weighted)
+
+        return tff.templates.AggregationProcess(inner.initialize, aggregate)
+
+
+def _attacked(value: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in tf.nest.flatten(value) if is_attacked(leaf)]

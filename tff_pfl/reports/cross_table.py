@@ -1,0 +1,80 @@
+"""One quantity of variants that differ in two ways, as a table of both."""
+
+from collections.abc import Iterable
+
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment import RunFiles
+from tff_pfl.reports import cells
+from tff_pfl.reports.comparison import Comparison, RunResult
+from tff_pfl.reports.markup import Cell, Table
+from tff_pfl.reports.subcommands import CommandLineError
+from tff_pfl.reports.words import in_words
+
+SEPARATOR = " | "
+"""What stands between the row and the column in the label of a variant."""
+
+
+def cross_table(
+    comparison: Comparison,
+    column: str,
+    *,
+    exclude_attackers: bool = False,
+    exclude_clients: Iterable[int] = (),
+) -> Table:
+    """The mean over clients of a quantity after the last round, a row and a column a variant.
+
+    Args:
+        comparison: Its labels are "ROW | COLUMN", as "FedAvg, noise | median". Where there is no
+            such variant, or no finished run of it, is a dash.
+        column: Of the tables of clients, as "personalized/local_test/accuracy".
+        exclude_attackers: Whether the clients are left out that attacked in a run.
+        exclude_clients: Ids of others that are left out.
+
+    Raises:
+        CommandLineError: If a label is of another form.
+        OutputDirectoryError: See `ClientTable.values`.
+    """
+    exclude_clients, name = set(exclude_clients), MetricName.parse(f"{column}_mean")
+
+    def mean_of(run: RunResult) -> float:
+        files = RunFiles(run.path)
+        left_out = exclude_clients | set(files.attackers() if exclude_attackers else ())
+        return float(files.clients().values(column, left_out).mean())
+
+    rows, heads = {}, {}
+    for label, results in comparison.results.items():
+        row, head = _parts(label)
+        rows.setdefault(row, {})
+        heads[head] = None  # in the order of their first variant
+        if results:
+            rows[row][head] = cells.scaled(name, [mean_of(run) for run in results])
+    return Table(
+        heads=["", *heads],
+        rows=[[Cell(row), *_cells(name, means, heads)] for row, means in rows.items()],
+        notes=list(_notes(name, exclude_attackers, exclude_clients)),
+    )
+
+
+def _parts(label):
+    row, separator, head = label.partition(SEPARATOR)
+    if not separator:
+        raise CommandLineError(
+            f"Variants of a cross table are 'ROW{SEPARATOR}COLUMN', found {label!r}."
+        )
+    return row, head
+
+
+def _cells(name, means, heads):
+    """The cells of a row."""
+    best = cells.best(name, means)
+    return [Cell(cells.mean_and_deviation(name, means.get(x)), x in best) for x in heads]
+
+
+def _notes(name, exclude_attackers, exclude_clients):
+    words = in_words(name)
+    yield f"{words[0].upper()}{words[1:]}{', in percent' * cells.is_share(name)}."
+    if exclude_attackers:
+        yield "Of honest clients alone."
+    if exclude_clients:
+        yield f"Without clients {', '.join(map(str, sorted(exclude_clients)))}."
+    yield "After the last round; mean and standard deviation over seeds, the best of a row in bold."
