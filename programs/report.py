@@ -44,11 +44,15 @@ study's directory:
     report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
         [--against=LABEL]
 
+There, COLUMN is a metric of `summary.json`, after the last round, or EVALUATION:METRIC of another
+evaluation: best_on_validation, best_on_test (chosen on what it reports) or late_mean, as in
+best_on_validation:personalized/local_test/accuracy.
+
 All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
 against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
 
-    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html [--target=0.7]
-        [--against=LABEL]
+    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html
+        [--columns=COLUMN,COLUMN] [--target=0.7] [--against=LABEL]
 """
 
 import math
@@ -84,7 +88,9 @@ _EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "loss_surface: of the client's training examples at most; drawn of more."
 )
 _FORMAT = flags.DEFINE_enum("format", "markdown", ["markdown", "latex"], "table: its format.")
-_COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
+_COLUMNS = flags.DEFINE_list(
+    "columns", None, "Of table and page: metrics of summary.json, see above."
+)
 _AGAINST = flags.DEFINE_string(
     "against", None, "Of table and page: whom others are tested against."
 )
@@ -152,14 +158,23 @@ def _loss_surface(arguments):
 
 def _table(arguments):
     comparison = studies.comparison_of(arguments)
-    columns = _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
-    table = reports.results_table(comparison, columns, _AGAINST.value)
+    table = reports.results_table(comparison, _columns(comparison), _AGAINST.value)
     return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
 
 
 def _page(arguments):
     comparison = studies.comparison_of(arguments)
-    reports.write_page(comparison, _OUTPUT.value, target=_TARGET.value, against=_AGAINST.value)
+    reports.write_page(
+        comparison,
+        _OUTPUT.value,
+        columns=_columns(comparison),
+        target=_TARGET.value,
+        against=_AGAINST.value,
+    )
+
+
+def _columns(comparison):
+    return _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
 
 
 _COMPARED = "STUDY_FILE DIR | DIR... | NAME:DIR..."
@@ -176,7 +191,7 @@ SUBCOMMANDS = {
         _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
     ),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
-    "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
+    "page": Subcommand(_page, _COMPARED, ("columns", "target", "against"), (".html",)),
 }
 
 

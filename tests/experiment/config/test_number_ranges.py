@@ -50,6 +50,7 @@ COMMON = {
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",
     "fractions": "data.fractions",
+    "unit": "evaluation.late_share",
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
     "any": "attack.factor",
