@@ -201,6 +201,7 @@ def test_no_number_is_without_a_range(choice):
     config = config_of(**choice)
     for not_of_numbers in ("paper", "imports", "import_path"):
         del config[not_of_numbers]
+    del config.evaluation["further_models"]
     assert set(numbers(config)) == number_ranges(config).keys()
 
 
