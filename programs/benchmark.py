@@ -6,6 +6,7 @@
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
     benchmark.py --branches [--num_branches=5]
+    benchmark.py --pooled [--clients=100] [--examples_per_client=100] [--clients_per_turn=10]
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
 round of federated averaging takes, and a line with the ratios of their medians. Contenders take
@@ -46,6 +47,10 @@ that its server does: the messages of each client, and the new state.
 
 With --branches, prints a line for each kind of local step of pFedMB's LeNet: an ordinary one, one
 of the weights of all branches, and one of the coefficients that mix them.
+
+With --pooled, prints a line of the evaluation of every client's own model, PGFed's CNN, on the test
+examples of all clients: its seconds for some clients at a time, those of the bare forward passes of
+the same models, which are taken before each, and the median of their ratios.
 """
 
 import dataclasses
@@ -99,6 +104,10 @@ _BRANCHES = flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.
 _NUM_BRANCHES = flags.DEFINE_integer(
     "num_branches", 5, "Of --branches: branches of each layer.", lower_bound=1
 )
+_POOLED = flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
+_CLIENTS_PER_TURN = flags.DEFINE_integer(
+    "clients_per_turn", 10, "Of --pooled: clients evaluated at a time.", lower_bound=1
+)
 
 
 def main(argv):
@@ -140,6 +149,10 @@ def main(argv):
         branches = _NUM_BRANCHES.value
         for record in benchmarks.measure_branches(workload, branches, rounds=_ROUNDS.value):
             _print(record)
+        return
+    if _POOLED.value:
+        workload = dataclasses.replace(benchmarks.POOLED, **chosen)
+        _print(benchmarks.measure_pooled(workload, _CLIENTS_PER_TURN.value))
         return
     for name in _WORKLOADS.value:
         contenders = _CONTENDERS.value or workloads[name].default_contenders()

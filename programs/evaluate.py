@@ -1,20 +1,27 @@
 """Evaluates the last checkpoint of a run, also on the examples of other clients.
 
     evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
-        [--fine_tune_epochs=5] [--fine_tune_learning_rate=0.01] [--nogeneralization]
-        [--baseline=DIR]
+        [--further_models=locally_trained,fine_tuned] [--fine_tune_epochs=5]
+        [--fine_tune_learning_rate=0.01] [--nogeneralization] [--baseline=DIR]
 
 Every client's own model and the global one are evaluated on the client's examples (`local_test`),
 on those of all clients (`generalization_test`), and on the client's own together with those of a
 fraction of the other clients, drawn once (`synthetic50_test`). With many clients the last two take
-longer than all else; `--nogeneralization` leaves them out.
+longer than all else; `--nogeneralization` leaves them out. Clients that the run held out fine-tune
+the global model, and are evaluated, too (`new_clients_test`).
 
-Statistics over all clients, over those that took part in a round, and over those that never did are
-means, weighted by examples and not, deviations, deciles, and lowest and top 5 and 10 %.
-`--baseline=DIR`, of a run of local training on the same partition, adds what each client gains over
-it, and the share of clients that are hurt.
+Further models of each client cost its training: the global model after it, as in a round
+(`locally_trained`), and its own model, fine-tuned for --fine_tune_epochs (`fine_tuned`). Without
+`fine_tuned` among them, --fine_tune_epochs is of `personalized`.
 
-PREFIX.json gets the result, PREFIX.csv a row for each client; nothing in DIR is changed.
+Statistics over all clients, over those that took part in a round, over those that never did and
+over new ones are means, weighted by examples and not, deviations, deciles, and lowest and top 5 and
+10 %. `--baseline=DIR`, of a run of local training on the same partition, adds what each client
+gains over it, and the share of clients that are hurt.
+
+PREFIX.json gets the result, PREFIX_table.csv all of these statistics with a row for each quantity
+and group, PREFIX.csv a row for each client, PREFIX_new_clients.csv for each new one; a short table
+is printed. Nothing in DIR is changed.
 """
 
 from absl import app, flags
@@ -36,6 +43,11 @@ _SUBSAMPLE = flags.DEFINE_bool(
 )
 _GENERALIZATION = flags.DEFINE_bool(
     "generalization", True, "Evaluate on the examples of other clients, too."
+)
+_FURTHER_MODELS = flags.DEFINE_list(
+    "further_models",
+    None,
+    "Of locally_trained and fine_tuned, see above; by default those of the run's config.",
 )
 _FINE_TUNE_EPOCHS = flags.DEFINE_integer(
     "fine_tune_epochs",
@@ -67,6 +79,8 @@ def main(argv):
         for flag in (_FINE_TUNE_EPOCHS, _FINE_TUNE_LEARNING_RATE)
         if flag.value is not None
     }
+    if _FURTHER_MODELS.value is not None:
+        changes["further_models"] = tuple(_FURTHER_MODELS.value)
     return experiment.evaluate_program(
         _RUN_DIR.value,
         _OUTPUT.value,

@@ -44,6 +44,10 @@ study's directory:
     report.py table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--columns=COLUMN,COLUMN]
         [--against=LABEL]
 
+There, COLUMN is a metric of `summary.json`, after the last round, or EVALUATION:METRIC of another
+evaluation: best_on_validation, best_on_test (chosen on what it reports) or late_mean, as in
+best_on_validation:personalized/local_test/accuracy.
+
 One column of variants that differ in two ways, such as attack and aggregator, whose labels are
 "ROW | COLUMN"; clients can be left out, all those that attack in a run included:
 
@@ -53,8 +57,8 @@ One column of variants that differ in two ways, such as attack and aggregator, w
 All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
 against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
 
-    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html [--target=0.7]
-        [--against=LABEL]
+    report.py page STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE.html
+        [--columns=COLUMN,COLUMN] [--target=0.7] [--against=LABEL]
 """
 
 import math
@@ -95,7 +99,9 @@ _EXAMPLES = flags.DEFINE_integer(
 _FORMAT = flags.DEFINE_enum(
     "format", "markdown", ["markdown", "latex"], "Of table and cross_table."
 )
-_COLUMNS = flags.DEFINE_list("columns", None, "table: the metrics, as in summary.json.")
+_COLUMNS = flags.DEFINE_list(
+    "columns", None, "Of table and page: metrics of summary.json, see above."
+)
 _AGAINST = flags.DEFINE_string(
     "against", None, "Of table and page: whom others are tested against."
 )
@@ -163,8 +169,7 @@ def _loss_surface(arguments):
 
 def _table(arguments):
     comparison = studies.comparison_of(arguments)
-    columns = _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
-    table = reports.results_table(comparison, columns, _AGAINST.value)
+    table = reports.results_table(comparison, _columns(comparison), _AGAINST.value)
     return _formatted(table)
 
 
@@ -184,7 +189,17 @@ def _formatted(table):
 
 def _page(arguments):
     comparison = studies.comparison_of(arguments)
-    reports.write_page(comparison, _OUTPUT.value, target=_TARGET.value, against=_AGAINST.value)
+    reports.write_page(
+        comparison,
+        _OUTPUT.value,
+        columns=_columns(comparison),
+        target=_TARGET.value,
+        against=_AGAINST.value,
+    )
+
+
+def _columns(comparison):
+    return _COLUMNS.value and reports.named_columns(comparison, _COLUMNS.value)
 
 
 _COMPARED = "STUDY_FILE DIR | DIR... | NAME:DIR..."
@@ -204,7 +219,7 @@ SUBCOMMANDS = {
     "cross_table": Subcommand(
         _cross_table, _COMPARED, ("format", "column", "exclude_attackers", "exclude_clients")
     ),
-    "page": Subcommand(_page, _COMPARED, ("target", "against"), (".html",)),
+    "page": Subcommand(_page, _COMPARED, ("columns", "target", "against"), (".html",)),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 # The sections that a process, or its model, is built of.
 _SECTIONS = ("algorithm", "local", "server", "aggregator", "attack", "model", "seed")
-_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
+_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 
 
 @contextlib.contextmanager

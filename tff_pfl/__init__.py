@@ -30,7 +30,7 @@ _ROOMS = {
         "federate",
         "load",
     ),
-    "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned"),
+    "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned", "locally_trained"),
     "experiment": ("RunDirectory", "default_config", "run_program", "train"),
     "local": (
         "AUGMENTATIONS",

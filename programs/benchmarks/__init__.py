@@ -5,11 +5,13 @@ from benchmarks.contenders import CONTENDERS, RUNTIMES, bare_tensorflow
 from benchmarks.descent import measure_descent
 from benchmarks.measurement import DifferentWorkError, check_same_work, machine, measure
 from benchmarks.pgfed_server import measure_pgfed_server
+from benchmarks.pooled import measure_pooled
 from benchmarks.scaling import Point, measure_point, measure_scaling, scaling_points
 from benchmarks.workloads import (
     BRANCHED,
     DESCENT_WORKLOADS,
     MANY_CLIENTS,
+    POOLED,
     WORKLOADS,
     Workload,
 )
@@ -19,6 +21,7 @@ __all__ = [
     "CONTENDERS",
     "DESCENT_WORKLOADS",
     "MANY_CLIENTS",
+    "POOLED",
     "RUNTIMES",
     "WORKLOADS",
     "DifferentWorkError",
@@ -32,6 +35,7 @@ __all__ = [
     "measure_descent",
     "measure_pgfed_server",
     "measure_point",
+    "measure_pooled",
     "measure_scaling",
     "scaling_points",
 ]

@@ -127,6 +127,19 @@ BRANCHED = Workload(
     contenders=(),
 )
 
+# PGFed's network, and a federation of a hundred with CIFAR-10's test examples.
+POOLED = Workload(
+    network="cnn_pgfed",
+    options={},
+    image_shape=(32, 32, 3),
+    clients=100,
+    examples_per_client=100,
+    epochs=1,
+    batch_size=50,
+    learning_rate=0.05,
+    contenders=(),
+)
+
 WORKLOADS: dict[str, Workload] = {
     # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
     "linear": Workload(

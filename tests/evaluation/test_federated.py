@@ -3,12 +3,21 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import random_examples, tiny_model, tiny_process
-from tff_pfl.algorithms import build_ditto
+from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
+from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import build_evaluation, evaluate_federation
+from tff_pfl.evaluation import (
+    PooledEvaluation,
+    build_evaluation,
+    evaluate_federation,
+    fine_tuned,
+    locally_trained,
+    to_text,
+)
+from tff_pfl.templates import compose
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()
 TRAIN_SIZES, TEST_SIZES = (6, 9, 5), (7, 0, 4)
 
@@ -80,3 +89,31 @@ def test_the_type(ditto):
     result = evaluation.type_signature.result
     assert result.placement is tff.CLIENTS
     assert tff.structure.name_list(result.member) == ["personalized", "global"]
+
+
+def test_further_models_on_own_and_on_pooled_examples(dataset):
+    """Each is what `personalized` is of the algorithm that it is made by."""
+    fedavg = make("fedavg", MODEL, local_sgd())
+    further = {
+        "locally_trained": locally_trained(fedavg, MODEL, local_sgd()),
+        "fine_tuned": fine_tuned(fedavg, MODEL, local_sgd(), epochs=2),
+    }
+    process = compose(fedavg, EXAMPLES_TYPE, further_models=further)
+    assert process.replace(next_fn=process.next).further_models == process.further_models
+    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    source = CohortDataSource(dataset, store, process.client_type, seed=0)
+    state = process.initialize()
+    own = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
+    own = to_text(own.values)
+    pooled = to_text(PooledEvaluation(process, MODEL, dataset, synthetic=(0.0,))(state, source))
+    models = ["personalized", *further, "global"]
+    assert list(dict.fromkeys(name.split("/")[0] for name in own)) == models
+    assert list(dict.fromkeys(name.split("/")[0] for name in pooled)) == models
+    for name, make_models in process.further_models.items():
+        weights = make_models(state, source.select_clients(range(3)))
+        for client_id in (0, 2):
+            loss, _ = expected(weights[client_id], dataset.examples(client_id, "test"))
+            for found in (own[f"{name}/local_test/loss"], pooled[f"{name}/synthetic0_test/loss"]):
+                assert found[client_id] == pytest.approx(loss, rel=1e-5)
+    losses = [own[f"{name}/local_test/loss"][0] for name in models[:-1]]
+    assert len(set(losses)) == 3

@@ -1,4 +1,4 @@
-"""Fine-tuning of each client's own model, before it is evaluated."""
+"""Training before evaluation: of each client's own model, and of the global one."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from tests.federation import (
 )
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import scaled_uploads
-from tff_pfl.evaluation import fine_tuned
+from tff_pfl.evaluation import fine_tuned, locally_trained
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.testing.eager import EagerProcess
@@ -102,6 +102,29 @@ def test_evaluation_between_rounds_does_not_change_them():
 @each_algorithm
 def test_no_epochs_are_the_models_as_they_are(name):
     assert_equal(models_of(name, epochs=0), models_of(name))
+
+
+def test_the_global_model_as_each_client_trains_it():
+    """As in a round, with a new optimizer; whatever the client keeps of its own does not matter."""
+    algorithm = algorithm_of("ditto")
+    local = dataclasses.replace(
+        local_of("ditto"), batch_size=max(SIZES), persist_optimizer_state=False
+    )
+    trained = locally_trained(algorithm, MODEL, local)
+    assert dataclasses.replace(trained, personalize=algorithm.personalize) == algorithm
+    state, clients = rounds_of("ditto")[-1]
+    models = EagerProcess(trained, SEED).personalize(state, clients)
+    # A client's examples are one batch, whose order, which the seed draws, does not matter.
+    for client, found in zip(clients, models, strict=True):
+        context = ClientContext(state.round_num, client.client_id, np.array([0, 0], np.int32))
+        start = state.algorithm.weights
+        assert_close(found, local.train(MODEL, start, client.data, context).weights)
+        assert not np.allclose(found["head"]["bias"], start["head"]["bias"]) or not client.data.size
+
+
+def test_without_a_global_model_there_is_none_to_train():
+    with pytest.raises(ValueError, match="'locally_trained' is the global model trained"):
+        locally_trained(make("local", MODEL, local_sgd()), MODEL, local_sgd())
 
 
 def test_negative_epochs():

@@ -191,6 +191,23 @@ def test_where_validation_examples_are_evaluated_anyway_it_watches_these(
     assert sum(str(WATCHED) == name for name in rows_of(tmp_path)[0]) == 1
 
 
+def test_the_best_round_on_validation_is_reported_on_test_examples(stopped, dataset, tmp_path):
+    """By what is watched, or, without an early stop, by all that validation examples are for."""
+    path, result = stopped
+    best = result.best_on_validation
+    watched = [float(row[str(WATCHED)] or "-inf") for row in rows_of(path)]
+    assert best.round_num == 1 + int(np.argmax(watched))
+    options = EvaluationOptions(validation=True, late_share=0.5)
+    found = run(tmp_path, dataset, rounds=6, early_stop=None, evaluate=options)
+    assert found.best_on_validation.metrics[WATCHED] == best.metrics[WATCHED]
+    for model in ("personalized", "global"):
+        for split in ("test", "validation"):
+            name = MetricName(model, f"local_{split}", "accuracy", "worst_5_percent")
+            assert 0 <= found.best_on_validation.metrics[name] <= 1
+    assert found.late_mean.rounds == (4, 6)
+    assert found.final.mean("accuracy") == result.final.mean("accuracy")  # of test examples
+
+
 def test_what_is_watched_has_to_be_there(dataset, tmp_path):
     without = Partition(
         dataset.partition.train, dataset.partition.validation[-1:] * 5, dataset.partition.test
@@ -246,6 +263,10 @@ def test_a_run_by_a_config_its_summary_and_its_repetition(tmp_path, capsys):
     ("changes", "message"),
     [
         ({"data": {"fractions": (0.75, 0, 0.25)}}, "config.early_stop: patience=1 needs validat"),
+        (
+            {"data": {"fractions": (0.75, 0, 0.25)}, "evaluation": {"validation": True}},
+            "The split to evaluate on is 'validation', but no client has validation examples.",
+        ),
         ({"early_stop": {"metric": "global/los"}}, "config.early_stop: Unknown quantity of the"),
         ({"evaluation": {"every": 0}}, "but config.evaluation.every=0: only the last round is"),
     ],

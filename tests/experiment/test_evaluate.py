@@ -17,6 +17,7 @@ from tff_pfl.experiment import (
     evaluate_run,
 )
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODELS = ("personalized", "global")
 
 
@@ -81,6 +82,18 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
         np.testing.assert_array_equal(column, plain_values[name])
     epochs = [its.options["fine_tune_epochs"] for its in (plain, found, changed)]
     assert epochs == [0, 3, 0]
+    # Or both, each by its name, and the global model as clients train it.
+    both = evaluate_run(str(tuned), further_models=("locally_trained", "fine_tuned"))
+    assert both.options["further_models"] == ("locally_trained", "fine_tuned")
+    for name, column in both.clients.values.items():
+        if name.model in MODELS:
+            np.testing.assert_array_equal(column, plain_values[name])
+        if name.model == "fine_tuned":
+            expected = values[name._replace(model="personalized")]
+            np.testing.assert_allclose(column, expected, rtol=1e-6)
+    trained = both.clients.values[loss._replace(model="locally_trained")]
+    assert np.all(trained != plain_values[loss._replace(model="global")])
+    assert np.all(trained != plain_values[loss])
 
 
 def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, capsys):
@@ -94,7 +107,7 @@ def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, ca
     assert (code, printed.err) == (0, "")
     lines = printed.out.splitlines()
     assert lines[0] == "round 2 of ditto on digits"
-    assert lines[-1] == f"results: {output}.json, {output}.csv"
+    assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
     # The run's own options, but for those that were asked for.
     assert result["options"]["subsample"] is True
@@ -146,9 +159,25 @@ def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, 
         assert found["deciles"][4] == pytest.approx(np.median(values))
     lines = capsys.readouterr().out.splitlines()
     table = lines[lines.index(f"over clients: {name}") :]
-    assert table[1].split() == ["all", "took", "part", "never", "took", "part"]
-    means = [f"{of[name]['weighted_mean']:.4f}" for of in result["distributions"].values()]
-    assert table[5].split() == ["mean", "weighted", "by", "examples", *means]
+    groups = ("all", "took part", "never took part")
+    for row, group, found in zip(table[2:5], groups, result["distributions"].values(), strict=True):
+        assert row.strip().startswith(group)
+        assert row.removeprefix(f"  {group}").split()[:3] == [
+            str(found[name]["num_clients"]),
+            f"{found[name]['mean']:.4f}",
+            f"{found[name]['weighted_mean']:.4f}",
+        ]
+    with open(f"{output}_table.csv", newline="") as file:
+        written = {
+            (row["group"], f"{row['model']}/{row['pool']}/{row['quantity']}"): row
+            for row in csv.DictReader(file)
+        }
+    assert len(written) == sum(map(len, result["distributions"].values()))
+    for (group, quantity), row in written.items():
+        found = result["distributions"][group][quantity]
+        deciles = found.pop("deciles")
+        assert [float(row[f"decile_{tenths}"]) for tenths in range(1, 10)] == deciles
+        assert {key: float(row[key]) for key in found} == found
     assert not any("gain" in line for line in lines)
     assert files(one_round) == before
 
@@ -176,11 +205,60 @@ def test_gains_over_local_training(run, local, tmp_path, capsys):
     }
     lines = printed.out.splitlines()
     assert "gains are over round 2 of local on digits" in lines
-    (mean, _) = (line.split() for line in lines if line.strip().startswith("mean gain"))
-    assert float(mean[2]) == pytest.approx(gain.mean(), abs=1e-4)
+    table = lines[lines.index(f"over clients: {own}") :]
+    assert table[1].split()[-4:] == ["mean", "gain", "share", "hurt"]
+    assert table[2].split()[-2:] == [f"{gain.mean():.4f}", f"{np.mean(gain < 0):.4f}"]
     # A run that is its own baseline gains nothing, and hurts nobody.
     itself = evaluate_run(str(run), str(run)).gains()["all"][own]
     assert itself == (4, 0.0, 0.0, 0.0)
+
+
+def test_gains_in_all_pools(run, local):
+    """Over what the client's own model of the baseline has there."""
+    others = {"generalization": "last", "synthetic": (0.5,)}
+    found = evaluate_run(str(run), str(local), **others)
+    gains = found.gains()["all"]
+    of_local = evaluate_run(str(local), **others).clients.values
+    assert {name.pool for name in gains} == {
+        *("local_test", "generalization_test", "synthetic50_test")
+    }
+    for pool in ("generalization_test", "synthetic50_test"):
+        name = MetricName("global", pool, "accuracy")
+        gain = found.clients.values[name] - of_local[name._replace(model="personalized")]
+        assert gains[name].mean == pytest.approx(gain.mean(), abs=1e-12)
+
+
+def test_new_clients_are_a_group_of_their_own(tmp_path, capsys):
+    config = tiny_config("fedavg", new_clients={"number": 2, "fine_tune_epochs": 2})
+    with_new = train_run(tmp_path / "run", config)
+    capsys.readouterr()
+    output = tmp_path / "result"
+    code = evaluate_program(
+        str(with_new),
+        str(output),
+        baseline=str(with_new),
+        set_context=keep_the_context,
+        further_models=("locally_trained",),
+    )
+    printed = capsys.readouterr().out
+    assert code == 0
+    name = "fine_tuned/new_clients_test/accuracy"
+    with open(with_new / "new_clients.csv", newline="") as file:
+        expected = [float(client[name]) for client in csv.DictReader(file)]
+    with open(f"{output}_new_clients.csv", newline="") as file:
+        clients = list(csv.DictReader(file))
+    assert [client["client_id"] for client in clients] == ["2", "3"]
+    assert [float(client[name]) for client in clients] == expected
+    result = json.loads(output.with_suffix(".json").read_text())
+    assert result["metrics"][f"{name}_mean"] == pytest.approx(np.mean(expected))
+    distribution = result["distributions"]["new_clients"][name]
+    assert (distribution["num_clients"], distribution["mean"]) == (2, np.mean(expected))
+    assert "locally_trained/new_clients_test/loss" in result["distributions"]["new_clients"]
+    assert "new_clients" not in result["baseline"]["gains"]  # which have no model there
+    lines = printed.splitlines()
+    row = lines[lines.index(f"over clients: {name}") + 2].split()
+    assert row == ["new", "clients", "2", *row[3:-2], "-", "-"]
+    assert lines[-1].endswith(f"{output}.csv, {output}_new_clients.csv")
 
 
 def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys):
@@ -307,6 +385,11 @@ def test_a_run_from_before_there_were_attacks(run, tmp_path):
             {"fine_tune_epochs": 2.5},
             "config.evaluation: Could not override field 'fine_tune_epochs'",
         ),
+        ({"further_models": ("local",)}, "Unknown further model 'local'. Did you mean 'locally_"),
+        (
+            {"further_models": ("fine_tuned",)},
+            "has 'fine_tuned', but config.evaluation.fine_tune_epochs=0. Set it to",
+        ),
         ({"fine_tune_epoch": 1}, "Unknown config key 'fine_tune_epoch'. Did you mean 'fine_tune_"),
     ],
     ids=str,
@@ -317,6 +400,11 @@ def test_options_that_cannot_be(run, tmp_path, capsys, options, message):
     assert message in capsys.readouterr().err
     with pytest.raises(ConfigError):
         evaluate_run(str(run), **options)
+
+
+def test_without_a_global_model_none_is_trained(local):
+    with pytest.raises(ConfigError, match="further_models: 'locally_trained' is the global model"):
+        evaluate_run(str(local), further_models=("locally_trained",))
 
 
 def test_where_results_cannot_be_nothing_is_computed(run, tmp_path, capsys):

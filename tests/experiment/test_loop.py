@@ -81,7 +81,9 @@ def test_what_a_run_leaves(uninterrupted, dataset):
 def test_final_and_best(uninterrupted):
     _, result = uninterrupted
     assert result.final.round_num == 6
-    assert result.best.mean("accuracy") >= result.final.mean("accuracy")
+    assert result.best_on_test.mean("accuracy") >= result.final.mean("accuracy")
+    assert result.best_on_validation is None  # nothing was measured on validation examples
+    assert result.late_mean.rounds == (6,)
     assert int(result.server_state.round_num) == 6
 
 
@@ -95,7 +97,7 @@ def test_summary_and_table(uninterrupted, tmp_path):
     text = table(summary)
     assert text.startswith("ditto on noise")
     accuracy = result.final.mean("accuracy", "global")
-    (row,) = [r for r in text.split("\nbest:")[0].splitlines() if "global/local_test" in r]
+    (row,) = [r for r in text.split("\nbest on")[0].splitlines() if "global/local_test" in r]
     assert f"{accuracy:.4f}" in row
 
 
@@ -131,7 +133,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     name = "clients/round_000006.csv"
     assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
     assert_equal(result.server_state, expected.server_state)
-    assert result.best == expected.best
+    assert result.best_on_test == expected.best_on_test
 
 
 def test_a_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
@@ -226,7 +228,7 @@ def test_clients_that_never_took_part_are_counted(dataset, tmp_path):
 
 def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path):
     result = run(tmp_path, dataset, rounds=3, evaluate_every=0)
-    assert result.final == result.best
+    assert result.final == result.best_on_test
     assert len(list((tmp_path / "clients").iterdir())) == 1
 
 
@@ -263,7 +265,7 @@ def test_a_release_manager_that_fails_stops_nothing(uninterrupted, dataset, tmp_
     managers = [Recording(failing=(2, 5)), Recording()]
     result = run(tmp_path, dataset, release_managers=managers)
     assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
-    assert result.best == expected.best
+    assert result.best_on_test == expected.best_on_test
     failing, sound = ([round_num for round_num, *_ in manager.released] for manager in managers)
     assert (failing, sound) == ([1, 3, 4, 6], [1, 2, 3, 4, 5, 6])
     assert len({loop for manager in managers for *_, loop in manager.released}) == 1

@@ -52,7 +52,8 @@ def test_the_last_clients_are_held_out_with_their_data():
 
 def test_the_global_model_before_and_after_fine_tuning(tmp_path):
     """By an optimizer that begins anew; ids are those of the data, whatever the config says."""
-    config = config_of(local={"persist_optimizer_state": True, "momentum": 0.9})
+    config = config_of(local={"persist_optimizer_state": True, "momentum": 0.9, "epochs": 3})
+    config.evaluation.further_models = ("locally_trained",)
     path = str(tmp_path / "partition.npz")
     build_dataset(config).partition.save(path)
     config.data.update(partition_file=path, num_clients=99)
@@ -71,7 +72,9 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(7), np.int32(i))
         context = ClientContext(np.int32(7), np.int32(i), seed)
         tuned = local.train(setup.model, weights, examples, context, epochs=2).weights
-        for name, its in (("global", weights), ("fine_tuned", tuned)):
+        trained = local.train(setup.model, weights, examples, context).weights
+        models = {"global": weights, "fine_tuned": tuned, "locally_trained": trained}
+        for name, its in models.items():
             totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
             for metric in ("loss", "accuracy"):
                 assert columns[f"{name}/new_clients_test/{metric}"][i] == pytest.approx(

@@ -133,6 +133,8 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     settings = json.loads((path / "config.json").read_text())
     del settings["early_stop"], settings["local"]["schedule"], settings["local"]["augmentation"]
     del settings["local"]["warm_up_rounds"], settings["data"]["imbalance"]
+    for key in ("further_models", "late_share", "validation"):
+        del settings["evaluation"][key]
     (path / "config.json").write_text(json.dumps(settings))
     train_run(path, tiny_config(rounds=3), resume=True)
     assert read_summary(path).final.round_num == 3

@@ -1,10 +1,21 @@
 """What is printed of a run's result."""
 
-import numpy as np
+import json
 
-from tff_pfl.evaluation import ClientMetrics, from_text, summarize
-from tff_pfl.experiment import Evaluation, Summary
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
+import numpy as np
+import pytest
+
+from tff_pfl.evaluation import ClientMetrics, MetricName, from_text, summarize
+from tff_pfl.experiment import (
+    Evaluation,
+    LateMean,
+    Result,
+    RunDirectory,
+    Summary,
+    read_summary,
+    write_summary,
+)
+from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, best_on
 from tff_pfl.experiment.summary import rows, table
 from tff_pfl.tables import aligned, decimal
 
@@ -28,12 +39,18 @@ def test_models_that_have_diverged_are_counted():
 
 def test_the_table_has_both_rounds_and_clients_that_never_took_part():
     metrics = measured() | {NUM_CLIENTS_NEVER_SELECTED: 1}
-    summary = Summary("fedavg on digits", Evaluation(4, metrics), Evaluation(2, metrics), 3.0)
+    late = LateMean((3, 4), metrics)
+    summary = Summary(
+        "fedavg on digits", Evaluation(4, metrics), None, Evaluation(2, metrics), late, 3.0
+    )
     lines = table(summary).splitlines()
-    assert "final: round 4" in lines
-    assert "best: round 2, selected on the data that it reports" in lines
+    assert [line for line in lines if ": round" in line] == [
+        "final: round 4",
+        "best on test examples, chosen on what it reports: round 2",
+        "mean of the late evaluations: rounds 3 to 4",
+    ]
     accuracy = [line for line in lines if line.startswith("  personalized/local_test/accuracy")]
-    assert len(accuracy) == 2 and "0.4167" in accuracy[0]
+    assert len(accuracy) == 3 and "0.4167" in accuracy[0]
     assert lines[-1] == "clients that never took part, and are evaluated all the same: 1"
 
 
@@ -54,3 +71,89 @@ def test_tables():
     ]
     numbers = [0.5, -999999.9, 1e6, np.nan, np.inf]
     assert list(map(decimal, numbers)) == ["0.5000", "-999999.9000", "1.000e+06", "nan", "inf"]
+
+
+TEST = MetricName("personalized", "local_test", "loss")
+VALIDATION = TEST._replace(pool="local_validation")
+
+
+def evaluations(losses, validation_losses):
+    """After rounds 1, 2 and so on; the best one has the lowest loss."""
+    return [
+        Evaluation(
+            round_num,
+            {
+                TEST._replace(statistic="mean"): test,
+                VALIDATION._replace(statistic="mean"): validation,
+                TEST._replace(quantity="num_nonfinite"): 0,
+                NUM_CLIENTS_NEVER_SELECTED: 1,
+            },
+        )
+        for round_num, (test, validation) in enumerate(
+            zip(losses, validation_losses, strict=True), 1
+        )
+    ]
+
+
+def test_the_best_on_validation_is_not_chosen_on_what_it_reports_of_test_examples():
+    of_run = evaluations([3.0, 1.0, 2.0, np.nan], [2.0, 3.0, 1.0, np.nan])
+    assert best_on("validation", of_run).round_num == 3
+    assert best_on("test", of_run).round_num == 2
+    assert best_on("train", of_run) is None
+    assert best_on("test", of_run[3:]).round_num == 4  # of what has diverged alone
+
+
+def test_accuracy_counts_before_loss_and_personalized_models_before_the_global_one():
+    (evaluated,) = evaluations([1.0], [1.0])
+    accuracy = TEST._replace(quantity="accuracy", statistic="mean")
+    of_global = accuracy._replace(model="global")
+    assert evaluated.quality("test") == -1.0
+    both = Evaluation(1, {of_global: 0.25, **evaluated.metrics})
+    assert both.quality("test") == -1.0
+    assert Evaluation(1, {**both.metrics, accuracy: 0.5}).quality("test") == 0.5
+    assert Evaluation(1, {of_global: 0.25}).quality("test") == 0.25
+
+
+@pytest.mark.parametrize(
+    ("number", "share", "rounds"),
+    [
+        (30, 0.1, (28, 29, 30)),
+        (31, 0.1, (28, 29, 30, 31)),
+        (3, 0.1, (3,)),
+        (2, 0.0, (2,)),
+        (2, 1.0, (1, 2)),
+    ],
+)
+def test_late_evaluations(number, share, rounds):
+    losses = [float(round_num) for round_num in range(1, number + 1)]
+    of_run = evaluations(losses, losses)
+    del of_run[0].metrics[VALIDATION._replace(statistic="mean")]
+    late = LateMean.of(of_run, share)
+    assert late.rounds == rounds
+    assert late.metrics[TEST._replace(statistic="mean")] == np.mean(rounds)
+    assert NUM_CLIENTS_NEVER_SELECTED not in late.metrics
+    assert (VALIDATION._replace(statistic="mean") in late.metrics) == (1 not in rounds)
+
+
+def test_a_summary_is_read_as_it_was_written_and_those_of_earlier_versions(tmp_path):
+    first, last = evaluations([1.0, 2.0], [2.0, 1.0])
+    late = LateMean.of([first, last], 1.0)
+    directory = RunDirectory(tmp_path, {})
+    directory.create()
+    summary = write_summary(directory, Result(None, last, last, first, late, 1.5), "title")
+    assert read_summary(tmp_path) == summary
+    path = tmp_path / "summary.json"
+    content = json.loads(path.read_text())
+    assert list(content) == [
+        *("title", "final", "best_on_validation", "best_on_test", "late_mean"),
+        *("seconds", "checksum"),
+    ]
+    earlier = {key: content[key] for key in ("title", "final", "seconds")}
+    path.write_text(json.dumps(earlier | {"best": content["best_on_test"]}))
+    assert read_summary(tmp_path) == summary._replace(best_on_validation=None, late_mean=None)
+    for key in content["best_on_test"]["metrics"].copy():
+        if "local_test" in key:
+            del content["best_on_test"]["metrics"][key]
+    path.write_text(json.dumps(earlier | {"best": content["best_on_test"]}))
+    found = read_summary(tmp_path)
+    assert (found.best_on_validation.round_num, found.best_on_test) == (1, None)

@@ -99,7 +99,7 @@ def results(path: pathlib.Path) -> dict[str, bytes]:
     names += [str(file.relative_to(path)) for file in path.glob("*/round_*")]
     found = {name: (path / name).read_bytes() for name in names if (path / name).exists()}
     summary = json.loads((path / "summary.json").read_text())
-    kept = {key: summary[key] for key in ("title", "final", "best")}
+    kept = {key: summary[key] for key in ("title", "final", "best_on_test", "late_mean")}
     found["summary.json"] = json.dumps(kept).encode()
     checkpoint = path / "checkpoint"
     for name, content in generation(checkpoint, state_type_of(checkpoint)).items():

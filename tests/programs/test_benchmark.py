@@ -119,6 +119,19 @@ def test_steps_of_branches():
     assert times == pytest.approx([m / medians[0] for m in medians], rel=0.05)
 
 
+def test_pooled_evaluations_and_bare_passes_take_turns():
+    workload = dataclasses.replace(benchmarks.MANY_CLIENTS, clients=6, examples_per_client=3)
+    record = benchmarks.measure_pooled(workload, 2)
+    assert (record["clients"], record["images"], record["clients_per_turn"]) == (6, 18, 2)
+    bare, evaluated = record["seconds_of_bare_passes"], record["seconds_of_evaluation"]
+    assert 0 < bare["min"] <= bare["max"] and 0 < evaluated["min"] <= evaluated["max"]
+    # Of two turns that count; the median is between their ratios.
+    ratios = evaluated["min"] / bare["max"], evaluated["max"] / bare["min"]
+    assert ratios[0] - 0.01 <= record["median_of_ratios"] <= ratios[1] * 1.01
+    with pytest.raises(ValueError, match="6 clients make no two turns of 4"):
+        benchmarks.measure_pooled(workload, 4)
+
+
 def test_states_of_all_clients_are_on_disk():
     point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
     record = benchmarks.measure_point(point)

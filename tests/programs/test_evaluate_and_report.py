@@ -32,13 +32,14 @@ def test_evaluate(run_dir, tmp_path, run_evaluate):
         "--subsample",
         "--fine_tune_epochs=2",
         "--fine_tune_learning_rate=0.05",
+        "--further_models=fine_tuned",
         f"--baseline={run_dir}",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert lines[0] == "round 2 of ditto on digits"
-    assert lines[-1] == f"results: {output}.json, {output}.csv"
+    assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
     assert result["options"]["subsample"] is True
     assert result["options"]["fine_tune_epochs"] == 2
@@ -50,9 +51,10 @@ def test_evaluate(run_dir, tmp_path, run_evaluate):
     assert len(clients) == 4
     name = "global/local_test/accuracy_mean"
     assert result["metrics"][name] == pytest.approx(final[name])
-    tuned = "personalized/local_test/loss_mean"
-    assert result["metrics"][tuned] < final[tuned] - 0.01
-    for model in ("personalized", "global"):
+    own = "personalized/local_test/loss_mean"
+    assert result["metrics"][own] == pytest.approx(final[own])
+    assert result["metrics"]["fine_tuned/local_test/loss_mean"] < final[own] - 0.01
+    for model in ("personalized", "fine_tuned", "global"):
         for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
             assert any(line.strip().startswith(f"{model}/{pool}/accuracy") for line in lines)
             for client in clients:

@@ -9,7 +9,8 @@ import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
-from tff_pfl.experiment import Evaluation, Result, RunDirectory, Session, write_summary
+from tff_pfl.experiment import Evaluation, LateMean, Result, RunDirectory, Session, write_summary
+from tff_pfl.experiment.results import best_on
 
 
 def write_run(
@@ -71,8 +72,16 @@ def write_run(
             recorded = [Session(*session)._asdict() for session in sessions]
             directory.write_json("versions.json", {"sessions": recorded})
         if finished:
-            final = Evaluation(10, finals[10])
-            write_summary(directory, Result(None, final, final, 1.0), f"{algorithm} on digits")
+            evaluations = [Evaluation(*pair) for pair in finals.items()]
+            result = Result(
+                None,
+                evaluations[-1],
+                None,
+                best_on("test", evaluations),
+                LateMean.of(evaluations, share=1.0),
+                1.0,
+            )
+            write_summary(directory, result, f"{algorithm} on digits")
     return path
 
 

@@ -162,10 +162,12 @@ def test_the_program(tmp_path):
     run_dirs = [write_run(tmp_path / f"a{seed}", [0.5, 1.0], seed=seed) for seed in range(2)]
     path = tmp_path / "page.html"
     runs = [f"a:{run_dir}" for run_dir in run_dirs]
-    done = run_main("report.py", "page", *runs, f"--output={path}", "--target=0.3")
+    columns = "--columns=late_mean:personalized/local_test/accuracy"
+    done = run_main("report.py", "page", *runs, f"--output={path}", "--target=0.3", columns)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     page = Parsed(path.read_text())
     assert ["a", "2 of 2", "5.0", "0.015", "19.5"] in page.rows
+    assert page.rows[0][:2] == ["method", "personalized, late mean (%)"]
     assert "No variant of the algorithm local has the same clients." in path.read_text()
     other = f"b:{write_run(tmp_path / 'b', [0.5, 1.0], first_row=9)}"
     done = run_main("report.py", "table", *runs, other, "--against=b")

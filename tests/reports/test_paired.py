@@ -7,7 +7,7 @@ from scipy import stats
 from tests.reports.hand_written import write_run
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.reports import compared, paired_test
+from tff_pfl.reports import Column, compared, paired_test
 from tff_pfl.reports.paired import paired_differences
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
@@ -89,8 +89,11 @@ def test_the_same_clients_of_the_same_seeds_are_compared(tmp_path):
     write_run(tmp_path / "b2", [0.0, 0.0, 0.0], seed=2)
     runs = {"a": [tmp_path / "a0", tmp_path / "a1"], "b": [tmp_path / "b1", tmp_path / "b2"]}
     results = compared("t", runs).results
-    (found,) = paired_differences(results["a"], results["b"], ACCURACY)
+    (found,) = paired_differences(results["a"], results["b"], Column(ACCURACY))
     np.testing.assert_array_equal(found, [0.0, 0.25, -0.5])
+    late = Column(ACCURACY, "late_mean")  # of rounds 5 and 10, with half as much in the first
+    (found,) = paired_differences(results["a"], results["b"], late)
+    np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
     write_run(tmp_path / "b1", [0.5, 0.25, 1.0], seed=1, first_row=1)
     with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have different partitions"):
-        paired_differences(results["a"], results["b"], ACCURACY)
+        paired_differences(results["a"], results["b"], Column(ACCURACY))

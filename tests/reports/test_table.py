@@ -76,6 +76,18 @@ def test_other_columns(comparison):
         named_columns(comparison, ["personal/local_test/accuracy"])
 
 
+def test_columns_of_other_evaluations(comparison):
+    """Runs have half of their accuracies at the first evaluation of two."""
+    named = named_columns(comparison, [f"late_mean:{ACCURACY}", f"best_on_test:{ACCURACY}"])
+    table = results_table(comparison, named, against="Local_1")
+    heads = ["personalized, late mean (%)", "personalized, best on test (%)"]
+    assert table.heads[1:4] == [*heads, "personalized, late mean, less Local_1's"]
+    assert rows(table)[0][1:4] == ["56.25 ± 9.38", "75.00 ± 12.50", "+15.62"]
+    assert "examples, which is chosen on what it reports." in table.notes[1]
+    with pytest.raises(UnknownNameError, match=f"Did you mean 'best_on_test:{ACCURACY}"):
+        named_columns(comparison, [f"best_on_validation:{ACCURACY}"])
+
+
 def test_nothing_is_finished(tmp_path):
     table = results_table(compared("t", {"a": [tmp_path / "a"], "b": [tmp_path / "b"]}))
     assert rows(table) == [[label, "0 of 1", "-", "-", "-"] for label in ("a", "b")]

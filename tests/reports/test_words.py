@@ -47,6 +47,16 @@ from tff_pfl.reports.words import in_short
             "fine tuned, new clients test",
         ),
         (
+            "locally_trained/local_test/accuracy",
+            "accuracy of each client's locally trained global model on its own test examples",
+            "locally trained",
+        ),
+        (
+            "fine_tuned/generalization_test/accuracy",
+            "accuracy of each client's fine-tuned model on the test examples of all clients",
+            "fine tuned, generalization test",
+        ),
+        (
             "global/new_clients_test/accuracy",
             "accuracy of the global model on each new client's own test examples",
             "global, new clients test",
@@ -79,8 +89,11 @@ def test_no_words_have_an_underscore_or_are_those_of_two_names():
     names = [
         MetricName(*parts)
         for pools, models in (
-            (("local", "generalization", "synthetic0", "synthetic50"), ("personalized", "global")),
-            (("new_clients",), ("fine_tuned", "global")),
+            (
+                ("local", "generalization", "synthetic0", "synthetic50"),
+                ("personalized", "locally_trained", "fine_tuned", "global"),
+            ),
+            (("new_clients",), ("locally_trained", "fine_tuned", "global")),
         )
         for parts in itertools.product(
             models,

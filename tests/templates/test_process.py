@@ -84,7 +84,11 @@ def test_a_process_with_other_parts_keeps_the_rest():
     def other_personalize(state, clients):
         return tff.federated_broadcast(state)
 
-    process = build(snapshot_fn=global_weights, client_snapshot_fn=client_snapshot)
+    process = build(
+        snapshot_fn=global_weights,
+        client_snapshot_fn=client_snapshot,
+        further_models={"tuned": personalize},
+    )
     changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
     assert changed.next is other_round
     assert changed.personalize is other_personalize
@@ -96,6 +100,8 @@ def test_a_process_with_other_parts_keeps_the_rest():
         "client_snapshot",
     ):
         assert getattr(changed, name) is getattr(process, name) is not None
+    assert changed.further_models == {"tuned": personalize}
+    assert process.replace(further_models={}).further_models == {}
     assert process.replace().next is next_round
     assert process.replace().personalize is personalize
 
@@ -146,6 +152,8 @@ def test_the_other_computations_fit():
 
     with pytest.raises(ProcessSignatureError, match="`personalize` takes what `next` takes"):
         build(personalize_fn=without_state)
+    with pytest.raises(ProcessSignatureError, match="`tuned` takes what `next` takes"):
+        build(further_models={"tuned": without_state})
 
 
 def test_a_snapshot_of_clients_takes_their_states():

@@ -7,8 +7,9 @@ import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd, make_clients, tiny_model
 from tests.runtime.conformance.compare import assert_same
-from tff_pfl.algorithms import build_fedavg
-from tff_pfl.templates import compose_with_sequence_data
+from tff_pfl.algorithms import make
+from tff_pfl.evaluation import locally_trained
+from tff_pfl.templates import compose, compose_with_sequence_data
 from tff_pfl.templates.errors import ProcessSignatureError
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -17,7 +18,13 @@ ELEMENT = tff.types.to_type(
         x=tff.types.TensorType(np.uint8, IMAGE_SHAPE), y=tff.types.TensorType(np.int32)
     )
 )
-PROCESS = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(), personalized="local", seed=1)
+FEDAVG = make("fedavg", tiny_model(), local_sgd(), personalized="local")
+PROCESS = compose(
+    FEDAVG,
+    EXAMPLES_TYPE,
+    seed=1,
+    further_models={"locally_trained": locally_trained(FEDAVG, tiny_model(), local_sgd())},
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +47,11 @@ def test_sequences_train_as_tensors_do(adapted):
     expected = PROCESS.next(state, clients)
     output = adapted.next(adapted.initialize(), with_datasets(clients))
     assert_same(output, expected)
-    assert_same(
-        adapted.personalize(output.state, with_datasets(clients)),
-        PROCESS.personalize(expected.state, clients),
-    )
+    for ours, theirs in (
+        (adapted.personalize, PROCESS.personalize),
+        (adapted.further_models["locally_trained"], PROCESS.further_models["locally_trained"]),
+    ):
+        assert_same(ours(output.state, with_datasets(clients)), theirs(expected.state, clients))
 
 
 def test_the_type(adapted):

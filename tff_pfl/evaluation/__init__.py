@@ -2,7 +2,7 @@
 
 from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Evaluator
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
-from tff_pfl.evaluation.fine_tuning import fine_tuned
+from tff_pfl.evaluation.fine_tuning import fine_tuned, locally_trained
 from tff_pfl.evaluation.gain import Gain, gains, gains_of_clients
 from tff_pfl.evaluation.loss_surface import grid_axis, loss_surface, random_direction
 from tff_pfl.evaluation.metrics import (
@@ -47,6 +47,7 @@ __all__ = [
     "gains_of_clients",
     "grid_axis",
     "groups_of",
+    "locally_trained",
     "loss_surface",
     "over_clients",
     "random_direction",

@@ -16,26 +16,37 @@ from tff_pfl.templates import PersonalizedProcess
 GENERALIZATION = ("never", "last", "always")
 
 
-@takes(clients_per_call=whole(1), synthetic=each(between(0, 1)), seed=whole(0))
+@takes(
+    clients_per_call=whole(1),
+    synthetic=each(between(0, 1)),
+    late_share=between(0, 1),
+    seed=whole(0),
+)
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
     """What is evaluated.
 
     Attributes:
         split: "test" or "validation".
+        validation: Whether models are also evaluated on validation examples of their own clients,
+            where the split is "test".
         clients_per_call: Clients evaluated at a time; bounds memory.
         generalization: At which evaluations models are evaluated on the examples of other clients,
             which costs as many times more as there are clients: "never", "last", "always".
         synthetic: See `PooledEvaluation`.
         subsample: See `PooledEvaluation`.
+        late_share: The share of a run's evaluations, the last ones and one at least, whose mean its
+            summary has.
         seed: Of the draws of other clients.
     """
 
     split: str = "test"
+    validation: bool = False
     clients_per_call: int = 25
     generalization: str = "never"
     synthetic: tuple[float, ...] = (0.5,)
     subsample: bool = False
+    late_share: float = 0.1
     seed: int = 0
 
     def __post_init__(self):

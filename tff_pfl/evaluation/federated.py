@@ -1,4 +1,4 @@
-"""Evaluating the global and the personalized model of every client on its own data."""
+"""Evaluating the global model and those of every client on its own data."""
 
 import collections
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ class EvaluatedClient(NamedTuple):
     """A client to evaluate.
 
     Attributes:
-        client: The `Client`, with the state and the training examples that its personalized model
-            may be made of.
+        client: The `Client`, with the state and the training examples that its models may be made
+            of.
         test: The `Examples` it is evaluated on.
     """
 
@@ -42,8 +42,9 @@ def build_evaluation(
     Returns:
         A computation of type
         `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`, where
-        `T` has the fields `personalized` and, if the algorithm has a global model, `global`; each
-        holds the sums of the loss and of the model's metrics over the client's test examples.
+        `T` has the fields `personalized`, those of `process.further_models` and, if the algorithm
+        has a global model, `global`; each holds the sums of the loss and of the model's metrics
+        over the client's test examples.
     """
     model = process.evaluated_model or model
     client_type = process.client_type
@@ -59,9 +60,10 @@ def build_evaluation(
 
     @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
     def evaluate_clients(state, clients):
-        personalized = process.personalize(state, clients.client)
+        models = {"personalized": process.personalize, **process.further_models}
         results = collections.OrderedDict(
-            personalized=tff.federated_map(evaluate_weights, (personalized, clients.test))
+            (name, tff.federated_map(evaluate_weights, (of(state, clients.client), clients.test)))
+            for name, of in models.items()
         )
         if process.global_weights is not None:
             weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))

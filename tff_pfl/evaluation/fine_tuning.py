@@ -1,4 +1,6 @@
-"""Fine-tuning before evaluation: the protocol of pFedMB, of which no algorithm knows."""
+"""Training before evaluation, of which no algorithm knows: pFedMB's fine-tuning, and FedAvg's last
+step, a client's training of the global model.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,7 +8,7 @@ from collections.abc import Callable
 from tff_pfl.local import ClientContext, Examples, LocalTraining
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
-from tff_pfl.templates import Algorithm
+from tff_pfl.templates import Algorithm, Personalization
 
 
 @takes(epochs=whole(0))
@@ -30,10 +32,43 @@ def fine_tuned(
     )
 
 
+def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) -> Algorithm:
+    """The algorithm, but what is evaluated of each client is the global model as it trains it.
+
+    The client trains the current global model on its own examples as long as in a round, without
+    what the algorithm adds to that, and without anything that it keeps: what FedAvg would have it
+    upload. Nothing is kept of it either: rounds are those of `algorithm`, bit for bit.
+
+    Args:
+        algorithm: Any algorithm with a global model.
+        model: Its model.
+        local: How clients train, with the learning rate of the round and a new optimizer.
+
+    Raises:
+        ValueError: If the algorithm has no global model.
+    """
+    if algorithm.global_weights is None:
+        raise ValueError("'locally_trained' is the global model trained, and there is none.")
+    train = fine_tuning(algorithm.evaluated_model or model, local)
+    return dataclasses.replace(
+        algorithm,
+        personalize=Personalization(
+            distribute=algorithm.global_weights,
+            client_work=lambda weights, state, examples, context: train(weights, examples, context),
+        ),
+    )
+
+
 def fine_tuning(
-    model: Model, local: LocalTraining, epochs: int
+    model: Model, local: LocalTraining, epochs: int | None = None
 ) -> Callable[[Weights, Examples, ClientContext], Weights]:
-    """`(W, D, ClientContext) -> W`: trains a model on a client's examples."""
+    """`(W, D, ClientContext) -> W`: trains a model on a client's examples.
+
+    Args:
+        model: The model.
+        local: How it is trained, with a new optimizer.
+        epochs: Passes over the examples; default as long as in a round.
+    """
 
     def tune(weights, examples, context):
         trained = local.train(model, weights, examples, context, epochs=epochs, optimizer_state=())

@@ -34,14 +34,14 @@ def gains_of_clients(
         baseline: Of the same clients on the same examples.
 
     Returns:
-        float64 `[clients]` by the name of what is compared: all models' quantities on the client's
-        own examples, each with that of the baseline's `personalized` model. NaN where there is no
-        example.
+        float64 `[clients]` by the name of what is compared: all models' quantities in the pools
+        that both were evaluated on, each with that of the baseline's `personalized` model. NaN
+        where there is no example.
     """
     found = {}
     for name, values in clients.values.items():
         before = baseline.values.get(name._replace(model="personalized"))
-        if before is not None and name.is_of_own_examples:
+        if before is not None:
             found[name] = direction(name.quantity) * (values - before)
     return found
 

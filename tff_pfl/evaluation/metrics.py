@@ -23,7 +23,9 @@ class MetricName(NamedTuple):
     is `personalized/local_test/accuracy_mean`.
 
     Attributes:
-        model: "personalized", "global" or "fine_tuned"; empty for what is of no model.
+        model: "personalized", "global", "locally_trained" (the global model as the client trains
+            it in a round) or "fine_tuned" (the client's own model after fine-tuning; of a new
+            client, the global one); empty for what is of no model.
         pool: Whose examples of which split, as "local_test", "generalization_test" or
             "new_clients_test"; empty for what is of no model.
         quantity: What is measured, as "accuracy".
@@ -38,7 +40,7 @@ class MetricName(NamedTuple):
     @property
     def is_of_own_examples(self) -> bool:
         """Whether it is measured on each client's own examples, of whatever split."""
-        return self.pool.startswith("local_")
+        return self.pool.startswith(("local_", "new_clients_"))
 
     def __str__(self) -> str:
         path = "/".join(filter(None, [self.model, self.pool, self.quantity]))

@@ -36,6 +36,7 @@ class NewClientsEvaluation:
         dataset: FederatedDataset,
         *,
         epochs: int,
+        locally_trained: bool = False,
         first_id: int = 0,
         split: str = "test",
         clients_per_call: int = 25,
@@ -50,6 +51,8 @@ class NewClientsEvaluation:
             local: How the clients fine-tune the global model.
             dataset: The data of the new clients; they fine-tune it with their training examples.
             epochs: Passes over them.
+            locally_trained: Whether the global model is also evaluated as each of them trains it in
+                a round, as long as clients that take part do.
             first_id: What the first of them is called in the result.
             split: What they are evaluated on, "test" or "validation".
             clients_per_call: Clients evaluated at a time; bounds memory.
@@ -71,8 +74,10 @@ class NewClientsEvaluation:
             ],
             Client,
         )
-        tune = fine_tuning(model, local, epochs)
-        self._evaluation = _build_evaluation(model, tune, client_type, seed)
+        trainings = {"fine_tuned": fine_tuning(model, local, epochs)}
+        if locally_trained:
+            trainings["locally_trained"] = fine_tuning(model, local)
+        self._evaluation = _build_evaluation(model, trainings, client_type, seed)
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
@@ -87,7 +92,8 @@ class NewClientsEvaluation:
             server_state: The algorithm's `ServerState`; its round sets the learning rate.
 
         Returns:
-            Values such as `fine_tuned/new_clients_test/accuracy`, and likewise `global`.
+            Values such as `fine_tuned/new_clients_test/accuracy`, and likewise `locally_trained`,
+            if that is asked for, and `global`.
         """
         received = _Received(self._global_weights(server_state), server_state.round_num)
         clients = evaluate_federation(
@@ -102,7 +108,7 @@ class NewClientsEvaluation:
         return clients._replace(client_ids=clients.client_ids + self._first_id)
 
 
-def _build_evaluation(model, tune, client_type, seed) -> tff.Computation:
+def _build_evaluation(model, trainings, client_type, seed) -> tff.Computation:
     """`(<weights=W, round_num=int32>@SERVER, {EvaluatedClient}@CLIENTS -> {totals}@CLIENTS)`."""
     received_type = tff.types.StructWithPythonType(
         [("weights", model.weights_type), ("round_num", tff.types.TensorType(np.int32))], _Received
@@ -117,8 +123,10 @@ def _build_evaluation(model, tune, client_type, seed) -> tff.Computation:
         round_num = received.round_num
         drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
         context = ClientContext(round_num, client.client_id, drawn)
-        tuned = tune(received.weights, client.data, context)
-        models = {"fine_tuned": tuned, "global": received.weights}
+        models = {
+            name: train(received.weights, client.data, context) for name, train in trainings.items()
+        }
+        models["global"] = received.weights
         return collections.OrderedDict(
             (name, evaluate(model, weights, test, batch_size=BATCH_SIZE))
             for name, weights in models.items()

@@ -51,7 +51,7 @@ def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) 
 
 
 class PooledEvaluation:
-    """Evaluates every client's model, and the global one, on the pool."""
+    """Evaluates every client's models, and the global one, on the pool."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class PooledEvaluation:
             batch_size: Examples of a forward pass; it does not change the result.
         """
         self._process = process
+        self._models = {"personalized": process.personalize, **process.further_models}
         self._score = _scores(process.evaluated_model or model, process.client_type.data)
         self._subsample = subsample
         self._seed = seed
@@ -98,17 +99,17 @@ class PooledEvaluation:
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, clients_per_call: int = 25
     ) -> dict[MetricName, np.ndarray]:
-        """The scores of every client's model, participants or not, a few models at a time.
+        """The scores of every client's models, participants or not, a few clients at a time.
 
         Args:
             server_state: The process's `ServerState`.
             source: Of the clients' states and training examples.
-            clients_per_call: Models evaluated at a time; bounds memory.
+            clients_per_call: Clients whose models are evaluated at a time; bounds memory.
 
         Returns:
-            float64 `[clients]`, such as `personalized/generalization_test/accuracy` and, if there
-            is a global model, `global/generalization_test/accuracy`, whose pools are those of each
-            client.
+            float64 `[clients]`, such as `personalized/generalization_test/accuracy`, likewise of
+            `process.further_models` and, if there is one, of the `global` model, whose pools are
+            those of each client.
         """
         num_clients = len(self._sizes)
         means = collections.defaultdict(lambda: np.full(num_clients, np.nan))
@@ -118,9 +119,14 @@ class PooledEvaluation:
             of_global = {"global": scores}
         for start in range(0, num_clients, clients_per_call):
             ids = range(start, min(start + clients_per_call, num_clients))
-            models = self._process.personalize(server_state, source.select_clients(ids))
-            for client_id, scores in zip(ids, self._all_scores(models), strict=True):
-                self._reduce(means, client_id, {"personalized": scores} | of_global)
+            clients = source.select_clients(ids)
+            scores = {
+                name: self._all_scores(models(server_state, clients))
+                for name, models in self._models.items()
+            }
+            for index, client_id in enumerate(ids):
+                of_client = {name: of_clients[index] for name, of_clients in scores.items()}
+                self._reduce(means, client_id, of_client | of_global)
         return dict(means)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:

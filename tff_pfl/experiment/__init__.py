@@ -24,7 +24,7 @@ from tff_pfl.experiment.evaluate import (
 )
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.program import USER_ERRORS, run_program
-from tff_pfl.experiment.results import Evaluation, Result
+from tff_pfl.experiment.results import Evaluation, LateMean, Result
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -41,6 +41,7 @@ __all__ = [
     "EarlyStop",
     "EvaluatedRun",
     "Evaluation",
+    "LateMean",
     "OutputDirectoryError",
     "RestoredRun",
     "Result",

@@ -1,52 +1,77 @@
-"""Statistics over groups of clients as tables for people, narrow enough for a terminal."""
+"""Statistics over groups of clients: as a table for files, and as short ones for people."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+import numpy as np
 
 from tff_pfl.evaluation import Distribution, Gain, MetricName
 from tff_pfl.tables import aligned, decimal
 
-_GROUPS = {"all": "all", "participants": "took part", "never_selected": "never took part"}
+_GROUPS = {
+    "all": "all",
+    "participants": "took part",
+    "never_selected": "never took part",
+    "new_clients": "new clients",
+}
+Distributions = Mapping[str, Mapping[MetricName, Distribution]]
+Gains = Mapping[str, Mapping[MetricName, Gain]]
 
 
-def client_tables(
-    distributions: Mapping[str, Mapping[MetricName, Distribution]],
-    gains: Mapping[str, Mapping[MetricName, Gain]] | None = None,
-) -> list[str]:
-    """Lines of tables, one for each accuracy of models on clients' own examples.
+def statistics_table(distributions: Distributions, gains: Gains) -> dict[str, np.ndarray]:
+    """All statistics, with a row for each quantity of a group of clients.
 
     Args:
-        distributions: By group and name; groups are columns.
-        gains: Likewise, of what is compared with a baseline.
+        distributions: By group and name.
+        gains: Likewise, of what is compared with a baseline; may be empty.
+
+    Returns:
+        Columns: `model`, `pool`, `quantity`, `group`; the fields of `Distribution`, whose deciles
+        are `decile_1` to `decile_9`; if there are gains, `gain_mean`, `gain_std` and `share_hurt`,
+        NaN where there is no gain.
     """
+    table = []
+    for group, found in distributions.items():
+        for name, distribution in found.items():
+            row = {"model": name.model, "pool": name.pool, "quantity": name.quantity}
+            row |= {"group": group, **distribution._asdict()}
+            deciles = row.pop("deciles")
+            row |= {f"decile_{tenths}": value for tenths, value in enumerate(deciles, 1)}
+            if gains:
+                row |= _gain_cells(gains.get(group, {}).get(name))
+            table.append(row)
+    return {column: np.array([row[column] for row in table]) for column in table[0]}
+
+
+def _gain_cells(gain: Gain | None) -> dict[str, float]:
+    mean, std, share_hurt = (np.nan,) * 3 if gain is None else gain[1:]
+    return {"gain_mean": mean, "gain_std": std, "share_hurt": share_hurt}
+
+
+def client_tables(distributions: Distributions, gains: Gains) -> list[str]:
+    """Lines of short tables, one for each accuracy of models on clients' own examples.
+
+    Args:
+        distributions: By group and name; groups are rows.
+        gains: Likewise, of what is compared with a baseline; may be empty.
+    """
+    heads = ["", "clients", "mean", "weighted", "lowest 10 %", "median", "top 10 %"]
+    heads += ["mean gain", "share hurt"] if gains else []
     lines = []
-    for name in distributions["all"]:
+    for name in dict.fromkeys(name for found in distributions.values() for name in found):
         if name.quantity == "loss" or not name.is_of_own_examples:
             continue
-        columns = [["", *_distribution_labels()]]
-        columns += [
-            [_GROUPS[group], *_distribution_cells(found[name])]
-            for group, found in distributions.items()
-        ]
-        if gains is not None:
-            columns[0] += ["mean gain", "std of gain", "share hurt"]
-            for column, found in zip(columns[1:], gains.values(), strict=True):
-                gain = found[name]
-                column += map(decimal, [gain.mean, gain.std, gain.share_hurt])
-        lines += ["", f"over clients: {name}", *aligned(list(zip(*columns, strict=True)))]
+        table = [heads]
+        for group, found in distributions.items():
+            if name in found:
+                gain = gains.get(group, {}).get(name)
+                table.append([_GROUPS[group], *_cells(found[name])])
+                table[-1] += map(decimal, (gain.mean, gain.share_hurt)) if gain else []
+                table[-1] += ["-"] * (len(heads) - len(table[-1]))
+        lines += ["", f"over clients: {name}", *aligned(table)]
     return lines
 
 
-def _distribution_labels() -> Iterator[str]:
-    yield from ("clients", "examples", "mean", "mean weighted by examples", "std")
-    yield from ("lowest 5 %", "lowest 10 %")
-    yield from (f"decile {tenths}" for tenths in range(1, 10))
-    yield from ("top 10 %", "top 5 %")
-
-
-def _distribution_cells(found: Distribution) -> Iterator[str]:
-    """In the order of the labels."""
-    yield from map(str, (found.num_clients, found.num_examples))
-    yield from map(decimal, (found.mean, found.weighted_mean, found.std))
-    yield from map(decimal, (found.lowest_5_percent, found.lowest_10_percent))
-    yield from map(decimal, found.deciles)
-    yield from map(decimal, (found.top_10_percent, found.top_5_percent))
+def _cells(found: Distribution) -> list[str]:
+    shown = (found.mean, found.weighted_mean, found.lowest_10_percent)
+    shown += (found.deciles[4], found.top_10_percent)
+    return [str(found.num_clients), *map(decimal, shown)]

@@ -27,7 +27,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
-from tff_pfl.experiment.client_tables import client_tables
+from tff_pfl.experiment.client_tables import client_tables, statistics_table
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
@@ -42,7 +42,7 @@ from tff_pfl.experiment.summary import rows
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
-_FINE_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate")
+_CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
 
 
 def evaluate_program(
@@ -57,8 +57,10 @@ def evaluate_program(
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: Prefix of the results: `OUTPUT.json` and `OUTPUT.csv`, a row a client; their folder
-            is made.
+        output: Prefix of the results: `OUTPUT.json`, with all statistics; `OUTPUT_table.csv`, the
+            same with a row for each quantity and group of clients; `OUTPUT.csv`, a row a client;
+            and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
+            made.
         baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed.
         **changes: Keys of `config.evaluation` that are other than the run's.
@@ -73,8 +75,7 @@ def evaluate_program(
             set_context()
             found = evaluate_run(run_dir, baseline, **changes)
             os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-            write_json(f"{output}.json", found.to_json())
-            write_table(f"{output}.csv", found.columns())
+            files = _write(found, output)
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -86,8 +87,20 @@ def evaluate_program(
     print("\n".join(client_tables(found.distributions(), found.gains())))
     if found.baseline is not None:
         print(f"gains are over round {found.baseline.round_num} of {found.baseline.run}")
-    print(f"results: {output}.json, {output}.csv")
+    print(f"results: {', '.join(files)}")
     return 0
+
+
+def _write(found, output) -> list[str]:
+    """Writes the files of a result, and returns their paths."""
+    tables = {"_table": statistics_table(found.distributions(), found.gains())}
+    tables |= {"": found.columns()}
+    if found.new_clients is not None:
+        tables["_new_clients"] = found.new_clients.columns()
+    write_json(f"{output}.json", found.to_json())
+    for name, columns in tables.items():
+        write_table(f"{output}{name}.csv", columns)
+    return [f"{output}.json", *(f"{output}{name}.csv" for name in tables)]
 
 
 class Baseline(NamedTuple):
@@ -97,7 +110,7 @@ class Baseline(NamedTuple):
         run: The algorithm and the data set.
         round_num: Rounds done.
         fingerprint: Of its data and their partition.
-        clients: What was measured of each client on its own examples.
+        clients: What was measured of each client.
     """
 
     run: str
@@ -115,6 +128,7 @@ class EvaluatedRun(NamedTuple):
         evaluation: The round and the metrics.
         clients: What was measured of each client.
         was_selected: bool `[clients]`, who took part in a round up to then.
+        new_clients: What was measured of those that the run held out, if there are any.
         baseline: The run that it is compared with, if there is one.
     """
 
@@ -123,20 +137,25 @@ class EvaluatedRun(NamedTuple):
     evaluation: Evaluation
     clients: ClientMetrics
     was_selected: np.ndarray
+    new_clients: ClientMetrics | None = None
     baseline: Baseline | None = None
 
     def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
-        """See `tff_pfl.evaluation.distributions`."""
-        return distributions(self.clients, self.was_selected)
+        """See `tff_pfl.evaluation.distributions`; new clients are a group of their own."""
+        found = distributions(self.clients, self.was_selected)
+        if self.new_clients is not None:
+            nobody = np.zeros(len(self.new_clients.client_ids), bool)
+            found["new_clients"] = distributions(self.new_clients, nobody)["all"]
+        return found
 
-    def gains(self) -> dict[str, dict[MetricName, Gain]] | None:
-        """Over the baseline, if there is one; see `tff_pfl.evaluation.gains`."""
+    def gains(self) -> dict[str, dict[MetricName, Gain]]:
+        """Over the baseline, `{}` without one; see `tff_pfl.evaluation.gains`."""
         if self.baseline is None:
-            return None
+            return {}
         return gains(self.clients, self.baseline.clients, self.was_selected)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """A table with a row for each client, for a file."""
+        """A table with a row for each client but the new ones, for a file."""
         columns = self.clients.columns() | {"was_selected": self.was_selected.astype(np.int32)}
         if self.baseline is not None:
             for name, values in gains_of_clients(self.clients, self.baseline.clients).items():
@@ -187,7 +206,8 @@ def evaluate_run(
     """
     compared = None
     if baseline is not None:  # and closed again: it may be the same run
-        compared = _evaluate_baseline(baseline, _config_of(run_dir, changes).evaluation.split)
+        options = configs.evaluation_options(_config_of(run_dir, changes))
+        compared = _evaluate_baseline(baseline, options)
     with restored_run(run_dir, **changes) as run:
         options = configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
@@ -200,27 +220,42 @@ def evaluate_run(
             )
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
+        new_clients = _evaluate_new_clients(run)
+    metrics = summarize(clients)
+    if new_clients is not None:
+        metrics |= summarize(new_clients)
     config = run.config
-    tuning = {key: config.evaluation[key] for key in _FINE_TUNING}
+    chosen = {key: config.evaluation[key] for key in _CHOSEN_MODELS}
     return EvaluatedRun(
         run.title,
-        dataclasses.asdict(options) | tuning,
-        Evaluation(run.round_num, summarize(clients)),
+        dataclasses.asdict(options) | chosen,
+        Evaluation(run.round_num, metrics),
         clients,
         ever_selected(
             config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
         ),
+        new_clients,
         compared,
     )
 
 
-def _evaluate_baseline(run_dir, split) -> Baseline:
-    """A baseline on its clients' own examples of a split."""
-    with restored_run(run_dir, generalization="never") as run:
-        configs.check_split(run.dataset, split)
-        options = configs.evaluation_options(run.config)
+def _evaluate_new_clients(run) -> ClientMetrics | None:
+    if run.new_clients is None:
+        return None
+    configs.check_split(run.new_clients, run.config.evaluation.split)
+    capacity = suitable_capacity(run.model, run.config.evaluation.clients_per_call)
+    evaluate = configs.build_new_clients_evaluation(
+        run.config, run.process, run.model, run.new_clients, capacity
+    )
+    return evaluate(run.server_state)
+
+
+def _evaluate_baseline(run_dir, options) -> Baseline:
+    """A baseline on the same examples as the run that is compared with it."""
+    with restored_run(run_dir, further_models=()) as run:
+        configs.check_split(run.dataset, options.split)
         evaluator = Evaluator(run.process, run.model, run.dataset, options)
-        clients = evaluator.on_own_examples(run.server_state, run.source, split)
+        clients = evaluator(run.server_state, run.source, is_last=True)
         return Baseline(run.title, run.round_num, run.dataset.fingerprint, clients)
 
 
@@ -230,6 +265,7 @@ class RestoredRun(NamedTuple):
     Attributes:
         config: Its config.
         dataset: The data of the clients that train.
+        new_clients: The data of those that do not, if there are any.
         model: Its model.
         process: Its algorithm.
         source: Of the clients' states and training examples.
@@ -239,6 +275,7 @@ class RestoredRun(NamedTuple):
 
     config: config_dict.ConfigDict
     dataset: FederatedDataset
+    new_clients: FederatedDataset | None
     model: Model
     process: PersonalizedProcess
     source: CohortDataSource
@@ -269,7 +306,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     config = _config_of(run_dir, changes)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
-    dataset, _ = configs.hold_out(config, configs.build_dataset(config))
+    dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
     with client_states(process, store_path, read_only=True) as store:
@@ -286,7 +323,14 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
                 f"{run_dir} has no checkpoint of a run: no round was committed."
             )
         yield RestoredRun(
-            config, dataset, model, process, source, progress.server_state, progress.round_num
+            config,
+            dataset,
+            new_clients,
+            model,
+            process,
+            source,
+            progress.server_state,
+            progress.round_num,
         )
 
 

@@ -17,7 +17,13 @@ from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
+from tff_pfl.experiment.results import (
+    NUM_CLIENTS_NEVER_SELECTED,
+    Evaluation,
+    LateMean,
+    Result,
+    best_on,
+)
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
@@ -121,9 +127,16 @@ def train(
                 loop.finish_round({})
             while progress.round_num < rounds and loop.stopped is None:
                 loop.next_round(clients_per_round)
-    best = max(progress.evaluations, key=lambda evaluated: evaluated.quality)
-    final = progress.evaluations[-1]
-    return Result(progress.server_state, final, best, progress.seconds, loop.stopped)
+    evaluations = progress.evaluations
+    return Result(
+        progress.server_state,
+        evaluations[-1],
+        best_on("validation", evaluations),
+        best_on("test", evaluations),
+        LateMean.of(evaluations, options.late_share),
+        progress.seconds,
+        loop.stopped,
+    )
 
 
 class _Schedule(NamedTuple):
@@ -208,12 +221,13 @@ class _Loop:
         """Own examples come first: by them an early stop says whether the round is the last."""
         state = self.progress.server_state
         clients = self.measure.on_own_examples(state)
-        watched = self.measure.watched(state, clients)
-        if self.schedule.is_regular(round_num):
-            self.progress.watched += [(round_num, value) for value in watched.values()]
+        validated = self.measure.on_validation(state, clients)
+        early_stop = self.measure.early_stop
+        if early_stop is not None and self.schedule.is_regular(round_num):
+            self.progress.watched.append((round_num, validated[early_stop.watched]))
         is_last = self.schedule.is_last(round_num) or self.stopped is not None
         measured = self.measure(clients, state, round_num, self.selected, is_last=is_last)
-        return measured | watched
+        return measured | validated
 
 
 @dataclasses.dataclass
@@ -233,16 +247,18 @@ class _Measurements:
     def on_own_examples(self, server_state: Any) -> evaluation.ClientMetrics:
         return self.evaluator.on_own_examples(server_state, self.source)
 
-    def watched(
+    def on_validation(
         self, server_state: Any, clients: evaluation.ClientMetrics
     ) -> dict[MetricName, float]:
-        """What an early stop watches, of validation examples; nothing without one."""
-        if self.early_stop is None:
+        """All of validation examples where that is asked for, else what an early stop watches."""
+        if self.early_stop is None and not self.options.validation:
             return {}
         if self.options.split != SPLIT:
             clients = self.evaluator.on_own_examples(server_state, self.source, SPLIT)
-        name = self.early_stop.watched
-        return {name: evaluation.summarize(clients)[name]}
+        metrics = evaluation.summarize(clients)
+        if self.options.validation:
+            return metrics
+        return {self.early_stop.watched: metrics[self.early_stop.watched]}
 
     def __call__(
         self,

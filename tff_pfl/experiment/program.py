@@ -19,6 +19,7 @@ _MANY_CLIENTS = 32
 # Settings by which a run that is over would have other results.
 _OF_RESULTS = (
     "evaluation.generalization",
+    "evaluation.late_share",
     "evaluation.subsample",
     "evaluation.synthetic",
     "new_clients.fine_tune_epochs",

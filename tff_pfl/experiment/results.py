@@ -1,7 +1,10 @@
 """What a run leaves in the hands of its caller."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tff_pfl.evaluation import MetricName, direction
 from tff_pfl.names import check_names
@@ -45,10 +48,58 @@ class Evaluation(NamedTuple):
         return None
 
     @property
-    def quality(self) -> float:
-        """The higher, the better: the accuracy of personalized models, or minus their loss."""
-        quantity = "loss" if self.mean("accuracy") is None else "accuracy"
-        return direction(quantity) * self.mean(quantity)
+    def rounds(self) -> tuple[int, ...]:
+        """The one round, as of `LateMean`."""
+        return (self.round_num,)
+
+    def quality(self, split: str) -> float | None:
+        """What evaluations are compared by; the higher, the better, -inf of what is NaN.
+
+        It is the first that there is of: the mean accuracy of personalized models on their clients'
+        own examples of the split, minus their mean loss, and the same of the global model. `None`:
+        there is none of these.
+        """
+        for model in ("personalized", "global"):
+            for quantity in ("accuracy", "loss"):
+                value = self.metrics.get(MetricName(model, f"local_{split}", quantity, "mean"))
+                if value is not None:
+                    return -math.inf if math.isnan(value) else direction(quantity) * value
+        return None
+
+
+def best_on(split: str, evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    """The evaluation of the best quality on a split, the first of equals; `None` without any."""
+    compared = [evaluated for evaluated in evaluations if evaluated.quality(split) is not None]
+    return max(compared, key=lambda evaluated: evaluated.quality(split), default=None)
+
+
+class LateMean(NamedTuple):
+    """The mean of the late evaluations of a run.
+
+    Attributes:
+        rounds: Those that were evaluated, in order.
+        metrics: The means over them, of what all of them have of models.
+    """
+
+    rounds: tuple[int, ...]
+    metrics: Mapping[MetricName, float]
+
+    @classmethod
+    def of(cls, evaluations: Sequence[Evaluation], share: float) -> "LateMean":
+        """The mean of the last ones.
+
+        Args:
+            evaluations: All of a run, in order; one at least.
+            share: Of them, rounded up, but one at least.
+        """
+        number = max(1, math.ceil(share * len(evaluations) - 1e-9))  # of 0.1 * 30, 3
+        late = evaluations[-number:]
+        metrics = {
+            name: float(np.mean([evaluated.metrics[name] for evaluated in late]))
+            for name in late[-1].metrics
+            if name.model and all(name in evaluated.metrics for evaluated in late)
+        }
+        return cls(tuple(evaluated.round_num for evaluated in late), metrics)
 
 
 class Result(NamedTuple):
@@ -57,8 +108,13 @@ class Result(NamedTuple):
     Attributes:
         server_state: The final `ServerState`.
         final: The last evaluation.
-        best: The evaluation with the highest mean personalized accuracy (or, for a model without
-            accuracy, the lowest loss). It was chosen on the data it reports.
+        best_on_validation: The evaluation that is best on validation examples, see
+            `Evaluation.quality`; what it reports of test examples had no part in the choice. `None`
+            if nothing was evaluated on validation examples.
+        best_on_test: The one that is best on test examples, chosen on the data it reports: too good
+            a number for what it is of, which papers have all the same. `None` if nothing was
+            evaluated on test examples.
+        late_mean: The mean of the late evaluations.
         seconds: Of training and evaluation, all sessions of the run together.
         stopped: Why an early stop has ended the run, after the round of `final`; `None` if none
             has.
@@ -66,6 +122,8 @@ class Result(NamedTuple):
 
     server_state: Any
     final: Evaluation
-    best: Evaluation
+    best_on_validation: Evaluation | None
+    best_on_test: Evaluation | None
+    late_mean: LateMean
     seconds: float
     stopped: str | None = None

@@ -18,6 +18,7 @@ RESUMABLE = (
     "data.data_dir",
     "evaluation.clients_per_call",
     "evaluation.generalization",
+    "evaluation.late_share",
     "evaluation.subsample",
     "evaluation.synthetic",
     "import_path",
@@ -49,7 +50,7 @@ class RunDirectory:
             `tensorboard/`    the metrics for TensorBoard
             `partition.npz`   who owns which examples, and `partition.png`, a picture of it
             `checkpoint/`     server state, client states and position, one consistent generation
-            `summary.json`    the final and the best evaluation
+            `summary.json`    the final and the best evaluations
     """
 
     FILES = (

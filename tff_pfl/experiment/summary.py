@@ -7,11 +7,23 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tff_pfl.evaluation import STATISTICS, MetricName, from_text, to_text
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation, Result
+from tff_pfl.experiment.results import (
+    NUM_CLIENTS_NEVER_SELECTED,
+    Evaluation,
+    LateMean,
+    Result,
+    best_on,
+)
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.tables import aligned, decimal
 
-_SELECTED_ON = "the data that it reports"
+_SPLITS = ("validation", "test")
+# What a summary has beside the last evaluation, where a run has it, and how it is shown.
+_FURTHER = {
+    "best_on_validation": "best on validation examples",
+    "best_on_test": "best on test examples, chosen on what it reports",
+    "late_mean": "mean of the late evaluations",
+}
 
 
 class Summary(NamedTuple):
@@ -20,16 +32,26 @@ class Summary(NamedTuple):
     Attributes:
         title: The algorithm and the data set.
         final: The last evaluation.
-        best: See `Result`.
+        best_on_validation: See `Result`.
+        best_on_test: See `Result`.
+        late_mean: See `Result`; `None` of a run of an earlier version.
         seconds: See `Result`.
         stopped: See `Result`.
     """
 
     title: str
     final: Evaluation
-    best: Evaluation
+    best_on_validation: Evaluation | None
+    best_on_test: Evaluation | None
+    late_mean: LateMean | None
     seconds: float
     stopped: str | None = None
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation | LateMean]:
+        """Those that there are, by the names of their attributes; the last one first."""
+        named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
+        return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
 
     def has_done(self, rounds: int) -> bool:
         """Whether nothing is left to do of so many rounds."""
@@ -37,15 +59,19 @@ class Summary(NamedTuple):
 
 
 def write_summary(directory: RunDirectory, result: Result, title: str) -> Summary:
-    """Writes and returns `summary.json`: the final and the best evaluation of a run."""
-    summary = Summary(title, result.final, result.best, round(result.seconds, 3), result.stopped)
-    content = {
-        "title": title,
-        "final": _to_json(summary.final),
-        "best": _to_json(summary.best),
-        "best_was_selected_on": _SELECTED_ON,
-        "seconds": summary.seconds,
-    }
+    """Writes and returns `summary.json`: the final and the best evaluations of a run."""
+    summary = Summary(
+        title,
+        result.final,
+        result.best_on_validation,
+        result.best_on_test,
+        result.late_mean,
+        round(result.seconds, 3),
+        result.stopped,
+    )
+    content = {"title": title}
+    content |= {name: _to_json(found) for name, found in summary.evaluations.items()}
+    content["seconds"] = summary.seconds
     if summary.stopped is not None:
         content["stopped"] = summary.stopped
     content["checksum"] = _checksum(content)
@@ -68,9 +94,13 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
             # Those of older versions have none.
             if content.get("checksum", _checksum(content)) != _checksum(content):
                 raise ValueError("wrong checksum")
-            evaluations = [_from_json(content[what]) for what in ("final", "best")]
             summary = Summary(
-                content["title"], *evaluations, content["seconds"], content.get("stopped")
+                content["title"],
+                _evaluation_of(content["final"]),
+                *_best_of(content),
+                _late_mean_of(content.get("late_mean")),
+                content["seconds"],
+                content.get("stopped"),
             )
             table(summary)
     except OutputDirectoryError as error:
@@ -94,12 +124,27 @@ def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> S
     return summary
 
 
-def _to_json(evaluated: Evaluation) -> dict[str, Any]:
-    return {"round_num": evaluated.round_num, "metrics": to_text(evaluated.metrics)}
+def _to_json(evaluated: Evaluation | LateMean) -> dict[str, Any]:
+    return evaluated._asdict() | {"metrics": to_text(evaluated.metrics)}
 
 
-def _from_json(value: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(value["round_num"], from_text(value["metrics"]))
+def _evaluation_of(value: Mapping[str, Any] | None) -> Evaluation | None:
+    return value and Evaluation(value["round_num"], from_text(value["metrics"]))
+
+
+def _late_mean_of(value: Mapping[str, Any] | None) -> LateMean | None:
+    return value and LateMean(tuple(value["rounds"]), from_text(value["metrics"]))
+
+
+def _best_of(content: Mapping[str, Any]) -> list[Evaluation | None]:
+    """The best on validation and on test examples; earlier versions called that of the split that
+    was evaluated `best`.
+    """
+    if "best" not in content:
+        return [_evaluation_of(content.get(f"best_on_{split}")) for split in _SPLITS]
+    best = _evaluation_of(content["best"])
+    is_of_test = best_on("test", [best]) is not None
+    return [None, best] if is_of_test else [best, None]
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -109,17 +154,24 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def table(summary: Summary) -> str:
-    """The accuracies of the final and the best round, models in rows, statistics in columns."""
+    """The accuracies of each evaluation, models in rows, statistics in columns."""
     lines = [f"{summary.title}, {summary.seconds:.1f} s of training and evaluation"]
-    for what, evaluated in (("final", summary.final), ("best", summary.best)):
-        note = f", selected on {_SELECTED_ON}" if what == "best" else ""
-        lines += ["", f"{what}: round {evaluated.round_num}{note}", *rows(evaluated.metrics)]
+    for what, evaluated in summary.evaluations.items():
+        if what == "late_mean" and evaluated.rounds == summary.final.rounds:
+            continue
+        lines += ["", f"{_FURTHER.get(what, what)}: {_rounds(evaluated)}", *rows(evaluated.metrics)]
     if summary.stopped is not None:
         lines += ["", f"stopped early: {summary.stopped}"]
     absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
         lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]
     return "\n".join(lines)
+
+
+def _rounds(evaluated):
+    """When it was."""
+    first, last = evaluated.rounds[0], evaluated.rounds[-1]
+    return f"round {last}" if first == last else f"rounds {first} to {last}"
 
 
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
@@ -135,6 +187,6 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
         if name.quantity == "num_nonfinite" and value:
             lines.append(
                 f"  {name.model}/{name.pool}: models that have diverged, of a loss not finite: "
-                f"{value}"
+                f"{value:g}"
             )
     return lines

@@ -1,5 +1,6 @@
 """Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
+from tff_pfl.reports.columns import Column, default_columns, named_columns
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
 from tff_pfl.reports.cross_table import cross_table
 from tff_pfl.reports.curves import Curve, curve_over_seeds, plot_curves, read_curve
@@ -12,11 +13,12 @@ from tff_pfl.reports.page import write_page
 from tff_pfl.reports.paired import PairedTest, paired_test
 from tff_pfl.reports.runs import named_runs
 from tff_pfl.reports.subcommands import PICTURES, CommandLineError, Subcommand, run_subcommand
-from tff_pfl.reports.table import default_columns, named_columns, results_table
+from tff_pfl.reports.table import results_table
 from tff_pfl.reports.words import in_words
 
 __all__ = [
     "Cell",
+    "Column",
     "CommandLineError",
     "Comparison",
     "Curve",

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.reports import figures
+from tff_pfl.reports.columns import Column
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.paired import paired_values, same_partition
 
@@ -57,7 +58,7 @@ def against_local(comparison: Comparison, name: MetricName) -> dict[str, Against
         of_seed = {run.seed: run for run in comparison.results[local_label]}
         for label, results in comparison.finished.items():
             pairs = [
-                paired_values(run, of_seed[run.seed], name)
+                paired_values(run, of_seed[run.seed], Column(name))
                 for run in results
                 if not is_local[label]
                 and run.seed in of_seed

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.experiment import Evaluation, RunFiles
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment import Evaluation, LateMean, RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.names import check_names
 from tff_pfl.reports.runs import Runs
@@ -24,7 +25,7 @@ class RunResult(NamedTuple):
         path: Its output directory.
         seed: `config.seed`.
         settings: The resolved config, as JSON values.
-        final: The evaluation after the last round.
+        evaluations: Those of its summary, such as `final`; see `Summary.evaluations`.
         bytes_down: That a client receives in a round.
         bytes_up: That a client sends in a round.
         round_seconds: Median of the rounds but for the first ones.
@@ -33,10 +34,20 @@ class RunResult(NamedTuple):
     path: pathlib.Path
     seed: int
     settings: Mapping[str, Any]
-    final: Evaluation
+    evaluations: Mapping[str, Evaluation | LateMean]
     bytes_down: float
     bytes_up: float
     round_seconds: float
+
+    @property
+    def final(self) -> Evaluation:
+        """The evaluation after the last round."""
+        return self.evaluations["final"]
+
+    def value(self, name: MetricName, evaluation: str = "final") -> float | None:
+        """A metric of an evaluation; `None` if there is none."""
+        found = self.evaluations.get(evaluation)
+        return None if found is None else found.metrics.get(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +123,7 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
                     files.path,
                     settings["seed"],
                     settings,
-                    summary.final,
+                    summary.evaluations,
                     metrics["bytes_down_per_client"][-1],
                     metrics["bytes_up_per_client"][-1],
                     float(np.median(seconds[_WARM_UP:] if len(seconds) > _WARM_UP else seconds)),

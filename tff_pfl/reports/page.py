@@ -3,18 +3,19 @@
 import base64
 import html
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tff_pfl
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.experiment.run_directory import flatten, whole_file
 from tff_pfl.reports import figures
 from tff_pfl.reports.against_local import against_local, figure_against_local
+from tff_pfl.reports.columns import Column, default_columns
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.curves import figure_of_curves
 from tff_pfl.reports.histograms import figure_of_distributions, pooled_distribution
 from tff_pfl.reports.markup import Cell, Table, to_html
-from tff_pfl.reports.table import default_columns, results_table
+from tff_pfl.reports.table import results_table
 from tff_pfl.reports.target import default_target, target_table
 from tff_pfl.reports.versions import versions_tables
 from tff_pfl.reports.words import in_words
@@ -55,6 +56,7 @@ def write_page(
     comparison: Comparison,
     path: str | os.PathLike,
     *,
+    columns: Sequence[Column] | None = None,
     target: float | None = None,
     against: str | None = None,
 ) -> None:
@@ -63,6 +65,7 @@ def write_page(
     Args:
         comparison: What is compared.
         path: The file; its folder is made.
+        columns: Of the table of results, see `results_table`; pictures are of personalized models.
         target: The accuracy to which rounds, bytes and seconds are counted; see `default_target`.
         against: See `results_table`.
 
@@ -70,11 +73,11 @@ def write_page(
         OutputDirectoryError: If no run is finished, or has accuracies; or as `results_table`.
         UnknownNameError: See `results_table`.
     """
-    columns = default_columns(comparison)
-    if not columns:
+    shown = default_columns(comparison)
+    if not shown:
         raise OutputDirectoryError("No run of the comparison is finished.")
     title = html.escape(comparison.title)
-    body = "\n".join(_sections(comparison, columns[0], target, against))
+    body = "\n".join(_sections(comparison, shown[0].name, columns, target, against))
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with whole_file(os.fspath(path)) as file:
         file.write(
@@ -85,7 +88,7 @@ def write_page(
         )
 
 
-def _sections(comparison, name, target, against) -> Iterator[str]:
+def _sections(comparison, name, columns, target, against) -> Iterator[str]:
     column = str(name._replace(statistic=""))
     words = in_words(name._replace(statistic=""))
     runs = {
@@ -94,7 +97,7 @@ def _sections(comparison, name, target, against) -> Iterator[str]:
     }
     runs = {label: run_dirs for label, run_dirs in runs.items() if run_dirs}
     yield "<h2>Results</h2>"
-    yield to_html(results_table(comparison, against=against))
+    yield to_html(results_table(comparison, columns, against))
     yield "<h2>Over the rounds</h2>"
     curves = figure_of_curves(runs, column)
     yield _picture(curves, f"{words}, mean over clients, over the rounds")

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
+from tff_pfl.reports.columns import Column
 from tff_pfl.reports.comparison import RunResult
 
 _LEVEL = 0.95  # of the interval
@@ -78,14 +78,14 @@ def paired_test(differences: Sequence[np.ndarray]) -> PairedTest:
 
 
 def paired_differences(
-    results: Sequence[RunResult], others: Sequence[RunResult], name: MetricName
+    results: Sequence[RunResult], others: Sequence[RunResult], column: Column
 ) -> list[np.ndarray]:
-    """What each client has more than under the other variant, at the last evaluation, by seeds.
+    """What each client has more than under the other variant, by seeds.
 
     Args:
         results: Runs of a variant.
         others: Runs of the other; only seeds that both have are compared.
-        name: The quantity of each client.
+        column: The quantity of each client, and at which evaluation.
 
     Returns:
         float64 `[clients]` of each seed, of the clients with examples.
@@ -96,24 +96,29 @@ def paired_differences(
     """
     of_seed = {other.seed: other for other in others}
     return [
-        np.subtract(*paired_values(result, of_seed[result.seed], name))
+        np.subtract(*paired_values(result, of_seed[result.seed], column))
         for result in results
         if result.seed in of_seed
     ]
 
 
 def paired_values(
-    result: RunResult, other: RunResult, name: MetricName
+    result: RunResult, other: RunResult, column: Column
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A quantity of the same clients in two runs, at the last evaluation; see there."""
+    """A quantity of the same clients in two runs; see `paired_differences`."""
     if not same_partition(result, other):
         raise OutputDirectoryError(
             f"{result.path} and {other.path} have different partitions: their clients are not the "
             "same, and cannot be compared one by one."
         )
-    column = str(name._replace(statistic=""))
-    own, theirs = (RunFiles(run.path).clients().values(column) for run in (result, other))
-    return own, theirs
+    return _values(result, column), _values(other, column)
+
+
+def _values(run, column):
+    """Of each client; of several rounds the mean."""
+    files, name = RunFiles(run.path), str(column.name._replace(statistic=""))
+    rounds = run.evaluations[column.evaluation].rounds
+    return np.mean([files.clients(number).values(name) for number in rounds], axis=0)
 
 
 def same_partition(result: RunResult, other: RunResult) -> bool:

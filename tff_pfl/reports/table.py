@@ -1,32 +1,30 @@
 """The table of a comparison: a row a variant, means and standard deviations over seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName
-from tff_pfl.names import check_names
 from tff_pfl.reports.cells import ABSENT, best, is_share, mean_and_deviation, scaled
+from tff_pfl.reports.columns import Column, default_columns
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.markup import Cell, Table
 from tff_pfl.reports.paired import paired_differences, paired_test
 from tff_pfl.reports.paper import paper_value
-from tff_pfl.reports.words import in_short, in_words
 
 _PAIRED_HEADS = ("95 % interval", "p", "clients worse")
 
 
 def results_table(
     comparison: Comparison,
-    columns: Sequence[MetricName] | None = None,
+    columns: Sequence[Column] | None = None,
     against: str | None = None,
 ) -> Table:
     """The table, with what clients send and how long rounds take.
 
     Args:
         comparison: What is compared; variants without a finished run have dashes.
-        columns: Metrics after the last round; by default those of `default_columns`. Where a
-            variant's config has the paper's number, the difference to it is shown.
+        columns: By default those of `default_columns`. Where a variant's config has the paper's
+            number, the difference to it is shown.
         against: The label of a variant; the first column of every other variant is compared with
             its own, client by client: see `paired_test`.
 
@@ -39,46 +37,13 @@ def results_table(
     if against is not None:
         comparison.check_label(against)
     blocks = [_labels(comparison), *([_chosen(comparison)] if comparison.chosen else [])]
-    for name in columns:
-        blocks += _metric(comparison, name)
+    for column in columns:
+        blocks += _metric(comparison, column)
     if against is not None:
         blocks += _paired(comparison, columns[0], against)
     blocks += _costs(comparison)
     heads, *rows = zip(*blocks, strict=True)
     return Table([head.text for head in heads], rows, _notes(comparison, columns, against))
-
-
-def default_columns(comparison: Comparison) -> list[MetricName]:
-    """Personalized and global accuracy, in the first pool that has it; else the losses."""
-    names = _names(comparison)
-    for quantity in ("accuracy", "loss"):
-        found = {}
-        for name in names:
-            if (name.quantity, name.statistic) == (quantity, "mean"):
-                found.setdefault(name.model, name)
-        if columns := [found[model] for model in ("personalized", "global") if model in found]:
-            return columns
-    return []
-
-
-def named_columns(comparison: Comparison, texts: Iterable[str]) -> list[MetricName]:
-    """The metrics of a command line; a name without a statistic is that of the mean.
-
-    Raises:
-        UnknownNameError: If no finished run has it, with the nearest one.
-    """
-    names = {str(name): name for name in _names(comparison)}
-    columns = []
-    for text in texts:
-        full = f"{text}_mean" if f"{text}_mean" in names else text
-        check_names("column", [full], names)
-        columns.append(names[full])
-    return columns
-
-
-def _names(comparison):
-    finals = [run.final for results in comparison.results.values() for run in results]
-    return list(dict.fromkeys(name for final in finals for name in final.metrics))
 
 
 def _labels(comparison):
@@ -89,12 +54,13 @@ def _chosen(comparison):
     return [Cell("chosen"), *(Cell(comparison.chosen.get(x, "")) for x in comparison.results)]
 
 
-def _metric(comparison, name):
+def _metric(comparison, column):
     """The column of a metric, and of its difference to the paper if a config has that."""
+    name = column.name
     scale = 100.0 if is_share(name) else 1.0
     values, from_paper = {}, {}
     for label, results in comparison.finished.items():
-        own = [run.final.metrics[name] for run in results if name in run.final.metrics]
+        own = [value for value in (run.value(*column) for run in results) if value is not None]
         if own:
             values[label] = scaled(name, own)
             expected = paper_value(results[0].settings.get("paper", {}), name)
@@ -105,23 +71,23 @@ def _metric(comparison, name):
         Cell(mean_and_deviation(name, values.get(label)), label in best_labels)
         for label in comparison.results
     ]
-    yield [Cell(in_short(name) + " (%)" * is_share(name)), *cells]
+    yield [Cell(column.head + " (%)" * is_share(name)), *cells]
     if from_paper:
         signed = {label: f"{difference:+.2f}" for label, difference in from_paper.items()}
         yield [
-            Cell(f"{in_short(name)}, less the paper's"),
+            Cell(f"{column.head}, less the paper's"),
             *(Cell(signed.get(label, ABSENT)) for label in comparison.results),
         ]
 
 
-def _paired(comparison, name, against):
+def _paired(comparison, column, against):
     others = comparison.results[against]
-    scale = 100.0 if is_share(name) else 1.0
-    rows = [[Cell(head) for head in (f"{in_short(name)}, less {against}'s", *_PAIRED_HEADS)]]
+    scale = 100.0 if is_share(column.name) else 1.0
+    rows = [[Cell(head) for head in (f"{column.head}, less {against}'s", *_PAIRED_HEADS)]]
     for label, results in comparison.results.items():
         cells = [ABSENT] * len(rows[0])
-        has_both = all(name in run.final.metrics for run in (*results, *others))
-        differences = paired_differences(results, others, name) if has_both else []
+        has_both = all(run.value(*column) is not None for run in (*results, *others))
+        differences = paired_differences(results, others, column) if has_both else []
         if differences and label != against:
             found = paired_test(differences)
             cells[0] = f"{scale * found.difference:+.2f}"
@@ -155,9 +121,12 @@ def _median_seconds(results):
 
 
 def _notes(comparison, columns, against):
-    notes = [f"{in_short(name)}: {in_words(name)}." for name in columns]
+    notes = [f"{column.head}: {column.in_words}." for column in columns]
     notes = [note[0].upper() + note[1:] for note in notes]
-    notes.append("After the last round; mean and standard deviation over seeds, the best in bold.")
+    notes.append(
+        "After the last round, where nothing else is said; mean and standard deviation over seeds, "
+        "the best in bold."
+    )
     if against is not None:
         notes.append(
             f"Less {against}'s: difference of the same clients, its interval and p value by a "

@@ -63,6 +63,8 @@ def _model(name):
     whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"
     if name.model == "personalized":
         return f"{whose} own model"
+    if name.model == "locally_trained":
+        return f"{whose} locally trained global model"
     return f"{whose} {_plain(name.model).replace('fine tuned', 'fine-tuned')} model"
 
 

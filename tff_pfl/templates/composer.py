@@ -5,6 +5,8 @@ finite, counting, and the bytes a client receives and sends.
 """
 
 import collections
+import types
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow_federated as tff
@@ -20,7 +22,11 @@ from tff_pfl.templates.report import sum_of_reports
 
 
 def compose(
-    algorithm: Algorithm, examples_type: tff.types.Type, seed: int = 0
+    algorithm: Algorithm,
+    examples_type: tff.types.Type,
+    seed: int = 0,
+    *,
+    further_models: Mapping[str, Algorithm] = types.MappingProxyType({}),
 ) -> PersonalizedProcess:
     """Makes a process of an algorithm.
 
@@ -49,6 +55,9 @@ def compose(
         algorithm: The algorithm.
         examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
         seed: Of the initial states, and of all randomness of client work.
+        further_models: By their names, what is evaluated of each client beside `personalized`:
+            algorithms that differ from this one in `personalize` alone, as `locally_trained` and
+            `fine_tuned` of `tff_pfl.evaluation` make them.
 
     Raises:
         TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
@@ -88,6 +97,10 @@ def compose(
         _next(state_type, client_type, exchanges, sees_cohort=report == "clear"),
         initialize_client_fn=client_init,
         personalize_fn=_personalize(algorithm, state_type, client_type, seed),
+        further_models={
+            name: _personalize(further, state_type, client_type, seed)
+            for name, further in further_models.items()
+        },
         global_weights_fn=of_server("global_weights", algorithm.global_weights),
         snapshot_fn=of_server("snapshot", algorithm.snapshot),
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),

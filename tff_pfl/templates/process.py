@@ -1,5 +1,7 @@
 """The process every algorithm of this library is."""
 
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,6 +67,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         initialize_client : (int32 -> C)
         personalize       : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
                              -> {W}@CLIENTS)
+        further_models    : mapping of names to computations of the type of `personalize`
         global_weights    : (S -> W), or None
         snapshot          : (S -> V), or None
         client_snapshot   : ({C}@CLIENTS -> {V}@CLIENTS), or None
@@ -80,6 +83,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         *,
         initialize_client_fn: tff.Computation,
         personalize_fn: tff.Computation,
+        further_models: Mapping[str, tff.Computation] = types.MappingProxyType({}),
         global_weights_fn: tff.Computation | None = None,
         snapshot_fn: tff.Computation | None = None,
         client_snapshot_fn: tff.Computation | None = None,
@@ -106,11 +110,12 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             tff.types.FunctionType(np.int32, client_type.state),
             "`initialize_client` is (int32 -> C)",
         )
-        _check_assignable(
-            personalize_fn.type_signature.parameter,
-            next_fn.type_signature.parameter,
-            "`personalize` takes what `next` takes",
-        )
+        for name, fn in {"personalize": personalize_fn, **further_models}.items():
+            _check_assignable(
+                fn.type_signature.parameter,
+                next_fn.type_signature.parameter,
+                f"`{name}` takes what `next` takes",
+            )
         for name, fn in (("global_weights", global_weights_fn), ("snapshot", snapshot_fn)):
             if fn is not None:
                 _check_assignable(
@@ -125,6 +130,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         self._client_type = client_type
         self._initialize_client_fn = initialize_client_fn
         self._personalize_fn = personalize_fn
+        self._further_models = types.MappingProxyType(dict(further_models))
         self._global_weights_fn = global_weights_fn
         self._snapshot_fn = snapshot_fn
         self._client_snapshot_fn = client_snapshot_fn
@@ -135,13 +141,15 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         *,
         next_fn: tff.Computation | None = None,
         personalize_fn: tff.Computation | None = None,
+        further_models: Mapping[str, tff.Computation] | None = None,
     ) -> "PersonalizedProcess":
-        """The process with another `next` or `personalize`; all else is its own."""
+        """The process with others of these; all else is its own."""
         return PersonalizedProcess(
             self.initialize,
             next_fn or self.next,
             initialize_client_fn=self.initialize_client,
             personalize_fn=personalize_fn or self.personalize,
+            further_models=self.further_models if further_models is None else further_models,
             global_weights_fn=self.global_weights,
             snapshot_fn=self.snapshot,
             client_snapshot_fn=self.client_snapshot,
@@ -167,6 +175,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def personalize(self) -> tff.Computation:
         """The weights to evaluate as each client's own model."""
         return self._personalize_fn
+
+    @property
+    def further_models(self) -> Mapping[str, tff.Computation]:
+        """Models that are evaluated beside each client's own, by name; see `compose`."""
+        return self._further_models
 
     @property
     def global_weights(self) -> tff.Computation | None:

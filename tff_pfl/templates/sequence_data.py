@@ -14,7 +14,7 @@ def compose_with_sequence_data(
 ) -> PersonalizedProcess:
     """A process whose clients bring sequences of examples instead of `Examples`.
 
-    The result differs from `process` in the clients that `next` and `personalize` take:
+    The result differs from `process` in the clients that `next` and all that evaluates them take:
     `{<client_id=int32, state=C, data=element_type*>}@CLIENTS`, with a `tf.data.Dataset` of single
     examples, not batches, as `data`.
 
@@ -69,15 +69,18 @@ def compose_with_sequence_data(
         data = tff.federated_map(gather, clients.data)
         return tff.federated_zip(Client(clients.client_id, clients.state, data))
 
-    @tff.federated_computation(state_type, clients_type)
-    def next_round(state, clients):
-        return process.next(state, gathered(clients))
+    def of_gathered(computation):
+        @tff.federated_computation(state_type, clients_type)
+        def of_sequences(state, clients):
+            return computation(state, gathered(clients))
 
-    @tff.federated_computation(state_type, clients_type)
-    def personalize(state, clients):
-        return process.personalize(state, gathered(clients))
+        return of_sequences
 
-    return process.replace(next_fn=next_round, personalize_fn=personalize)
+    return process.replace(
+        next_fn=of_gathered(process.next),
+        personalize_fn=of_gathered(process.personalize),
+        further_models={name: of_gathered(fn) for name, fn in process.further_models.items()},
+    )
 
 
 def _row(type_signature: tff.types.TensorType) -> tff.types.TensorType:

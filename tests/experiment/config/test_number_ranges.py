@@ -52,7 +52,7 @@ COMMON = {
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",
     "fractions": "data.fractions",
-    "unit": "attack.fraction",
+    "unit": "attack.fraction evaluation.late_share",
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
     "any": "attack.factor",
@@ -224,6 +224,7 @@ def test_no_number_is_without_a_range(choice):
     config = config_of(**choice)
     for not_of_numbers in ("paper", "imports", "import_path"):
         del config[not_of_numbers]
+    del config.evaluation["further_models"]
     assert set(numbers(config)) == number_ranges(config).keys()
 
 

@@ -19,6 +19,9 @@ from tff_pfl.templates import (
     with_aggregator,
 )
 
+FURTHER_MODELS = ("locally_trained", "fine_tuned")
+"""What `config.evaluation.further_models` may have."""
+
 
 def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
     """Loads and partitions the data set of a config.
@@ -49,6 +52,8 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 seed=config.seed,
             )
     check_split(dataset, config.evaluation.split)
+    if config.evaluation.validation:
+        check_split(dataset, "validation")
     if config.new_clients.number >= dataset.num_clients:
         raise ConfigError(
             f"config.new_clients.number={config.new_clients.number}, but the federation has only "
@@ -159,10 +164,12 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
     options = config.evaluation
     return evaluation.EvaluationOptions(
         split=options.split,
+        validation=options.validation,
         clients_per_call=options.clients_per_call,
         generalization=options.generalization,
         synthetic=tuple(options.synthetic),
         subsample=options.subsample,
+        late_share=options.late_share,
         seed=config.seed,
     )
 
@@ -213,6 +220,7 @@ def build_new_clients_evaluation(
             build_local(config),
             new_clients,
             epochs=config.new_clients.fine_tune_epochs,
+            locally_trained="locally_trained" in config.evaluation.further_models,
             first_id=new_clients.partition.metadata["clients"][0],
             split=config.evaluation.split,
             clients_per_call=config.evaluation.clients_per_call,
@@ -251,9 +259,8 @@ def build_algorithm(
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
-    if epochs := config.evaluation.fine_tune_epochs:
-        fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
-        algorithm = evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)
+    if config.evaluation.fine_tune_epochs and "fine_tuned" not in config.evaluation.further_models:
+        algorithm = _evaluating("fine_tuned", algorithm, config, model)
     return algorithm
 
 
@@ -279,12 +286,26 @@ def _build_attack(config, dataset):
 def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
-    """The algorithm of a config as a process.
+    """The algorithm of a config as a process, with the models that are evaluated.
 
     Raises:
-        ConfigError: See `build_algorithm`.
+        ConfigError: See `build_algorithm`; or a further model needs a global one that is not there.
     """
     algorithm = build_algorithm(config, model, dataset)
+    with values_of("evaluation.further_models"):
+        further = {
+            name: _evaluating(name, algorithm, config, model)
+            for name in config.evaluation.further_models
+        }
     type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
     with values_of("algorithm"):
-        return compose(algorithm, type_, config.seed)
+        return compose(algorithm, type_, config.seed, further_models=further)
+
+
+def _evaluating(name, algorithm, config, model) -> Algorithm:
+    """The algorithm, with one of `FURTHER_MODELS` in the place of each client's own."""
+    if name == "locally_trained":
+        return evaluation.locally_trained(algorithm, model, build_local(config))
+    fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
+    epochs = config.evaluation.fine_tune_epochs
+    return evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)

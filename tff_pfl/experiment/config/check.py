@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import ml_collections
 
 from tff_pfl import data, evaluation
-from tff_pfl.experiment.config.build import early_stop, evaluation_options
+from tff_pfl.experiment.config.build import FURTHER_MODELS, early_stop, evaluation_options
 from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
@@ -75,6 +75,12 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     _check_attackers(config.attack)
     with values_of("evaluation"):
         evaluation_options(config)
+        check_names("further model", config.evaluation.further_models, FURTHER_MODELS)
+    if "fine_tuned" in config.evaluation.further_models and not config.evaluation.fine_tune_epochs:
+        raise ConfigError(
+            "config.evaluation.further_models has 'fine_tuned', but "
+            "config.evaluation.fine_tune_epochs=0. Set it to the passes of fine-tuning."
+        )
     if early_stop(config) is not None and not config.evaluation.every:
         raise ConfigError(
             f"config.early_stop.patience={config.early_stop.patience}, but "

@@ -78,6 +78,9 @@ def default_config(
     config.evaluation = ml_collections.ConfigDict()
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
     config.evaluation.split = "test"  # or "validation", for tuning
+    config.evaluation.validation = False  # on both, where the split is "test"
+    config.evaluation.late_share = 0.1  # of the evaluations, whose mean is in summary.json
+    config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
     config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
     config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # None: local's
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
