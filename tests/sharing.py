@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 # The sections that a process, or its model, is built of.
-_SECTIONS = ("algorithm", "local", "server", "aggregator", "attack", "model", "seed")
+_SECTIONS = ("algorithm", "local", "server", "aggregator", "privacy", "attack", "model", "seed")
 _TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 
 
@@ -58,6 +58,7 @@ def _key_of_process(config, model, dataset) -> str | None:
             *(settings["evaluation"][key] for key in _TUNING),
             settings["data"]["normalization"],
             settings["clients_per_round"],
+            settings["privacy"]["epsilon"] and settings["rounds"],  # which the noise is made for
             [dataset.num_clients, dataset.num_classes, dataset.image_shape],
             str(dataset.x_dtype),
         ]

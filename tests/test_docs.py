@@ -134,7 +134,7 @@ def test_protocols_and_metrics(follow):
         assert [row["key"] for row in csv.DictReader(file)] == list("1234")
 
 
-@pytest.mark.parametrize("guide", ["determinism", "runtime_and_gpus"])
+@pytest.mark.parametrize("guide", ["determinism", "privacy", "runtime_and_gpus"])
 def test_other_guides(follow, guide):
     follow(f"docs/{guide}.md")
 
@@ -142,7 +142,7 @@ def test_other_guides(follow, guide):
 @each_document
 def test_all_code_is_run_by_a_test_above(document):
     is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
-    is_run |= {"determinism", "runtime_and_gpus"}
+    is_run |= {"determinism", "privacy", "runtime_and_gpus"}
     assert document.stem in is_run or not list(python_blocks(document))
 
 

@@ -9,7 +9,7 @@ import tree
 from tff_pfl.aggregators.fields import Aggregator
 
 # Of a part, over all clients: where less is known of it, it is not known.
-LEAST_SHARE = 1e-12
+_LEAST_SHARE = 1e-12
 
 
 class Shares(NamedTuple):
@@ -31,13 +31,13 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
 
     `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum below the line is less
-    than `least_share`: upload changes, and what nobody shares in stays as it is. (Equation (5) of
-    pFedMB.)
+    than 1e-12, or than `least_part` of its mean over the branches that a tensor of shares is of:
+    upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
 
     Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that what clips, hides or adds
-    noise to an upload does so to all that a client sends. A weighted aggregator has `n_i` as the
-    weight; to an unweighted one, the pair is sent times `n_i`. A common factor of both sums, as
-    that between a sum and a mean, makes no difference.
+    noise to an upload does so to all that a client sends. An aggregator other than the plain sum
+    receives `n_i` as the weight, or, if it is an unweighted one, weighs all clients the same. A
+    common factor of both sums, as that between a sum and a mean, makes no difference.
 
     With `T` the type of `Shares.value` and `V` that of `Shares.share`, `next` is
 
@@ -45,23 +45,23 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
          -> <state=F.state@SERVER, result=T@SERVER, measurements=F.measurements@SERVER>)
 
     Attributes:
-        pairs: The aggregator of the pairs.
-        least_share: See above.
+        pairs: The aggregator of the pairs; `None` for their sum, times `n_i`.
+        least_part: See above.
     """
 
-    def __init__(self, pairs: Aggregator | None = None, least_share: float = LEAST_SHARE):
+    def __init__(self, pairs: Aggregator | None = None, least_part: float = 0.0):
         """Creates the factory.
 
         Args:
-            pairs: Default `tff.aggregators.SumFactory`.
-            least_share: Above 0. With noise, more than its standard deviation.
+            pairs: Default the sum.
+            least_part: 0 or more; above 0 where there is noise in the sums.
         """
-        self.pairs = pairs or tff.aggregators.SumFactory()
-        self.least_share = least_share
+        self.pairs = pairs
+        self.least_part = least_part
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
         """The same with another aggregator of the pairs."""
-        return BranchMeanFactory(pairs, self.least_share)
+        return BranchMeanFactory(pairs, self.least_part)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -74,17 +74,18 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         if names != list(Shares._fields):
             raise TypeError(f"A branch mean is of the fields {Shares._fields}, found {value_type}.")
 
-        is_weighted = isinstance(self.pairs, tff.aggregators.WeightedAggregationFactory)
+        factory = self.pairs or tff.aggregators.SumFactory()
+        is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
 
         @tff.tensorflow.computation(value_type, weight_type)
         def pair(upload, weight):
-            return weighted(upload, tf.ones_like(weight) if is_weighted else weight)
+            return weighted(upload, weight if self.pairs is None else tf.ones_like(weight))
 
-        pairs = self.pairs.create(pair.type_signature.result, *[weight_type] * is_weighted)
+        pairs = factory.create(pair.type_signature.result, *[weight_type] * is_weighted)
 
         @tff.tensorflow.computation(pairs.next.type_signature.result.result.member)
         def divide(totals):
-            return mean_of_sums(Shares(*totals), self.least_share)
+            return mean_of_sums(Shares(*totals), self.least_part)
 
         @tff.federated_computation(
             pairs.initialize.type_signature.result,
@@ -107,11 +108,12 @@ def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
     return Shares(_each_part(_times, share, upload.value), share)
 
 
-def mean_of_sums(sums: Shares, least_share: float = LEAST_SHARE):
+def mean_of_sums(sums: Shares, least_part: float = 0.0):
     """The mean, of the two sums over the clients; 0 where that of the shares is too small."""
 
     def divided_by(share, leaf):
-        known = share >= least_share
+        least = tf.maximum(least_part * tf.reduce_mean(share), tf.cast(_LEAST_SHARE, share.dtype))
+        known = share >= least
         return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
 
     return _each_part(divided_by, sums.share, sums.value)

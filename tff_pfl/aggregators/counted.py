@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -30,18 +31,45 @@ class CountedFactory(FieldsFactory):
         mean: The aggregator of the values.
     """
 
-    def __init__(self, mean: Aggregator | None = None):
+    def __init__(self, mean: Aggregator | None = None, number: int | None = None):
         """Creates the factory.
 
         Args:
             mean: Default `tff.aggregators.MeanFactory`.
+            number: In the place of how many there are: where `mean` divides by an expected number,
+                and nobody is to know the other.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        number = tff.aggregators.SumFactory()
-        if mean is not None and is_secure(mean):
-            number = tff.aggregators.SecureSumFactory(1.0, 0.0)
-        super().__init__(value=self.mean, number=number)
+        if number is not None:
+            sum_ = _ConstantFactory(float(number))
+        elif mean is not None and is_secure(mean):
+            sum_ = tff.aggregators.SecureSumFactory(1.0, 0.0)
+        else:
+            sum_ = tff.aggregators.SumFactory()
+        super().__init__(value=self.mean, number=sum_)
 
     def around(self, mean: Aggregator) -> "CountedFactory":
         """The same with another aggregator of the values."""
         return CountedFactory(mean)
+
+
+class _ConstantFactory(tff.aggregators.UnweightedAggregationFactory):
+    """Of values that do not leave their clients: the result is known before."""
+
+    def __init__(self, result: float):
+        self._result = np.float32(result)
+
+    def create(self, value_type) -> tff.templates.AggregationProcess:
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
+        )
+        def constant(state, value):
+            del value
+            result, nothing = (tff.federated_value(x, tff.SERVER) for x in (self._result, ()))
+            return tff.templates.MeasuredProcessOutput(state, result, nothing)
+
+        return tff.templates.AggregationProcess(initialize, constant)

@@ -27,6 +27,7 @@ from tff_pfl.experiment.results import (
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
+from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -44,6 +45,7 @@ def train(
     evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
     early_stop: EarlyStop | None = None,
+    privacy: PrivacyLoss | None = None,
     capacity: int | Literal["cohort"] | None = None,
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "",
@@ -68,6 +70,8 @@ def train(
         checkpoint_every: Rounds between commits.
         early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
             The round that it ends after is evaluated as the last one.
+        privacy: What the process reveals of its clients; metrics then have `privacy/epsilon`, that
+            of all rounds so far.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
         release_managers: Receive the numbers of each round besides, as `{name: number}` under the
             number of the round, metrics and seconds, after they were written to `directory`. One
@@ -122,7 +126,9 @@ def train(
                     f"round {done}: warning: the run goes on with other versions, numbers may "
                     f"differ from here on: {'; '.join(changes)}"
                 )
-            loop = _Loop(process, schedule, progress, selected, measure, releases, checkpoint, bar)
+            loop = _Loop(
+                process, schedule, progress, selected, measure, releases, checkpoint, bar, privacy
+            )
             if reopen:
                 loop.finish_round({})
             while progress.round_num < rounds and loop.stopped is None:
@@ -136,6 +142,7 @@ def train(
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
         loop.stopped,
+        privacy and privacy.summary(progress.round_num),
     )
 
 
@@ -172,6 +179,7 @@ class _Loop:
     releases: Releases
     checkpoint: Checkpoint
     bar: tqdm.tqdm
+    privacy: PrivacyLoss | None
 
     @property
     def stopped(self) -> str | None:
@@ -192,6 +200,8 @@ class _Loop:
         self.selected[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
+        if self.privacy is not None:
+            progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
         for warning in _warnings(output.metrics):
             self.bar.write(f"round {progress.round_num}: {warning}")
         self.finish_round(timings)

@@ -77,6 +77,7 @@ def run_program(
                 overwrite=overwrite,
                 added=configs.added_settings(),
             )
+            configs.check_same_promise(config, directory.changes)
             summary = None if overwrite else read_summary(directory.path)
             is_over = (
                 summary is not None
@@ -128,6 +129,7 @@ def _run(config, directory):
             evaluate=configs.evaluation_options(config),
             checkpoint_every=config.checkpoint_every,
             early_stop=early_stop,
+            privacy=configs.privacy_loss(config, dataset.num_clients),
             evaluate_new_clients=configs.build_new_clients_evaluation(
                 config, process, model, new_clients, capacity
             ),

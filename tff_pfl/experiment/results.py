@@ -118,6 +118,8 @@ class Result(NamedTuple):
         seconds: Of training and evaluation, all sessions of the run together.
         stopped: Why an early stop has ended the run, after the round of `final`; `None` if none
             has.
+        privacy: What the run reveals of its clients, see `PrivacyLoss.summary`; `None` of a run
+            that promises nothing.
     """
 
     server_state: Any
@@ -127,3 +129,4 @@ class Result(NamedTuple):
     late_mean: LateMean
     seconds: float
     stopped: str | None = None
+    privacy: Mapping[str, Any] | None = None

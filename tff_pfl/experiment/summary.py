@@ -37,6 +37,7 @@ class Summary(NamedTuple):
         late_mean: See `Result`; `None` of a run of an earlier version.
         seconds: See `Result`.
         stopped: See `Result`.
+        privacy: See `Result`.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Summary(NamedTuple):
     late_mean: LateMean | None
     seconds: float
     stopped: str | None = None
+    privacy: Mapping[str, Any] | None = None
 
     @property
     def evaluations(self) -> dict[str, Evaluation | LateMean]:
@@ -68,12 +70,14 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
         result.late_mean,
         round(result.seconds, 3),
         result.stopped,
+        result.privacy,
     )
     content = {"title": title}
     content |= {name: _to_json(found) for name, found in summary.evaluations.items()}
     content["seconds"] = summary.seconds
-    if summary.stopped is not None:
-        content["stopped"] = summary.stopped
+    for name in ("stopped", "privacy"):
+        if getattr(summary, name) is not None:
+            content[name] = getattr(summary, name)
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
     return summary
@@ -101,6 +105,7 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
                 _late_mean_of(content.get("late_mean")),
                 content["seconds"],
                 content.get("stopped"),
+                content.get("privacy"),
             )
             table(summary)
     except OutputDirectoryError as error:
@@ -162,10 +167,22 @@ def table(summary: Summary) -> str:
         lines += ["", f"{_FURTHER.get(what, what)}: {_rounds(evaluated)}", *rows(evaluated.metrics)]
     if summary.stopped is not None:
         lines += ["", f"stopped early: {summary.stopped}"]
+    if summary.privacy is not None:
+        lines += ["", _promise(**summary.privacy)]
     absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
         lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]
     return "\n".join(lines)
+
+
+def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, sampling):
+    """What a run promises, in one line."""
+    how = "expected" if sampling == "poisson" else "drawn"
+    return (
+        f"differential privacy of clients: epsilon {epsilon:.4g}, delta {delta:.3g}; noise of "
+        f"{noise_multiplier:.4g} clipping norms, {clients_per_round} of {num_clients} clients "
+        f"{how} a round"
+    )
 
 
 def _rounds(evaluated):

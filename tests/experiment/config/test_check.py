@@ -65,6 +65,19 @@ def changed(**changes):
         ({"data__partitioner": "iidd"}, "Unknown partitioner 'iidd'. Did you mean 'iid'"),
         ({"aggregator__name": "rubust"}, "Unknown aggregator 'rubust'. Did you mean 'robust'"),
         ({"aggregator__options": {"bits": 3}}, "Unknown option of aggregator '' 'bits'"),
+        (
+            {"privacy__epsilon": 2.0, "privacy__noise_multiplier": 1.0},
+            "epsilon=2.0 and noise_multiplier=1.0: one follows from the other. Set one to None",
+        ),
+        (
+            {"privacy__epsilon": 2.0, "aggregator__name": "robust"},
+            "aggregator.name='robust', but with config.privacy it is .* Set it to ''",
+        ),
+        ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
+        (
+            {"privacy__clipping": "fix"},
+            "Unknown config.privacy.clipping 'fix'. Did you mean 'fixed",
+        ),
         ({"server__optimizer": "adm"}, "Unknown optimizer 'adm'. Did you mean 'adam'"),
         ({"server__learning_rate": 0.5}, r"server.learning_rate=0.5, but .*optimizer is ''"),
         ({"server__momentum": 0.5}, r"server.momentum=0.5, but .*optimizer is ''"),

@@ -46,9 +46,11 @@ COMMON = {
     "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
     "early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
-    "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain",
+    "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
+    "privacy.noise_multiplier",
     "least 1": "data.imbalance",
-    "above 0": "data.dirichlet.alpha local.learning_rate_decay",
+    "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
+    "inside unit": "privacy.delta",
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",
     "fractions": "data.fractions",
@@ -146,6 +148,8 @@ def assert_checked(key, kind, **choice):
 
     def check(value):
         config = config_of(**choice)
+        if key.startswith("privacy.") and name != "epsilon":
+            config.privacy.noise_multiplier = 1.0  # without which there is no privacy
         with config.ignore_type(), config.unlocked():
             owner = config
             for part in filter(None, section.split(".")):

@@ -17,6 +17,7 @@ from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, ImportsError
 from tff_pfl.experiment.config.flags import parse_flags
 from tff_pfl.experiment.config.options import complete
+from tff_pfl.experiment.config.private import check_same_promise, privacy_loss
 from tff_pfl.experiment.config.saved import added_settings, config_of_run
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "build_new_clients_evaluation",
     "build_process",
     "check_config",
+    "check_same_promise",
     "check_split",
     "complete",
     "config_of_run",
@@ -39,4 +41,5 @@ __all__ = [
     "hold_out",
     "number_ranges",
     "parse_flags",
+    "privacy_loss",
 ]

@@ -9,6 +9,7 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.options import AUGMENTATION, FRACTION, SCHEDULE
+from tff_pfl.experiment.config.private import made_private
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
@@ -256,6 +257,7 @@ def build_algorithm(
     if config.aggregator.name:
         with values_of("aggregator"):
             algorithm = with_aggregator(algorithm, _build_aggregator(config))
+    algorithm = made_private(algorithm, config, dataset.num_clients)
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)

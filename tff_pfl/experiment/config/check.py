@@ -17,9 +17,20 @@ from tff_pfl.experiment.config.options import (
     type_of,
     value_of,
 )
+from tff_pfl.experiment.config.private import check_privacy
 from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
-from tff_pfl.ranges import Range, at_least, between, may_be_none, ranges_of, up_to, whole
+from tff_pfl.ranges import (
+    Range,
+    above,
+    at_least,
+    between,
+    inside,
+    may_be_none,
+    ranges_of,
+    up_to,
+    whole,
+)
 
 # Whose keys are not those of what is chosen.
 _SECTIONS = (
@@ -31,6 +42,7 @@ _SECTIONS = (
     "early_stop",
     "new_clients",
     "aggregator",
+    "privacy",
     "server",
 )
 # The numbers of a config that nobody else takes as they are.
@@ -48,6 +60,10 @@ _OWN_NUMBERS = {
     "evaluation.fine_tune_learning_rate": at_least(0),
     "early_stop.patience": whole(0),
     "early_stop.least_gain": at_least(0),
+    "privacy.epsilon": above(0),
+    "privacy.noise_multiplier": at_least(0),
+    "privacy.delta": inside(0, 1),
+    "privacy.clip_norm": above(0),
     "new_clients.number": whole(0),
     "new_clients.fine_tune_epochs": whole(0),
     "attack.fraction": between(0, 1),
@@ -73,6 +89,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
             range_.check(f"config.{key}", value, ConfigError)
     _check_server(config.server, defaults.server)
     _check_attackers(config.attack)
+    check_privacy(config, defaults.privacy)
     with values_of("evaluation"):
         evaluation_options(config)
         check_names("further model", config.evaluation.further_models, FURTHER_MODELS)

@@ -101,6 +101,13 @@ def default_config(
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
     config.aggregator.options = ml_collections.ConfigDict()  # of the aggregator
 
+    config.privacy = ml_collections.ConfigDict()  # of clients, against who sees the server
+    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; None: no privacy
+    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in the place of epsilon
+    config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
+    config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
+    config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
+
     config.server = ml_collections.ConfigDict()
     config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step
     config.server.options = ml_collections.ConfigDict()  # of the optimizer

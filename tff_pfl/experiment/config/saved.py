@@ -20,6 +20,7 @@ _OPTIONAL = {
     "imports",
     "new_clients",
     "paper",
+    "privacy",
     "server",
 }
 
@@ -36,6 +37,7 @@ _ADDED = (
     "local.augmentation",
     "local.schedule",
     "local.warm_up_rounds",
+    "privacy",
 )
 
 

@@ -1,0 +1,137 @@
+"""Clipping and noise: what one client can change, and how the noise is drawn."""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, assert_equal, leaves
+from tff_pfl.privacy import adaptive_clipping, fixed_clipping, noise_of_mean
+
+TYPE = tff.types.to_type([tff.types.TensorType(np.float32, [500]), np.float32])
+CLIENTS, NORM = 4, 0.5
+CLIPPINGS = {"fixed": fixed_clipping, "adaptive": adaptive_clipping}
+each_clipping = pytest.mark.parametrize("clipping", CLIPPINGS)
+
+
+@functools.cache
+def process_of(clipping, noise_multiplier, seed=1, clients_per_round=CLIENTS):
+    factory = CLIPPINGS[clipping](noise_multiplier, clients_per_round, NORM, seed)
+    return factory.create(TYPE)
+
+
+def uploads(scale=1.0, number=CLIENTS, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        [np.float32(rng.normal(scale=s, size=500)), np.float32(rng.normal(scale=s))]
+        for s in scale * 10.0 ** rng.uniform(-4, 1, size=number)
+    ]
+
+
+def rounds(process, *cohorts):
+    """The outputs of rounds that follow each other."""
+    state, outputs = process.initialize(), []
+    for cohort in cohorts:
+        outputs.append(process.next(state, cohort))
+        state = outputs[-1].state
+    return outputs
+
+
+def vector(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
+
+
+def silence(process, number=1):
+    """The noise of some rounds: their results, if clients send zeros."""
+    zeros = [[np.zeros(500, np.float32), np.float32(0)]] * CLIENTS
+    return [vector(output.result) for output in rounds(process, *[zeros] * number)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_moves_the_mean_by_the_clipping_norm_at_most(seed):
+    process = process_of("fixed", 0.0)
+    cohort = uploads(seed=seed)
+    (with_all,), (without,) = (rounds(process, of) for of in (cohort, cohort[1:]))
+    moved = CLIENTS * (vector(with_all.result) - vector(without.result))
+    assert np.linalg.norm(moved) <= NORM * (1 + 1e-5)
+    upload = vector(cohort[0])
+    clipped = upload * min(1.0, NORM / np.linalg.norm(upload))
+    np.testing.assert_allclose(moved, clipped, atol=1e-5)
+
+
+@each_clipping
+def test_without_noise_it_is_what_tff_has(clipping):
+    cohorts = [uploads(seed=seed) for seed in range(3)]
+    found, expected = (rounds(process_of(clipping, 0.0, seed), *cohorts) for seed in (1, None))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours.result, theirs.result)
+        assert_close(ours.measurements, theirs.measurements)
+    if clipping == "adaptive":
+        norms = [output.measurements["dp_query_metrics"]["clip"] for output in found]
+        assert len(set(map(float, norms))) > 1
+
+
+@each_clipping
+def test_noise_is_gaussian_with_the_deviation_that_is_asked_for(clipping):
+    z = 0.3
+    (noise,) = silence(process_of(clipping, z))
+    deviation = (z if clipping == "fixed" else noise_of_mean(z, CLIENTS)) * NORM / CLIENTS
+    assert scipy.stats.kstest(noise / deviation, "norm").pvalue > 0.01
+
+
+def test_the_noise_of_mean_and_count_together_is_that_which_is_asked_for():
+    """A count of halves, plus or minus, with the deviation b has a noise multiplier of 2 b."""
+    of_mean, of_count = noise_of_mean(1.5, 100), 2 * 0.05 * 100
+    assert (of_mean**-2 + of_count**-2) ** -0.5 == pytest.approx(1.5)
+    assert noise_of_mean(0.0, 100) == 0.0
+
+
+@each_clipping
+def test_tff_is_told_the_same_noise(clipping):
+    """What its own accounting would read from the state of the aggregator."""
+    found, expected = (
+        rounds(process_of(clipping, 0.3, seed), uploads())[-1].state.dp_event for seed in (1, None)
+    )
+    assert str(found) == str(expected)
+
+
+@each_clipping
+def test_noise_is_a_function_of_the_seed_and_of_the_rounds_before(clipping):
+    first, second = silence(process_of(clipping, 0.3), number=2)
+    again = silence(process_of(clipping, 0.3), number=2)
+    assert_equal([first, second], again)
+    assert np.abs(np.corrcoef(first, second)[0, 1]) < 0.2
+    (other,) = silence(process_of(clipping, 0.3, seed=2))
+    assert np.abs(np.corrcoef(first, other)[0, 1]) < 0.2
+
+
+def test_noise_is_the_same_whatever_clients_send():
+    cohort = uploads()
+    (plain,), (noisy,) = (rounds(process_of("fixed", z), cohort) for z in (0.0, 0.3))
+    (noise,) = silence(process_of("fixed", 0.3))
+    np.testing.assert_allclose(vector(noisy.result) - vector(plain.result), noise, atol=1e-6)
+
+
+def test_leaves_of_an_upload_have_noise_of_their_own():
+    type_ = tff.types.to_type([tff.types.TensorType(np.float32, [500])] * 2)
+    process = fixed_clipping(1.0, 1, 1.0, seed=1).create(type_)
+    zeros = [np.zeros(500, np.float32)] * 2
+    a, b = process.next(process.initialize(), [zeros]).result
+    assert np.abs(np.corrcoef(a, b)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("clipping", "values", "message"),
+    [
+        ("adaptive", (0.5, 5, 0.1), "noise_multiplier must be below 0.1 \\* clients_per_round = 0"),
+        ("fixed", (-1.0, 5, 0.1), "noise_multiplier must be"),
+        ("fixed", (1.0, 0, 0.1), "clients_per_round must be"),
+        ("fixed", (1.0, 5, 0.0), "clip_norm must be"),
+    ],
+    ids=str,
+)
+def test_refusals(clipping, values, message):
+    with pytest.raises(ValueError, match=message):
+        CLIPPINGS[clipping](*values, seed=1)

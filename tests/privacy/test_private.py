@@ -1,0 +1,117 @@
+"""Algorithms whose server sees a noisy mean, and nothing else."""
+
+import functools
+
+import numpy as np
+import pytest
+from tensorflow_federated.python.core.impl.compiler import tree_analysis
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    leaves,
+    local_sgd,
+    make_clients,
+    tiny_model,
+)
+from tff_pfl.algorithms import make
+from tff_pfl.privacy import with_privacy
+from tff_pfl.templates import compose
+from tff_pfl.templates.errors import AggregatorError
+
+MODEL, LOCAL = tiny_model(), local_sgd()
+SIZES = (4, 6, 3)
+METHODS = ("fedavg", "ditto", "feddyn", "scaffold", "pfedmb")
+FAR = 1e6  # no upload is that long
+
+
+@functools.cache
+def composed(name, weighting=None, **privacy):
+    """The process, with privacy if there are options of it."""
+    options = {} if weighting is None else {"weighting": weighting}
+    algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3, **options)
+    if privacy:
+        options = {"noise_multiplier": 0.0, "clipping": "fixed", "clip_norm": FAR, **privacy}
+        algorithm = with_privacy(algorithm, clients_per_round=3, seed=1, **options)
+    return compose(algorithm, EXAMPLES_TYPE, seed=1)
+
+
+def first_round(process, sizes=SIZES):
+    return process.next(process.initialize(), make_clients(process, sizes))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_noise_and_clipping_it_is_the_method_with_clients_that_weigh_the_same(name):
+    uniform = None if name in ("feddyn", "scaffold") else "uniform"
+    expected = first_round(composed(name, uniform))
+    found = first_round(composed(name, noise_multiplier=0.0))
+    assert_close(found.state.algorithm, expected.state.algorithm)
+    assert_close(found.clients, expected.clients)
+
+
+def test_the_server_aggregates_uploads_and_nothing_else():
+    process = composed("fedavg", noise_multiplier=0.0)
+    (call,) = tree_analysis.find_unsecure_aggregation_in_tree(process.next.to_building_block())
+    assert call.function.uri == "federated_sum"
+    sums = call.argument.type_signature.member
+    assert str(sums) == str(MODEL.weights_type)
+    metrics = first_round(process).metrics["train"]
+    assert set(metrics) == {"server_kept"}
+
+
+def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
+    """By its presence; by twice as much, if it is another one."""
+    process = composed("fedavg", noise_multiplier=0.0, clip_norm=0.01)
+    state = process.initialize()
+    a, b, c, d = make_clients(process, (4, 6, 3, 9))
+
+    def weights(*clients):
+        return vector(process.next(state, list(clients)).state.algorithm)
+
+    assert np.linalg.norm(weights(a, b, c) - weights(a, b)) == pytest.approx(0.01 / 3, rel=1e-3)
+    moved = np.linalg.norm(weights(a, b, c) - weights(a, b, d._replace(client_id=c.client_id)))
+    assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("clip_norm", [0.01, 1.0])
+def test_branches_and_their_shares_are_clipped_as_one(clip_norm):
+    """What that takes from both is not seen in their quotient, if there is one client."""
+    process = composed("pfedmb", noise_multiplier=0.0, clip_norm=clip_norm)
+    state = process.initialize()
+    (client, _) = make_clients(process, (6, 3))
+    found = process.next(state, [client]).state.algorithm.weights
+    expected = first_round(composed("pfedmb", "uniform"), (6,)).state.algorithm.weights
+    assert_close(found, expected)
+
+
+def vector(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
+
+
+def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away():
+    process = composed("fedavg", noise_multiplier=0.0)
+    state = process.initialize()
+    clients = make_clients(process, SIZES)
+    clients[1] = clients[1]._replace(data=clients[1].data._replace(size=np.int32(99)))
+    found = process.next(state, clients)
+    without = process.next(state, [clients[0], clients[2]])
+    assert_close(found.state.algorithm, without.state.algorithm)
+    assert found.metrics["train"] == without.metrics["train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pgfed", "of every upload by itself"),
+        ("fedpg", "every upload by itself"),
+        ("local", "clients upload nothing"),
+    ],
+)
+def test_methods_that_need_more_than_a_mean_refuse_by_name(name, message):
+    with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced: .*{message}"):
+        composed(name, noise_multiplier=0.1)
+
+
+def test_an_unknown_clipping():
+    with pytest.raises(ValueError, match="Unknown clipping 'fix'. Did you mean 'fixed'"):
+        composed("fedavg", clipping="fix")

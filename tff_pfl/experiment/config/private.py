@@ -1,0 +1,110 @@
+"""`config.privacy`: what is promised to clients, and the noise that it takes."""
+
+from collections.abc import Sequence
+
+import ml_collections
+
+from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.names import check_names
+from tff_pfl.privacy import CLIPPINGS, Accountant, PrivacyLoss, default_delta, with_privacy
+from tff_pfl.templates import Algorithm
+
+
+def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.ConfigDict) -> None:
+    """Checks what needs no data.
+
+    Args:
+        config: The whole config.
+        defaults: `config.privacy` with its defaults.
+
+    Raises:
+        ConfigError: If what is asked for excludes each other, or does nothing.
+    """
+    privacy = config.privacy
+    check_names("config.privacy.clipping", [privacy.clipping], CLIPPINGS, error=ConfigError)
+    if privacy.epsilon is not None and privacy.noise_multiplier is not None:
+        raise ConfigError(
+            f"config.privacy has epsilon={privacy.epsilon} and noise_multiplier="
+            f"{privacy.noise_multiplier}: one follows from the other. Set one to None."
+        )
+    if is_private(config):
+        if config.aggregator.name:
+            raise ConfigError(
+                f"config.aggregator.name={config.aggregator.name!r}, but with config.privacy it is "
+                "the mean of clipped uploads with noise. Set it to ''."
+            )
+        return
+    for key, default in defaults.items():
+        if privacy[key] != default:
+            raise ConfigError(
+                f"config.privacy.{key}={privacy[key]}, but there is no privacy without epsilon or "
+                "noise_multiplier. Set one of these."
+            )
+
+
+def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
+    """Checks that a run which is resumed is not to be longer than its noise was made for.
+
+    Args:
+        config: The config.
+        changes: See `RunDirectory`.
+
+    Raises:
+        ConfigError: If `epsilon` is of another number of rounds.
+    """
+    of_rounds = [change for change in changes if change.startswith("rounds")]
+    if config.privacy.epsilon is not None and of_rounds:
+        raise ConfigError(
+            f"config.privacy.epsilon={config.privacy.epsilon} is of all rounds, and the noise of "
+            f"this run was made for another number of them ({of_rounds[0]}). Only a run with "
+            "config.privacy.noise_multiplier can be made longer: its epsilon grows."
+        )
+
+
+def is_private(config: ml_collections.ConfigDict) -> bool:
+    """Whether anything is promised."""
+    return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
+
+
+def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> PrivacyLoss | None:
+    """What the rounds of a config reveal of its clients; `None` without privacy.
+
+    Args:
+        config: The config.
+        num_clients: That train.
+
+    Raises:
+        ConfigError: If no noise is enough.
+    """
+    if not is_private(config):
+        return None
+    privacy = config.privacy
+    with values_of("privacy"):
+        delta = default_delta(num_clients) if privacy.delta is None else privacy.delta
+        accountant = Accountant(num_clients, config.clients_per_round, delta)
+        noise = privacy.noise_multiplier
+        if noise is None:
+            noise = accountant.noise_multiplier(privacy.epsilon, config.rounds)
+        return PrivacyLoss(accountant, noise)
+
+
+def made_private(
+    algorithm: Algorithm, config: ml_collections.ConfigDict, num_clients: int
+) -> Algorithm:
+    """The algorithm with the privacy of a config, if it has any.
+
+    Raises:
+        ConfigError: If the algorithm's server needs more than a mean, or the noise is impossible.
+    """
+    loss = privacy_loss(config, num_clients)
+    if loss is None:
+        return algorithm
+    with values_of("privacy"):
+        return with_privacy(
+            algorithm,
+            noise_multiplier=loss.noise_multiplier,
+            clients_per_round=config.clients_per_round,
+            clipping=config.privacy.clipping,
+            clip_norm=config.privacy.clip_norm,
+            seed=config.seed,
+        )

@@ -1,0 +1,166 @@
+"""What a run reveals of one client: epsilon, from the noise and from how cohorts are drawn.
+
+Two federations are neighbours if they differ in one client, and a run is `(epsilon, delta)`-private
+if nothing that the server learns tells two neighbours apart by more than a factor `e^epsilon`, but
+for a probability of `delta`. Which difference is meant depends on how cohorts are drawn:
+
+    "poisson"   each client by itself with the probability k / N; neighbours: one client more or
+                less. One client moves the sum of clipped uploads by at most `C`.
+    "fixed"     k of N clients, without replacement; neighbours: another client in the place of one,
+                as there are N anyway. It moves the sum by at most `2 C`, so that noise of `z C` is
+                noise of half the multiplier.
+
+Both by Renyi differential privacy, as `dp_accounting` computes it (Mironov et al., 2019; Wang et
+al., AISTATS 2019).
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import dp_accounting
+from dp_accounting import rdp
+
+from tff_pfl.names import check_names
+from tff_pfl.ranges import inside, takes, whole
+
+SAMPLINGS = ("poisson", "fixed")
+_RELATIONS = {
+    "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "fixed": dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+# Of Renyi divergences. Those between whole numbers are slow without replacement, where each is
+# made of two others; epsilon is a minimum over all, and hardly larger for a lack of some.
+_ORDERS = {
+    "poisson": None,  # those of dp_accounting
+    "fixed": [1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.5, *range(4, 33), 48, 64],
+}
+_TOLERANCE = 1e-3
+# Between these, noise multipliers are searched.
+_LEAST_NOISE, _MOST_NOISE = 0.1, 1e4
+
+
+@takes(num_clients=whole(1), clients_per_round=whole(1), delta=inside(0, 1))
+@dataclasses.dataclass(frozen=True)
+class Accountant:
+    """How much the rounds of a federation reveal.
+
+    Attributes:
+        num_clients: `N`.
+        clients_per_round: `k`, of which each round is; of a Poisson sampling, the expected number.
+        delta: See above.
+        sampling: "poisson" or "fixed".
+    """
+
+    num_clients: int
+    clients_per_round: int
+    delta: float
+    sampling: str = "fixed"
+
+    def __post_init__(self):
+        check_names("sampling", [self.sampling], SAMPLINGS)
+        if self.clients_per_round > self.num_clients:
+            raise ValueError(
+                f"{self.clients_per_round} clients a round are more than the {self.num_clients} "
+                "that there are."
+            )
+
+    def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+        """A round, as `dp_accounting` states it.
+
+        Args:
+            noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
+        """
+        if self.sampling == "poisson":
+            share = self.clients_per_round / self.num_clients
+            return dp_accounting.PoissonSampledDpEvent(
+                share, dp_accounting.GaussianDpEvent(noise_multiplier)
+            )
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            self.num_clients,
+            self.clients_per_round,
+            dp_accounting.GaussianDpEvent(noise_multiplier / 2),
+        )
+
+    def epsilon(self, noise_multiplier: float, rounds: int) -> float:
+        """What so many rounds reveal; infinite without noise.
+
+        Args:
+            noise_multiplier: See `event`.
+            rounds: 0 or more.
+        """
+        if not rounds:
+            return 0.0
+        if not noise_multiplier:
+            return math.inf
+        orders, divergences = _of_a_round(self, noise_multiplier)
+        return float(rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0])
+
+    def noise_multiplier(self, epsilon: float, rounds: int) -> float:
+        """The least noise with which so many rounds reveal no more than `epsilon`.
+
+        Args:
+            epsilon: Above 0.
+            rounds: 1 or more.
+
+        Raises:
+            ValueError: If it is not between 0.1 and ten thousand.
+        """
+        least, most = (self.epsilon(noise, rounds) for noise in (_MOST_NOISE, _LEAST_NOISE))
+        if not least <= epsilon <= most:
+            raise ValueError(
+                f"epsilon of {rounds} rounds of {self.clients_per_round} of {self.num_clients} "
+                f"clients must be between {least:.3g} and {most:.3g}, got {epsilon:g}."
+            )
+        noise = dp_accounting.calibrate_dp_mechanism(
+            self.fresh,
+            lambda noise: dp_accounting.SelfComposedDpEvent(self.event(noise), rounds),
+            epsilon,
+            self.delta,
+            dp_accounting.LowerEndpointAndGuess(_LEAST_NOISE, 2.0),
+            tol=_TOLERANCE,
+        )
+        return float(noise)
+
+    def fresh(self) -> rdp.RdpAccountant:
+        """An accountant of `dp_accounting`, of no round yet."""
+        return rdp.RdpAccountant(_ORDERS[self.sampling], _RELATIONS[self.sampling])
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyLoss:
+    """What the rounds of a run reveal.
+
+    Attributes:
+        accountant: How cohorts are drawn, and delta.
+        noise_multiplier: See `Accountant.event`.
+    """
+
+    accountant: Accountant
+    noise_multiplier: float
+
+    def epsilon(self, rounds: int) -> float:
+        """After so many rounds."""
+        return self.accountant.epsilon(self.noise_multiplier, rounds)
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        """The same with all that it follows from, as JSON values."""
+        return {
+            "epsilon": self.epsilon(rounds),
+            "noise_multiplier": self.noise_multiplier,
+            **dataclasses.asdict(self.accountant),
+        }
+
+
+@functools.cache
+def _of_a_round(accountant: Accountant, noise_multiplier: float):
+    """Orders, and Renyi divergences of these orders; those of several rounds add up."""
+    one = accountant.fresh()
+    one.compose(accountant.event(noise_multiplier))
+    return one._orders, one._rdp
+
+
+def default_delta(num_clients: int) -> float:
+    """`N^-1.1`, less than one over the number of clients, as is common."""
+    return num_clients**-1.1

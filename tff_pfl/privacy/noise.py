@@ -1,0 +1,178 @@
+"""Means of clipped uploads with Gaussian noise, which is drawn from a seed.
+
+`tff.aggregators.DifferentiallyPrivateFactory` clips and adds noise by a query of
+`tensorflow_privacy`, whose noise is drawn anew wherever it is computed: a simulation could not be
+repeated. These queries draw theirs from a seed and the number of draws before, a part of their
+state. Who knows the seed can subtract the noise: it is for simulations alone.
+"""
+
+import collections
+
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from tff_pfl.local.seeds import run_seed
+from tff_pfl.ranges import above, at_least, takes
+
+# No exchange of a round has these indices.
+_OF_UPLOADS, _OF_COUNTS = -2, -3
+# Of clipped clients, relative to those expected: as Andrew et al. recommend.
+_NOISE_OF_COUNTS = 0.05
+_LEARNING_RATE = 0.2
+_QUANTILE = 0.5
+
+
+@takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
+def fixed_clipping(
+    noise_multiplier: float, clients_per_round: float, clip_norm: float, seed: int | None
+) -> tff.aggregators.UnweightedAggregationFactory:
+    """The mean of uploads that are shortened to `clip_norm`, with Gaussian noise.
+
+        (1/k) ( sum_i u_i min(1, C / ||u_i||) + N(0, z^2 C^2) )
+
+    (McMahan et al., "Learning differentially private recurrent language models", ICLR 2018.)
+
+    Args:
+        noise_multiplier: `z`.
+        clients_per_round: `k`, expected ones, whoever reports.
+        clip_norm: `C`.
+        seed: Of the noise; `None`: of the machine.
+    """
+    if seed is None:
+        return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+            noise_multiplier, float(clients_per_round), clip_norm
+        )
+    query = SeededGaussianSumQuery(clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS)
+    return _mean_of(query, clients_per_round)
+
+
+@takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
+def adaptive_clipping(
+    noise_multiplier: float, clients_per_round: float, clip_norm: float, seed: int | None
+) -> tff.aggregators.UnweightedAggregationFactory:
+    """The same with a `C` that moves towards the median norm of uploads.
+
+    How many uploads were shorter is counted with noise of its own; that of the mean is larger by
+    what that costs, so that `noise_multiplier` is that of both together. (Andrew et al.,
+    "Differentially private learning with adaptive clipping", NeurIPS 2021.)
+
+    Args:
+        noise_multiplier: Of the mean and the count together; less than a tenth of
+            `clients_per_round`.
+        clients_per_round: See `fixed_clipping`.
+        clip_norm: The first `C`.
+        seed: See `fixed_clipping`.
+
+    Raises:
+        ValueError: If the count has so much noise that none is left for the mean.
+    """
+    most = 2 * _NOISE_OF_COUNTS * clients_per_round
+    if not noise_multiplier < most:
+        raise ValueError(
+            f"noise_multiplier must be below {2 * _NOISE_OF_COUNTS:g} * clients_per_round = "
+            f"{most:g} for a clipping norm that adapts, got {noise_multiplier:g}."
+        )
+    if seed is None:
+        return tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
+            noise_multiplier, float(clients_per_round), clip_norm
+        )
+    of_counts = _NOISE_OF_COUNTS * clients_per_round if noise_multiplier else 0.0
+    query = _SeededAdaptiveQuery(
+        clip_norm,
+        noise_of_mean(noise_multiplier, clients_per_round),
+        of_counts,
+        clients_per_round,
+        seed,
+    )
+    return _mean_of(query, clients_per_round)
+
+
+def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
+    """What of the noise of both is that of the mean: `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
+
+    Args:
+        noise_multiplier: `z`.
+        clients_per_round: Of which `b`, the standard deviation of the count, is a twentieth.
+    """
+    if not noise_multiplier:
+        return 0.0
+    of_count = 2 * _NOISE_OF_COUNTS * clients_per_round
+    return (noise_multiplier**-2 - of_count**-2) ** -0.5
+
+
+class SeededGaussianSumQuery(tfp.GaussianSumQuery):
+    """`tfp.GaussianSumQuery` with noise that is a function of a seed and of the draws before."""
+
+    _GlobalState = collections.namedtuple("_GlobalState", ["l2_norm_clip", "stddev", "draws"])
+
+    def __init__(self, l2_norm_clip: float, stddev: float, seed: int, stream: int):
+        """Creates the query.
+
+        Args:
+            l2_norm_clip: Of a record.
+            stddev: Of the noise of the sum.
+            seed: Of the run.
+            stream: Tells this noise from other noise of the same seed.
+        """
+        super().__init__(l2_norm_clip, stddev)
+        self._seed = seed, stream
+
+    def make_global_state(self, l2_norm_clip, stddev, draws=0):
+        """See the base class."""
+        norm, stddev = (tf.cast(value, tf.float32) for value in (l2_norm_clip, stddev))
+        return self._GlobalState(norm, stddev, tf.cast(draws, tf.int32))
+
+    def get_noised_result(self, sample_state, global_state):
+        """See the base class, whose event is returned."""
+        _, _, event = super().get_noised_result((), global_state)
+        fold_in = tf.random.experimental.stateless_fold_in
+        seed = fold_in(run_seed(*self._seed), global_state.draws)
+        noised = [
+            leaf
+            + tf.cast(
+                global_state.stddev * tf.random.stateless_normal(leaf.shape, fold_in(seed, i)),
+                leaf.dtype,
+            )
+            for i, leaf in enumerate(tf.nest.flatten(sample_state))
+        ]
+        new_state = global_state._replace(draws=global_state.draws + 1)
+        return tf.nest.pack_sequence_as(sample_state, noised), new_state, event
+
+
+class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
+    def __init__(self, *args, seed, **options):
+        self._seed = seed
+        super().__init__(*args, **options)
+
+    def _construct_below_estimate_query(self, below_estimate_stddev, expected_num_records):
+        query = SeededGaussianSumQuery(0.5, below_estimate_stddev, self._seed, _OF_COUNTS)
+        return tfp.NormalizedQuery(query, denominator=expected_num_records)
+
+
+class _SeededAdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
+    def __init__(self, clip_norm, noise_multiplier, count_stddev, expected_num_records, seed):
+        super().__init__(
+            *(clip_norm, noise_multiplier, _QUANTILE, _LEARNING_RATE),
+            clipped_count_stddev=count_stddev,
+            expected_num_records=expected_num_records,
+        )
+        self._sum_query = SeededGaussianSumQuery(
+            clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS
+        )
+        self._quantile_estimator_query = _SeededQuantileQuery(
+            *(clip_norm, _QUANTILE, _LEARNING_RATE, count_stddev, expected_num_records),
+            geometric_update=True,
+            seed=seed,
+        )
+
+    def get_noised_result(self, sample_state, global_state):
+        result, state, event = super().get_noised_result(sample_state, global_state)
+        # The base class makes the state of the sum anew.
+        draws = global_state.sum_state.draws + 1
+        return result, state._replace(sum_state=state.sum_state._replace(draws=draws)), event
+
+
+def _mean_of(query, clients_per_round):
+    mean = tfp.NormalizedQuery(query, denominator=float(clients_per_round))
+    return tff.aggregators.DifferentiallyPrivateFactory(mean)

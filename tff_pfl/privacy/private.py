@@ -1,0 +1,65 @@
+"""An algorithm whose server sees of its clients a noisy mean, and nothing else."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
+from tff_pfl.names import check_names
+from tff_pfl.privacy.noise import adaptive_clipping, fixed_clipping
+from tff_pfl.ranges import above, at_least, takes, whole
+from tff_pfl.templates import Algorithm, Exchange, with_aggregator
+
+CLIPPINGS: Mapping[str, Callable[..., tff.aggregators.UnweightedAggregationFactory]] = {
+    "adaptive": adaptive_clipping,
+    "fixed": fixed_clipping,
+}
+# A branch whose noisy share is less than this part of the mean of all branches stays as it is.
+_LEAST_PART = 0.05
+
+
+@takes(noise_multiplier=at_least(0), clients_per_round=whole(1), clip_norm=above(0))
+def with_privacy(
+    algorithm: Algorithm,
+    *,
+    noise_multiplier: float,
+    clients_per_round: int,
+    clipping: str = "adaptive",
+    clip_norm: float = 0.1,
+    seed: int | None = None,
+) -> Algorithm:
+    """The algorithm with central differential privacy of its clients.
+
+    A client's whole upload, be it of several fields, is one vector: it is shortened to the clipping
+    norm, and the server receives the sum over the cohort with Gaussian noise, divided by
+    `clients_per_round`. Clients weigh the same, as a weight would tell of a client's data; of a
+    `BranchMeanFactory`, the vector is the pair of both sums; of a `CountedFactory`, the number is
+    `clients_per_round`. Nothing is reported of clients: a round's metrics lack counts and losses.
+    See `Accountant` for what that amounts to.
+
+    Args:
+        algorithm: Any whose uploads are averaged.
+        noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
+        clients_per_round: The expected number.
+        clipping: "adaptive", towards the median norm of uploads, or "fixed".
+        clip_norm: The clipping norm, or the first one.
+        seed: Of the noise, for simulations that can be repeated; `None`: of the machine.
+
+    Raises:
+        AggregatorError: If the server needs more of uploads than their mean, or there are none.
+        ValueError: If a value is wrong, or so few clients cannot have that much noise.
+    """
+    check_names("clipping", [clipping], CLIPPINGS)
+    mean = CLIPPINGS[clipping](noise_multiplier, clients_per_round, clip_norm, seed)
+
+    def blind(exchange: Exchange) -> Exchange:
+        aggregator = exchange.aggregator
+        if isinstance(aggregator, CountedFactory):
+            aggregator = CountedFactory(mean, number=clients_per_round)
+        elif isinstance(aggregator, BranchMeanFactory):
+            aggregator = BranchMeanFactory(mean, least_part=_LEAST_PART)
+        return dataclasses.replace(exchange, aggregator=aggregator)
+
+    private = with_aggregator(algorithm, mean).with_exchanges(blind)
+    return dataclasses.replace(private, report="none")
