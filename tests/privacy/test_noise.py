@@ -13,6 +13,7 @@ from tff_pfl.privacy import adaptive_clipping, fixed_clipping, noise_of_mean
 TYPE = tff.types.to_type([tff.types.TensorType(np.float32, [500]), np.float32])
 CLIENTS, NORM = 4, 0.5
 CLIPPINGS = {"fixed": fixed_clipping, "adaptive": adaptive_clipping}
+each_seed = pytest.mark.parametrize("seed", [1, None])
 each_clipping = pytest.mark.parametrize("clipping", CLIPPINGS)
 
 
@@ -20,6 +21,13 @@ each_clipping = pytest.mark.parametrize("clipping", CLIPPINGS)
 def process_of(clipping, noise_multiplier, seed=1, clients_per_round=CLIENTS):
     factory = CLIPPINGS[clipping](noise_multiplier, clients_per_round, NORM, seed)
     return factory.create(TYPE)
+
+
+@functools.cache
+def of_tff(clipping, noise_multiplier):
+    """What TFF itself has under the name."""
+    factory = getattr(tff.aggregators.DifferentiallyPrivateFactory, f"gaussian_{clipping}")
+    return factory(noise_multiplier, float(CLIENTS), NORM).create(TYPE)
 
 
 def uploads(scale=1.0, number=CLIENTS, seed=0):
@@ -61,16 +69,28 @@ def test_a_client_moves_the_mean_by_the_clipping_norm_at_most(seed):
     np.testing.assert_allclose(moved, clipped, atol=1e-5)
 
 
+@each_seed
 @each_clipping
-def test_without_noise_it_is_what_tff_has(clipping):
+def test_without_noise_it_is_what_tff_has(clipping, seed):
     cohorts = [uploads(seed=seed) for seed in range(3)]
-    found, expected = (rounds(process_of(clipping, 0.0, seed), *cohorts) for seed in (1, None))
+    expected = rounds(of_tff(clipping, 0.0), *cohorts)
+    found = rounds(process_of(clipping, 0.0, seed), *cohorts)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours.result, theirs.result)
         assert_close(ours.measurements, theirs.measurements)
     if clipping == "adaptive":
         norms = [output.measurements["dp_query_metrics"]["clip"] for output in found]
         assert len(set(map(float, norms))) > 1
+
+
+@each_clipping
+def test_secure_sums_make_no_difference_but_for_quantization(clipping):
+    secure = CLIPPINGS[clipping](0.3, CLIENTS, NORM, 1, secure=True).create(TYPE)
+    tff.test.assert_not_contains_unsecure_aggregation(secure.next)
+    cohorts = [uploads(seed=seed) for seed in range(2)]
+    found, expected = (rounds(of, *cohorts) for of in (secure, process_of(clipping, 0.3)))
+    for with_secure_sums, without in zip(found, expected, strict=True):
+        assert_close(with_secure_sums.result, without.result)
 
 
 @each_clipping
@@ -88,11 +108,13 @@ def test_the_noise_of_mean_and_count_together_is_that_which_is_asked_for():
     assert noise_of_mean(0.0, 100) == 0.0
 
 
+@each_seed
 @each_clipping
-def test_tff_is_told_the_same_noise(clipping):
+def test_tff_is_told_the_same_noise(clipping, seed):
     """What its own accounting would read from the state of the aggregator."""
     found, expected = (
-        rounds(process_of(clipping, 0.3, seed), uploads())[-1].state.dp_event for seed in (1, None)
+        rounds(process, uploads())[-1].state.dp_event
+        for process in (process_of(clipping, 0.3, seed), of_tff(clipping, 0.3))
     )
     assert str(found) == str(expected)
 

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
 from tests.federation import (
@@ -57,6 +58,12 @@ def test_the_server_aggregates_uploads_and_nothing_else():
     assert str(sums) == str(MODEL.weights_type)
     metrics = first_round(process).metrics["train"]
     assert set(metrics) == {"server_kept"}
+
+
+def test_with_secure_sums_nothing_is_aggregated_in_the_clear():
+    for name in ("ditto", "feddyn", "pfedmb"):
+        process = composed(name, noise_multiplier=0.1, secure_sums=True)
+        tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 def test_one_client_moves_the_server_by_the_clipping_norm_at_most():

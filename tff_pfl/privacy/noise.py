@@ -7,6 +7,7 @@ state. Who knows the seed can subtract the noise: it is for simulations alone.
 """
 
 import collections
+import functools
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -21,11 +22,18 @@ _OF_UPLOADS, _OF_COUNTS = -2, -3
 _NOISE_OF_COUNTS = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
+# In an upload, relative to the first clipping norm: for secure sums, which need a bound.
+_LARGEST_NUMBER = 1000.0
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
 def fixed_clipping(
-    noise_multiplier: float, clients_per_round: float, clip_norm: float, seed: int | None
+    noise_multiplier: float,
+    clients_per_round: float,
+    clip_norm: float,
+    seed: int | None,
+    *,
+    secure: bool = False,
 ) -> tff.aggregators.UnweightedAggregationFactory:
     """The mean of uploads that are shortened to `clip_norm`, with Gaussian noise.
 
@@ -38,18 +46,23 @@ def fixed_clipping(
         clients_per_round: `k`, expected ones, whoever reports.
         clip_norm: `C`.
         seed: Of the noise; `None`: of the machine.
+        secure: Whether uploads are added by secure sums, before there is noise.
     """
     if seed is None:
-        return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-            noise_multiplier, float(clients_per_round), clip_norm
-        )
-    query = SeededGaussianSumQuery(clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS)
-    return _mean_of(query, clients_per_round)
+        query = tfp.GaussianSumQuery(clip_norm, noise_multiplier * clip_norm)
+    else:
+        query = SeededGaussianSumQuery(clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS)
+    return _mean_of(query, clients_per_round, max(clip_norm, 0.5) if secure else None)
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
 def adaptive_clipping(
-    noise_multiplier: float, clients_per_round: float, clip_norm: float, seed: int | None
+    noise_multiplier: float,
+    clients_per_round: float,
+    clip_norm: float,
+    seed: int | None,
+    *,
+    secure: bool = False,
 ) -> tff.aggregators.UnweightedAggregationFactory:
     """The same with a `C` that moves towards the median norm of uploads.
 
@@ -63,6 +76,8 @@ def adaptive_clipping(
         clients_per_round: See `fixed_clipping`.
         clip_norm: The first `C`.
         seed: See `fixed_clipping`.
+        secure: See `fixed_clipping`. Numbers of an upload are then at most a thousand times the
+            first `C`.
 
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
@@ -73,19 +88,19 @@ def adaptive_clipping(
             f"noise_multiplier must be below {2 * _NOISE_OF_COUNTS:g} * clients_per_round = "
             f"{most:g} for a clipping norm that adapts, got {noise_multiplier:g}."
         )
-    if seed is None:
-        return tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
-            noise_multiplier, float(clients_per_round), clip_norm
-        )
-    of_counts = _NOISE_OF_COUNTS * clients_per_round if noise_multiplier else 0.0
-    query = _SeededAdaptiveQuery(
-        clip_norm,
-        noise_of_mean(noise_multiplier, clients_per_round),
-        of_counts,
-        clients_per_round,
-        seed,
+    query = tfp.QuantileAdaptiveClipSumQuery
+    if seed is not None:
+        query = functools.partial(_SeededAdaptiveQuery, seed)
+    query = query(
+        initial_l2_norm_clip=clip_norm,
+        noise_multiplier=noise_of_mean(noise_multiplier, clients_per_round),
+        target_unclipped_quantile=_QUANTILE,
+        learning_rate=_LEARNING_RATE,
+        clipped_count_stddev=_NOISE_OF_COUNTS * clients_per_round if noise_multiplier else 0.0,
+        expected_num_records=float(clients_per_round),
     )
-    return _mean_of(query, clients_per_round)
+    bound = max(_LARGEST_NUMBER * clip_norm, 0.5) if secure else None
+    return _mean_of(query, clients_per_round, bound)
 
 
 def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
@@ -151,17 +166,18 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
 
 
 class _SeededAdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
-    def __init__(self, clip_norm, noise_multiplier, count_stddev, expected_num_records, seed):
-        super().__init__(
-            *(clip_norm, noise_multiplier, _QUANTILE, _LEARNING_RATE),
-            clipped_count_stddev=count_stddev,
-            expected_num_records=expected_num_records,
-        )
+    def __init__(self, seed, **options):
+        super().__init__(**options)
+        norm = options["initial_l2_norm_clip"]
         self._sum_query = SeededGaussianSumQuery(
-            clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS
+            norm, options["noise_multiplier"] * norm, seed, _OF_UPLOADS
         )
         self._quantile_estimator_query = _SeededQuantileQuery(
-            *(clip_norm, _QUANTILE, _LEARNING_RATE, count_stddev, expected_num_records),
+            norm,
+            options["target_unclipped_quantile"],
+            options["learning_rate"],
+            options["clipped_count_stddev"],
+            options["expected_num_records"],
             geometric_update=True,
             seed=seed,
         )
@@ -173,6 +189,8 @@ class _SeededAdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
         return result, state._replace(sum_state=state.sum_state._replace(draws=draws)), event
 
 
-def _mean_of(query, clients_per_round):
+def _mean_of(query, clients_per_round, bound):
+    """The mean; by secure sums of numbers up to `bound`, if there is one."""
     mean = tfp.NormalizedQuery(query, denominator=float(clients_per_round))
-    return tff.aggregators.DifferentiallyPrivateFactory(mean)
+    sum_ = None if bound is None else tff.aggregators.SecureSumFactory(bound, -bound)
+    return tff.aggregators.DifferentiallyPrivateFactory(mean, sum_)

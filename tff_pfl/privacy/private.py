@@ -27,6 +27,7 @@ def with_privacy(
     clients_per_round: int,
     clipping: str = "adaptive",
     clip_norm: float = 0.1,
+    secure_sums: bool = False,
     seed: int | None = None,
 ) -> Algorithm:
     """The algorithm with central differential privacy of its clients.
@@ -44,6 +45,8 @@ def with_privacy(
         clients_per_round: The expected number.
         clipping: "adaptive", towards the median norm of uploads, or "fixed".
         clip_norm: The clipping norm, or the first one.
+        secure_sums: Whether uploads are added by secure sums: then the server sees no upload, and
+            has only to be trusted with adding the noise to their sum.
         seed: Of the noise, for simulations that can be repeated; `None`: of the machine.
 
     Raises:
@@ -51,7 +54,9 @@ def with_privacy(
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
-    mean = CLIPPINGS[clipping](noise_multiplier, clients_per_round, clip_norm, seed)
+    mean = CLIPPINGS[clipping](
+        noise_multiplier, clients_per_round, clip_norm, seed, secure=secure_sums
+    )
 
     def blind(exchange: Exchange) -> Exchange:
         aggregator = exchange.aggregator

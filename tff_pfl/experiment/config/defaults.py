@@ -107,6 +107,7 @@ def default_config(
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
     config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
     config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
+    config.privacy.secure_sums = False  # of uploads, before the server adds noise
 
     config.server = ml_collections.ConfigDict()
     config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step

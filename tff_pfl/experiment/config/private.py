@@ -106,5 +106,6 @@ def made_private(
             clients_per_round=config.clients_per_round,
             clipping=config.privacy.clipping,
             clip_norm=config.privacy.clip_norm,
+            secure_sums=config.privacy.secure_sums,
             seed=config.seed,
         )
