@@ -1,6 +1,7 @@
 """Tests of `tff_pfl.clients.cohort`."""
 
 import collections
+import copy
 import gc
 
 import numpy as np
@@ -10,8 +11,8 @@ import tensorflow_federated as tff
 from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
+    Participation,
     UnknownCohortSourceError,
-    ever_selected,
     pad_examples,
     sample_cohort,
     shared_capacity,
@@ -209,6 +210,32 @@ class TestSource:
 
 
 class TestIterator:
+    def test_a_deep_copy_goes_on_by_itself(self):
+        """As `tff.learning.programs` make one of the source of each round."""
+        iterator = make_source().iterator()
+        run_rounds(iterator, 1)
+        copied = copy.deepcopy(iterator)
+        assert copied == iterator
+        ids = [int(client.client_id) for client in iterator.select(3)]
+        assert copied.round_num == 1 < iterator.round_num
+        assert [int(client.client_id) for client in copied.select(3)] == ids
+
+    def test_participation_tells_sources_apart(self):
+        """All but the default, which earlier versions had."""
+        plain, by_default, poisson = (
+            make_source(participation=participation).fingerprint
+            for participation in (None, Participation(), Participation(sampling="poisson"))
+        )
+        assert plain == by_default != poisson
+
+    def test_a_cohort_says_how_it_came_about(self):
+        iterator = make_source(participation=Participation(dropout=0.5)).iterator()
+        assert iterator.participants is None
+        clients = iterator.select(5)
+        found = iterator.participants
+        assert [client.client_id for client in clients] == found.reporting.tolist()
+        assert len(clients) == 5 - found.num_dropped < 5
+
     def test_rounds_sample_and_carry_states(self):
         source = make_source()
         iterator = source.iterator()
@@ -359,10 +386,3 @@ def test_shared_capacities_are_few_and_near():
     capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
     assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
     assert len(set(capacities.values())) < 25
-
-
-def test_who_was_ever_selected():
-    assert ever_selected(7, 0, 5, 2).tolist() == [False] * 5
-    cohorts = {i for number in range(2) for i in sample_cohort(7, number, 5, 2).tolist()}
-    assert ever_selected(7, 2, 5, 2).tolist() == [i in cohorts for i in range(5)]
-    assert ever_selected(7, 1, 5, 5).all()

@@ -4,12 +4,12 @@ from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
     UnknownCohortSourceError,
-    ever_selected,
     pad_examples,
     sample_cohort,
     shared_capacity,
 )
 from tff_pfl.clients.disk import StateStoreError
+from tff_pfl.clients.participation import AVAILABILITIES, SAMPLINGS, Cohort, Participation
 from tff_pfl.clients.serialization import (
     CorruptStateError,
     ForeignStateError,
@@ -19,15 +19,18 @@ from tff_pfl.clients.serialization import (
 from tff_pfl.clients.state_store import ClientStateStore
 
 __all__ = [
+    "AVAILABILITIES",
     "ClientStateStore",
+    "Cohort",
     "CohortDataSource",
     "CohortIterator",
     "CorruptStateError",
     "ForeignStateError",
+    "Participation",
+    "SAMPLINGS",
     "StateStoreError",
     "UnknownCohortSourceError",
     "deserialize",
-    "ever_selected",
     "pad_examples",
     "sample_cohort",
     "shared_capacity",

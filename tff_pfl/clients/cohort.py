@@ -8,13 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.clients.participation import Cohort, Participation
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
 from tff_pfl.templates.process import Client
-
-# Tells the random numbers of cohorts from those of the partition, which has the same seed.
-_COHORT_STREAM = 0xC0403
 
 # `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
 _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakValueDictionary()
@@ -25,7 +23,7 @@ class UnknownCohortSourceError(LookupError):
 
 
 def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int) -> np.ndarray:
-    """The cohort of a round: a pure function, the same for every algorithm.
+    """The cohort of a round in which all report: a pure function, the same for every algorithm.
 
     Args:
         seed: The run's seed, not negative.
@@ -39,19 +37,7 @@ def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int)
     Raises:
         ValueError: If `cohort_size` is not in `1 .. num_clients`.
     """
-    if not 0 < cohort_size <= num_clients:
-        raise ValueError(
-            f"A cohort of {cohort_size} clients cannot be drawn without replacement from a "
-            f"federation of {num_clients}; its size is 1 to {num_clients}."
-        )
-    rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
-    return np.sort(rng.choice(num_clients, cohort_size, replace=False)).astype(np.int32)
-
-
-def ever_selected(seed: int, rounds: int, num_clients: int, cohort_size: int) -> np.ndarray:
-    """bool `[num_clients]`: who was in a cohort of `sample_cohort` in the first `rounds`."""
-    cohorts = [sample_cohort(seed, number, num_clients, cohort_size) for number in range(rounds)]
-    return np.isin(np.arange(num_clients), cohorts)
+    return Participation().cohort(seed, round_num, num_clients, cohort_size).reporting
 
 
 def pad_examples(examples: Examples, capacity: int) -> Examples:
@@ -108,6 +94,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         *,
         seed: int,
         capacity: int | Literal["cohort"] | None = None,
+        participation: Participation | None = None,
     ):
         """Makes the source of a run.
 
@@ -121,6 +108,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 work where clients are computed one by one. "cohort": the `shared_capacity` of the
                 clients selected together, which lets the graph runtime compute them all at once.
                 An int: that many.
+            participation: How cohorts come about; by default all report.
 
         Raises:
             TypeError: If `client_type` is not as above, or its `C` is not the store's.
@@ -155,7 +143,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
         self._seed = seed
         self._capacity = capacity
         self._federated_type = tff.types.FederatedType(client_type, tff.CLIENTS)
+        self._participation = participation or Participation()
         identity = repr((dataset.fingerprint, str(client_type), seed))
+        if not self._participation.is_certain:
+            identity += repr(participation)
         self._fingerprint = hashlib.sha256(identity.encode()).digest()
         _SOURCES[self._fingerprint] = self
 
@@ -173,6 +164,11 @@ class CohortDataSource(tff.program.FederatedDataSource):
     def seed(self) -> int:
         """Seed of the cohorts."""
         return self._seed
+
+    @property
+    def participation(self) -> Participation:
+        """How cohorts come about."""
+        return self._participation
 
     @property
     def store(self) -> ClientStateStore:
@@ -281,7 +277,17 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._source = source
         self._round_num = 0
         self._cohort = np.zeros([0], np.int32)
+        self._participants = None
         self._outstanding = False
+
+    def __deepcopy__(self, memo: Any) -> "CohortIterator":
+        """An iterator of the same source, whose data and states are not copied."""
+        del memo
+        iterator = CohortIterator(self._source)
+        iterator._round_num = self._round_num
+        iterator._cohort = self._cohort.copy()
+        iterator._outstanding = self._outstanding
+        return iterator
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":
@@ -345,11 +351,17 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """int32 ids of the clients selected last, none before the first round."""
         return self._cohort.copy()
 
+    @property
+    def participants(self) -> Cohort | None:
+        """How the cohort came about that was selected last; `None` before, or once restored."""
+        return self._participants
+
     def select(self, k: int | None = None) -> list[Client]:
         """Returns the clients of this round, with their train examples; goes on to the next round.
 
         Args:
-            k: Size of the cohort, `None` for all clients.
+            k: Size of the cohort, `None` for all clients. There may be fewer clients, or none, as
+                the source's `participation` says.
 
         Raises:
             ValueError: If `k` is not positive or the federation has fewer clients, or a client has
@@ -357,9 +369,11 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """
         num_clients = self._source.num_clients
         k = num_clients if k is None else k
-        cohort = sample_cohort(self._source.seed, self._round_num, num_clients, k)
-        clients = self._source.select_clients(cohort)
-        self._cohort = cohort
+        cohort = self._source.participation.cohort(
+            self._source.seed, self._round_num, num_clients, k
+        )
+        clients = self._source.select_clients(cohort.reporting)
+        self._cohort, self._participants = cohort.reporting, cohort
         self._outstanding = True
         self._round_num += 1
         return clients

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from tff_pfl import runtime
-from tff_pfl.clients import CohortDataSource, ever_selected
+from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
     ClientMetrics,
@@ -231,7 +231,7 @@ def evaluate_run(
         dataclasses.asdict(options) | chosen,
         Evaluation(run.round_num, metrics),
         clients,
-        ever_selected(
+        configs.participation(config).ever(
             config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
         ),
         new_clients,

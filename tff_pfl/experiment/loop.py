@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation
-from tff_pfl.clients import ClientStateStore, CohortDataSource, ever_selected, sample_cohort
+from tff_pfl.clients import ClientStateStore, CohortDataSource, Participation
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
@@ -44,6 +44,7 @@ def train(
     evaluate: evaluation.EvaluationOptions | None = None,
     evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
+    participation: Participation | None = None,
     early_stop: EarlyStop | None = None,
     privacy: PrivacyLoss | None = None,
     capacity: int | Literal["cohort"] | None = None,
@@ -68,6 +69,8 @@ def train(
         evaluate: What is evaluated; by default each client's models on its own test examples.
         evaluate_new_clients: What is evaluated after the last round besides.
         checkpoint_every: Rounds between commits.
+        participation: How cohorts come about. If not by default, metrics have how many clients
+            were selected, dropped out, and so on, as `participation/num_selected`.
         early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
             The round that it ends after is evaluated as the last one.
         privacy: What the process reveals of its clients; metrics then have `privacy/epsilon`, that
@@ -87,11 +90,19 @@ def train(
     """
     if early_stop is not None:
         early_stop.check(process, model, dataset)
-    sample_cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses an impossible cohort
+    participation = participation or Participation()
+    participation.cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses impossible ones
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     with client_states(process, directory.file("checkpoint")) as store:
-        source = CohortDataSource(dataset, store, process.client_type, seed=seed, capacity=capacity)
+        source = CohortDataSource(
+            dataset,
+            store,
+            process.client_type,
+            seed=seed,
+            capacity=capacity,
+            participation=participation,
+        )
         checkpoint = Checkpoint(store, process, dataset)
         progress = checkpoint.load(source)
         done = progress.round_num
@@ -116,7 +127,7 @@ def train(
             options,
             log,
         )
-        selected = ever_selected(seed, done, dataset.num_clients, clients_per_round)
+        selected = participation.ever(seed, done, dataset.num_clients, clients_per_round)
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
@@ -200,6 +211,9 @@ class _Loop:
         self.selected[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
+        if not self.measure.source.participation.is_certain:
+            participants = progress.iterator.participants
+            progress.metrics |= {f"participation/{k}": v for k, v in participants.metrics.items()}
         if self.privacy is not None:
             progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
         for warning in _warnings(output.metrics):

@@ -128,6 +128,7 @@ def _run(config, directory):
             evaluate_every=config.evaluation.every,
             evaluate=configs.evaluation_options(config),
             checkpoint_every=config.checkpoint_every,
+            participation=configs.participation(config),
             early_stop=early_stop,
             privacy=configs.privacy_loss(config, dataset.num_clients),
             evaluate_new_clients=configs.build_new_clients_evaluation(

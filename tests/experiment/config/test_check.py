@@ -73,6 +73,18 @@ def changed(**changes):
             {"privacy__epsilon": 2.0, "aggregator__name": "robust"},
             "aggregator.name='robust', but with config.privacy it is .* Set it to ''",
         ),
+        (
+            {"privacy__epsilon": 2.0, "participation__over_selection": 2.0},
+            "over_selection=2.0, but with config.privacy whether .* depend on others. Set it to 1",
+        ),
+        (
+            {"privacy__epsilon": 2.0, "participation__availability": "diurnal"},
+            "availability='diurnal', but .* Set config.participation.sampling to 'poisson'",
+        ),
+        (
+            {"participation__sampling": "poison"},
+            "config.participation: Unknown sampling 'poison'. Did you mean 'poisson'",
+        ),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
         (
             {"privacy__clipping": "fix"},

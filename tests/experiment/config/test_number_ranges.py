@@ -41,18 +41,19 @@ KINDS = {
 }
 COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
+    "participation.rounds_per_day "
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
     "early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
     "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
-    "privacy.noise_multiplier",
-    "least 1": "data.imbalance",
+    "privacy.noise_multiplier participation.spread",
+    "least 1": "data.imbalance participation.over_selection participation.slow_factor",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
     "inside unit": "privacy.delta",
-    "above 0 or inf": "local.clip_norm",
-    "below 1": "local.momentum server.momentum",
+    "above 0 or inf": "local.clip_norm participation.deadline",
+    "below 1": "local.momentum server.momentum participation.dropout participation.slow_share",
     "fractions": "data.fractions",
     "unit": "attack.fraction evaluation.late_share",
     "units": "evaluation.synthetic",

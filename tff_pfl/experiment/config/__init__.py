@@ -11,6 +11,7 @@ from tff_pfl.experiment.config.build import (
     check_split,
     evaluation_options,
     hold_out,
+    participation,
 )
 from tff_pfl.experiment.config.check import check_config, number_ranges
 from tff_pfl.experiment.config.defaults import default_config
@@ -41,5 +42,6 @@ __all__ = [
     "hold_out",
     "number_ranges",
     "parse_flags",
+    "participation",
     "privacy_loss",
 ]

@@ -7,6 +7,7 @@ import numpy as np
 
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
+from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.options import AUGMENTATION, FRACTION, SCHEDULE
 from tff_pfl.experiment.config.private import made_private
@@ -173,6 +174,16 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
         late_share=options.late_share,
         seed=config.seed,
     )
+
+
+def participation(config: ml_collections.ConfigDict) -> Participation:
+    """How the cohorts of a config come about.
+
+    Raises:
+        ConfigError: If a value is wrong.
+    """
+    with values_of("participation"):
+        return Participation(**config.participation.to_dict())
 
 
 def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:

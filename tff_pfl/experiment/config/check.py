@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterator
 import ml_collections
 
 from tff_pfl import data, evaluation
-from tff_pfl.experiment.config.build import FURTHER_MODELS, early_stop, evaluation_options
+from tff_pfl.clients import Participation
+from tff_pfl.experiment.config.build import (
+    FURTHER_MODELS,
+    early_stop,
+    evaluation_options,
+    participation,
+)
 from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
@@ -39,6 +45,7 @@ _SECTIONS = (
     "local",
     "model",
     "evaluation",
+    "participation",
     "early_stop",
     "new_clients",
     "aggregator",
@@ -90,6 +97,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     _check_server(config.server, defaults.server)
     _check_attackers(config.attack)
     check_privacy(config, defaults.privacy)
+    participation(config)
     with values_of("evaluation"):
         evaluation_options(config)
         check_names("further model", config.evaluation.further_models, FURTHER_MODELS)
@@ -125,6 +133,7 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
     yield "data", data.federate
     yield "evaluation", evaluation.EvaluationOptions
     yield "local", LocalTraining
+    yield "participation", Participation
     for name, partitioner in data.PARTITIONERS.items():
         yield PARTITIONER.section.format(name), partitioner
     for choice in CHOICES:

@@ -5,12 +5,14 @@ returns a copy of `default_config` with its own values; flags such as `--config.
 single ones.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import ml_collections
 from ml_collections import config_dict
 
 from tff_pfl import data
+from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.options import ALGORITHM, ATTACK, PARTITIONER, SCHEDULE
 
@@ -87,6 +89,9 @@ def default_config(
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
     config.evaluation.subsample = False  # of other clients', as many examples as the client has
+
+    config.participation = ml_collections.ConfigDict()  # see tff_pfl.clients.Participation
+    config.participation.update(dataclasses.asdict(Participation()))
 
     config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
     config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never

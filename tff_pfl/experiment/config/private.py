@@ -28,6 +28,7 @@ def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.Co
             f"{privacy.noise_multiplier}: one follows from the other. Set one to None."
         )
     if is_private(config):
+        _check_sampling(config.participation)
         if config.aggregator.name:
             raise ConfigError(
                 f"config.aggregator.name={config.aggregator.name!r}, but with config.privacy it is "
@@ -61,6 +62,21 @@ def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]
         )
 
 
+def _check_sampling(participation) -> None:
+    """Epsilon is of clients that are drawn with a known probability, whoever else is there."""
+    if participation.over_selection > 1:
+        raise ConfigError(
+            f"config.participation.over_selection={participation.over_selection}, but with "
+            "config.privacy whether a client counts must not depend on others. Set it to 1."
+        )
+    if participation.availability != "always" and participation.sampling != "poisson":
+        raise ConfigError(
+            f"config.participation.availability={participation.availability!r}, but with "
+            "config.privacy a cohort of a fixed size is one of all clients. Set "
+            "config.participation.sampling to 'poisson', or availability to 'always'."
+        )
+
+
 def is_private(config: ml_collections.ConfigDict) -> bool:
     """Whether anything is promised."""
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
@@ -81,7 +97,9 @@ def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> Privacy
     privacy = config.privacy
     with values_of("privacy"):
         delta = default_delta(num_clients) if privacy.delta is None else privacy.delta
-        accountant = Accountant(num_clients, config.clients_per_round, delta)
+        accountant = Accountant(
+            num_clients, config.clients_per_round, delta, config.participation.sampling
+        )
         noise = privacy.noise_multiplier
         if noise is None:
             noise = accountant.noise_multiplier(privacy.epsilon, config.rounds)

@@ -20,6 +20,7 @@ _OPTIONAL = {
     "imports",
     "new_clients",
     "paper",
+    "participation",
     "privacy",
     "server",
 }
@@ -37,6 +38,7 @@ _ADDED = (
     "local.augmentation",
     "local.schedule",
     "local.warm_up_rounds",
+    "participation",
     "privacy",
 )
 
