@@ -5,11 +5,16 @@ from tff_pfl.clients.cohort import (
     CohortIterator,
     UnknownCohortSourceError,
     pad_examples,
-    sample_cohort,
     shared_capacity,
 )
 from tff_pfl.clients.disk import StateStoreError
-from tff_pfl.clients.participation import AVAILABILITIES, SAMPLINGS, Cohort, Participation
+from tff_pfl.clients.participation import (
+    AVAILABILITIES,
+    SAMPLINGS,
+    Cohort,
+    Participation,
+    sample_cohort,
+)
 from tff_pfl.clients.serialization import (
     CorruptStateError,
     ForeignStateError,

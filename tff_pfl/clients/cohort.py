@@ -22,24 +22,6 @@ class UnknownCohortSourceError(LookupError):
     """An iterator was restored before the data source it belongs to was constructed."""
 
 
-def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int) -> np.ndarray:
-    """The cohort of a round in which all report: a pure function, the same for every algorithm.
-
-    Args:
-        seed: The run's seed, not negative.
-        round_num: Number of the round, from 0.
-        num_clients: Number of clients in the federation.
-        cohort_size: How many of them take part.
-
-    Returns:
-        int32 `[cohort_size]` client ids, uniform without replacement, in ascending order.
-
-    Raises:
-        ValueError: If `cohort_size` is not in `1 .. num_clients`.
-    """
-    return Participation().cohort(seed, round_num, num_clients, cohort_size).reporting
-
-
 def pad_examples(examples: Examples, capacity: int) -> Examples:
     """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
 

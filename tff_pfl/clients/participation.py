@@ -166,6 +166,24 @@ class Participation:
         return durations
 
 
+def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int) -> np.ndarray:
+    """The cohort of a round in which all report: a pure function, the same for every algorithm.
+
+    Args:
+        seed: The run's seed, not negative.
+        round_num: Number of the round, from 0.
+        num_clients: Number of clients in the federation.
+        cohort_size: How many of them take part.
+
+    Returns:
+        int32 `[cohort_size]` client ids, uniform without replacement, in ascending order.
+
+    Raises:
+        ValueError: If `cohort_size` is not in `1 .. num_clients`.
+    """
+    return Participation().cohort(seed, round_num, num_clients, cohort_size).reporting
+
+
 @functools.lru_cache(4)
 def _natures(seed: int, num_clients: int) -> np.ndarray:
     """float64 `[2, clients]`, in [0, 1): a client's time of day, and how good its device is."""
