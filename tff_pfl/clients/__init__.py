@@ -10,6 +10,7 @@ from tff_pfl.clients.cohort import (
     shared_capacity,
 )
 from tff_pfl.clients.disk import StateStoreError
+from tff_pfl.clients.examples_source import ExamplesDataSource, ExamplesIterator
 from tff_pfl.clients.serialization import (
     CorruptStateError,
     ForeignStateError,
@@ -23,6 +24,8 @@ __all__ = [
     "CohortDataSource",
     "CohortIterator",
     "CorruptStateError",
+    "ExamplesDataSource",
+    "ExamplesIterator",
     "ForeignStateError",
     "StateStoreError",
     "UnknownCohortSourceError",
