@@ -1,9 +1,8 @@
 """A federated program: Ditto on handwritten digits, with a model for every client.
 
-    python examples/federated_program/program.py --output_dir=DIR
-    python examples/federated_program/program.py --output_dir=DIR --runtime=cpp
-    python examples/federated_program/program.py --output_dir=DIR --runtime=remote \
-        --tff_worker=HOST:PORT
+    python program.py --output_dir=DIR
+    python program.py --output_dir=DIR --runtime=cpp
+    python program.py --output_dir=DIR --runtime=remote --tff_worker=HOST:PORT
 
 The program makes the parts of the system, a context, data sources and managers; what is done with
 them is the program logic of `program_logic.py`. DIR receives the metrics of rounds and of the
@@ -24,7 +23,7 @@ import program_logic  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
-from tff_pfl.runtime.flags import program_context_from_flags  # noqa: E402
+from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds in all.", lower_bound=0)
@@ -47,7 +46,8 @@ def main(argv):
     source = tff_pfl.CohortDataSource(
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
     )
-    tff.framework.set_default_context(program_context_from_flags())
+    context = tff_pfl.runtime.ProgramContext(async_context_from_flags())
+    tff.framework.set_default_context(context)
     asyncio.run(
         program_logic.train_personalized_models(
             initialize=process.initialize,

@@ -105,7 +105,9 @@ def _check_types(initialize, train, train_data_source, evaluation, evaluation_da
     _check_arguments(evaluation, "evaluation", state_type, evaluation_data_source)
     result = train.type_signature.result
     names = ("state", "clients", "metrics")
-    if not isinstance(result, tff.types.StructType) or tff.structure.name_list(result) != list(names):
+    if not isinstance(result, tff.types.StructType) or tff.structure.name_list(result) != list(
+        names
+    ):
         raise UnexpectedTypeError(f"`train` returns <state, clients, metrics>, found {result}.")
     for name, placement in zip(names, (tff.SERVER, tff.CLIENTS, tff.SERVER), strict=True):
         _check_placement(result[name], placement, f"`{name}` of the result of `train`")

@@ -90,7 +90,7 @@ class ExamplesIterator(CohortIterator):
         return list(map(_as_sequence, data)) if self._as_sequences else data
 
     def __deepcopy__(self, memo) -> "ExamplesIterator":
-        """A copy with a position of its own; the source is the same, and `select` replaces arrays."""
+        """A copy with a position of its own, of the same source."""
         return copy.copy(self)
 
     def __eq__(self, other: object) -> bool:

@@ -1,5 +1,6 @@
 """The flags by which programs choose the runtime. Programs import this; the library does not."""
 
+import tensorflow_federated as tff
 from absl import flags
 
 from tff_pfl import runtime
@@ -44,8 +45,8 @@ def set_context_from_flags() -> None:
         runtime.set_graph_context(devices=_graph_devices())
 
 
-def program_context_from_flags() -> "runtime.ProgramContext":
-    """The context of a federated program in the runtime that the flags name.
+def async_context_from_flags() -> tff.framework.AsyncExecutionContext:
+    """What a federated program's context executes in, see `tff_pfl.runtime.ProgramContext`.
 
     Raises:
         DeviceError: Flags do not fit each other, or a device is not there.
@@ -53,10 +54,10 @@ def program_context_from_flags() -> "runtime.ProgramContext":
     """
     _check()
     if _RUNTIME.value == "cpp":
-        return runtime.ProgramContext(runtime.create_async_cpp_context())
+        return runtime.create_async_cpp_context()
     if _RUNTIME.value == "remote":
-        return runtime.ProgramContext(runtime.create_async_remote_context(_TFF_WORKER.value))
-    return runtime.ProgramContext(runtime.create_async_graph_context(devices=_graph_devices()))
+        return runtime.create_async_remote_context(_TFF_WORKER.value)
+    return runtime.create_async_graph_context(devices=_graph_devices())
 
 
 def _check() -> None:

@@ -1,4 +1,4 @@
-"""Federated programs (`tff.program`) whose clients keep states: a context, and plain calls in it."""
+"""A context for federated programs (`tff.program`) whose clients keep states, and calls in it."""
 
 import asyncio
 import concurrent.futures

@@ -127,9 +127,11 @@ def _number(data) -> tf.Tensor:
     if isinstance(data, tf.data.Dataset):
         digest = data.enumerate().reduce(
             tf.constant(0),
-            lambda digest, row: digest
-            + _row_digests(row[1]["x"][tf.newaxis], row[1]["y"][tf.newaxis])[0]
-            * _factor(tf.cast(row[0], tf.int32)),
+            lambda digest, row: (
+                digest
+                + _row_digests(row[1]["x"][tf.newaxis], row[1]["y"][tf.newaxis])[0]
+                * _factor(tf.cast(row[0], tf.int32))
+            ),
         )
     else:
         rows = tf.range(tf.shape(data.y)[0])
