@@ -93,7 +93,7 @@ class Program:
 
     def __init__(self, program_logic, evaluation):
         self.process = tiny_process(build_ditto)
-        self._logic, self._evaluation = program_logic, evaluation
+        self.logic, self._evaluation = program_logic, evaluation
         self._mean_accuracy = evaluation.build_mean_accuracy(self.process, tiny_model())
         self._context = ProgramContext(create_async_graph_context(vectorize="never"))
         data = [random_examples(5 + i, seed=i) for i in range(3)]
@@ -120,7 +120,7 @@ class Program:
 
     def run(self, **arguments):
         with tff.framework.get_context_stack().install(self._context):
-            asyncio.run(self._logic.train_personalized_models(**arguments))
+            asyncio.run(self.logic.train_personalized_models(**arguments))
 
 
 class _Between:
@@ -158,10 +158,10 @@ def test_a_crash_at_any_moment_changes_no_number(program, monkeypatch):
             program.run(**program.arguments(parts, crashing))
         monkeypatch.setattr(tff.program, "materialize_value", materialize)
         program.run(**program.arguments(parts))
-        assert_equal(*[_leaves(p.results()) for p in (parts, undisturbed)])
+        assert_equal(*[_tensors(p.results()) for p in (parts, undisturbed)])
 
 
-def _leaves(results):
+def _tensors(results):
     released, saved = results
     buffer = np.frombuffer(saved.data_iterator, np.uint8)
     return [released, saved.state, saved.round_num, buffer]
@@ -185,7 +185,7 @@ def test_types_that_do_not_fit_are_refused(program):
         with pytest.raises(TypeError, match=message):
             program.run(**arguments | changed)
     with pytest.raises(ValueError, match="Expected the current context to be a `tff.program"):
-        asyncio.run(program._logic.train_personalized_models(**arguments))
+        asyncio.run(program.logic.train_personalized_models(**arguments))
 
 
 ROUNDS_OF_PROGRAMS = 30

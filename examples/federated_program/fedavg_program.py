@@ -12,6 +12,7 @@ to begin an evaluation twice.
 import asyncio
 import datetime
 import os
+import sys
 
 from absl import app, flags
 
@@ -24,6 +25,7 @@ import tensorflow_federated as tff  # noqa: E402
 import tff_pfl  # noqa: E402
 from tff_pfl.clients import ExamplesDataSource  # noqa: E402
 from tff_pfl.evaluation import compose_global_evaluation  # noqa: E402
+from tff_pfl.runtime import DeviceError, WorkerDiedError  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
@@ -52,7 +54,10 @@ def main(argv):
     )
     evaluation = compose_global_evaluation(model, data_type)
 
-    context = tff.program.NativeFederatedContext(async_context_from_flags())
+    try:
+        context = tff.program.NativeFederatedContext(async_context_from_flags())
+    except (DeviceError, WorkerDiedError) as error:
+        sys.exit(f"error: {error}")
     tff.framework.set_default_context(context)
     asyncio.run(
         tff.learning.programs.train_model(

@@ -11,6 +11,7 @@ evaluation, the model, and the program's state, of which the same command goes o
 
 import asyncio
 import os
+import sys
 
 from absl import app, flags
 
@@ -23,6 +24,7 @@ import program_logic  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
+from tff_pfl.runtime import DeviceError, ProgramContext, WorkerDiedError  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
@@ -46,7 +48,10 @@ def main(argv):
     source = tff_pfl.CohortDataSource(
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
     )
-    context = tff_pfl.runtime.ProgramContext(async_context_from_flags())
+    try:
+        context = ProgramContext(async_context_from_flags())
+    except (DeviceError, WorkerDiedError) as error:
+        sys.exit(f"error: {error}")
     tff.framework.set_default_context(context)
     asyncio.run(
         program_logic.train_personalized_models(

@@ -104,12 +104,11 @@ def _check_types(initialize, train, train_data_source, evaluation, evaluation_da
     _check_arguments(train, "train", state_type, train_data_source)
     _check_arguments(evaluation, "evaluation", state_type, evaluation_data_source)
     result = train.type_signature.result
-    names = ("state", "clients", "metrics")
-    if not isinstance(result, tff.types.StructType) or tff.structure.name_list(result) != list(
-        names
-    ):
+    placements = {"state": tff.SERVER, "clients": tff.CLIENTS, "metrics": tff.SERVER}
+    is_struct = isinstance(result, tff.types.StructType)
+    if not is_struct or tff.structure.name_list(result) != list(placements):
         raise UnexpectedTypeError(f"`train` returns <state, clients, metrics>, found {result}.")
-    for name, placement in zip(names, (tff.SERVER, tff.CLIENTS, tff.SERVER), strict=True):
+    for name, placement in placements.items():
         _check_placement(result[name], placement, f"`{name}` of the result of `train`")
     if not state_type.is_assignable_from(result["state"]):
         raise UnexpectedTypeError(

@@ -40,7 +40,7 @@ def compose_global_evaluation(
     metrics over all examples, NaN if there was none, and `num_examples`.
 
     Args:
-        model: The model, of weights `W`.
+        model: The model, of weights `W`; a process's `evaluated_model`, if it has one.
         data_type: `D`, of a client's `Examples` or of a sequence of examples `<x=..., y=...>`.
     """
 

@@ -38,8 +38,9 @@ def compose_stateless_view(
     which `NativeFederatedContext` needs: at clients, that takes tensors and sequences, no
     structures.
 
-    The random numbers of a client are others than in `process`, as they are drawn of its data. A
-    client that is in a cohort twice is not noticed.
+    The random numbers of a client are others than in `process`, as they are drawn of its data, and
+    `ClientContext.client_id` is the negative number that stands for it. A client that is in a
+    cohort twice is not noticed.
 
     Args:
         process: The process. Its global model is the `weights` of its server's state, as in
