@@ -225,9 +225,10 @@ def _rounds_saved(folder) -> int:
 
 
 def _outputs(folder) -> dict:
+    """The metrics and the last model; what a kill left half written has another name."""
     found = {path.name: path.read_text() for path in folder.glob("*.csv")}
-    for path in folder.glob("model/*"):
-        found[path.name] = [leaf.numpy() for leaf in tf.nest.flatten(tf.saved_model.load(path)())]
+    (path,) = folder.glob(f"model/*round_{ROUNDS_OF_PROGRAMS}")
+    found["model"] = [leaf.numpy() for leaf in tf.nest.flatten(tf.saved_model.load(path)())]
     return found
 
 

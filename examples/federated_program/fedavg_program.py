@@ -88,7 +88,8 @@ def _path(name):
 
 
 def _state_manager(name):
-    return tff.program.FileProgramStateManager(_path(name))
+    """Keeps all: states are saved side by side, and two savers would remove the same old one."""
+    return tff.program.FileProgramStateManager(_path(name), keep_total=0)
 
 
 if __name__ == "__main__":
