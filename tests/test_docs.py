@@ -134,6 +134,16 @@ def test_protocols_and_metrics(follow):
         assert [row["key"] for row in csv.DictReader(file)] == list("1234")
 
 
+def test_federated_programs(follow):
+    """`train_model` of TFF trains, evaluates and releases the model of the last round."""
+    names = follow("docs/programs.md")
+    metrics = [value["model_metrics"] for value in names["train_metrics"].values().values()]
+    assert len(metrics) == 2 and metrics[1]["loss"] < metrics[0]["loss"]
+    (evaluated,) = names["evaluation_metrics"].values().values()
+    assert evaluated["model_metrics"]["num_examples"] == sum(names["dataset"].sizes("test"))
+    assert list(names["models"].values()) == ["training_checkpoint_round_2"]
+
+
 @pytest.mark.parametrize("guide", ["determinism", "privacy", "runtime_and_gpus"])
 def test_other_guides(follow, guide):
     follow(f"docs/{guide}.md")
@@ -142,7 +152,7 @@ def test_other_guides(follow, guide):
 @each_document
 def test_all_code_is_run_by_a_test_above(document):
     is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
-    is_run |= {"determinism", "privacy", "runtime_and_gpus"}
+    is_run |= {"determinism", "privacy", "programs", "runtime_and_gpus"}
     assert document.stem in is_run or not list(python_blocks(document))
 
 

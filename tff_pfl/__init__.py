@@ -59,6 +59,7 @@ _ROOMS = {
         "PersonalizedProcess",
         "averaging",
         "compose",
+        "compose_stateless_view",
         "compose_with_sequence_data",
         "extends",
         "last_own_model",

@@ -181,7 +181,7 @@ def test_worker_that_cannot_start_raises_with_its_log(tmp_path, monkeypatch):
     binary = tmp_path / "worker"
     binary.write_text("#!/bin/sh\necho no luck today\nexit 3\n")
     binary.chmod(0o755)
-    monkeypatch.setattr(cpp, "_worker_binary", lambda: str(binary))
+    monkeypatch.setattr(cpp, "worker_binary", lambda: str(binary))
     with pytest.raises(runtime.WorkerDiedError, match=r"(?s)exit code 3.*no luck today"):
         runtime.create_cpp_context()
 

@@ -8,7 +8,7 @@ from tests.federation import assert_equal, make_clients, random_examples, tiny_p
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.runtime import ProgramContext, create_async_cpp_context
+from tff_pfl.runtime import ProgramContext, create_async_cpp_context, materialized
 
 
 def process():
@@ -33,9 +33,7 @@ def plain(dataset):
 
 
 def make_source(dataset):
-    # Initial states are made here, as a computation in a program returns references.
-    initial = [process().initialize_client(i) for i in range(dataset.num_clients)]
-    store = ClientStateStore(initial.__getitem__, process().client_state_type)
+    store = ClientStateStore(process().initialize_client, process().client_state_type)
     return CohortDataSource(dataset, store, process().client_type, seed=5)
 
 
@@ -59,6 +57,13 @@ def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
     assert_equal(state, plain[0])
     assert_equal(metrics, plain[1])
     assert_equal(source.store.get(range(4)), plain[2].store.get(range(4)))
+
+
+def test_a_computation_is_called_in_a_program_and_outside_of_one():
+    async def called():
+        return materialized(process().initialize_client, 2)
+
+    assert_equal(run_in_program(called), materialized(process().initialize_client, 2))
 
 
 def test_results_are_references():

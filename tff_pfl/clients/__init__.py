@@ -8,6 +8,7 @@ from tff_pfl.clients.cohort import (
     shared_capacity,
 )
 from tff_pfl.clients.disk import StateStoreError
+from tff_pfl.clients.examples_source import ExamplesDataSource, ExamplesIterator
 from tff_pfl.clients.participation import (
     AVAILABILITIES,
     SAMPLINGS,
@@ -30,6 +31,8 @@ __all__ = [
     "CohortDataSource",
     "CohortIterator",
     "CorruptStateError",
+    "ExamplesDataSource",
+    "ExamplesIterator",
     "ForeignStateError",
     "Participation",
     "SAMPLINGS",

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients.disk import DiskGeneration, StateStoreError
 from tff_pfl.clients.serialization import CorruptStateError, deserialize, serialize
+from tff_pfl.runtime import materialized
 from tff_pfl.templates.blocks import empty_value, is_empty
 
 _MAX_NAME_BYTES = 511  # LMDB's limit on a key.
@@ -41,7 +42,8 @@ class ClientStateStore:
         """Opens the store, creating what is missing.
 
         Args:
-            initialize_client: The state of a client never seen, by its id.
+            initialize_client: The state of a client never seen, by its id; a computation, such as
+                that of a process, inside a federated program as well.
             state_type: TFF type of a client's state, a structure of tensors.
             path: Directory of the store, or `None` to keep the states in memory.
             read_only: Of a store on disk: create and change nothing, and let others read it, too.
@@ -168,7 +170,8 @@ class ClientStateStore:
         if buffer is None:
             # Through bytes as well: a first state then has the containers and data types of later
             # ones, and shares no memory with what `initialize_client` keeps.
-            buffer = serialize(self._initialize_client(client_id), self._state_type)
+            initial = materialized(self._initialize_client, client_id)
+            buffer = serialize(initial, self._state_type)
         try:
             return deserialize(buffer, self._state_type)
         except CorruptStateError as e:

@@ -4,6 +4,7 @@ from tff_pfl.evaluation.evaluator import GENERALIZATION, EvaluationOptions, Eval
 from tff_pfl.evaluation.federated import EvaluatedClient, build_evaluation, evaluate_federation
 from tff_pfl.evaluation.fine_tuning import fine_tuned, locally_trained
 from tff_pfl.evaluation.gain import Gain, gains, gains_of_clients
+from tff_pfl.evaluation.global_model import compose_global_evaluation
 from tff_pfl.evaluation.loss_surface import grid_axis, loss_surface, random_direction
 from tff_pfl.evaluation.metrics import (
     STATISTICS,
@@ -37,6 +38,7 @@ __all__ = [
     "NewClientsEvaluation",
     "PooledEvaluation",
     "build_evaluation",
+    "compose_global_evaluation",
     "direction",
     "distributions",
     "drawn_clients",

@@ -19,12 +19,16 @@ _MODULES = {
     "connect_to_workers": "tff_pfl.runtime.graph.devices",
     "create_async_cpp_context": "tff_pfl.runtime.cpp",
     "create_async_graph_context": "tff_pfl.runtime.graph.contexts",
+    "create_async_remote_context": "tff_pfl.runtime.remote",
     "create_cpp_context": "tff_pfl.runtime.cpp",
     "create_graph_context": "tff_pfl.runtime.graph.contexts",
+    "create_remote_context": "tff_pfl.runtime.remote",
     "current_devices": "tff_pfl.runtime.graph.contexts",
     "is_gpu": "tff_pfl.runtime.graph.devices",
+    "materialized": "tff_pfl.runtime.program",
     "set_cpp_context": "tff_pfl.runtime.cpp",
     "set_graph_context": "tff_pfl.runtime.graph.contexts",
+    "set_remote_context": "tff_pfl.runtime.remote",
 }
 
 __all__ = list(_MODULES)

@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 import weakref
+from typing import Any
 
 import grpc
 import tensorflow_federated as tff
@@ -36,7 +37,7 @@ _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 2000
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -99,7 +100,7 @@ def _context_arguments(max_concurrent_clients, log_path):
         raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("The C++ runtime's worker must be started in the main thread.")
-    worker = _Worker(_worker_binary(), max_concurrent_clients, log_path)
+    worker = _Worker(worker_binary(), max_concurrent_clients, log_path)
 
     def make_executor(cardinalities):
         worker.check()
@@ -109,6 +110,11 @@ def _context_arguments(max_concurrent_clients, log_path):
 
     factory = tff.framework.ResourceManagingExecutorFactory(make_executor)
     weakref.finalize(factory, worker.end)
+    return context_arguments(factory)
+
+
+def context_arguments(factory: tff.framework.ExecutorFactory) -> dict[str, Any]:
+    """The arguments of an execution context whose executors are TFF's own in C++."""
     return {
         "executor_fn": factory,
         "compiler_fn": tff.backends.native.desugar_and_transform_to_native,
@@ -157,7 +163,7 @@ class _Worker:
         except BaseException:
             self._kill()
             raise
-        self._channel = grpc.insecure_channel(f"{_LOOPBACK}:{port}", _CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(f"{_LOOPBACK}:{port}", CHANNEL_OPTIONS)
         self.stub = _Stub(self._channel, self)
 
     @property
@@ -222,7 +228,12 @@ class _Stub(tff.framework.RemoteExecutorGrpcStub):
                 super().dispose(request)
 
 
-def _worker_binary() -> str:
+def worker_binary() -> str:
+    """The path of the worker in the wheel of TFF.
+
+    Raises:
+        RuntimeError: It has none for this platform.
+    """
     path = importlib.resources.files(tff).joinpath("data", "worker_binary")
     if not path.is_file():
         raise RuntimeError(

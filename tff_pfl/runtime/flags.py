@@ -1,5 +1,6 @@
 """The flags by which programs choose the runtime. Programs import this; the library does not."""
 
+import tensorflow_federated as tff
 from absl import flags
 
 from tff_pfl import runtime
@@ -7,8 +8,9 @@ from tff_pfl import runtime
 _RUNTIME = flags.DEFINE_enum(
     "runtime",
     "graph",
-    ["graph", "cpp"],
-    "graph: TensorFlow in this process, on GPUs or CPUs. cpp: TFF's stock runtime.",
+    ["graph", "cpp", "remote"],
+    "graph: TensorFlow in this process, on GPUs or CPUs. cpp: TFF's stock runtime. remote: the "
+    "same in a worker of --tff_worker.",
 )
 _DEVICES = flags.DEFINE_list(
     "devices",
@@ -22,6 +24,9 @@ _WORKERS = flags.DEFINE_list(
     "Other machines that compute clients, as HOST:PORT,HOST:PORT; each runs programs/worker.py "
     "with the same list.",
 )
+_TFF_WORKER = flags.DEFINE_string(
+    "tff_worker", None, "Of --runtime=remote: HOST:PORT, where programs/tff_worker.py runs."
+)
 
 
 def set_context_from_flags() -> None:
@@ -31,13 +36,37 @@ def set_context_from_flags() -> None:
         DeviceError: Flags do not fit each other, or a device is not there.
         WorkerDiedError: A worker does not answer.
     """
+    _check()
     if _RUNTIME.value == "cpp":
-        if _DEVICES.value or _WORKERS.value:
-            raise runtime.DeviceError("--devices and --workers are for --runtime=graph.")
         runtime.set_cpp_context()
-        return
-    devices = _DEVICES.value
-    if _WORKERS.value:
-        workers = runtime.connect_to_workers(_WORKERS.value)
-        devices = devices or workers
-    runtime.set_graph_context(devices=devices)
+    elif _RUNTIME.value == "remote":
+        runtime.set_remote_context(_TFF_WORKER.value)
+    else:
+        runtime.set_graph_context(devices=_graph_devices())
+
+
+def async_context_from_flags() -> tff.framework.AsyncExecutionContext:
+    """What a federated program's context executes in, see `tff_pfl.runtime.ProgramContext`.
+
+    Raises:
+        DeviceError: Flags do not fit each other, or a device is not there.
+        WorkerDiedError: A worker does not answer.
+    """
+    _check()
+    if _RUNTIME.value == "cpp":
+        return runtime.create_async_cpp_context()
+    if _RUNTIME.value == "remote":
+        return runtime.create_async_remote_context(_TFF_WORKER.value)
+    return runtime.create_async_graph_context(devices=_graph_devices())
+
+
+def _check() -> None:
+    if _RUNTIME.value != "graph" and (_DEVICES.value or _WORKERS.value):
+        raise runtime.DeviceError("--devices and --workers are for --runtime=graph.")
+    if (_RUNTIME.value == "remote") != bool(_TFF_WORKER.value):
+        raise runtime.DeviceError("--runtime=remote and --tff_worker belong together.")
+
+
+def _graph_devices() -> list[str] | None:
+    workers = runtime.connect_to_workers(_WORKERS.value) if _WORKERS.value else None
+    return _DEVICES.value or workers

@@ -1,6 +1,9 @@
-"""A context for federated programs (`tff.program`) whose clients keep states."""
+"""A context for federated programs (`tff.program`) whose clients keep states, and calls in it."""
 
 import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -41,6 +44,28 @@ class ProgramContext(tff.program.FederatedContext):
             return await self._context.invoke(comp, value)
 
         return _references(asyncio.create_task(run()), comp.type_signature.result)
+
+
+def materialized(function: Callable[..., Any], *args) -> Any:
+    """What a function returns that calls computations, with values in the place of references.
+
+    Inside a federated program, where computations return references and only coroutines can wait
+    for them, it is called in an event loop of its own; the program stands still until it is done.
+    In any other context this is a plain call.
+    """
+    context = tff.framework.get_context_stack().current
+    if not isinstance(context, tff.program.FederatedContext):
+        return function(*args)
+
+    async def call():
+        return await tff.program.materialize_value(function(*args))
+
+    def run():
+        with tff.framework.get_context_stack().install(context):
+            return asyncio.run(call())
+
+    with concurrent.futures.ThreadPoolExecutor(1, "materialized") as thread:
+        return thread.submit(run).result()
 
 
 async def _materialize(value, type_signature):

@@ -16,6 +16,7 @@ from tff_pfl.templates.exchange import (
 from tff_pfl.templates.extension import extends
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.sequence_data import compose_with_sequence_data
+from tff_pfl.templates.stateless_view import compose_stateless_view
 
 __all__ = [
     "AGGREGATORS",
@@ -32,6 +33,7 @@ __all__ = [
     "SharedPart",
     "averaging",
     "compose",
+    "compose_stateless_view",
     "compose_with_sequence_data",
     "extends",
     "last_own_model",

@@ -42,6 +42,10 @@ class RandomnessError(TemplateError):
     """A block draws random numbers that no seed controls, so that no two runs are the same."""
 
 
+class StatelessViewError(TemplateError):
+    """A process is none that `tff.learning` has room for."""
+
+
 class MessageShapeError(TemplateError):
     """A message has a shape that is not fully known, so that its bytes cannot be stated."""
 

@@ -17,7 +17,8 @@ class Client(NamedTuple):
     """One client of a cohort, as `PersonalizedProcess.next` takes it.
 
     Attributes:
-        client_id: int32 scalar in `0 .. num_clients - 1`, not that of another of the cohort.
+        client_id: int32 scalar in `0 .. num_clients - 1`, not that of another of the cohort; or a
+            negative number, of a client without an id, see `compose_stateless_view`.
         state: What the client keeps between rounds, of the algorithm's type `C`.
         data: The client's `tff_pfl.local.Examples`, of type `D`.
     """

@@ -36,6 +36,7 @@ def compose_with_sequence_data(
         )
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}.")
+    capacity = int(capacity)  # TensorFlow would make an int64 of NumPy's
 
     def gather(sequence):
         # One row too many shows that there are too many; an empty batch stands for no rows.

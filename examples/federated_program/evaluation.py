@@ -1,0 +1,75 @@
+"""How good clients' own models are on their own test examples, in a federated program."""
+
+import tensorflow_federated as tff
+
+import tff_pfl
+from tff_pfl.evaluation import EvaluatedClient, build_evaluation
+
+
+def build_mean_accuracy(
+    process: tff_pfl.PersonalizedProcess, model: tff_pfl.Model
+) -> tff.Computation:
+    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> <accuracy_mean=float32>@SERVER)`.
+
+    Each client counts once.
+    """
+    evaluate = build_evaluation(process, model)
+
+    @tff.tensorflow.computation(evaluate.type_signature.result.member)
+    def accuracy_of(totals):
+        return {"accuracy_mean": totals["personalized"]["accuracy"].mean}
+
+    @tff.federated_computation(*evaluate.type_signature.parameter)
+    def mean_accuracy(state, clients):
+        return tff.federated_mean(tff.federated_map(accuracy_of, evaluate(state, clients)))
+
+    return mean_accuracy
+
+
+class EvaluatedClients(tff.program.FederatedDataSource):
+    """All clients of a federation, with their states, training examples and test examples."""
+
+    def __init__(self, source: tff_pfl.CohortDataSource):
+        """Makes the source of the clients of another one."""
+        self._source = source
+
+    @property
+    def federated_type(self) -> tff.types.FederatedType:
+        """`{EvaluatedClient}@CLIENTS`."""
+        client_type = self._source.federated_type.member
+        fields = [("client", client_type), ("test", client_type.data)]
+        return tff.types.FederatedType(
+            tff.types.StructWithPythonType(fields, EvaluatedClient), tff.CLIENTS
+        )
+
+    def iterator(self) -> "EvaluatedClientsIterator":
+        """Returns an iterator."""
+        return EvaluatedClientsIterator(self._source)
+
+
+class EvaluatedClientsIterator(tff.program.FederatedDataSourceIterator):
+    """Selects all clients, each time. It has no position that a program would save."""
+
+    def __init__(self, source: tff_pfl.CohortDataSource):
+        self._source = source
+
+    @property
+    def federated_type(self) -> tff.types.FederatedType:
+        """`{EvaluatedClient}@CLIENTS`."""
+        return EvaluatedClients(self._source).federated_type
+
+    def select(self, k: int | None = None) -> list[EvaluatedClient]:
+        """Returns all clients, as they are now; `k` is `None`."""
+        if k is not None:
+            raise ValueError(f"All clients are evaluated, so that k is None; found {k}.")
+        client_ids = range(self._source.num_clients)
+        clients = self._source.select_clients(client_ids)
+        tests = self._source.select_examples(client_ids, "test")
+        return list(map(EvaluatedClient, clients, tests))
+
+    def to_bytes(self) -> bytes:
+        raise NotImplementedError("An evaluation begins anew; its iterator is not saved.")
+
+    @classmethod
+    def from_bytes(cls, buffer: bytes) -> "EvaluatedClientsIterator":
+        raise NotImplementedError("An evaluation begins anew; its iterator is not saved.")

@@ -1,0 +1,36 @@
+"""Serves TFF's C++ runtime to programs that run with --runtime=remote --tff_worker=HOST:PORT.
+
+    tff_worker.py --port=8470
+
+Runs until it is ended. The server listens on all interfaces and asks nobody who they are: run it
+behind a firewall.
+"""
+
+import os
+
+from absl import app, flags
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+from tff_pfl.runtime.remote import run_worker  # noqa: E402
+
+_PORT = flags.DEFINE_integer("port", None, "Where it listens.", lower_bound=1)
+_MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
+    "max_concurrent_clients",
+    len(os.sched_getaffinity(0)),
+    "How many clients of a cohort are computed at a time.",
+    lower_bound=1,
+)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    run_worker(_PORT.value, _MAX_CONCURRENT_CLIENTS.value)
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["port"])
+    app.run(main)

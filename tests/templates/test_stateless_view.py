@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal, random_examples
+from tests.templates.mean_process import EXAMPLES_TYPE, examples, mean_value
+from tff_pfl import algorithms, testing
+from tff_pfl.clients import pad_examples
+from tff_pfl.models import Mean
+from tff_pfl.templates import (
+    Client,
+    ClientOutput,
+    averaging,
+    compose,
+    compose_stateless_view,
+    compose_with_sequence_data,
+)
+from tff_pfl.templates.errors import StatelessViewError
+from tff_pfl.templates.stateless_view import _number
+
+CLIENTS = [examples(1, 2, 6), examples(), examples(4)]
+
+
+def composed(change):
+    """Of a method whose clients upload `change(examples, context)`, two numbers."""
+
+    def client_work(weights, state, data, context):
+        total = Mean(tf.reduce_sum(data.x), tf.cast(data.size, tf.float32))
+        return ClientOutput(state=state, upload=change(data, context), metrics={"x": total})
+
+    algorithm = averaging(
+        server_init=lambda seed: tf.zeros([2]),
+        client_work=client_work,
+        personalize=lambda weights, state, data, context: weights,
+        global_weights=lambda weights: weights,
+    )
+    return compose(algorithm, EXAMPLES_TYPE, seed=1)
+
+
+@pytest.fixture(scope="module")
+def process():
+    return composed(lambda data, context: tf.stack([mean_value(data), 1.0]))
+
+
+@pytest.fixture(scope="module")
+def view(process):
+    return compose_stateless_view(process)
+
+
+def as_sequence(data):
+    size = int(data.size)
+    return tf.data.Dataset.from_tensor_slices({"x": data.x[:size], "y": data.y[:size]})
+
+
+def test_a_round_is_that_of_the_process(process, view):
+    clients = [Client(np.int32(i), (), data) for i, data in enumerate(CLIENTS)]
+    expected = process.next(process.initialize(), clients)
+    output = view.next(view.initialize(), CLIENTS)
+    assert isinstance(output, tff.learning.templates.LearningProcessOutput)
+    assert_equal(output.state, expected.state)
+    metrics = dict(output.metrics)
+    assert_equal(metrics.pop("client_work")["train"], expected.metrics["train"])
+    assert list(metrics) == ["bytes_down_per_client", "bytes_up_per_client"]
+
+
+def test_a_client_may_come_twice_as_nobody_can_tell(view):
+    metrics = view.next(view.initialize(), CLIENTS[:1] * 2).metrics
+    assert metrics["client_work"]["train"]["num_clients"] == 2
+
+
+def test_sequences_are_the_same_clients_with_the_same_random_numbers():
+    process = composed(lambda data, context: tf.random.stateless_uniform([2], context.seed))
+    element = tff.types.to_type([("x", np.float32), ("y", np.int32)])
+    sequences = compose_with_sequence_data(process, element, capacity=5)
+    view, of_sequences = map(compose_stateless_view, (process, sequences))
+    expected = view.next(view.initialize(), CLIENTS)
+    output = of_sequences.next(of_sequences.initialize(), list(map(as_sequence, CLIENTS)))
+    assert_equal(output.state, expected.state)
+    weights = view.get_model_weights(expected.state)
+    alone = view.get_model_weights(view.next(view.initialize(), CLIENTS[:1]).state)
+    assert np.all(weights != alone)  # clients differ in their numbers
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float16])
+def test_the_number_of_a_client_is_a_function_of_its_examples(dtype):
+    def number(data):
+        tensors = data._replace(x=data.x.astype(dtype))
+        return int(_number(type(data)(*map(tf.convert_to_tensor, tensors))))
+
+    data = random_examples(7)
+    assert number(data) < 0
+    assert number(data) == number(pad_examples(data, 12))
+    assert number(data) == int(_number(as_sequence(data._replace(x=data.x.astype(dtype)))))
+    reverse = data._replace(x=data.x[::-1], y=data.y[::-1])
+    others = [reverse, data._replace(y=(data.y + 1) % 3), data._replace(size=np.int32(6))]
+    assert len(set(map(number, [data, *others]))) == 4
+
+
+def test_the_global_model_is_set(view):
+    weights = np.array([3, 4], np.float32)
+    changed = view.set_model_weights(view.initialize(), weights)
+    assert_equal(view.get_model_weights(changed), weights)
+    assert_equal(changed.round_num, view.initialize().round_num)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ditto", {}, "(?s)no room for what clients keep.*dense1.*ProgramContext"),
+        ("fedavg", {"personalized": "local"}, "no room for what clients keep"),
+        ("pfedhn", {"num_clients": 4}, "messages of their own, by their ids"),
+        ("ifca", {"num_clients": 4}, "(?s)a global model that can be set.*global model: None"),
+    ],
+)
+def test_what_has_no_view(name, options, message):
+    algorithm = algorithms.make(name, testing.tiny_model(), testing.tiny_local(), **options)
+    with pytest.raises(StatelessViewError, match=message):
+        compose_stateless_view(compose(algorithm, testing.EXAMPLES_TYPE))

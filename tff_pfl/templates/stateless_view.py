@@ -1,0 +1,157 @@
+"""Methods whose clients keep nothing, as processes of `tff.learning`.
+
+`tff.learning` and its programs know no clients, only their data: `{D}@CLIENTS`. A process of this
+library tells clients apart by ids, of which their random numbers are drawn. In a view, a client's
+number is made of its data instead: it is negative, -1 and less, and clients with the same data
+share it, and so their random numbers.
+"""
+
+import collections
+import math
+from collections.abc import Mapping
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.templates import blocks
+from tff_pfl.templates.errors import StatelessViewError
+from tff_pfl.templates.process import Client, PersonalizedProcess
+
+
+def compose_stateless_view(
+    process: PersonalizedProcess,
+) -> tff.learning.templates.LearningProcess:
+    """A process whose clients keep nothing, as `tff.learning` knows them.
+
+    With `S`, `D`, `W` and `M` as in `PersonalizedProcess`:
+
+        initialize        : ( -> S@SERVER)
+        next              : (<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M'@SERVER>)
+        get_model_weights : (S -> W)
+        set_model_weights : (<S, W> -> S)
+
+    `next` returns no value of a client, so that `tff.program.NativeFederatedContext` takes it, and
+    `tff.learning.programs.train_model` runs it. `M'` has the metrics of exchanges, `train` in most
+    methods, under `client_work`, where that program looks for them.
+
+    `D` is a client's `Examples`, or the sequence of a process of `compose_with_sequence_data`,
+    which `NativeFederatedContext` needs: at clients, that takes tensors and sequences, no
+    structures.
+
+    The random numbers of a client are others than in `process`, as they are drawn of its data, and
+    `ClientContext.client_id` is the negative number that stands for it. A client that is in a
+    cohort twice is not noticed.
+
+    Args:
+        process: The process. Its global model is the `weights` of its server's state, as in
+            `averaging`.
+
+    Raises:
+        StatelessViewError: If clients keep something or get messages of their own, or the global
+            model is not as above.
+    """
+    _check(process)
+    state_type = process.initialize.type_signature.result
+    data_type = process.client_type.data
+    client_state = blocks.empty_value(process.client_state_type)
+    identified = blocks.trace(
+        "the number of a client",
+        lambda data: collections.OrderedDict(client_id=_number(data), state=client_state),
+        data_type,
+    )
+    metrics_type = process.next.type_signature.result.metrics.member
+    regrouped = blocks.trace("the metrics of a round", _under_client_work, metrics_type)
+
+    @tff.federated_computation(state_type, tff.types.FederatedType(data_type, tff.CLIENTS))
+    def next_round(state, data):
+        client = tff.federated_map(identified, data)
+        clients = tff.federated_zip(Client(client.client_id, client.state, data))
+        output = process.next(state, clients)
+        return tff.learning.templates.LearningProcessOutput(
+            output.state, tff.federated_map(regrouped, output.metrics)
+        )
+
+    weights_type = process.global_weights.type_signature.result
+    set_weights = blocks.trace(
+        "the global model of a server", _with_weights, state_type.member, weights_type
+    )
+    return tff.learning.templates.LearningProcess(
+        process.initialize, next_round, process.global_weights, set_weights
+    )
+
+
+def _check(process: PersonalizedProcess) -> None:
+    if not blocks.is_empty(process.client_state_type):
+        raise StatelessViewError(
+            "A process of tff.learning has no room for what clients keep between rounds, which is "
+            f"here\n  {process.client_state_type}\n"
+            "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
+        )
+    if "federated_select" in process.next.to_building_block().compact_representation():
+        raise StatelessViewError(
+            "Clients of this process receive messages of their own, by their ids, which "
+            "tff.learning does not know.\n"
+            "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
+        )
+    server_type = process.initialize.type_signature.result.member.algorithm
+    weights_type = process.global_weights and process.global_weights.type_signature.result
+    is_struct = isinstance(server_type, tff.types.StructType)
+    if (
+        weights_type is None
+        or not is_struct
+        or not tff.structure.has_field(server_type, "weights")
+        or not weights_type.is_equivalent_to(server_type.weights)
+    ):
+        raise StatelessViewError(
+            "A process of tff.learning has a global model that can be set, here the `weights` of "
+            f"the server's state.\n  the global model: {weights_type}\n"
+            f"  the server's state: {server_type}\n"
+            "Tip: methods of `averaging` that share the whole model have it so."
+        )
+
+
+def _with_weights(state, weights):
+    return state._replace(algorithm=state.algorithm._replace(weights=weights))
+
+
+def _under_client_work(metrics: Mapping) -> Mapping:
+    """Metrics with those of exchanges, which are mappings, under `client_work`."""
+    exchanges = [name for name, value in metrics.items() if isinstance(value, Mapping)]
+    return collections.OrderedDict(
+        client_work=collections.OrderedDict((name, metrics[name]) for name in exchanges),
+        **{name: value for name, value in metrics.items() if name not in exchanges},
+    )
+
+
+def _number(data) -> tf.Tensor:
+    """int32 scalar below 0, a function of the examples alone, be they a sequence or not."""
+    if isinstance(data, tf.data.Dataset):
+        digest = data.enumerate().reduce(
+            tf.constant(0),
+            lambda digest, row: (
+                digest
+                + _row_digests(row[1]["x"][tf.newaxis], row[1]["y"][tf.newaxis])[0]
+                * _factor(tf.cast(row[0], tf.int32))
+            ),
+        )
+    else:
+        rows = tf.range(tf.shape(data.y)[0])
+        digests = _row_digests(data.x, data.y) * _factor(rows)
+        digest = tf.reduce_sum(tf.where(rows < data.size, digests, 0))  # without padding
+    return -1 - tf.bitwise.bitwise_and(digest, 0x7FFFFFFF)
+
+
+def _row_digests(x, y) -> tf.Tensor:
+    """int32 `[rows]`, weighted sums of the bits of each example, modulo 2^32."""
+    digests = tf.zeros_like(y)
+    for leaf in (x, y):
+        if leaf.dtype.is_floating:
+            leaf = tf.bitcast(tf.cast(leaf, tf.float32), tf.int32)
+        bits = tf.reshape(tf.cast(leaf, tf.int32), [tf.size(y), math.prod(leaf.shape[1:])])
+        digests = 31 * digests + tf.reduce_sum(bits * _factor(tf.range(bits.shape[1])), axis=1)
+    return digests
+
+
+def _factor(place) -> tf.Tensor:
+    """An odd number, which loses no bit, and another one for each of the first places."""
+    return 0x3C6EF362 * place + 0x1B873593
