@@ -14,9 +14,9 @@ from tff_pfl.clients.cohort import (
     Participation,
     UnknownCohortSourceError,
     pad_examples,
-    sample_cohort,
     shared_capacity,
 )
+from tff_pfl.clients.participation import sample_cohort
 from tff_pfl.clients.serialization import CorruptStateError
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type

@@ -94,7 +94,7 @@ class Participation:
         check_names("sampling", [self.sampling], SAMPLINGS)
         check_names("availability", [self.availability], AVAILABILITIES)
 
-    @property
+    @functools.cached_property
     def is_certain(self) -> bool:
         """Whether everybody who is selected reports, as by default."""
         return self == Participation()
@@ -117,6 +117,9 @@ class Participation:
                 f"federation of {num_clients}; its size is 1 to {num_clients}."
             )
         rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
+        if self.is_certain:  # which is quick
+            selected = np.sort(rng.choice(num_clients, number, replace=False)).astype(np.int32)
+            return Cohort(selected, num_clients, number, 0, 0, 0, 1.0)
         fates = np.random.default_rng([seed, round_num, _FATE_STREAM])
         available = self._available(fates, seed, round_num, num_clients)
         selected = self._selected(rng, available, num_clients, number)
