@@ -10,7 +10,7 @@ from tests.federation import leaves
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.local import trees
-from tff_pfl.testing.contract import check_runtimes, check_secure_sums
+from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
 # Bytes of the model, of its last layer, of a number, and of what is added to a weighted upload.
@@ -181,10 +181,11 @@ COVERED = (
     "pgfedmo_ce",
     "plgu_ghn",
 )
-# Those that are checked on the other runtimes, or with secure sums, by default, too. With the
-# latter, all of the template of averaging are one computation, but for their client work.
+# Checks that compile something of their own, and those that have them by default, too. With secure
+# sums, all of the template of averaging are one computation, but for their client work.
+COSTLY = (check_nobody, check_runtimes, check_secure_sums)
 ON_ALL_RUNTIMES = ("pgfed",)
-COSTLY = (check_runtimes, check_secure_sums)
+ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
 SECURE = ("apfl", "feddyn", "pfedmb", "scaffold")
 
 
@@ -213,6 +214,11 @@ def test_contract(row, check):
 @pytest.mark.parametrize("case", _cases(lambda row: row.name not in ON_ALL_RUNTIMES))
 def test_other_runtimes(case):
     check_runtimes(case.subject)
+
+
+@pytest.mark.parametrize("case", _cases(lambda row: row.name not in ALSO_OF_NOBODY))
+def test_a_round_of_nobody(case):
+    check_nobody(case.subject)
 
 
 def _needs_uploads(row):

@@ -109,3 +109,7 @@ def test_a_closed_form():
     np.testing.assert_allclose(solve(gram, [0.0, 0.0], [1.0, 1.0]), [0.5, 0.5], atol=1e-12)
     np.testing.assert_allclose(solve(gram, [0.0, 0.6], [1.0, 1.0]), [0.4, 0.6], atol=1e-12)
     np.testing.assert_allclose(solve(gram, [0.0, 0.0], [0.3, 1.0]), [0.3, 0.7], atol=1e-12)
+
+
+def test_of_no_columns_there_are_no_weights():
+    assert solve(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]

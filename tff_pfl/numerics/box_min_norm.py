@@ -45,12 +45,12 @@ def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor
     `min_norm_weights`, whose precision it has.
 
     Args:
-        gram: `[k, k]`, the inner products of the columns, finite; `k` is 1 or more.
+        gram: `[k, k]`, the inner products of the columns, finite; `k` may be 0.
         lower: `[k]`, the least weights, 0 or more, with a sum of 1 at most.
         upper: `[k]`, the greatest weights, not below `lower`, with a sum of 1 at least.
 
     Returns:
-        float64 `[k]`, with the sum 1.
+        float64 `[k]`, with the sum 1, if there are any.
     """
     gram, lower, upper = (tf.cast(x, tf.float64) for x in (gram, lower, upper))
     k = tf.shape(gram)[0]
@@ -77,7 +77,7 @@ def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor
     first = _lowest_vertex(tf.zeros_like(lower), lower, upper)
     start = _Search(
         step=tf.constant(0),
-        done=tf.constant(False),
+        done=tf.equal(k, 0),
         vertices=tf.repeat(first[tf.newaxis], k + 1, axis=0),
         shares=tf.one_hot(0, k + 1, dtype=tf.float64),
     )

@@ -259,6 +259,15 @@ def check_empty_cohort(subject: Subject) -> None:
     assert output.state.round_num == 1
 
 
+def check_nobody(subject: Subject) -> None:
+    """If a cohort has no clients at all, the server keeps its state; the round counts."""
+    output = subject.next([])
+    _assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
+    metrics = next(iter(output.metrics.values()))
+    assert metrics["server_kept"] == 1, metrics
+    assert output.state.round_num == 1
+
+
 def check_new_client(subject: Subject) -> None:
     """A client that never took part has a model: the global one, unless that is adapted to it."""
     state = subject.first_round.state
@@ -346,6 +355,7 @@ CHECKS = (
     check_empty_client,
     check_nonfinite_client,
     check_empty_cohort,
+    check_nobody,
     check_new_client,
     check_absent_client,
     check_bytes,
