@@ -202,6 +202,33 @@ def rates_of_other_methods() -> Rows:
     ]
 
 
+def pgfed_thirty_rounds() -> Rows:
+    """After the last round."""
+    rows = []
+    for method in (
+        "pgfed",
+        "fedper",
+        "fedrod",
+        "fedbabu",
+        "apfl",
+        "lg_fedavg",
+        "per_fedavg",
+        "feddyn",
+    ):
+        run = f"pgfed/thirty_rounds/{method}"
+        last, in_paper = final(run), paper(run).get("personalized_accuracy_percent")
+        of_clients = [last[f"{PERSONALIZED}_{of}"] for of in ("mean", "std", "worst_5_percent")]
+        of_global = last.get(f"{GLOBAL}_mean")
+        rows.append(
+            [
+                *(None, rate(run), *map(percent, of_clients)),
+                "-" if of_global is None else percent(of_global),
+                f"{in_paper:.2f}",
+            ]
+        )
+    return rows
+
+
 def pgfed_new_clients() -> Rows:
     """The global model, and what becomes of it by fine-tuning."""
     rows = []
@@ -251,7 +278,8 @@ TABLES = {
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
     ("pgfed", 0): pgfed_on_cifar10,
     ("pgfed", 2): rates_of_other_methods,
-    ("pgfed", 3): pgfed_new_clients,
+    ("pgfed", 3): pgfed_thirty_rounds,
+    ("pgfed", 4): pgfed_new_clients,
     ("plgu", 0): plgu_personalized,
     ("plgu", 1): plgu_global,
 }
