@@ -1,5 +1,6 @@
 """The clients of each round: who takes part, with which state and which data."""
 
+import copy
 import hashlib
 import weakref
 from collections.abc import Iterable
@@ -263,13 +264,9 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._outstanding = False
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
-        """An iterator of the same source, whose data and states are not copied."""
+        """A copy with a position of its own, of the same source."""
         del memo
-        iterator = CohortIterator(self._source)
-        iterator._round_num = self._round_num
-        iterator._cohort = self._cohort.copy()
-        iterator._outstanding = self._outstanding
-        return iterator
+        return copy.copy(self)
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":

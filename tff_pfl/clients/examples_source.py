@@ -1,7 +1,6 @@
 """The data of clients without their ids and states: what processes of `tff.learning` take."""
 
 import collections
-import copy
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -88,10 +87,6 @@ class ExamplesIterator(CohortIterator):
         if self._split != "train":
             data = self._source.select_examples(self._cohort, self._split)
         return list(map(_as_sequence, data)) if self._as_sequences else data
-
-    def __deepcopy__(self, memo) -> "ExamplesIterator":
-        """A copy with a position of its own, of the same source."""
-        return copy.copy(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ExamplesIterator):

@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
-# The block of fine-tuning, which belongs to no exchange of a round: those count from 0.
-FINE_TUNING = -1
+# Blocks that belong to no exchange of a round, as those count from 0: fine-tuning, and the noise
+# that the server adds to uploads, and to how many of them were clipped.
+FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS = -1, -2, -3
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:

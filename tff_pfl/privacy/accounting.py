@@ -113,15 +113,7 @@ class Accountant:
                 f"epsilon of {rounds} rounds of {self.clients_per_round} of {self.num_clients} "
                 f"clients must be between {least:.3g} and {most:.3g}, got {epsilon:g}."
             )
-        noise = dp_accounting.calibrate_dp_mechanism(
-            self.fresh,
-            lambda noise: dp_accounting.SelfComposedDpEvent(self.event(noise), rounds),
-            epsilon,
-            self.delta,
-            dp_accounting.LowerEndpointAndGuess(_LEAST_NOISE, 2.0),
-            tol=_TOLERANCE,
-        )
-        return float(noise)
+        return _calibrated(self, epsilon, rounds)
 
     def fresh(self) -> rdp.RdpAccountant:
         """An accountant of `dp_accounting`, of no round yet."""
@@ -159,6 +151,20 @@ def _of_a_round(accountant: Accountant, noise_multiplier: float):
     one = accountant.fresh()
     one.compose(accountant.event(noise_multiplier))
     return one._orders, one._rdp
+
+
+@functools.cache
+def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
+    """The noise for an epsilon; a search of a second, of which a run asks twice."""
+    noise = dp_accounting.calibrate_dp_mechanism(
+        accountant.fresh,
+        lambda noise: dp_accounting.SelfComposedDpEvent(accountant.event(noise), rounds),
+        epsilon,
+        accountant.delta,
+        dp_accounting.LowerEndpointAndGuess(_LEAST_NOISE, 2.0),
+        tol=_TOLERANCE,
+    )
+    return float(noise)
 
 
 def default_delta(num_clients: int) -> float:

@@ -13,13 +13,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tff_pfl.local.seeds import run_seed
+from tff_pfl.local.seeds import NOISE_OF_COUNTS, NOISE_OF_UPLOADS, run_seed
 from tff_pfl.ranges import above, at_least, takes
 
-# No exchange of a round has these indices.
-_OF_UPLOADS, _OF_COUNTS = -2, -3
 # Of clipped clients, relative to those expected: as Andrew et al. recommend.
-_NOISE_OF_COUNTS = 0.05
+_DEVIATION_OF_COUNT = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
 # In an upload, relative to the first clipping norm: for secure sums, which need a bound.
@@ -51,8 +49,10 @@ def fixed_clipping(
     if seed is None:
         query = tfp.GaussianSumQuery(clip_norm, noise_multiplier * clip_norm)
     else:
-        query = SeededGaussianSumQuery(clip_norm, noise_multiplier * clip_norm, seed, _OF_UPLOADS)
-    return _mean_of(query, clients_per_round, max(clip_norm, 0.5) if secure else None)
+        query = SeededGaussianSumQuery(
+            clip_norm, noise_multiplier * clip_norm, seed, NOISE_OF_UPLOADS
+        )
+    return _mean_of(query, clients_per_round, clip_norm if secure else None)
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
@@ -82,10 +82,10 @@ def adaptive_clipping(
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
     """
-    most = 2 * _NOISE_OF_COUNTS * clients_per_round
+    most = 2 * _DEVIATION_OF_COUNT * clients_per_round
     if not noise_multiplier < most:
         raise ValueError(
-            f"noise_multiplier must be below {2 * _NOISE_OF_COUNTS:g} * clients_per_round = "
+            f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
             f"{most:g} for a clipping norm that adapts, got {noise_multiplier:g}."
         )
     query = tfp.QuantileAdaptiveClipSumQuery
@@ -96,7 +96,7 @@ def adaptive_clipping(
         noise_multiplier=noise_of_mean(noise_multiplier, clients_per_round),
         target_unclipped_quantile=_QUANTILE,
         learning_rate=_LEARNING_RATE,
-        clipped_count_stddev=_NOISE_OF_COUNTS * clients_per_round if noise_multiplier else 0.0,
+        clipped_count_stddev=_DEVIATION_OF_COUNT * clients_per_round if noise_multiplier else 0.0,
         expected_num_records=float(clients_per_round),
     )
     bound = max(_LARGEST_NUMBER * clip_norm, 0.5) if secure else None
@@ -112,7 +112,7 @@ def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
     """
     if not noise_multiplier:
         return 0.0
-    of_count = 2 * _NOISE_OF_COUNTS * clients_per_round
+    of_count = 2 * _DEVIATION_OF_COUNT * clients_per_round
     return (noise_multiplier**-2 - of_count**-2) ** -0.5
 
 
@@ -161,7 +161,7 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
         super().__init__(*args, **options)
 
     def _construct_below_estimate_query(self, below_estimate_stddev, expected_num_records):
-        query = SeededGaussianSumQuery(0.5, below_estimate_stddev, self._seed, _OF_COUNTS)
+        query = SeededGaussianSumQuery(0.5, below_estimate_stddev, self._seed, NOISE_OF_COUNTS)
         return tfp.NormalizedQuery(query, denominator=expected_num_records)
 
 
@@ -170,7 +170,7 @@ class _SeededAdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
         super().__init__(**options)
         norm = options["initial_l2_norm_clip"]
         self._sum_query = SeededGaussianSumQuery(
-            norm, options["noise_multiplier"] * norm, seed, _OF_UPLOADS
+            norm, options["noise_multiplier"] * norm, seed, NOISE_OF_UPLOADS
         )
         self._quantile_estimator_query = _SeededQuantileQuery(
             norm,
