@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment import RunFiles
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import figures
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.cross_table import SEPARATOR
@@ -50,8 +50,10 @@ def plot_against_bytes(comparison: Comparison, column: str, path: str | os.PathL
         path: The image file; its ending is the format (.png, .pdf, .svg).
 
     Raises:
-        OutputDirectoryError: See `curve_over_seeds`.
+        OutputDirectoryError: See `curve_over_seeds`; or there is no finished run.
     """
+    if not comparison.finished:
+        raise OutputDirectoryError(f"{comparison.title} has no finished run.")
     panels, lines = {}, {}
     for label, results in comparison.finished.items():
         panel, separator, line = label.rpartition(SEPARATOR)
