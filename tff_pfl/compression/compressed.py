@@ -46,7 +46,8 @@ def compressed(
     SignSGD", ICML 2019.) A compressor that is no contraction is `rescaled` then.
 
     All tensors of a change are one vector. What else an upload has, such as the shares of pFedMB or
-    the risk of PGFed, travels as it is. A change that is not finite leaves the client out, whatever
+    the risk of PGFed, travels as it is; what clients of FedDyn and SCAFFOLD keep is made of the
+    change before it is compressed. A change that is not finite leaves the client out, whatever
     would be decoded of its message. The bytes that a process reports are those of the messages.
 
         algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
