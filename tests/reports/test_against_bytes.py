@@ -52,7 +52,7 @@ def test_a_panel_a_method_and_a_line_a_compressor(comparison, tmp_path, monkeypa
     assert colors[0] != colors[1] == colors[2]
     np.testing.assert_allclose(points[1][0], [0.0002, 0.0004])
     text = (tmp_path / "picture.svg").read_text()
-    for words in ("FedAvg", "FedPer", "32 bits", "MB sent by a client in each round"):
+    for words in ("FedAvg", "FedPer", "32 bits", "MB sent by a client that is in every round"):
         assert words in text
 
 
