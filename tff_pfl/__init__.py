@@ -21,6 +21,7 @@ _ROOMS = {
     "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
     "attacks": ("ATTACKS", "scaled_uploads"),
     "clients": ("ClientStateStore", "CohortDataSource"),
+    "compression": ("COMPRESSORS", "compressed"),
     "data": (
         "DATASETS",
         "FederatedDataset",

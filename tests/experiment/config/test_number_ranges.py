@@ -9,6 +9,7 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.compression import COMPRESSORS
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
 from tff_pfl.experiment.config.options import value_of
@@ -33,6 +34,7 @@ KINDS = {
     "below half": (0.49, (-0.1, 0.5, NAN)),
     "depth": (16, (9, -4, NAN, True)),
     "bits": (22, (0, 23, NAN, True)),
+    "bits of an entry": (16, (0, 17, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
@@ -107,6 +109,7 @@ OF_AGGREGATORS = {
     "count or none": "iterations num_attackers",
 }
 OF_ATTACKS = {"least 0": "standard_deviation epsilon"}
+OF_COMPRESSORS = {"unit": "share", "bits of an entry": "bits"}
 # The tuples that are not of numbers.
 NAMES_OF_LAYERS = {
     "also_personal",
@@ -133,13 +136,18 @@ def numbers(config, prefix=""):
 
 
 def config_of(
-    algorithm="fedavg", model="mlp", optimizer="sgd", aggregator="", attack="scaled_uploads"
+    algorithm="fedavg",
+    model="mlp",
+    optimizer="sgd",
+    aggregator="",
+    attack="scaled_uploads",
+    compressor="",
 ):
     config = default_config(algorithm)
     config.model.name = model
     config.local.optimizer = config.server.optimizer = optimizer
     config.aggregator.name = aggregator
-    complete(config, {"attack.name": attack})
+    complete(config, {"attack.name": attack, "compression.name": compressor})
     return config
 
 
@@ -215,12 +223,21 @@ def test_numbers_of_attacks(attack):
         assert_checked(key, kinds[key], attack=attack)
 
 
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_numbers_of_compressors(compressor):
+    config = config_of(compressor=compressor)
+    kinds = by_key(OF_COMPRESSORS, "compression.")
+    for key in numbers(config.compression, "compression."):
+        assert_checked(key, kinds[key], compressor=compressor)
+
+
 CHOSEN = [
     *({"algorithm": name} for name in algorithms.ALGORITHMS),
     *({"model": name} for name in models.MODELS),
     *({"optimizer": name} for name in OPTIMIZERS),
     *({"aggregator": name} for name in AGGREGATORS),
     *({"attack": name} for name in ATTACKS),
+    *({"compressor": name} for name in COMPRESSORS),
 ]
 
 
