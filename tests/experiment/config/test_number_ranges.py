@@ -9,6 +9,7 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
 from tff_pfl.experiment.config.options import value_of
@@ -37,23 +38,26 @@ KINDS = {
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
     "units": ((0.0, 1.0), ((0.5, 1.5), (-0.5,), (NAN,), (True,), 0.5)),
+    "units of classes": ((1.0,), ((1.5,), (-0.5,), (NAN,), (True,), (), 0.5)),
+    "least 0 of classes": ((2.0,), ((-0.5,), (NAN,), (INF,), (True,), (), 0.5)),
     "fractions": ((5, 0, 1), ((0, 0, 1), (1, -1, 1), (1, 1), (NAN, 0, 1), (1, INF, 1), 0.5)),
 }
 COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
-    "participation.rounds_per_day "
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
     "early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
     "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
-    "privacy.noise_multiplier participation.spread",
-    "least 1": "data.imbalance participation.over_selection participation.slow_factor",
+    "privacy.noise_multiplier",
+    "least 1": "data.imbalance participation.over_selection",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
     "inside unit": "privacy.delta",
-    "above 0 or inf": "local.clip_norm participation.deadline",
-    "below 1": "local.momentum server.momentum participation.dropout participation.slow_share",
+    "above 0 or inf": "local.clip_norm",
+    "below 1": "local.momentum server.momentum",
+    "units of classes": "participation.dropout",
+    "least 0 of classes": "participation.class_shares participation.median_seconds",
     "fractions": "data.fractions",
     "unit": "attack.fraction evaluation.late_share",
     "units": "evaluation.synthetic",
@@ -106,6 +110,12 @@ OF_AGGREGATORS = {
     "count": "num_selected",
     "count or none": "iterations num_attackers",
 }
+OF_AVAILABILITIES = {
+    "unit": "least most",
+    "above 0": "rounds_per_day",
+    "units of classes": "probabilities",
+}
+OF_TIMES = {"least 0": "client_spread round_spread", "above 0": "deadline"}
 OF_ATTACKS = {"least 0": "standard_deviation epsilon"}
 # The tuples that are not of numbers.
 NAMES_OF_LAYERS = {
@@ -133,13 +143,20 @@ def numbers(config, prefix=""):
 
 
 def config_of(
-    algorithm="fedavg", model="mlp", optimizer="sgd", aggregator="", attack="scaled_uploads"
+    algorithm="fedavg",
+    model="mlp",
+    optimizer="sgd",
+    aggregator="",
+    attack="scaled_uploads",
+    availability="always",
+    median_seconds=0.0,
 ):
     config = default_config(algorithm)
     config.model.name = model
     config.local.optimizer = config.server.optimizer = optimizer
     config.aggregator.name = aggregator
-    complete(config, {"attack.name": attack})
+    config.participation.median_seconds = (median_seconds,)
+    complete(config, {"attack.name": attack, "participation.availability.name": availability})
     return config
 
 
@@ -215,12 +232,28 @@ def test_numbers_of_attacks(attack):
         assert_checked(key, kinds[key], attack=attack)
 
 
+@pytest.mark.parametrize("availability", AVAILABILITIES)
+def test_numbers_of_availabilities(availability):
+    section = "participation.availability"
+    config = config_of(availability=availability)
+    kinds = by_key(OF_AVAILABILITIES, f"{section}.")
+    for key in numbers(value_of(config, section), f"{section}."):
+        assert_checked(key, kinds[key], availability=availability)
+
+
+@pytest.mark.parametrize(("key", "kind"), by_key(OF_TIMES, "participation.").items())
+def test_numbers_of_times(key, kind):
+    """There are none without a median."""
+    assert_checked(key, kind, median_seconds=1.0)
+
+
 CHOSEN = [
     *({"algorithm": name} for name in algorithms.ALGORITHMS),
     *({"model": name} for name in models.MODELS),
     *({"optimizer": name} for name in OPTIMIZERS),
     *({"aggregator": name} for name in AGGREGATORS),
     *({"attack": name} for name in ATTACKS),
+    *({"availability": name} for name in AVAILABILITIES),
 ]
 
 
