@@ -119,10 +119,11 @@ class Participation:
 
     def __post_init__(self):
         check_names("sampling", [self.sampling], SAMPLINGS)
-        if not dataclasses.is_dataclass(self.availability):
+        availability = self.availability
+        if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
             raise ValueError(
-                f"availability={self.availability!r} must be a frozen dataclass, whose options "
-                "tell it apart from others when a run is resumed."
+                f"availability={availability!r} must be an instance of a frozen dataclass, whose "
+                "options tell it apart from others when a run is resumed."
             )
         if self.sampling == "poisson" and self.over_selection != 1.0:
             raise ValueError(
@@ -141,7 +142,7 @@ class Participation:
         devices = self.devices(0, 1)  # refuses more or fewer numbers than classes
         devices.of_classes("dropout", self.dropout)
         devices.of_classes("median_seconds", self.median_seconds)
-        self.availability(0, devices)
+        availability(0, devices)
 
     @property
     def takes_time(self) -> bool:
