@@ -21,7 +21,6 @@ _COHORT_STREAM = 0xC0403
 _AVAILABILITY_STREAM = 0xA7A11
 _DROPOUT_STREAM = 0xD2080
 _DURATION_STREAM = 0xD02A7
-_ARRIVAL_STREAM = 0xA221E
 _CLASS_STREAM = 0xC1A55
 _PHASE_STREAM = 0x9A5E0
 _SPEED_STREAM = 0x59EED
@@ -202,9 +201,7 @@ class Participation:
         seconds = self._seconds(seed, round_num, devices)
         is_late = ~drops & (seconds > (self.deadline or math.inf))
         arriving = selected[~(drops | is_late)[selected]]
-        # Who is first is drawn where several come at the same time.
-        order = _uniform(seed, round_num, _ARRIVAL_STREAM, num_clients)
-        arriving = arriving[np.lexsort([order[arriving], seconds[arriving]])]
+        arriving = arriving[np.argsort(seconds[arriving], kind="stable")]
         enough = cohort_size if self.sampling == "fixed" else num_clients
         reported = arriving[:enough]
         waits_in_vain = len(reported) < min(enough, len(selected))
@@ -237,7 +234,10 @@ class Participation:
         return np.flatnonzero(drawn < self.availability(round_num, devices))
 
     def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
-        """Those of `available` who are asked."""
+        """Those of `available` who are asked.
+
+        With "fixed" in a random order, by which some are first that report at the same time.
+        """
         if self.sampling == "poisson":
             drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)
             return available[drawn[available] < cohort_size / num_clients]
