@@ -6,6 +6,7 @@
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
     benchmark.py --branches [--num_branches=5]
+    benchmark.py --aggregators [--clients=20]
     benchmark.py --pooled [--clients=100] [--examples_per_client=100] [--clients_per_turn=10]
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
@@ -47,6 +48,10 @@ that its server does: the messages of each client, and the new state.
 
 With --branches, prints a line for each kind of local step of pFedMB's LeNet: an ordinary one, one
 of the weights of all branches, and one of the coefficients that mix them.
+
+With --aggregators, prints a line for each aggregator by name, and for each compressor, with error
+feedback and without: the seconds of a round of FedAvg, how many times those of the plain mean they
+are, and the bytes that a client sends. More than 10 clients are needed, by those with noise.
 
 With --pooled, prints a line of the evaluation of every client's own model, PGFed's CNN, on the test
 examples of all clients: its seconds for some clients at a time, those of the bare forward passes of
@@ -104,6 +109,7 @@ _BRANCHES = flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.
 _NUM_BRANCHES = flags.DEFINE_integer(
     "num_branches", 5, "Of --branches: branches of each layer.", lower_bound=1
 )
+_AGGREGATORS = flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
 _POOLED = flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
 _CLIENTS_PER_TURN = flags.DEFINE_integer(
     "clients_per_turn", 10, "Of --pooled: clients evaluated at a time.", lower_bound=1
@@ -148,6 +154,11 @@ def main(argv):
         workload = dataclasses.replace(benchmarks.BRANCHED, **chosen)
         branches = _NUM_BRANCHES.value
         for record in benchmarks.measure_branches(workload, branches, rounds=_ROUNDS.value):
+            _print(record)
+        return
+    if _AGGREGATORS.value:
+        workload = dataclasses.replace(benchmarks.AGGREGATED, **chosen)
+        for record in benchmarks.measure_aggregators(workload, rounds=_ROUNDS.value):
             _print(record)
         return
     if _POOLED.value:

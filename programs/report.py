@@ -11,6 +11,12 @@ The mean over clients of a quantity, over the rounds, with the deviation over se
     report.py curves NAME:DIR... --output=FILE [--column=COLUMN] [--exclude_clients=0,5]
         [--log_scale] [--top=3]
 
+The same over the megabytes that a client has sent which takes part in every round, a line a variant
+of a study; variants whose labels are "PANEL | LINE", such as method and compressor, have a panel a
+method:
+
+    report.py against_bytes STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE [--column=COLUMN]
+
 How such a quantity is distributed over the clients, at the last evaluation or at that of a round; a
 histogram a name. A table is printed: the mean, those of the lowest and the top 5 % of clients, and
 the share of clients below a threshold. Clients without examples do not count:
@@ -135,6 +141,11 @@ def _curves(arguments):
     )
 
 
+def _against_bytes(arguments):
+    comparison = studies.comparison_of(arguments)
+    reports.plot_against_bytes(comparison, _COLUMN.value, _OUTPUT.value)
+
+
 def _histogram(arguments):
     return reports.plot_histograms(
         reports.named_runs(arguments),
@@ -207,6 +218,7 @@ SUBCOMMANDS = {
     "curves": Subcommand(
         _curves, "NAME:DIR...", ("column", "exclude_clients", "log_scale", "top"), PICTURES
     ),
+    "against_bytes": Subcommand(_against_bytes, _COMPARED, ("column",), PICTURES),
     "histogram": Subcommand(
         _histogram, "NAME:DIR...", ("column", "threshold", "round", "exclude_clients"), PICTURES
     ),

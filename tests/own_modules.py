@@ -7,12 +7,22 @@ from collections.abc import Iterator
 
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import DATASETS, PARTITIONERS
 from tff_pfl.local import OPTIMIZERS
 from tff_pfl.models import MODELS
 from tff_pfl.templates import AGGREGATORS
 
-REGISTRIES = (AGGREGATORS, ALGORITHMS, ATTACKS, DATASETS, MODELS, OPTIMIZERS, PARTITIONERS)
+REGISTRIES = (
+    AGGREGATORS,
+    ALGORITHMS,
+    ATTACKS,
+    COMPRESSORS,
+    DATASETS,
+    MODELS,
+    OPTIMIZERS,
+    PARTITIONERS,
+)
 
 
 @contextlib.contextmanager

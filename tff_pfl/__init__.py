@@ -21,6 +21,7 @@ _ROOMS = {
     "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
     "attacks": ("ATTACKS", "scaled_uploads"),
     "clients": ("AVAILABILITIES", "ClientStateStore", "CohortDataSource", "Participation"),
+    "compression": ("COMPRESSORS", "compressed"),
     "data": (
         "DATASETS",
         "FederatedDataset",

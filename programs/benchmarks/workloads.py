@@ -114,6 +114,19 @@ MANY_CLIENTS = Workload(
     contenders=(),
 )
 
+# A perceptron of 100,000 weights, little training, and clients enough for noise.
+AGGREGATED = Workload(
+    network="mlp",
+    options={"hidden": (128,)},
+    image_shape=(28, 28, 1),
+    clients=20,
+    examples_per_client=50,
+    epochs=1,
+    batch_size=50,
+    learning_rate=0.01,
+    contenders=(),
+)
+
 # pFedMB's network, and a client of its federation of 15.
 BRANCHED = Workload(
     network="lenet",

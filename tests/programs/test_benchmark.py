@@ -10,6 +10,8 @@ import benchmarks
 from tests.runs import run_main, run_python
 from tff_pfl import algorithms
 from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.compression import COMPRESSORS
+from tff_pfl.templates import AGGREGATORS
 from tff_pfl.testing import EagerProcess
 
 
@@ -130,6 +132,22 @@ def test_pooled_evaluations_and_bare_passes_take_turns():
     assert ratios[0] - 0.01 <= record["median_of_ratios"] <= ratios[1] * 1.01
     with pytest.raises(ValueError, match="6 clients make no two turns of 4"):
         benchmarks.measure_pooled(workload, 4)
+
+
+@pytest.mark.slow
+def test_aggregators_and_compressors_beside_the_mean():
+    workload = dataclasses.replace(benchmarks.AGGREGATED, options={"hidden": ()}, clients=11)
+    first, *others = benchmarks.measure_aggregators(workload, rounds=1)
+    assert (first["aggregator"], first["times_mean"]) == ("mean", 1.0)
+    median = first["seconds_per_round"]["median"]
+    sent = {record["aggregator"]: record["bytes_up_per_client"] for record in others}
+    num_weights = 28 * 28 * 10 + 10
+    assert sent["median"] == 4 * num_weights + 4
+    assert sent["half"] == sent["half, fed back"] == 2 * num_weights + 4
+    assert set(sent) >= {*AGGREGATORS, *COMPRESSORS} - {"mean"}
+    for record in others:
+        times = record["seconds_per_round"]["median"] / median
+        assert record["times_mean"] == pytest.approx(times, rel=0.05, abs=1e-3)
 
 
 def test_states_of_all_clients_are_on_disk():

@@ -2,6 +2,7 @@
 
 from tff_pfl.aggregators.branch_mean import BranchMeanFactory, Shares
 from tff_pfl.aggregators.counted import Counted, CountedFactory
+from tff_pfl.aggregators.decoded import DecodedBranchMeanFactory, DecodedMeanFactory
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
 from tff_pfl.aggregators.secure import is_secure, sums_securely
 from tff_pfl.aggregators.stack import Stack, StackFactory
@@ -12,6 +13,8 @@ __all__ = [
     "BranchMeanFactory",
     "Counted",
     "CountedFactory",
+    "DecodedBranchMeanFactory",
+    "DecodedMeanFactory",
     "FieldsFactory",
     "Shares",
     "Stack",

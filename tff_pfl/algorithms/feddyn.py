@@ -114,6 +114,7 @@ def feddyn(
                 client_work=client_work,
                 aggregator=CountedFactory(),
                 finalize=finalize,
+                averaged=shared,
             )
         ],
         personalize=Personalization(distribute=shared, client_work=personalize),

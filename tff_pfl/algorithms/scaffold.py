@@ -132,15 +132,19 @@ def scaffold(
     def personalize(weights, state, examples, context):
         return base.personalize.client_work(weights, state.own, examples, context)
 
+    def both(server):
+        return Pair(shared(server), server.control)
+
     return Algorithm(
         server_init=server_init,
         client_init=client_init,
         exchanges=[
             Exchange(
-                distribute=lambda server: Pair(shared(server), server.control),
+                distribute=both,
                 client_work=client_work,
                 aggregator=CountedFactory(),
                 finalize=finalize,
+                averaged=both,
             )
         ],
         personalize=Personalization(distribute=shared, client_work=personalize),

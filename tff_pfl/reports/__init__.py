@@ -1,5 +1,6 @@
 """Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
+from tff_pfl.reports.against_bytes import BytesCurve, curve_against_bytes, plot_against_bytes
 from tff_pfl.reports.columns import Column, default_columns, named_columns
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
 from tff_pfl.reports.cross_table import cross_table
@@ -17,6 +18,7 @@ from tff_pfl.reports.table import results_table
 from tff_pfl.reports.words import in_words
 
 __all__ = [
+    "BytesCurve",
     "Cell",
     "Column",
     "CommandLineError",
@@ -31,6 +33,7 @@ __all__ = [
     "Table",
     "compared",
     "cross_table",
+    "curve_against_bytes",
     "curve_over_seeds",
     "default_columns",
     "in_words",
@@ -38,6 +41,7 @@ __all__ = [
     "named_columns",
     "named_runs",
     "paired_test",
+    "plot_against_bytes",
     "plot_curves",
     "plot_histograms",
     "plot_influence",

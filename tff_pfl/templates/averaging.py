@@ -125,6 +125,7 @@ def averaging(
                 client_work=weighted_client_work,
                 aggregator=aggregator or tff.aggregators.MeanFactory(),
                 finalize=finalize,
+                averaged=shared,
             )
         ],
         personalize=Personalization(distribute=shared, client_work=personalize),

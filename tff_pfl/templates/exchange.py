@@ -73,6 +73,9 @@ class Exchange:
             an upload of zeros: upload changes, not models, or weight by 1.
         finalize: `(<S, A, round_num> -> <S, metrics>)` at the server, where `A` is what the
             aggregator returns (`()` if nothing was uploaded) and `metrics` a mapping.
+        averaged: `(S -> U)`, what of the server's state uploads are changes of, or, of several
+            fields, the averaged one is: it has the type of these changes before there are any.
+            `None`: it is not known, and uploads cannot be compressed.
         name: Under which the exchange's metrics and its aggregator's state are kept.
     """
 
@@ -81,6 +84,7 @@ class Exchange:
     select: Callable[[Any, Any], Any] | None = None
     aggregator: Aggregator | None = None
     finalize: Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]] = keep_server_state
+    averaged: Callable[[Any], Any] | None = None
     name: str = "train"
 
 

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import (
     Aggregator,
     BranchMeanFactory,
+    DecodedMeanFactory,
     FieldsFactory,
     Stack,
     StackFactory,
@@ -194,6 +195,13 @@ def _(aggregator: BranchMeanFactory, uploads, weights):
         for i, weight in enumerate(tf.unstack(weights))
     ]
     return branch_mean.mean_of_sums(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *rows))
+
+
+@aggregate.register
+def _(aggregator: DecodedMeanFactory, uploads, weights):
+    clients = enumerate(tf.unstack(weights))
+    summands = [aggregator.summands(trees.row(uploads, i), weight) for i, weight in clients]
+    return aggregator.mean(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *summands))
 
 
 def _message(block: Exchange, server, client_id):

@@ -403,3 +403,20 @@ def test_rates_and_augmentations_that_there_are_not(changes, message):
     with pytest.raises(ValueError, match=message):
         complete(config)
         check_config(config)
+
+
+def test_uploads_are_compressed_as_the_config_says():
+    config = small()
+    complete(config, {"compression.name": "top_k"})
+    assert config.compression.to_dict() == {"name": "top_k", "error_feedback": False, "share": 0.1}
+    config.compression.update(share=0.01, error_feedback=True)
+    config.attack.update(client_ids=(2,), factor=0.0)  # an attack is compressed as other changes
+    check_config(config)
+    output, *_ = run_client(config, 2)
+    assert not np.any(output.upload.values)
+    size = sum(leaf.size for leaf in leaves(output.state.residuals))
+    assert output.upload.values.shape == (-(-size // 100),)
+    config = small("fedpg")
+    complete(config, {"compression.name": "half"})
+    with pytest.raises(ConfigError, match="config.compression: Uploads of fedpg .* averaged by a"):
+        run_client(config)

@@ -90,6 +90,22 @@ def changed(**changes):
             {"privacy__clipping": "fix"},
             "Unknown config.privacy.clipping 'fix'. Did you mean 'fixed",
         ),
+        (
+            {"compression__name": "topk"},
+            "Unknown compressor 'topk'. Did you mean 'top_k'",
+        ),
+        (
+            {"compression__error_feedback": True},
+            "Unknown option of compressor '' 'error_feedback'. Valid: none",
+        ),
+        (
+            {"compression__name": "half", "aggregator__name": "secure"},
+            "name='half', but .*aggregator.name='secure': .* decoded by itself, .* Set one to ''",
+        ),
+        (
+            {"compression__name": "half", "privacy__epsilon": 2.0},
+            "name='half', but there is config.privacy: .* plain mean. Set the name to ''",
+        ),
         ({"server__optimizer": "adm"}, "Unknown optimizer 'adm'. Did you mean 'adam'"),
         ({"server__learning_rate": 0.5}, r"server.learning_rate=0.5, but .*optimizer is ''"),
         ({"server__momentum": 0.5}, r"server.momentum=0.5, but .*optimizer is ''"),

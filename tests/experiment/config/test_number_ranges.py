@@ -10,6 +10,7 @@ import pytest
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
+from tff_pfl.compression import COMPRESSORS
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
 from tff_pfl.experiment.config.options import value_of
@@ -34,6 +35,7 @@ KINDS = {
     "below half": (0.49, (-0.1, 0.5, NAN)),
     "depth": (16, (9, -4, NAN, True)),
     "bits": (22, (0, 23, NAN, True)),
+    "bits of an entry": (16, (0, 17, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
@@ -117,6 +119,7 @@ OF_AVAILABILITIES = {
 }
 OF_TIMES = {"least 0": "client_spread round_spread", "above 0": "deadline"}
 OF_ATTACKS = {"least 0": "standard_deviation epsilon"}
+OF_COMPRESSORS = {"unit": "share", "bits of an entry": "bits"}
 # The tuples that are not of numbers.
 NAMES_OF_LAYERS = {
     "also_personal",
@@ -150,13 +153,19 @@ def config_of(
     attack="scaled_uploads",
     availability="always",
     median_seconds=0.0,
+    compressor="",
 ):
     config = default_config(algorithm)
     config.model.name = model
     config.local.optimizer = config.server.optimizer = optimizer
     config.aggregator.name = aggregator
     config.participation.median_seconds = (median_seconds,)
-    complete(config, {"attack.name": attack, "participation.availability.name": availability})
+    names = {
+        "attack.name": attack,
+        "compression.name": compressor,
+        "participation.availability.name": availability,
+    }
+    complete(config, names)
     return config
 
 
@@ -247,6 +256,14 @@ def test_numbers_of_times(key, kind):
     assert_checked(key, kind, median_seconds=1.0)
 
 
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_numbers_of_compressors(compressor):
+    config = config_of(compressor=compressor)
+    kinds = by_key(OF_COMPRESSORS, "compression.")
+    for key in numbers(config.compression, "compression."):
+        assert_checked(key, kinds[key], compressor=compressor)
+
+
 CHOSEN = [
     *({"algorithm": name} for name in algorithms.ALGORITHMS),
     *({"model": name} for name in models.MODELS),
@@ -254,6 +271,7 @@ CHOSEN = [
     *({"aggregator": name} for name in AGGREGATORS),
     *({"attack": name} for name in ATTACKS),
     *({"availability": name} for name in AVAILABILITIES),
+    *({"compressor": name} for name in COMPRESSORS),
 ]
 
 

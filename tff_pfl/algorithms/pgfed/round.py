@@ -192,6 +192,7 @@ def pgfed(
                 client_work=client_work,
                 aggregator=FieldsFactory(change=tff.aggregators.MeanFactory(), risk=StackFactory()),
                 finalize=server.finalize,
+                averaged=lambda state: state.weights,
             )
         ],
         personalize=Personalization(

@@ -8,8 +8,15 @@ import numpy as np
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.clients import Participation
+from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.experiment.config.errors import ConfigError, values_of
-from tff_pfl.experiment.config.options import AUGMENTATION, AVAILABILITY, FRACTION, SCHEDULE
+from tff_pfl.experiment.config.options import (
+    AUGMENTATION,
+    AVAILABILITY,
+    ERROR_FEEDBACK,
+    FRACTION,
+    SCHEDULE,
+)
 from tff_pfl.experiment.config.private import made_private
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
@@ -275,6 +282,9 @@ def build_algorithm(
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
+    if config.compression.name:
+        with values_of("compression"):
+            algorithm = _compressed(algorithm, config)
     if config.evaluation.fine_tune_epochs and "fine_tuned" not in config.evaluation.further_models:
         algorithm = _evaluating("fine_tuned", algorithm, config, model)
     return algorithm
@@ -297,6 +307,12 @@ def _build_attack(config, dataset):
     if "num_classes" in parameters:
         options["num_classes"] = dataset.num_classes
     return functools.partial(attack, **options)
+
+
+def _compressed(algorithm, config) -> Algorithm:
+    options = config.compression.to_dict()
+    compressor, feedback = COMPRESSORS[options.pop("name")], options.pop(ERROR_FEEDBACK)
+    return compressed(algorithm, compressor(**options), error_feedback=feedback)
 
 
 def build_process(

@@ -23,7 +23,7 @@ from tff_pfl.experiment.config.options import (
     type_of,
     value_of,
 )
-from tff_pfl.experiment.config.private import check_privacy
+from tff_pfl.experiment.config.private import check_privacy, is_private
 from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
 from tff_pfl.ranges import (
@@ -97,6 +97,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     _check_server(config.server, defaults.server)
     _check_attackers(config.attack)
     check_privacy(config, defaults.privacy)
+    _check_compression(config)
     participation(config)
     with values_of("evaluation"):
         evaluation_options(config)
@@ -179,6 +180,20 @@ def _check_attackers(attack) -> None:
             f"config.attack has client_ids={attack.client_ids} and {FRACTION}={attack[FRACTION]}: "
             "either says who attacks. Set the other to () or 0."
         )
+
+
+def _check_compression(config) -> None:
+    """A compressed upload is decoded by itself, before it is averaged."""
+    if not config.compression.name:
+        return
+    chosen = f"config.compression.name={config.compression.name!r}, but "
+    reason = "a compressed upload is decoded by itself, and then averaged by the plain mean."
+    if config.aggregator.name not in ("", "mean"):
+        raise ConfigError(
+            f"{chosen}config.aggregator.name={config.aggregator.name!r}: {reason} Set one to ''."
+        )
+    if is_private(config):
+        raise ConfigError(f"{chosen}there is config.privacy: {reason} Set the name to ''.")
 
 
 def _check_server(server, defaults) -> None:

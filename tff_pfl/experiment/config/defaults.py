@@ -137,6 +137,10 @@ def default_config(
     ATTACK.set(config, "scaled_uploads")  # config.attack.name, one of tff_pfl.attacks.ATTACKS, and
     # its options beside it; who attacks: client_ids, or a fraction of all, drawn; without, nobody
 
+    config.compression = ml_collections.ConfigDict()  # of uploads: .name, one of
+    config.compression.name = ""  # tff_pfl.COMPRESSORS or none; its options, and error_feedback,
+    # whether clients keep what was lost for their next upload, beside it
+
     config.checkpoint_every = 1  # rounds
 
     config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader

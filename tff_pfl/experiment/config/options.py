@@ -17,6 +17,7 @@ from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.algorithms.registry import FROM_ELSEWHERE
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
+from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
@@ -113,8 +114,25 @@ class _AttackChoice(Choice):
         return declared
 
 
+class _CompressionChoice(Choice):
+    """A compressor, beside whose options is whether there is error feedback."""
+
+    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """See the base class."""
+        declared = super().parameters(name)
+        if name:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            declared[ERROR_FEEDBACK] = inspect.Parameter(
+                ERROR_FEEDBACK, kind, default=False, annotation=bool
+            )
+        return declared
+
+
 FRACTION = "fraction"
 """The key of `config.attack` for the share of the clients that attack."""
+
+ERROR_FEEDBACK = "error_feedback"
+"""The key of `config.compression` for whether clients keep what compression has lost."""
 
 ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
@@ -134,10 +152,11 @@ AVAILABILITY = Choice(
     "participation.availability.name", "participation.availability", AVAILABILITIES
 )
 ATTACK = _AttackChoice("attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True)
+COMPRESSION = _CompressionChoice("compression.name", "compression", COMPRESSORS, may_be_none=True)
 
 CHOICES = (
     *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
-    *(AGGREGATOR, SERVER_OPTIMIZER, ATTACK, AVAILABILITY),
+    *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, ATTACK, COMPRESSION),
 )
 
 

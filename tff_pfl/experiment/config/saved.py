@@ -15,6 +15,7 @@ from tff_pfl.experiment.run_directory import flatten, resolved
 _OPTIONAL = {
     "aggregator",
     "attack",
+    "compression",
     "early_stop",
     "import_path",
     "imports",
@@ -29,6 +30,7 @@ _OPTIONAL = {
 # a run can be resumed.
 _ADDED = (
     "attack.fraction",
+    "compression",
     "data.imbalance",
     "data.imbalanced_test",
     "early_stop",

@@ -1,0 +1,275 @@
+"""Algorithms with compressed uploads: who can, what is averaged, and what comes later."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_close, assert_equal, leaves
+from tests.marks import slow
+from tests.templates.mean_process import algorithm as algorithm_of
+from tests.templates.mean_process import clients, examples, mean_exchange
+from tff_pfl import testing
+from tff_pfl.algorithms import make
+from tff_pfl.attacks import inner_product
+from tff_pfl.compression import Compensated, compressed, half, quantized, top_k
+from tff_pfl.local import examples_type
+from tff_pfl.templates import (
+    AGGREGATORS,
+    Client,
+    ClientOutput,
+    Exchange,
+    compose,
+    errors,
+    with_aggregator,
+)
+from tff_pfl.testing import EagerProcess
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+ALL = top_k(share=1)  # of which nothing is lost
+SIZES = (6, 5, 9)
+# Of each way to average: a mean, a counted one, of several things, of branches, of a field.
+METHODS = ("fedavg", "scaffold", "pfedmb", "pgfed")
+COVERED = ("feddyn", "fedpac", "fedper")
+
+
+def made(name, model=None, local=None, **options):
+    federation = {"num_clients": 8, "clients_per_round": 3}
+    return make(
+        name,
+        model or testing.tiny_model(),
+        local or testing.tiny_local(),
+        **federation,
+        **options,
+    )
+
+
+def rounds_of(algorithm, number=2):
+    """The last of some rounds of the same three clients."""
+    process = EagerProcess(algorithm, 1)
+    state = process.initialize()
+    states = [process.initialize_client(i) for i in range(len(SIZES))]
+    for _ in range(number):
+        cohort = [
+            Client(np.int32(i), states[i], testing.tiny_examples(size, i))
+            for i, size in enumerate(SIZES)
+        ]
+        output = process.next(state, cohort)
+        state, states = output.state, output.clients
+    return output
+
+
+@functools.cache
+def plain_rounds_of(name):
+    return rounds_of(made(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "error_feedback"),
+    [("fedavg", False), *((n, True) for n in METHODS), *(slow(n, True) for n in COVERED)],
+)
+def test_where_nothing_is_lost_rounds_are_those_without(name, error_feedback):
+    plain = plain_rounds_of(name)
+    found = rounds_of(compressed(made(name), ALL, error_feedback=error_feedback))
+    assert_close(found.state.algorithm, plain.state.algorithm, 1e-5)
+    assert_close([state.own for state in found.clients], plain.clients, 1e-5)
+    for state in found.clients:
+        assert len(state.residuals) == error_feedback
+        assert not any(np.any(leaf) for leaf in leaves(state.residuals))
+
+
+@pytest.mark.parametrize("name", ["fedavg", *map(slow, (*METHODS[1:], *COVERED))])
+def test_less_travels_and_much_the_same_is_learnt(name):
+    plain = plain_rounds_of(name)
+    found = rounds_of(compressed(made(name), quantized(bits=12)))
+    assert found.metrics["bytes_up_per_client"] < plain.metrics["bytes_up_per_client"]
+    assert found.metrics["bytes_down_per_client"] == plain.metrics["bytes_down_per_client"]
+    assert_close(found.state.algorithm, plain.state.algorithm, 0.1)
+
+
+def test_the_bytes_of_a_round():
+    size = testing.tiny_model().num_weights
+    for compressor, expected in ((half(), 2 * size), (top_k(share=0.1), 8 * -(-size // 10))):
+        metrics = rounds_of(compressed(made("fedavg"), compressor), 1).metrics
+        assert metrics["bytes_up_per_client"] == expected + 4  # and the weight
+    without = rounds_of(made("pgfed"), 1).metrics["bytes_up_per_client"]
+    metrics = rounds_of(compressed(made("pgfed"), half()), 1).metrics
+    assert metrics["bytes_up_per_client"] == without - 2 * size  # its risk travels as it is
+
+
+# By hand: the server starts at [1, 2], a client uploads its value less that.
+
+
+def mean_process(compressor, *, error_feedback=False, **options):
+    exchange = mean_exchange(averaged=lambda server: server, **options)
+    return EagerProcess(
+        compressed(algorithm_of(exchange), compressor, error_feedback=error_feedback)
+    )
+
+
+def test_the_mean_of_what_is_decoded_and_what_is_left():
+    process = mean_process(top_k(share=0.5), error_feedback=True)
+    cohort = clients(process, examples(5.0), examples(-8.0, -8.0, -8.0))
+    output = process.next(process.initialize(), cohort)
+    # Changes are [4, 3] once and [-9, -10] three times; of each, the larger one is sent.
+    np.testing.assert_allclose(output.state.algorithm, [1 + 4 / 4, 2 - 30 / 4])
+    lost = [state.residuals["train"] for state in output.clients]
+    np.testing.assert_allclose(lost, [[0, 3], [-9, 0]])
+    assert [state.own.count for state in output.clients] == [1, 1]
+
+
+def test_what_was_lost_waits_until_the_client_takes_part_again():
+    process = mean_process(top_k(share=0.5), error_feedback=True)
+    first, absent = clients(process, examples(5.0), examples(0.0))
+    output = process.next(process.initialize(), [first, absent])
+    assert list(output.clients[0].residuals["train"]) == [0, 3]
+    kept = first._replace(state=output.clients[0])
+    state = process.next(output.state, [absent]).state
+    changes = 5.0 - state.algorithm
+    after = process.next(state, [kept])
+    # It sends the larger one of [changes[0], changes[1] + 3].
+    np.testing.assert_allclose(
+        after.state.algorithm, state.algorithm + [0, changes[1] + 3], rtol=1e-6
+    )
+    np.testing.assert_allclose(after.clients[0].residuals["train"], [changes[0], 0], rtol=1e-6)
+
+
+def test_who_is_left_out_keeps_what_was_lost():
+    process = mean_process(top_k(share=0.5), error_feedback=True)
+    cohort = clients(process, examples(5.0), examples(7.0))
+    output = process.next(process.initialize(), cohort)
+    none = examples(1.0)._replace(size=np.int32(0))
+    for data, count in ((examples(np.nan), "num_nonfinite"), (none, "num_empty")):
+        again = [
+            cohort[0]._replace(state=output.clients[0], data=data),
+            cohort[1]._replace(state=output.clients[1]),
+        ]
+        after = process.next(output.state, again)
+        assert after.metrics["train"][count] == 1
+        assert_equal(after.clients[0], output.clients[0])
+
+
+@pytest.mark.parametrize("compressor", [ALL, half(), quantized(bits=1)])
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_no_message_hides_what_is_no_number(compressor, error_feedback):
+    """Whole numbers are finite, whatever they were made of."""
+
+    def client_work(server, state, data, context):
+        upload = tf.where(tf.range(2) < 1, data.x[0], 0.0)
+        return ClientOutput(state, upload)
+
+    process = mean_process(compressor, error_feedback=error_feedback, client_work=client_work)
+    cohort = clients(process, examples(np.nan), examples(np.inf), examples(3.0))
+    output = process.next(process.initialize(), cohort)
+    assert output.metrics["train"]["num_nonfinite"] == 2
+    assert np.isfinite(output.state.algorithm).all()
+
+
+def test_an_exchange_that_uploads_nothing_keeps_residuals():
+    silent = Exchange(
+        client_work=lambda server, state, data, context: ClientOutput(state), name="silent"
+    )
+    exchange = mean_exchange(averaged=lambda server: server)
+    algorithm = compressed(algorithm_of(exchange, silent), top_k(share=0.5), error_feedback=True)
+    process = EagerProcess(algorithm)
+    output = process.next(process.initialize(), clients(process, examples(5.0)))
+    assert list(output.clients[0].residuals) == ["train"]
+    assert list(output.clients[0].residuals["train"]) == [0, 3]
+
+
+# Two clients with optima at [10, 1] and [-10, 1]: the larger entries of their changes cancel each
+# other, and the smaller ones are never sent.
+
+
+def distances_from_optimum(*, error_feedback, rate=0.02, rounds=200):
+    """After each round, in which each client goes a step of its quadratic loss."""
+
+    def client_work(server, state, data, context):
+        return ClientOutput(state, rate * (data.x - server))
+
+    exchange = mean_exchange(client_work=client_work, averaged=lambda server: server)
+    algorithm = compressed(algorithm_of(exchange), top_k(share=0.5), error_feedback=error_feedback)
+    process = compose(algorithm, examples_type((), np.float32, capacity=2))
+    state, cohort = process.initialize(), clients(process, examples(10, 1), examples(-10, 1))
+    distances = []
+    for _ in range(rounds):
+        output = process.next(state, cohort)
+        cohort = [c._replace(state=s) for c, s in zip(cohort, output.clients, strict=True)]
+        state = output.state
+        distances.append(np.linalg.norm(state.algorithm - [0.0, 1.0]))
+    return distances
+
+
+def test_error_feedback_reaches_the_optimum_of_a_quadratic():
+    lost = distances_from_optimum(error_feedback=False)
+    fed_back = distances_from_optimum(error_feedback=True)
+    assert min(lost) > 0.99  # the second coordinate stays where it was
+    assert max(fed_back[-20:]) < 0.25
+
+
+REFUSED = {
+    "fedpg": "the aggregator is StackFactory",
+    "fedamp": "the aggregator is StackFactory",
+    "fedmgda_plus": "the aggregator is StackFactory",
+    "local": "clients upload nothing",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_who_averages_nothing_refuses_by_name(name):
+    with pytest.raises(errors.AggregatorError, match=f"Uploads of {name}.*{REFUSED[name]}"):
+        compressed(made(name), ALL)
+
+
+def test_what_cannot_be_combined_is_refused():
+    fedavg = made("fedavg")
+    robust = with_aggregator(fedavg, AGGREGATORS["median"]())
+    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* StackRuleFactory"):
+        compressed(robust, ALL)
+    private = with_aggregator(made("pfedmb"), tff.aggregators.SumFactory())
+    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* BranchMeanFactory"):
+        compressed(private, ALL)
+    attacked = inner_product(fedavg, client_ids=[0])
+    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* InnerProductFactory"):
+        compressed(attacked, ALL)
+    for name in ("fedavg", "pfedmb"):
+        with pytest.raises(errors.AggregatorError, match="replaced: its uploads are compressed"):
+            with_aggregator(compressed(made(name), ALL), AGGREGATORS["median"]())
+    with pytest.raises(errors.AggregatorError, match="replaced: its server needs some of every"):
+        with_aggregator(compressed(made("feddyn"), ALL), AGGREGATORS["median"]())
+
+
+def test_the_type_of_changes_has_to_be_known():
+    with pytest.raises(errors.AggregatorError, match="Exchange.averaged does not say what"):
+        compressed(algorithm_of(mean_exchange()), ALL)
+    exchange = mean_exchange(averaged=lambda server: {"a": server, "b": server[0]})
+    process = EagerProcess(compressed(algorithm_of(exchange), ALL))
+    with pytest.raises(errors.AggregatorError, match=r"Uploads of .* is of\n.*\nbut Exchange.av"):
+        process.next(process.initialize(), clients(process, examples(1.0)))
+
+
+def test_a_snapshot_is_that_of_the_clients_own_state():
+    algorithm = compressed(made("pfedmb"), half(), error_feedback=True)
+    process = EagerProcess(algorithm)
+    plain = EagerProcess(made("pfedmb"))
+    states = [process.initialize_client(0)]
+    assert isinstance(states[0], Compensated)
+    assert_equal(process.client_snapshot(states), plain.client_snapshot([states[0].own]))
+
+
+def compressed_pgfed(model, local):
+    algorithm = make("pgfed", model, local, num_clients=8, clients_per_round=3)
+    return compressed(algorithm, quantized(bits=4), error_feedback=True)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        slow(check) if check is testing.contract.check_runtimes else check
+        for check in testing.CHECKS
+    ],
+)
+def test_contract(check):
+    check(testing.Subject.of(compressed_pgfed, needs_uploads=True))

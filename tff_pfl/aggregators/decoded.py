@@ -1,0 +1,95 @@
+"""Means of uploads that travel in few bytes, and are decoded one by one at the server."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import branch_mean
+from tff_pfl.aggregators.branch_mean import Shares
+from tff_pfl.local import trees
+
+
+class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """The weighted mean of what uploads of type `M` stand for.
+
+    With `T` the type of what is decoded, `next` is
+
+        (<()@SERVER, {M}@CLIENTS, {float32}@CLIENTS>
+         -> <state=()@SERVER, result=T@SERVER, measurements=()@SERVER>)
+
+    What travels is `M`: it is decoded where it is added to the others, and not before.
+
+    Attributes:
+        decode: `(M -> T)`.
+        reason: Why another aggregator cannot take its place.
+    """
+
+    reason = "its uploads are compressed, and the server decodes each by itself"
+
+    def __init__(self, decode: Callable[[Any], Any]):
+        """Creates the factory.
+
+        Args:
+            decode: `(M -> T)`, in TensorFlow; `T` holds tensors of floats.
+        """
+        self.decode = decode
+
+    def summands(self, upload: Any, weight: tf.Tensor) -> Any:
+        """What is summed of a client, in TensorFlow."""
+        return trees.scale(self.decode(upload), weight), weight
+
+    def mean(self, sums: Any) -> Any:
+        """The aggregate, of the sums over the clients; in TensorFlow."""
+        total, weight = sums
+        return trees.scale(total, 1.0 / weight)
+
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
+        """See the base class."""
+        of_client = tff.tensorflow.computation(self.summands, value_type, weight_type)
+        sums_type = of_client.type_signature.result
+        specs = tff.types.type_to_tf_tensor_specs(sums_type)
+
+        @tff.tensorflow.computation
+        def zero():
+            return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+
+        @tff.tensorflow.computation(sums_type, (value_type, weight_type))
+        def accumulate(sums, client):
+            return trees.add(sums, self.summands(*client))
+
+        merge = tff.tensorflow.computation(trees.add, sums_type, sums_type)
+        report = tff.tensorflow.computation(self.mean, sums_type)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.types.FederatedType(value_type, tff.CLIENTS),
+            tff.types.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def decoded_mean(state, value, weight):
+            clients = tff.federated_zip((value, weight))
+            result = tff.federated_aggregate(clients, zero(), accumulate, merge, report)
+            measurements = tff.federated_value((), tff.SERVER)
+            return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+        return tff.templates.AggregationProcess(initialize, decoded_mean)
+
+
+class DecodedBranchMeanFactory(DecodedMeanFactory):
+    """The mean of a `BranchMeanFactory`, of `Shares` whose values are to be decoded.
+
+    `M` is `<value=...,share=...>`, of which the shares travel as they are.
+    """
+
+    def summands(self, upload: Shares, weight: tf.Tensor) -> Shares:
+        """See the base class."""
+        return branch_mean.weighted(Shares(self.decode(upload.value), upload.share), weight)
+
+    def mean(self, sums: Shares) -> Any:
+        """See the base class."""
+        return branch_mean.mean_of_sums(Shares(*sums))

@@ -1,0 +1,116 @@
+"""What of an upload is averaged, and so can be compressed."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import (
+    Aggregator,
+    BranchMeanFactory,
+    DecodedBranchMeanFactory,
+    DecodedMeanFactory,
+    FieldsFactory,
+)
+from tff_pfl.compression.compressor import Compressor
+from tff_pfl.local import trees
+from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.templates.blocks import trace
+from tff_pfl.templates.errors import AggregatorError
+
+
+@dataclasses.dataclass(frozen=True)
+class AveragedPart:
+    """The part of an exchange's uploads that is averaged.
+
+    Attributes:
+        what: Names the exchange in errors.
+        field: Of the upload; `None`: it is all of it.
+        specs: A structure of `tf.TensorSpec`, of the part.
+        present: The exchange's aggregator.
+    """
+
+    what: str
+    field: str | None
+    specs: Any
+    present: Aggregator
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return sum(spec.shape.num_elements() for spec in tf.nest.flatten(self.specs))
+
+    def vector(self, upload: Any) -> tf.Tensor:
+        """The part of an upload as float32 `[size]`.
+
+        Raises:
+            AggregatorError: If it is not of the type that the exchange says.
+        """
+        part = upload if self.field is None else getattr(upload, self.field)
+        part = tf.nest.map_structure(tf.convert_to_tensor, part)
+        found, expected = (
+            [(leaf.dtype, leaf.shape.as_list()) for leaf in tf.nest.flatten(tensors)]
+            for tensors in (part, self.specs)
+        )
+        if found != expected:
+            raise AggregatorError(
+                f"{self.what}: what is averaged is of\n  {trees.specs(part)}\nbut "
+                f"Exchange.averaged is of\n  {self.specs}"
+            )
+        return trees.to_vector(tf.nest.map_structure(lambda leaf: tf.cast(leaf, tf.float32), part))
+
+    def replaced(self, upload: Any, message: Any) -> Any:
+        """An upload with a message in the place of the part."""
+        return message if self.field is None else upload._replace(**{self.field: message})
+
+    def aggregator(self, compressor: Compressor) -> Aggregator:
+        """The aggregator of uploads with messages."""
+
+        def decode(message):
+            return trees.from_vector(compressor.decode(message, self.size), self.specs)
+
+        if isinstance(self.present, BranchMeanFactory):
+            return DecodedBranchMeanFactory(decode)
+        if isinstance(self.present, FieldsFactory):
+            factories = {**self.present.factories, self.field: DecodedMeanFactory(decode)}
+            return FieldsFactory(**factories)
+        return DecodedMeanFactory(decode)
+
+
+def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
+    """What is averaged of the uploads of an exchange.
+
+    Args:
+        algorithm: The algorithm.
+        exchange: One of its exchanges that has an aggregator.
+
+    Raises:
+        AggregatorError: If it is not known, or the aggregator is no plain mean.
+    """
+    what = f"Uploads of {algorithm.name} (exchange {exchange.name!r})"
+    aggregator = exchange.aggregator
+    fields = _averaged_fields(aggregator)
+    if len(fields) != 1:
+        raise AggregatorError(
+            f"{what} cannot be compressed: they, or one of their fields, would have to be averaged "
+            f"by a plain mean, but the aggregator is {type(aggregator).__name__}."
+        )
+    if exchange.averaged is None:
+        raise AggregatorError(
+            f"{what} cannot be compressed: Exchange.averaged does not say what of the server's "
+            "state they are changes of."
+        )
+    averaged = trace(f"{what}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
+    specs = tff.types.type_to_tf_tensor_specs(averaged.type_signature.result)
+    return AveragedPart(what, *fields, specs, aggregator)
+
+
+def _averaged_fields(aggregator) -> list[str | None]:
+    """The fields of an upload that are averaged; `None` stands for all of it."""
+    if isinstance(aggregator, FieldsFactory):
+        factories = aggregator.factories.items()
+        return [name for name, factory in factories if _averaged_fields(factory) == [None]]
+    if isinstance(aggregator, BranchMeanFactory) and aggregator.pairs is None:
+        return ["value"]
+    return [None] if isinstance(aggregator, tff.aggregators.MeanFactory) else []

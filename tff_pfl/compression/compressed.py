@@ -1,0 +1,135 @@
+"""An algorithm whose clients compress what they upload."""
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
+from tff_pfl.compression.compressor import Compressor, rescaled
+from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.templates.errors import AggregatorError
+
+# Of a client's seed, the numbers that its compressor draws by: its training draws others.
+_COMPRESSION = 0xC0DEC
+
+
+class Compensated(NamedTuple):
+    """Client state.
+
+    Attributes:
+        own: `C`, what the algorithm has the client keep.
+        residuals: By names of exchanges, float32 `[n]`: what was lost of the client's uploads so
+            far, and is added to its next one. Empty without error feedback.
+    """
+
+    own: Any
+    residuals: Mapping[str, tf.Tensor]
+
+
+def compressed(
+    algorithm: Algorithm, compressor: Compressor, *, error_feedback: bool = False
+) -> Algorithm:
+    """The algorithm with compressed uploads.
+
+    With `e_i = 0` at first, and without error feedback always, a round is
+
+        client  m_i = encode(u_i + e_i);  e_i <- u_i + e_i - decode(m_i)
+        up      m_i, in the place of the change u_i
+        server  sum_i p_i decode(m_i), in the place of sum_i p_i u_i
+
+    With error feedback, what is lost of a change comes with a later one: the client keeps it until
+    it takes part again, and one that is left out of a round keeps what it had. (Seide et al.,
+    "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes
+    SignSGD", ICML 2019.) A compressor that is no contraction is `rescaled` then.
+
+    All tensors of a change are one vector. What else an upload has, such as the shares of pFedMB or
+    the risk of PGFed, travels as it is; what clients of FedDyn and SCAFFOLD keep is made of the
+    change before it is compressed. A change that is not finite leaves the client out, whatever
+    would be decoded of its message. The bytes that a process reports are those of the messages.
+
+        algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
+
+    Args:
+        algorithm: One whose uploads, or a field of them, are averaged by a plain mean.
+        compressor: One of `COMPRESSORS`, or another.
+        error_feedback: Whether clients keep what was lost.
+
+    Raises:
+        AggregatorError: If it has no such uploads, or another aggregator was chosen.
+    """
+    parts = _parts(algorithm)
+    if error_feedback:
+        compressor = rescaled(compressor)
+
+    def client_init(client_id, seed):
+        sizes = {name: part.size for name, part in parts.items() if error_feedback}
+        residuals = collections.OrderedDict((name, tf.zeros([n])) for name, n in sizes.items())
+        return Compensated(algorithm.client_init(client_id, seed), residuals)
+
+    def personalize(message, state, examples, context):
+        return algorithm.personalize.client_work(message, state.own, examples, context)
+
+    def change(exchange):
+        part = parts.get(exchange.name)
+        return _keeping(exchange) if part is None else _compressing(exchange, part, compressor)
+
+    snapshot = algorithm.client_snapshot
+    return dataclasses.replace(
+        algorithm.with_exchanges(change),
+        client_init=client_init,
+        personalize=dataclasses.replace(algorithm.personalize, client_work=personalize),
+        client_snapshot=snapshot and (lambda state: snapshot(state.own)),
+    )
+
+
+def _parts(algorithm) -> Mapping[str, AveragedPart]:
+    """Those of all exchanges in which something is uploaded, by their names."""
+    parts = {
+        exchange.name: averaged_part(algorithm, exchange)
+        for exchange in algorithm.exchanges
+        if exchange.aggregator is not None
+    }
+    parts = {name: part for name, part in parts.items() if part.size}
+    if not parts:
+        raise AggregatorError(
+            f"Uploads of {algorithm.name} cannot be compressed: clients upload nothing."
+        )
+    return parts
+
+
+def _keeping(exchange: Exchange) -> Exchange:
+    """An exchange that uploads nothing, of clients with residuals of others."""
+
+    def client_work(message, state, examples, context):
+        output = exchange.client_work(message, state.own, examples, context)
+        return output._replace(state=state._replace(own=output.state))
+
+    return dataclasses.replace(exchange, client_work=client_work)
+
+
+def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor) -> Exchange:
+    """An exchange with compressed uploads."""
+
+    def client_work(message, state, examples, context):
+        output = exchange.client_work(message, state.own, examples, context)
+        vector, residuals = part.vector(output.upload), state.residuals
+        if exchange.name in residuals:
+            vector += residuals[exchange.name]
+        seed = tf.random.experimental.stateless_fold_in(context.seed, _COMPRESSION)
+        encoded = compressor.encode(vector, seed)
+        if exchange.name in residuals:
+            lost = vector - compressor.decode(encoded, part.size)
+            residuals = collections.OrderedDict(residuals, **{exchange.name: lost})
+        is_finite = tf.reduce_all(tf.math.is_finite(vector))
+        weight = tf.cast(output.weight, tf.float32)
+        return output._replace(
+            state=Compensated(output.state, residuals),
+            upload=part.replaced(output.upload, encoded),
+            weight=tf.where(is_finite, weight, float("nan")),
+        )
+
+    aggregator = part.aggregator(compressor)
+    return dataclasses.replace(exchange, client_work=client_work, aggregator=aggregator)
