@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 _ROOMS = {
     "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
     "attacks": ("ATTACKS", "scaled_uploads"),
-    "clients": ("ClientStateStore", "CohortDataSource"),
+    "clients": ("AVAILABILITIES", "ClientStateStore", "CohortDataSource", "Participation"),
     "compression": ("COMPRESSORS", "compressed"),
     "data": (
         "DATASETS",

@@ -60,6 +60,16 @@ def test_the_server_aggregates_uploads_and_nothing_else():
     assert set(metrics) == {"server_kept"}
 
 
+def test_a_round_of_nobody_is_as_noisy_as_others():
+    """Of standard deviation 0.2 * 3 / 3, as the mean is of the three clients that are expected."""
+    process = composed("fedavg", noise_multiplier=0.2, clip_norm=3.0)
+    state = process.initialize()
+    found = process.next(state, []).state.algorithm
+    noise = vector(found) - vector(state.algorithm)
+    assert np.all(noise)
+    assert np.std(noise) == pytest.approx(0.2, rel=3 / np.sqrt(2 * len(noise)))
+
+
 def test_with_secure_sums_nothing_is_aggregated_in_the_clear():
     for name in ("ditto", "feddyn", "pfedmb"):
         process = composed(name, noise_multiplier=0.1, secure_sums=True)

@@ -1,5 +1,6 @@
 """What lives with a client between rounds: its state, its data, and the cohort of a round."""
 
+from tff_pfl.clients.availability import AVAILABILITIES, Availability, Devices
 from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
@@ -10,11 +11,10 @@ from tff_pfl.clients.cohort import (
 from tff_pfl.clients.disk import StateStoreError
 from tff_pfl.clients.examples_source import ExamplesDataSource, ExamplesIterator
 from tff_pfl.clients.participation import (
-    AVAILABILITIES,
+    EVERYBODY_REPORTS,
     SAMPLINGS,
-    Cohort,
+    Participants,
     Participation,
-    sample_cohort,
 )
 from tff_pfl.clients.serialization import (
     CorruptStateError,
@@ -26,21 +26,23 @@ from tff_pfl.clients.state_store import ClientStateStore
 
 __all__ = [
     "AVAILABILITIES",
+    "Availability",
     "ClientStateStore",
-    "Cohort",
     "CohortDataSource",
     "CohortIterator",
     "CorruptStateError",
+    "Devices",
+    "EVERYBODY_REPORTS",
     "ExamplesDataSource",
     "ExamplesIterator",
     "ForeignStateError",
+    "Participants",
     "Participation",
     "SAMPLINGS",
     "StateStoreError",
     "UnknownCohortSourceError",
     "deserialize",
     "pad_examples",
-    "sample_cohort",
     "shared_capacity",
     "serialize",
 ]

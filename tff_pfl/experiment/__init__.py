@@ -22,7 +22,7 @@ from tff_pfl.experiment.evaluate import (
     evaluate_run,
     restored_run,
 )
-from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.loop import NobodyReportedError, train
 from tff_pfl.experiment.program import USER_ERRORS, run_program
 from tff_pfl.experiment.results import Evaluation, LateMean, Result
 from tff_pfl.experiment.run_directory import (
@@ -42,6 +42,7 @@ __all__ = [
     "EvaluatedRun",
     "Evaluation",
     "LateMean",
+    "NobodyReportedError",
     "OutputDirectoryError",
     "RestoredRun",
     "Result",

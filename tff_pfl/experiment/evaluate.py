@@ -231,7 +231,7 @@ def evaluate_run(
         dataclasses.asdict(options) | chosen,
         Evaluation(run.round_num, metrics),
         clients,
-        configs.participation(config).ever(
+        configs.participation(config).ever_reported(
             config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
         ),
         new_clients,
@@ -316,6 +316,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             process.client_type,
             seed=config.seed,
             capacity=suitable_capacity(model, config.evaluation.clients_per_call),
+            participation=configs.participation(config),
         )
         progress = Checkpoint(store, process, dataset).load(source)
         if not progress.round_num:

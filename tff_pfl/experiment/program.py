@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_pfl import clients, data, models, runtime
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code, interruptible
-from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.loop import NobodyReportedError, train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, resolved
 from tff_pfl.experiment.summary import read_summary, table, write_summary
 
@@ -30,6 +30,7 @@ USER_ERRORS = (
     clients.ForeignStateError,
     clients.StateStoreError,
     configs.ConfigError,
+    NobodyReportedError,
     runtime.DeviceError,
     OSError,  # missing files, full disks; with their paths
     OutputDirectoryError,

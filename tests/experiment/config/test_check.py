@@ -78,8 +78,8 @@ def changed(**changes):
             "over_selection=2.0, but with config.privacy whether .* depend on others. Set it to 1",
         ),
         (
-            {"privacy__epsilon": 2.0, "participation__availability": "diurnal"},
-            "availability='diurnal', but .* Set config.participation.sampling to 'poisson'",
+            {"privacy__epsilon": 2.0, "participation__availability": {"name": "diurnal"}},
+            "availability.name='diurnal', but .* Set config.participation.sampling to 'poisson'",
         ),
         (
             {"participation__sampling": "poison"},

@@ -69,11 +69,12 @@ def _check_sampling(participation) -> None:
             f"config.participation.over_selection={participation.over_selection}, but with "
             "config.privacy whether a client counts must not depend on others. Set it to 1."
         )
-    if participation.availability != "always" and participation.sampling != "poisson":
+    name = participation.availability.name
+    if name != "always" and participation.sampling != "poisson":
         raise ConfigError(
-            f"config.participation.availability={participation.availability!r}, but with "
-            "config.privacy a cohort of a fixed size is one of all clients. Set "
-            "config.participation.sampling to 'poisson', or availability to 'always'."
+            f"config.participation.availability.name={name!r}, but with config.privacy a cohort of "
+            "a fixed size is one of all clients. Set config.participation.sampling to 'poisson', "
+            "or availability.name to 'always'."
         )
 
 
