@@ -2,8 +2,8 @@
 
 100 clients, of whom each takes part in a round with the probability 0.4, 50 rounds, three seeds.
 Without privacy clients weigh the same and cohorts are drawn in the same way, so that privacy is the
-only difference. The clipping norm adapts; nothing is tuned. After more rounds, epsilon 2 would take more
-noise than `tff.aggregators` allows with 40 clients.
+only difference. The clipping norm adapts; nothing is tuned. With more rounds, epsilon 2 would take
+more noise than `tff.aggregators` allows with 40 clients.
 """
 
 from tff_pfl.reports.cross_table import SEPARATOR
