@@ -17,8 +17,8 @@ from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.algorithms.registry import FROM_ELSEWHERE
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.data import PARTITIONERS
-from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry
