@@ -72,13 +72,12 @@ import sys
 
 from absl import app, flags
 
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl import experiment, reports, runtime, studies
+from tff_pfl.names import UnknownNameError
+from tff_pfl.reports import PICTURES, CommandLineError, Subcommand
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
-
-from tff_pfl import experiment, reports, runtime, studies  # noqa: E402
-from tff_pfl.names import UnknownNameError  # noqa: E402
-from tff_pfl.reports import PICTURES, CommandLineError, Subcommand  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", None, "The file that is written.")
 _COLUMN = flags.DEFINE_string(
@@ -121,7 +120,7 @@ def main(argv):
     try:
         printed = reports.run_subcommand(argv, SUBCOMMANDS)
     except (
-        *experiment.USER_ERRORS,
+        *experiment.user_errors(),
         CommandLineError,
         UnknownNameError,
         studies.StudyError,
@@ -170,6 +169,7 @@ def _mixtures(arguments):
 
 
 def _loss_surface(arguments):
+    announce_tensorflow()
     runtime.set_graph_context()
     surfaces = reports.loss_surfaces_of_run(
         *arguments,

@@ -20,6 +20,7 @@ from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
+from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import (
@@ -34,10 +35,6 @@ from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
-
-
-class NobodyReportedError(RuntimeError):
-    """A round without clients, in a runtime that has no results of nobody."""
 
 
 def train(

@@ -9,7 +9,7 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.clients import Participation
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.options import (
     AUGMENTATION,
     AVAILABILITY,
@@ -18,6 +18,7 @@ from tff_pfl.experiment.config.options import (
     SCHEDULE,
 )
 from tff_pfl.experiment.config.private import made_private
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (

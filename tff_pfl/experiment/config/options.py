@@ -19,8 +19,8 @@ from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
-from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import ml_collections
 
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.names import check_names
 from tff_pfl.privacy import CLIPPINGS, Accountant, PrivacyLoss, default_delta, with_privacy
 from tff_pfl.templates import Algorithm
