@@ -35,6 +35,7 @@ KINDS = {
     "depth": (16, (9, -4, NAN, True)),
     "bits": (22, (0, 23, NAN, True)),
     "bits of an entry": (16, (0, 17, NAN, True)),
+    "bits of a sum": (24, (7, 25, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
@@ -54,6 +55,7 @@ COMMON = {
     "least 1": "data.imbalance participation.over_selection participation.slow_factor",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
     "inside unit": "privacy.delta",
+    "bits of a sum": "privacy.bits",
     "above 0 or inf": "local.clip_norm participation.deadline",
     "below 1": "local.momentum server.momentum participation.dropout participation.slow_share",
     "fractions": "data.fractions",
@@ -159,6 +161,8 @@ def assert_checked(key, kind, **choice):
         config = config_of(**choice)
         if key.startswith("privacy.") and name != "epsilon":
             config.privacy.noise_multiplier = 1.0  # without which there is no privacy
+        if key == "privacy.bits":
+            config.privacy.update(mechanism="distributed", clipping="fixed")
         with config.ignore_type(), config.unlocked():
             owner = config
             for part in filter(None, section.split(".")):
