@@ -17,6 +17,11 @@ method:
 
     report.py against_bytes STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE [--column=COLUMN]
 
+The same after the last round over epsilon, a line a method with bars over seeds; what has no
+privacy stands at the right. Labels are "METHOD | EPSILON":
+
+    report.py against_epsilon STUDY_FILE DIR | DIR... | NAME:DIR... --output=FILE [--column=COLUMN]
+
 How such a quantity is distributed over the clients, at the last evaluation or at that of a round; a
 histogram a name. A table is printed: the mean, those of the lowest and the top 5 % of clients, and
 the share of clients below a threshold. Clients without examples do not count:
@@ -148,6 +153,11 @@ def _against_bytes(arguments):
     reports.plot_against_bytes(comparison, _COLUMN.value, _OUTPUT.value)
 
 
+def _against_epsilon(arguments):
+    comparison = studies.comparison_of(arguments)
+    reports.plot_against_epsilon(comparison, _COLUMN.value, _OUTPUT.value)
+
+
 def _histogram(arguments):
     return reports.plot_histograms(
         reports.named_runs(arguments),
@@ -223,6 +233,7 @@ SUBCOMMANDS = {
         _curves, "NAME:DIR...", ("column", "exclude_clients", "log_scale", "top"), PICTURES
     ),
     "against_bytes": Subcommand(_against_bytes, _COMPARED, ("column",), PICTURES),
+    "against_epsilon": Subcommand(_against_epsilon, _COMPARED, ("column",), PICTURES),
     "histogram": Subcommand(
         _histogram, "NAME:DIR...", ("column", "threshold", "round", "exclude_clients"), PICTURES
     ),

@@ -48,6 +48,22 @@ def test_a_run_in_parts_has_the_same_noise(run, tmp_path):
     assert whole.splitlines()[2:] == parts.splitlines()[2:]
 
 
+def test_noise_that_clients_add_is_the_same_in_parts(tmp_path):
+    def distributed(rounds):
+        return private(rounds, noise_multiplier=1.0, mechanism="distributed", clipping="fixed")
+
+    for name, parts in (("whole", (2,)), ("parts", (1, 2))):
+        for rounds in parts:
+            train_run(tmp_path / name, distributed(rounds), resume=rounds != parts[0])
+    whole, parts = (
+        (tmp_path / name / "metrics.csv").read_bytes().splitlines() for name in ("whole", "parts")
+    )
+    assert whole[2:] == parts[2:]
+    metrics = RunFiles(tmp_path / "whole").metrics()
+    assert metrics["privacy/epsilon"][-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=2))
+    assert list(metrics["train/aggregator/withheld"]) == [0, 0]
+
+
 def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
     path = train_run(tmp_path / "run", private(1, epsilon=30.0))
     summary = json.loads((path / "summary.json").read_text())["privacy"]

@@ -184,7 +184,7 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         "Did you mean 'global/local_test/loss'": report(
             "curves", f"a:{run_dir}", "--column=global/local_test/los"
         ),
-        "Name a subcommand: curves, against_bytes, histogram": report(),
+        "Name a subcommand: curves, against_bytes, against_epsilon": report(),
         "Unknown subcommand 'histgram'. Did you mean 'histogram'?": report("histgram"),
         "curves has no arguments: curves NAME:DIR...": report("curves"),
         "influence has too many arguments, ['b']: influence DIR": report("influence", "a", "b"),

@@ -24,6 +24,7 @@ def write_run(
     early: float = 0.5,
     bytes_down: int = 1000,
     seconds: float = 0.5,
+    epsilon: float | None = None,
     finished: bool = True,
     sessions: Sequence[tuple[int, Mapping[str, Any]]] = ((0, {"python": "3.11.1"}),),
     **settings: Any,
@@ -40,6 +41,7 @@ def write_run(
         early: What accuracies are multiplied by at round 5.
         bytes_down: That a client receives in a round; it sends twice as many.
         seconds: Of each round but the first two.
+        epsilon: What all rounds reveal; `None`: there is no privacy.
         finished: Whether there is a summary.
         sessions: `(rounds before, versions)` of each; none: nothing is recorded of them.
         **settings: Further ones of the config.
@@ -58,6 +60,7 @@ def write_run(
                 "round": range(1, 11),
                 "bytes_down_per_client": [bytes_down] * 10,
                 "bytes_up_per_client": [2 * bytes_down] * 10,
+                **({} if epsilon is None else {"privacy/epsilon": [epsilon / 10] * 9 + [epsilon]}),
             },
         )
         _write(

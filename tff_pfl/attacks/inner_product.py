@@ -17,6 +17,7 @@ from tff_pfl.attacks.attackers import is_attacked, is_attacker
 from tff_pfl.attacks.registry import ATTACKS
 from tff_pfl.ranges import at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.templates.errors import AggregatorError
 
 
 @ATTACKS.register("inner_product")
@@ -45,11 +46,20 @@ def inner_product(
             or more against the mean.
         exchange_name: The exchange whose uploads are changed; another that uploads nothing stays
             as it is.
+
+    Raises:
+        AggregatorError: If clients send something else in the place of their uploads.
     """
 
     def change(exchange: Exchange) -> Exchange:
         if exchange.name != exchange_name or not len(client_ids) or exchange.aggregator is None:
             return exchange
+        if exchange.send is not None:
+            raise AggregatorError(
+                f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) needs "
+                "the honest uploads, but clients send others, with noise of their own. Choose "
+                "another attack, or noise that the server adds."
+            )
 
         def client_work(message, state, examples, context):
             output = exchange.client_work(message, state, examples, context)

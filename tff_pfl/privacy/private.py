@@ -16,7 +16,7 @@ CLIPPINGS: Mapping[str, Callable[..., tff.aggregators.UnweightedAggregationFacto
     "fixed": fixed_clipping,
 }
 # A branch whose noisy share is less than this part of the mean of all branches stays as it is.
-_LEAST_PART = 0.05
+LEAST_PART = 0.05
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=whole(1), clip_norm=above(0))
@@ -63,7 +63,7 @@ def with_privacy(
         if isinstance(aggregator, CountedFactory):
             aggregator = CountedFactory(mean, number=clients_per_round)
         elif isinstance(aggregator, BranchMeanFactory):
-            aggregator = BranchMeanFactory(mean, least_part=_LEAST_PART)
+            aggregator = BranchMeanFactory(mean, least_part=LEAST_PART)
         return dataclasses.replace(exchange, aggregator=aggregator)
 
     private = with_aggregator(algorithm, mean).with_exchanges(blind)

@@ -1,6 +1,11 @@
 """Pictures, tables and pages of finished runs; `tff_pfl.experiment.RunFiles` reads their files."""
 
 from tff_pfl.reports.against_bytes import BytesCurve, curve_against_bytes, plot_against_bytes
+from tff_pfl.reports.against_epsilon import (
+    PrivatePoint,
+    plot_against_epsilon,
+    points_against_epsilon,
+)
 from tff_pfl.reports.columns import Column, default_columns, named_columns
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
 from tff_pfl.reports.cross_table import RunValue, cross_table, cross_values
@@ -28,6 +33,7 @@ __all__ = [
     "LossSurfaces",
     "PICTURES",
     "PairedTest",
+    "PrivatePoint",
     "RunResult",
     "RunValue",
     "Subcommand",
@@ -44,11 +50,13 @@ __all__ = [
     "named_runs",
     "paired_test",
     "plot_against_bytes",
+    "plot_against_epsilon",
     "plot_curves",
     "plot_histograms",
     "plot_influence",
     "plot_loss_surfaces",
     "plot_mixtures",
+    "points_against_epsilon",
     "read_curve",
     "read_distribution",
     "results_table",

@@ -63,9 +63,12 @@ def accepting(
         def count(condition):
             return tf.cast(condition, tf.int32)
 
+        upload = accept(output.upload)
+        if exchange.send is not None:
+            upload = exchange.send(upload, context.seed)
         return collections.OrderedDict(
             state=trees.select(accepted, output.state, client.state),
-            upload=accept(output.upload),
+            upload=upload,
             weight=accept(output.weight),
             report=Report(
                 num_clients=count(accepted),

@@ -76,6 +76,9 @@ class Exchange:
         averaged: `(S -> U)`, what of the server's state uploads are changes of, or, of several
             fields, the averaged one is: it has the type of these changes before there are any.
             `None`: it is not known, and uploads cannot be compressed.
+        send: `(<upload, seed: int32[2]> -> M)`, what a client sends in the place of its upload,
+            zeros in the place of one that cannot be used included; the seed is the client's of
+            this exchange. `None`: the upload itself.
         name: Under which the exchange's metrics and its aggregator's state are kept.
     """
 
@@ -85,6 +88,7 @@ class Exchange:
     aggregator: Aggregator | None = None
     finalize: Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]] = keep_server_state
     averaged: Callable[[Any], Any] | None = None
+    send: Callable[[Any, tf.Tensor], Any] | None = None
     name: str = "train"
 
 

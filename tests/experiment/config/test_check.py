@@ -9,6 +9,12 @@ from tests.experiment.config.small import small
 from tff_pfl import algorithms
 from tff_pfl.experiment import ConfigError, check_config, default_config
 
+DISTRIBUTED = {
+    "privacy__epsilon": 2.0,
+    "privacy__mechanism": "distributed",
+    "privacy__clipping": "fixed",
+}
+
 
 def changed(**changes):
     config = small()
@@ -84,6 +90,30 @@ def changed(**changes):
         (
             {"participation__sampling": "poison"},
             "config.participation: Unknown sampling 'poison'. Did you mean 'poisson'",
+        ),
+        (
+            {"privacy__epsilon": 2.0, "privacy__mechanism": "local"},
+            "Unknown config.privacy.mechanism 'local'. .* Valid: 'central', 'distributed'",
+        ),
+        (
+            {"privacy__epsilon": 2.0, "privacy__bits": 16},
+            "privacy.bits=16, but config.privacy.mechanism='central': .* to 'distributed'",
+        ),
+        (
+            {**DISTRIBUTED, "privacy__clipping": "adaptive"},
+            "clipping='adaptive', but with .*='distributed' the server has no noise .* to 'fixed'",
+        ),
+        (
+            {**DISTRIBUTED, "participation__sampling": "poisson"},
+            "sampling='poisson', but with .*='distributed' every client .* Set it to 'fixed'",
+        ),
+        (
+            {**DISTRIBUTED, "participation__dropout": (0.1,)},
+            r"dropout=\(0.1,\), but with .*='distributed' every client .* Set it to \(0.0,\)",
+        ),
+        (
+            {**DISTRIBUTED, "participation__deadline": 2.0},
+            "deadline=2.0, but with .*='distributed' every client .* Set it to None",
         ),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
         (

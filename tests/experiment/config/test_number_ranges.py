@@ -36,6 +36,7 @@ KINDS = {
     "depth": (16, (9, -4, NAN, True)),
     "bits": (22, (0, 23, NAN, True)),
     "bits of an entry": (16, (0, 17, NAN, True)),
+    "bits of a sum": (24, (7, 25, NAN, True)),
     "any": (NAN, ("1", (1.0,))),
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
@@ -56,6 +57,7 @@ COMMON = {
     "least 1": "data.imbalance participation.over_selection",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
     "inside unit": "privacy.delta",
+    "bits of a sum": "privacy.bits",
     "above 0 or inf": "local.clip_norm",
     "below 1": "local.momentum server.momentum",
     "units of classes": "participation.dropout",
@@ -177,6 +179,8 @@ def assert_checked(key, kind, **choice):
         config = config_of(**choice)
         if key.startswith("privacy.") and name != "epsilon":
             config.privacy.noise_multiplier = 1.0  # without which there is no privacy
+        if key == "privacy.bits":
+            config.privacy.update(mechanism="distributed", clipping="fixed")
         with config.ignore_type(), config.unlocked():
             owner = config
             for part in filter(None, section.split(".")):

@@ -72,6 +72,7 @@ _OWN_NUMBERS = {
     "privacy.noise_multiplier": at_least(0),
     "privacy.delta": inside(0, 1),
     "privacy.clip_norm": above(0),
+    "privacy.bits": whole(8, 24),
     "new_clients.number": whole(0),
     "new_clients.fine_tune_epochs": whole(0),
     "attack.fraction": between(0, 1),

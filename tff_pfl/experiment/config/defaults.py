@@ -123,6 +123,8 @@ def default_config(
     config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; None: no privacy
     config.privacy.noise_multiplier = config_dict.placeholder(float)  # in the place of epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
+    config.privacy.mechanism = "central"  # the server adds noise; or "distributed", clients do
+    config.privacy.bits = 20  # of a number that is sent, with distributed noise
     config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
     config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
     config.privacy.secure_sums = False  # of uploads, before the server adds noise

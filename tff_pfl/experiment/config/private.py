@@ -7,8 +7,17 @@ import ml_collections
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.names import check_names
-from tff_pfl.privacy import CLIPPINGS, Accountant, PrivacyLoss, default_delta, with_privacy
+from tff_pfl.privacy import (
+    CLIPPINGS,
+    Accountant,
+    PrivacyLoss,
+    default_delta,
+    with_distributed_privacy,
+    with_privacy,
+)
 from tff_pfl.templates import Algorithm
+
+_MECHANISMS = ("central", "distributed")
 
 
 def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.ConfigDict) -> None:
@@ -23,6 +32,7 @@ def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.Co
     """
     privacy = config.privacy
     check_names("config.privacy.clipping", [privacy.clipping], CLIPPINGS, error=ConfigError)
+    check_names("config.privacy.mechanism", [privacy.mechanism], _MECHANISMS, error=ConfigError)
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise ConfigError(
             f"config.privacy has epsilon={privacy.epsilon} and noise_multiplier="
@@ -34,6 +44,13 @@ def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.Co
             raise ConfigError(
                 f"config.aggregator.name={config.aggregator.name!r}, but with config.privacy it is "
                 "the mean of clipped uploads with noise. Set it to ''."
+            )
+        if _is_distributed(config):
+            _check_distributed(config)
+        elif privacy.bits != defaults.bits:
+            raise ConfigError(
+                f"config.privacy.bits={privacy.bits}, but config.privacy.mechanism='central': its "
+                "uploads are no integers. Set the mechanism to 'distributed'."
             )
         return
     for key, default in defaults.items():
@@ -79,6 +96,32 @@ def _check_sampling(participation) -> None:
         )
 
 
+def _check_distributed(config) -> None:
+    """Whoever does not report takes a part of the noise away, and epsilon counts on all of it."""
+    chosen = "but with config.privacy.mechanism='distributed' "
+    if config.privacy.clipping != "fixed":
+        raise ConfigError(
+            f"config.privacy.clipping={config.privacy.clipping!r}, {chosen}the server has no noise "
+            "of its own to count clipped uploads with. Set it to 'fixed', and clip_norm."
+        )
+    participation = config.participation
+    reason = "every client of a cohort has to report, as each adds a part of the noise."
+    for key, is_right, right in (
+        ("sampling", participation.sampling == "fixed", "'fixed'"),
+        ("dropout", not any(participation.dropout), "(0.0,)"),
+        ("deadline", participation.deadline is None, "None"),
+    ):
+        if not is_right:
+            raise ConfigError(
+                f"config.participation.{key}={participation[key]!r}, {chosen}{reason} "
+                f"Set it to {right}."
+            )
+
+
+def _is_distributed(config) -> bool:
+    return config.privacy.mechanism == "distributed"
+
+
 def is_private(config: ml_collections.ConfigDict) -> bool:
     """Whether anything is promised."""
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
@@ -119,13 +162,18 @@ def made_private(
     loss = privacy_loss(config, num_clients)
     if loss is None:
         return algorithm
+    options = {
+        "noise_multiplier": loss.noise_multiplier,
+        "clients_per_round": config.clients_per_round,
+        "clip_norm": config.privacy.clip_norm,
+    }
     with values_of("privacy"):
+        if _is_distributed(config):
+            return with_distributed_privacy(algorithm, bits=config.privacy.bits, **options)
         return with_privacy(
             algorithm,
-            noise_multiplier=loss.noise_multiplier,
-            clients_per_round=config.clients_per_round,
             clipping=config.privacy.clipping,
-            clip_norm=config.privacy.clip_norm,
             secure_sums=config.privacy.secure_sums,
             seed=config.seed,
+            **options,
         )

@@ -1,0 +1,159 @@
+"""Integers with noise: their norm, their noise, and what epsilon follows from."""
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+from dp_accounting import rdp
+
+from tff_pfl.privacy import Accountant, DiscreteGaussian, discrete_gaussian
+from tff_pfl.templates.errors import AggregatorError
+
+SIZE, CLIENTS, NORM = 500, 4, 0.5
+
+
+def mechanism(noise_multiplier=1.0, **changes):
+    options = {"clients_per_round": CLIENTS, "clip_norm": NORM, "bits": 20} | changes
+    return DiscreteGaussian(noise_multiplier, **options)
+
+
+def seed(number):
+    return tf.constant([number, 1], tf.int32)
+
+
+def upload(rng, scale=1.0):
+    return [tf.constant(scale * rng.normal(size=shape), tf.float32) for shape in ((SIZE - 1,), ())]
+
+
+def total(of, uploads):
+    """The sum modulo the modulus of what clients send, each by a seed of its own."""
+    sent = [of.encode(values, seed(i)) for i, values in enumerate(uploads)]
+    return [tf.math.floormod(tf.add_n(leaves), of.modulus) for leaves in zip(*sent, strict=True)]
+
+
+def vector(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in tree])
+
+
+@pytest.mark.parametrize("deviation", [0.7, 5.0, 3000.0])
+def test_discrete_gaussians_have_the_probabilities_of_their_formula(deviation):
+    drawn = discrete_gaussian(20_000, deviation, seed(0)).numpy()
+    values = np.arange(-100_000, 100_001)
+    weights = np.exp(-((values / deviation) ** 2) / 2)
+    edges = np.unique(np.round(deviation * np.linspace(-2.5, 2.0, 9))) + 0.5
+    bins = np.searchsorted(edges, drawn)
+    expected = np.bincount(np.searchsorted(edges, values), weights / weights.sum())
+    assert scipy.stats.chisquare(np.bincount(bins), 20_000 * expected).pvalue > 0.01
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 1e15])
+@pytest.mark.parametrize("bits", [12, 20])
+def test_the_norm_of_integers_is_within_the_bound(scale, bits):
+    of, rng = mechanism(bits=bits), np.random.default_rng(1)
+    for number in range(5):
+        integers, quantization = of.rounded(upload(rng, scale), seed(number))
+        norm = np.linalg.norm(integers.numpy().astype(float))
+        assert 0 < norm <= quantization.norm_bound
+    # A clipped upload's is near it: with 12 bits, rounding makes the difference.
+    if scale >= 1.0:
+        assert norm > (0.99 if bits == 20 else 0.8) * quantization.norm_bound
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 8.0])
+def test_the_noise_of_the_sum_has_the_deviation_that_is_accounted_for(noise_multiplier):
+    """In units of the norm bound, of integers that are the sum of the clients' own."""
+    of = mechanism(noise_multiplier)
+    zeros = [tf.zeros([SIZE - 1]), tf.zeros([])]
+    noise = vector(total(of, [zeros] * CLIENTS)).astype(np.int64)
+    half = of.modulus // 2
+    noise = (noise + half) % of.modulus - half
+    found = noise / (noise_multiplier * of.quantization(SIZE).norm_bound)
+    assert scipy.stats.kstest(found, "norm").pvalue > 0.01
+    assert found.std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_mean_is_that_of_clipped_uploads_but_for_rounding():
+    rng = np.random.default_rng(2)
+    uploads = [upload(rng, scale) for scale in (1e-3, 1.0, 10.0, 1e-2)]
+    of = mechanism(0.0)
+    clipped = [
+        vector(values) * min(1.0, NORM / np.linalg.norm(vector(values))) for values in uploads
+    ]
+    found = of.decode(total(of, uploads))
+    assert [leaf.shape for leaf in found] == [(SIZE - 1,), ()]
+    error = vector(found) - np.mean(clipped, axis=0)
+    # Each number is rounded by a deviation of half an integer at most.
+    assert error.std() < 0.5 / of.quantization(SIZE).scale / np.sqrt(CLIENTS)
+
+
+def test_uploads_of_the_same_direction_are_within_the_modulus():
+    """The worst case: nothing wraps around, so that the mean is right."""
+    one = [tf.concat([[NORM], tf.zeros([SIZE - 2])], 0), tf.constant(0.0)]
+    of = mechanism(0.0, clients_per_round=50)
+    found = of.decode(total(of, [one] * 50))
+    np.testing.assert_allclose(vector(found), vector(one), atol=1e-4)
+
+
+def test_noise_and_rounding_are_functions_of_the_seed():
+    of, values = mechanism(), upload(np.random.default_rng(3))
+    first, again, other = (vector(of.encode(values, seed(number))) for number in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(np.corrcoef(first, other)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("order", [2, 3, 7])
+def test_moments_of_the_privacy_loss_are_those_of_the_gaussian_mechanism(order):
+    """Of two integers that differ by 3, by hand; of vectors, such moments are multiplied."""
+    deviation, shift = 4.0, 3
+    values = np.arange(-100, 101)
+    weights = np.exp(-((values / deviation) ** 2) / 2)
+    moved = np.exp(-(((values - shift) / deviation) ** 2) / 2)
+    moment = np.sum(weights * (moved / weights) ** order) / weights.sum()
+    gaussian = np.exp(order * (order - 1) * (shift / deviation) ** 2 / 2)
+    assert moment == pytest.approx(gaussian, rel=1e-9)
+
+
+def test_epsilon_of_the_sum_is_that_of_dp_accounting():
+    """Of the deviation and the largest difference of integers, in the place of the multiplier."""
+    accountant = Accountant(100, CLIENTS, 1e-3, "fixed")
+    z = accountant.noise_multiplier(epsilon=4.0, rounds=10)
+    quantization = mechanism(z).quantization(SIZE)
+    of_sum = np.sqrt(CLIENTS) * quantization.deviation
+    by_hand = rdp.RdpAccountant(
+        orders=range(2, 40), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    gaussian = dp_accounting.GaussianDpEvent(of_sum / (2 * quantization.norm_bound))
+    by_hand.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, CLIENTS, gaussian), 10)
+    assert by_hand.get_epsilon(1e-3) == pytest.approx(4.0, rel=0.01)
+    # The norm bound is more than that before rounding: to forget it would promise too much.
+    assert quantization.norm_bound > quantization.scale * NORM + np.sqrt(SIZE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({"bits": 8}, 10_000, "bits=8 are too few for 10000 numbers of 4 clients .* Set more bits"),
+        ({"bits": 10, "clients_per_round": 5000}, 10, "bits=10 are too few"),
+        ({"noise_multiplier": 0.001, "bits": 8}, 10, "or a client's noise be below 4 integers"),
+    ],
+    ids=["size", "clients", "noise"],
+)
+def test_too_few_bits(changes, size, message):
+    with pytest.raises(AggregatorError, match=message):
+        mechanism(**changes).quantization(size)
+
+
+def test_uploads_of_another_type():
+    with pytest.raises(AggregatorError, match="float32 uploads, found"):
+        mechanism().encode([tf.zeros([3], tf.float64)], seed(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"bits": 25}, "bits must be"), ({"clients_per_round": 0}, "clients_per_round must be")],
+    ids=str,
+)
+def test_refusals(changes, message):
+    with pytest.raises(ValueError, match=message):
+        mechanism(**changes)

@@ -1,0 +1,176 @@
+"""The distributed discrete Gaussian mechanism: each client adds a part of the noise.
+
+Of a vector of `d` numbers, clipped to the norm `C`, client `i` of `k` makes integers, with a scale
+`s` and a rotation `R` that all clients share,
+
+    x_i = round( s R u_i min(1, C / ||u_i||) ),        each number up or down at random
+    y_i = x_i + N_Z(0, z^2 D^2 / k)  modulo 2^bits,    D = s C + sqrt(d)
+
+and the server learns the sum of the `y_i` by a secure sum of that modulus. Rounding moves a number
+by less than 1, so that `D` bounds the norm of `x_i`, and `D`, not `s C`, is what the noise is
+relative to: in the sum, it has the standard deviation `z D`. (Kairouz, Liu, Steinke, "The
+distributed discrete Gaussian mechanism for federated learning with secure aggregation", ICML 2021,
+Algorithms 1 and 2, with a rounding that is not repeated.)
+
+With vectors of integers, the moments of whole orders of the privacy loss of discrete Gaussian noise
+are those of the Gaussian mechanism: `E_q[(p / q)^a] = exp(a (a - 1) ||x - x'||^2 / (2 z^2 D^2))`.
+From these alone, epsilon of cohorts of a fixed size follows, so that it is the same. The sum of
+`k` discrete Gaussians is one, but for a factor in the probabilities of `exp(10 d k e^(-pi^2 t^2))`
+at most, `t` being the deviation of one client's noise (Theorem 5 there): none, at 4 and above.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.compression.rotation import rotated, rotated_back
+from tff_pfl.local import trees
+from tff_pfl.ranges import above, at_least, takes, whole
+from tff_pfl.templates.errors import AggregatorError
+
+# Of a client's seed, the numbers that are drawn here: its training draws others.
+_ROUNDING, _NOISE = 0x20DD, 0x9015E
+_ROTATION = (0, 0x2074)  # public, the same for all
+_LEAST_DEVIATION = 4.0
+# Of a number of the sum, so many standard deviations are within the modulus.
+_DEVIATIONS_WITHIN = 6.0
+# What the norm of a clipped vector may be off by, in single precision.
+_LEEWAY = 1e-4
+# Noise beyond so many of its standard deviations has a probability below 1e-18.
+_LONGEST_TAIL = 9.0
+
+
+class Quantization(NamedTuple):
+    """How vectors of a size become integers.
+
+    Attributes:
+        scale: `s`, integers to a unit.
+        norm_bound: `D`, of the integers of a client.
+        deviation: Of a client's noise, in integers.
+    """
+
+    scale: float
+    norm_bound: float
+    deviation: float
+
+
+@takes(
+    noise_multiplier=at_least(0), clients_per_round=whole(1), clip_norm=above(0), bits=whole(8, 24)
+)
+@dataclasses.dataclass(frozen=True)
+class DiscreteGaussian:
+    """The mechanism.
+
+    Attributes:
+        noise_multiplier: `z`, relative to `D`.
+        clients_per_round: `k`, of whom all have to report.
+        clip_norm: `C`.
+        bits: Of a number that is sent, and of the sum.
+    """
+
+    noise_multiplier: float
+    clients_per_round: int
+    clip_norm: float
+    bits: int = 20
+
+    @property
+    def modulus(self) -> int:
+        """Of the secure sum."""
+        return 1 << self.bits
+
+    def quantization(self, size: int) -> Quantization:
+        """The finest with which the sum is within the modulus.
+
+        The rotation makes the numbers of a vector much alike: those of a sum of `k` vectors of the
+        length `r = s C` deviate by `k r / sqrt(d)` at most, by `sqrt(k) / 2` for rounding and by
+        `z (r + sqrt(d))` for noise. `r` is such that these make a sixth of half the modulus.
+
+        Args:
+            size: `d`, of the vectors.
+
+        Raises:
+            AggregatorError: If there are too few bits for that.
+        """
+        z, k, root = self.noise_multiplier, self.clients_per_round, math.sqrt(size)
+        most = self.modulus / 2 / _DEVIATIONS_WITHIN
+        # The positive root of a r^2 + 2 b r + c = 0.
+        a = k**2 / size + z**2
+        b = z**2 * root
+        c = (z * root) ** 2 + k / 4 - most**2
+        length = (math.sqrt(b**2 - a * c) - b) / a if c < 0 else 0.0
+        norm_bound = length * (1 + _LEEWAY) + root
+        deviation = z * norm_bound / math.sqrt(k)
+        if length < root or 0 < deviation < _LEAST_DEVIATION:
+            raise AggregatorError(
+                f"config.privacy.bits={self.bits} are too few for {size} numbers of {k} clients "
+                f"with noise of {z:.3g} clipping norms: rounding would move an upload by more than "
+                f"the clipping norm, or a client's noise be below {_LEAST_DEVIATION:g} integers. "
+                "Set more bits, up to 24, or take a smaller model."
+            )
+        return Quantization(length / self.clip_norm, norm_bound, deviation)
+
+    def encode(self, upload: Any, seed: tf.Tensor) -> Any:
+        """What a client sends: `y`, int32 from 0 to the modulus, in the upload's structure.
+
+        Args:
+            upload: A structure of finite float32 tensors.
+            seed: int32 `[2]`, of the client, the round and the exchange.
+
+        Raises:
+            AggregatorError: If its tensors are of another type; or see `quantization`.
+        """
+        integers, quantization = self.rounded(upload, seed)
+        if quantization.deviation:
+            seed = tf.random.experimental.stateless_fold_in(seed, _NOISE)
+            integers += discrete_gaussian(integers.shape[0], quantization.deviation, seed)
+        integers = tf.math.floormod(integers, self.modulus)
+        leaves = [tf.TensorSpec(leaf.shape, tf.int32) for leaf in tf.nest.flatten(upload)]
+        return trees.from_vector(integers, tf.nest.pack_sequence_as(upload, leaves))
+
+    def rounded(self, upload: Any, seed: tf.Tensor) -> tuple[tf.Tensor, Quantization]:
+        """`x`, int32 `[d]`, of a norm of at most `D`, before there is noise; see `encode`."""
+        if any(leaf.dtype != tf.float32 for leaf in tf.nest.flatten(upload)):
+            raise AggregatorError(
+                f"Distributed noise is of float32 uploads, found\n  {trees.specs(upload)}"
+            )
+        vector = trees.to_vector(upload)
+        quantization = self.quantization(vector.shape[0])
+        length = tf.cast(tf.norm(tf.cast(vector, tf.float64)), tf.float32)
+        vector *= self.clip_norm / tf.maximum(length, self.clip_norm)
+        vector = quantization.scale * rotated(vector, tf.constant(_ROTATION))
+        seed = tf.random.experimental.stateless_fold_in(seed, _ROUNDING)
+        floor = tf.floor(vector)
+        is_up = tf.random.stateless_uniform(vector.shape, seed) < vector - floor
+        integers = tf.cast(floor, tf.int32) + tf.cast(is_up, tf.int32)
+        # The promise does not depend on the arithmetic above.
+        is_within = tf.norm(tf.cast(integers, tf.float64)) <= quantization.norm_bound
+        return tf.where(is_within, integers, 0), quantization
+
+    def decode(self, total: Any) -> Any:
+        """The mean of uploads, float32, of the sum of what clients sent, modulo the modulus."""
+        vector = trees.to_vector(total)
+        half = self.modulus // 2
+        centred = tf.math.floormod(vector + half, self.modulus) - half
+        scale = self.quantization(vector.shape[0]).scale * self.clients_per_round
+        vector = rotated_back(tf.cast(centred, tf.float32) / scale, tf.constant(_ROTATION))
+        leaves = [tf.TensorSpec(leaf.shape, tf.float32) for leaf in tf.nest.flatten(total)]
+        return trees.from_vector(vector, tf.nest.pack_sequence_as(total, leaves))
+
+
+def discrete_gaussian(size: int, deviation: float, seed: tf.Tensor) -> tf.Tensor:
+    """int32 `[size]`: `x` with a probability in proportion to `exp(-x^2 / (2 deviation^2))`.
+
+    Drawn in double precision; the tails, of a probability below 1e-16, are cut.
+
+    Args:
+        size: How many.
+        deviation: Above 0.
+        seed: int32 `[2]`.
+    """
+    most = math.ceil(_LONGEST_TAIL * deviation)
+    values = tf.range(-most, most + 1, dtype=tf.float64)
+    cumulated = tf.cumsum(tf.exp(-((values / deviation) ** 2) / 2))
+    drawn = cumulated[-1] * tf.random.stateless_uniform([size], seed, dtype=tf.float64)
+    return tf.searchsorted(cumulated, drawn, side="right") - most

@@ -1,0 +1,128 @@
+"""An algorithm whose clients add the noise themselves, and whose server sees a noisy sum alone."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, branch_mean
+from tff_pfl.privacy.discrete import DiscreteGaussian
+from tff_pfl.privacy.private import LEAST_PART
+from tff_pfl.templates import Algorithm, Exchange, with_aggregator
+
+
+def with_distributed_privacy(
+    algorithm: Algorithm,
+    *,
+    noise_multiplier: float,
+    clients_per_round: int,
+    clip_norm: float = 0.1,
+    bits: int = 20,
+) -> Algorithm:
+    """The algorithm with distributed differential privacy of its clients.
+
+    A client's whole upload is one vector, as in `with_privacy`. It is clipped, rounded and covered
+    by noise before it leaves the client, see `DiscreteGaussian`; the server receives a secure sum
+    of integers, and divides by `clients_per_round`. A round in which fewer report lacks their part
+    of the noise: of such a sum, the server gets nothing, as of a protocol of secure sums with that
+    threshold, and the aggregate is 0.
+
+    Noise and rounding are drawn by a client's seed, which is a function of the seed that `compose`
+    is given: for simulations. Who knows that seed can subtract the noise.
+
+    Args:
+        algorithm: Any whose uploads are averaged, float32.
+        noise_multiplier: Standard deviation of the noise of the sum, over the largest norm that
+            clipping and rounding leave; see `Accountant`, of the sampling "fixed".
+        clients_per_round: How many report in each round.
+        clip_norm: The clipping norm.
+        bits: Of a number that is sent, 8 to 24.
+
+    Raises:
+        AggregatorError: If the server needs more of uploads than their mean, or there are none;
+            from `compose`: if there are too few bits, or uploads are not float32.
+        ValueError: If a value is wrong.
+    """
+    mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
+    averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
+    private = averaged.with_exchanges(lambda exchange: _with_noise(exchange, mechanism))
+    return dataclasses.replace(private, report="none")
+
+
+def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
+    present = exchange.aggregator
+    if present is None:
+        return exchange
+    send, aggregator = mechanism.encode, NoisySumFactory(mechanism)
+    if isinstance(present, CountedFactory):
+        aggregator = CountedFactory(aggregator, number=mechanism.clients_per_round)
+
+        def send(upload, seed):
+            return upload._replace(value=mechanism.encode(upload.value, seed))
+
+    elif isinstance(present, BranchMeanFactory):
+        mean = functools.partial(branch_mean.mean_of_sums, least_part=LEAST_PART)
+        aggregator = NoisySumFactory(mechanism, lambda pair: mean(branch_mean.Shares(*pair)))
+
+        def send(upload, seed):
+            return mechanism.encode(branch_mean.weighted(upload, tf.constant(1.0)), seed)
+
+    return dataclasses.replace(exchange, send=send, aggregator=aggregator)
+
+
+class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
+    """The mean of what clients send who have added noise, by a secure sum of integers.
+
+    With `Y` a structure of int32 tensors and `T` the same of float32, `next` is
+
+        (<()@SERVER, {Y}@CLIENTS>
+         -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
+
+    `withheld` is 1 where fewer clients report than have to, and the mean is 0.
+
+    Attributes:
+        mechanism: What clients send.
+        finish: `(T -> result)`, of the mean.
+        reason: Why another aggregator cannot take its place.
+    """
+
+    reason = "its clients round their uploads and add noise to them, for secure sums"
+
+    def __init__(
+        self, mechanism: DiscreteGaussian, finish: Callable[[Any], Any] = lambda mean: mean
+    ):
+        """Creates the factory.
+
+        Args:
+            mechanism: See above.
+            finish: See above.
+        """
+        self.mechanism = mechanism
+        self.finish = finish
+
+    def create(self, value_type) -> tff.templates.AggregationProcess:
+        """See the base class."""
+        mechanism = self.mechanism
+        sums = tff.aggregators.SecureModularSumFactory(mechanism.modulus).create(value_type)
+
+        @tff.tensorflow.computation(value_type, np.int32)
+        def mean(total, number):
+            enough = number >= mechanism.clients_per_round
+            total = tf.nest.map_structure(lambda leaf: tf.where(enough, leaf, 0), total)
+            return self.finish(mechanism.decode(total)), {"withheld": tf.cast(~enough, tf.int32)}
+
+        @tff.federated_computation(
+            sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
+        )
+        def noisy_mean(state, value):
+            ones = tff.federated_value(np.int32(1), tff.CLIENTS)
+            number = tff.federated_secure_sum_bitwidth(ones, 1)
+            total = sums.next(state, value)
+            found = tff.federated_map(mean, (total.result, number))
+            return tff.templates.MeasuredProcessOutput(total.state, found[0], found[1])
+
+        return tff.templates.AggregationProcess(sums.initialize, noisy_mean)
