@@ -19,14 +19,21 @@ def _mean_and_deviation(values) -> str:
     return f"{percent(np.mean(values))} ± {percent(np.std(values, ddof=1))}" if values else "-"
 
 
-def crossed(path: str, row: str = "") -> list[list[str]]:
-    """A row and a column a variant, of what `report.py cross_table --each_run` has printed.
+def _row_and_column(line) -> tuple[str, str]:
+    """Of `report.py cross_table --each_run`; or of `sweep.py`, with labels "ROW | COLUMN"."""
+    return tuple(line["label"].split(" | ")) if "label" in line else (line["row"], line["column"])
+
+
+def crossed(path: str, row: str = "", value: str = "value") -> list[list[str]]:
+    """A row and a column a variant.
 
     Args:
-        path: Of the file.
+        path: Of a file with a line a run.
         row: What the labels of rows begin with; the page is without it.
+        value: The column of the numbers.
     """
-    values = _of_labels(path, lambda line: (line["row"], line["column"]), "value")
+    values = _of_labels(path, _row_and_column, value)
+    values = {cell: numbers for cell, numbers in values.items() if np.isfinite(numbers).all()}
     rows, columns = (list(dict.fromkeys(label)) for label in zip(*values, strict=True))
     rows = [label for label in rows if label.startswith(row)]
     columns = [label for label in columns if any((label_, label) in values for label_ in rows)]
@@ -39,12 +46,10 @@ def crossed(path: str, row: str = "") -> list[list[str]]:
     ]
 
 
-def mean_values(path: str, row: str) -> dict[str, dict[str, float]]:
+def mean_values(path: str, row: str = "", value: str = "value") -> dict[str, dict[str, float]]:
     """In percent, the means over seeds that `crossed` writes: a row's, by columns."""
     means = {}
-    for (label, column), values in _of_labels(
-        path, lambda line: (line["row"], line["column"]), "value"
-    ).items():
+    for (label, column), values in _of_labels(path, _row_and_column, value).items():
         if label.startswith(row):
             means.setdefault(label.removeprefix(row), {})[column] = 100 * np.mean(values)
     return means
