@@ -63,12 +63,11 @@ import json
 
 from absl import app, flags
 
-from tff_pfl.runtime.startup import prepare_process
+import benchmarks
+from tff_pfl.names import unknown_name
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
-
-import benchmarks  # noqa: E402
-from tff_pfl.names import unknown_name  # noqa: E402
 
 _WORKLOADS = flags.DEFINE_list("workloads", list(benchmarks.WORKLOADS), "What is run, see above.")
 _CONTENDERS = flags.DEFINE_list(
@@ -125,6 +124,7 @@ def main(argv):
         name: dataclasses.replace(workload, **chosen)
         for name, workload in benchmarks.WORKLOADS.items()
     }
+    announce_tensorflow()
     _print(benchmarks.machine())
     if _SCALING.value:
         points = benchmarks.scaling_points(
@@ -177,9 +177,14 @@ def _print(record):
     print(json.dumps(record), flush=True)
 
 
-def _names_are_in(kind, valid):
+def _names_are_in(kind, table):
+    """A validator by a table of `benchmarks`, whose module may import TensorFlow."""
+
     def check(names):
-        for name in names or ():
+        if names is None:
+            return True
+        valid = getattr(benchmarks, table)
+        for name in names:
             if name not in valid:
                 raise flags.ValidationError(unknown_name(kind, name, valid))
         return True
@@ -191,10 +196,10 @@ def _are_sizes(sizes):
     return all(size.isdecimal() and int(size) > 0 for size in sizes)
 
 
-flags.register_validator("workloads", _names_are_in("workload", benchmarks.WORKLOADS))
-flags.register_validator("contenders", _names_are_in("contender", benchmarks.CONTENDERS))
-flags.register_validator("networks", _names_are_in("network", benchmarks.DESCENT_WORKLOADS))
-flags.register_validator("runtimes", _names_are_in("runtime", benchmarks.RUNTIMES))
+flags.register_validator("workloads", _names_are_in("workload", "WORKLOADS"))
+flags.register_validator("contenders", _names_are_in("contender", "CONTENDERS"))
+flags.register_validator("networks", _names_are_in("network", "DESCENT_WORKLOADS"))
+flags.register_validator("runtimes", _names_are_in("runtime", "RUNTIMES"))
 for name in ("cohort_sizes", "populations", "online"):
     flags.register_validator(name, _are_sizes, "Sizes are positive integers.")
 

@@ -26,12 +26,11 @@ is printed. Nothing in DIR is changed.
 
 from absl import app, flags
 
+from tff_pfl import experiment
+from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
-
-from tff_pfl import experiment  # noqa: E402
-from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
 
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "Prefix of the results.")

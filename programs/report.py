@@ -63,7 +63,7 @@ One column of variants that differ in two ways, such as attack and aggregator, w
 "ROW | COLUMN"; clients can be left out, all those that attack in a run included:
 
     report.py cross_table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--column=COLUMN]
-        [--exclude_attackers] [--exclude_clients=0,5]
+        [--exclude_attackers] [--exclude_clients=0,5] [--each_run]
 
 All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
 against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
@@ -77,13 +77,12 @@ import sys
 
 from absl import app, flags
 
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl import experiment, reports, runtime, studies
+from tff_pfl.names import UnknownNameError
+from tff_pfl.reports import PICTURES, CommandLineError, Subcommand
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
-
-from tff_pfl import experiment, reports, runtime, studies  # noqa: E402
-from tff_pfl.names import UnknownNameError  # noqa: E402
-from tff_pfl.reports import PICTURES, CommandLineError, Subcommand  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", None, "The file that is written.")
 _COLUMN = flags.DEFINE_string(
@@ -92,6 +91,9 @@ _COLUMN = flags.DEFINE_string(
 _EXCLUDE_CLIENTS = flags.DEFINE_list("exclude_clients", [], "Ids of clients that are left out.")
 _EXCLUDE_ATTACKERS = flags.DEFINE_bool(
     "exclude_attackers", False, "cross_table: leave out the clients that attack."
+)
+_EACH_RUN = flags.DEFINE_bool(
+    "each_run", False, "cross_table: print a line of CSV for each run, not the table."
 )
 _LOG_SCALE = flags.DEFINE_bool("log_scale", False, "curves: draw on a logarithmic scale.")
 _TOP = flags.DEFINE_float("top", None, "curves: where the vertical axis ends.")
@@ -123,7 +125,7 @@ def main(argv):
     try:
         printed = reports.run_subcommand(argv, SUBCOMMANDS)
     except (
-        *experiment.USER_ERRORS,
+        *experiment.user_errors(),
         CommandLineError,
         UnknownNameError,
         studies.StudyError,
@@ -177,6 +179,7 @@ def _mixtures(arguments):
 
 
 def _loss_surface(arguments):
+    announce_tensorflow()
     runtime.set_graph_context()
     surfaces = reports.loss_surfaces_of_run(
         *arguments,
@@ -195,13 +198,14 @@ def _table(arguments):
 
 
 def _cross_table(arguments):
-    table = reports.cross_table(
+    tabulate = reports.cross_values if _EACH_RUN.value else reports.cross_table
+    made = tabulate(
         studies.comparison_of(arguments),
         _COLUMN.value,
         exclude_attackers=_EXCLUDE_ATTACKERS.value,
         exclude_clients=map(int, _EXCLUDE_CLIENTS.value),
     )
-    return _formatted(table)
+    return reports.to_csv(made, reports.RunValue._fields) if _EACH_RUN.value else _formatted(made)
 
 
 def _formatted(table):
@@ -240,7 +244,9 @@ SUBCOMMANDS = {
     ),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
     "cross_table": Subcommand(
-        _cross_table, _COMPARED, ("format", "column", "exclude_attackers", "exclude_clients")
+        _cross_table,
+        _COMPARED,
+        ("format", "column", "exclude_attackers", "exclude_clients", "each_run"),
     ),
     "page": Subcommand(_page, _COMPARED, ("columns", "target", "against"), (".html",)),
 }

@@ -18,12 +18,11 @@ import sys
 
 from absl import app, flags
 
+from tff_pfl import reports, studies
+from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
-
-from tff_pfl import reports, studies  # noqa: E402
-from tff_pfl.experiment.interruption import exit_code, interruptible  # noqa: E402
 
 _STUDY = flags.DEFINE_string("study", None, "File of the study, see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the study's results.")

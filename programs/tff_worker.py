@@ -10,11 +10,10 @@ import os
 
 from absl import app, flags
 
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl import runtime
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
-
-from tff_pfl.runtime.remote import run_worker  # noqa: E402
 
 _PORT = flags.DEFINE_integer("port", None, "Where it listens.", lower_bound=1)
 _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
@@ -28,7 +27,8 @@ _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    run_worker(_PORT.value, _MAX_CONCURRENT_CLIENTS.value)
+    announce_tensorflow()
+    runtime.run_worker(_PORT.value, _MAX_CONCURRENT_CLIENTS.value)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,13 @@ a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--r
 """
 
 from absl import app, flags
+from ml_collections import config_flags
 
+from tff_pfl import experiment
+from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
-
-from ml_collections import config_flags  # noqa: E402
-
-from tff_pfl import experiment  # noqa: E402
-from tff_pfl.runtime.flags import set_context_from_flags  # noqa: E402
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Config file, see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the run's results.")

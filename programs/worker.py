@@ -8,11 +8,9 @@ run it behind a firewall.
 
 from absl import app, flags
 
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
-
-import tensorflow as tf  # noqa: E402
 
 _WORKERS = flags.DEFINE_list("workers", None, "The addresses of all workers, this one included.")
 _INDEX = flags.DEFINE_integer("index", None, "Which of them this is, from 0.", lower_bound=0)
@@ -25,6 +23,9 @@ def main(argv):
         raise app.UsageError(
             f"--index={_INDEX.value}, but there are {len(_WORKERS.value)} workers."
         )
+    announce_tensorflow()
+    import tensorflow as tf  # after the flags, whose mistakes do not wait for it
+
     cluster = tf.train.ClusterSpec({"worker": _WORKERS.value})
     server = tf.distribute.Server(cluster, job_name="worker", task_index=_INDEX.value)
     print(f"worker {_INDEX.value} listens at {_WORKERS.value[_INDEX.value]}", flush=True)

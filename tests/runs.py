@@ -20,12 +20,13 @@ from tff_pfl.runtime import flags as runtime_flags
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run_python(*arguments, folder=ROOT, **variables) -> subprocess.CompletedProcess:
+def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.CompletedProcess:
     """Runs Python on the repository, without what pytest and other tests have set.
 
     Args:
         *arguments: Its command line.
         folder: Where it runs.
+        input: What it reads.
         **variables: Of the environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
@@ -33,7 +34,7 @@ def run_python(*arguments, folder=ROOT, **variables) -> subprocess.CompletedProc
         [sys.executable, *map(str, arguments)],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT)} | variables,
-        stdin=subprocess.DEVNULL,
+        input=input,
         capture_output=True,
         text=True,
         timeout=400,

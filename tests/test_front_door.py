@@ -1,5 +1,8 @@
 """What `import tff_pfl` offers, and when it imports what."""
 
+import importlib
+import pkgutil
+
 import pytest
 
 import tff_pfl
@@ -25,3 +28,33 @@ def test_nothing_is_imported_before_it_is_asked_for(tmp_path):
     )
     done = run_python(tmp_path / "program.py", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["clients", "data", "evaluation", "experiment", "experiment.config", "runtime"],
+)
+def test_packages_offer_names_that_are_no_modules(name):
+    package = importlib.import_module(f"tff_pfl.{name}")
+    assert not {module.name for module in pkgutil.iter_modules(package.__path__)} & set(
+        package.__all__
+    )
+    for offered in package.__all__:
+        assert offered in dir(package)
+        assert getattr(package, offered) is not None
+    with pytest.raises(AttributeError, match=f"'tff_pfl.{name}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_a_module_that_fails_is_not_an_attribute_that_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text(
+        "from tff_pfl.lazy import offer\n"
+        "__getattr__, __dir__, __all__ = offer(__name__, {'fails': ('Name',)})\n"
+    )
+    (tmp_path / "broken" / "fails.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = importlib.import_module("broken")
+    for name in ("Name", "fails"):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            getattr(broken, name)

@@ -13,72 +13,61 @@ What most programs need is found here; the rooms behind it (`tff_pfl.templates`,
 Nothing is imported before it is asked for, so that `prepare_process` can come before TensorFlow.
 """
 
-import importlib
+from tff_pfl.lazy import offer
 
 __version__ = "0.1.0"
 
-_ROOMS = {
-    "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
-    "attacks": ("ATTACKS", "scaled_uploads"),
-    "clients": ("ClientStateStore", "CohortDataSource"),
-    "compression": ("COMPRESSORS", "compressed"),
-    "data": (
-        "DATASETS",
-        "FederatedDataset",
-        "LabelledImages",
-        "PARTITIONERS",
-        "Partition",
-        "federate",
-        "load",
-    ),
-    "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned", "locally_trained"),
-    "experiment": ("RunDirectory", "default_config", "run_program", "train"),
-    "local": (
-        "AUGMENTATIONS",
-        "Batch",
-        "ClientContext",
-        "Examples",
-        "LocalTraining",
-        "OPTIMIZERS",
-        "SCHEDULES",
-        "examples_type",
-        "scan_batches",
-        "trees",
-    ),
-    "models": ("MODELS", "Mean", "Model", "Weights", "from_keras", "partition"),
-    "ranges": ("takes",),
-    "runtime": ("set_cpp_context", "set_graph_context"),
-    "runtime.startup": ("prepare_process",),
-    "templates": (
-        "AGGREGATORS",
-        "Algorithm",
-        "Client",
-        "ClientOutput",
-        "Exchange",
-        "Message",
-        "Personalization",
-        "PersonalizedProcess",
-        "averaging",
-        "compose",
-        "compose_stateless_view",
-        "compose_with_sequence_data",
-        "extends",
-        "last_own_model",
-        "weighing",
-        "with_aggregator",
-    ),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-__all__ = sorted(_ROOM_OF)
-
-
-def __getattr__(name: str):
-    if name in _ROOM_OF:
-        return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    if name in (*_ROOMS, "ranges", "registry", "reports", "testing"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = offer(
+    __name__,
+    {
+        "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make"),
+        "attacks": ("ATTACKS", "scaled_uploads"),
+        "clients": ("AVAILABILITIES", "ClientStateStore", "CohortDataSource", "Participation"),
+        "compression": ("COMPRESSORS", "compressed"),
+        "data": (
+            "DATASETS",
+            "FederatedDataset",
+            "LabelledImages",
+            "PARTITIONERS",
+            "Partition",
+            "federate",
+            "load",
+        ),
+        "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned", "locally_trained"),
+        "experiment": ("RunDirectory", "default_config", "run_program", "train"),
+        "local": (
+            "AUGMENTATIONS",
+            "Batch",
+            "ClientContext",
+            "Examples",
+            "LocalTraining",
+            "OPTIMIZERS",
+            "SCHEDULES",
+            "examples_type",
+            "scan_batches",
+            "trees",
+        ),
+        "models": ("MODELS", "Mean", "Model", "Weights", "from_keras", "partition"),
+        "ranges": ("takes",),
+        "runtime": ("set_cpp_context", "set_graph_context"),
+        "runtime.startup": ("prepare_process",),
+        "templates": (
+            "AGGREGATORS",
+            "Algorithm",
+            "Client",
+            "ClientOutput",
+            "Exchange",
+            "Message",
+            "Personalization",
+            "PersonalizedProcess",
+            "averaging",
+            "compose",
+            "compose_stateless_view",
+            "compose_with_sequence_data",
+            "extends",
+            "last_own_model",
+            "weighing",
+            "with_aggregator",
+        ),
+    },
+)

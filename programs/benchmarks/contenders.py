@@ -3,7 +3,7 @@
 A contender is built from a workload and its data, and is then a function that does one more round
 at each call, from the same initial weights, and returns the round's mean training loss: of FedAvg,
 or of another algorithm whose first round trains as FedAvg's does.
-Adding one adds a function and a row of `CONTENDERS`; adding a runtime adds a row of `RUNTIMES`.
+Adding one adds a function and a row of `CONTENDERS`.
 """
 
 import functools
@@ -14,21 +14,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
-from tff_pfl import algorithms, runtime
+from tff_pfl import algorithms
 from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.templates import Client
 
 Round = Callable[[], float]
-
-RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
-    "cpp_runtime": runtime.create_cpp_context,
-    "graph_loop": functools.partial(runtime.create_graph_context, vectorize="never"),
-    "graph_vectorized": functools.partial(runtime.create_graph_context, vectorize="always"),
-    "graph_xla": functools.partial(
-        runtime.create_graph_context, vectorize="always", jit_compile=True
-    ),
-}
 
 
 def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:

@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
-from benchmarks.contenders import RUNTIMES
 from benchmarks.measurement import spread
+from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource

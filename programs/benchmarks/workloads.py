@@ -1,12 +1,14 @@
 """What is benchmarked: rounds of federated averaging, of a known amount of training."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from tff_pfl import models
+import tff_pfl
+
+if TYPE_CHECKING:  # a program that shows its flags does without TensorFlow
+    import tensorflow as tf
 
 SEED = 0
 _NUM_CLASSES = 10
@@ -44,18 +46,20 @@ class Workload:
 
     def default_contenders(self) -> tuple[str, ...]:
         """Who runs it on this machine unless asked otherwise."""
+        import tensorflow as tf
+
         has_gpus = tf.config.list_logical_devices("GPU")
         return self.contenders + (self.gpu_contenders if has_gpus else ())
 
-    def keras_model(self) -> tf.keras.Model:
+    def keras_model(self) -> "tf.keras.Model":
         """The network, which takes images scaled to [0, 1]."""
-        return models.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+        return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
-    def model(self) -> models.Model:
+    def model(self) -> "tff_pfl.Model":
         """The network as a pure model, which takes images as they are stored."""
-        return models.build(self.network, self.image_shape, _NUM_CLASSES, **self.options)
+        return tff_pfl.models.build(self.network, self.image_shape, _NUM_CLASSES, **self.options)
 
-    def initial_weights(self) -> list[tf.Tensor]:
+    def initial_weights(self) -> list["tf.Tensor"]:
         """Kernel, bias, kernel, bias and so on, from input to output."""
         layers = self.model().init(SEED).values()
         return [weight for layer in layers for weight in layer.values()]

@@ -190,7 +190,7 @@ COVERED = (
 COSTLY = (check_nobody, check_runtimes, check_secure_sums)
 ON_ALL_RUNTIMES = ("pgfed",)
 ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
-SECURE = ("apfl", "feddyn", "pfedmb", "scaffold")
+SECURE = ("ditto", "pfedmb", "scaffold")
 
 
 def _cases(is_slow):

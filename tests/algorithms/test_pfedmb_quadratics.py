@@ -15,6 +15,7 @@ from tests.federation import (
     make_client,
     traced,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import multi_branch
@@ -182,7 +183,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        slow(variant, id=name) if name == "not-weighed" else pytest.param(variant, id=name)
+        for name, variant in VARIANTS.items()
+    ],
+)
 def test_rounds_on_quadratics(variant):
     process = variant.process
     options = {"layers": NAMED, "init_scale": variant.init_scale}

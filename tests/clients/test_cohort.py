@@ -11,13 +11,12 @@ import tensorflow_federated as tff
 from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
-    Participation,
     UnknownCohortSourceError,
     pad_examples,
     shared_capacity,
 )
-from tff_pfl.clients.participation import sample_cohort
-from tff_pfl.clients.serialization import CorruptStateError
+from tff_pfl.clients.errors import CorruptStateError
+from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type
 from tff_pfl.templates.process import Client
@@ -82,35 +81,6 @@ def run_rounds(iterator, count):
         seen.append([(int(c.client_id), int(c.state["n"])) for c in clients])
         iterator.update(train(clients))
     return seen
-
-
-class TestSampleCohort:
-    def test_is_a_pure_function_of_seed_and_round(self):
-        np.testing.assert_array_equal(sample_cohort(3, 5, 100, 10), sample_cohort(3, 5, 100, 10))
-        cohorts = {tuple(sample_cohort(s, r, 100, 10)) for s in range(10) for r in range(10)}
-        assert len(cohorts) == 100
-
-    def test_stays_what_it_was(self):
-        # np.sort(np.random.default_rng([1, 0, 0xC0403]).choice(10, 3, replace=False))
-        assert sample_cohort(1, 0, 10, 3).tolist() == PINNED
-        assert sample_cohort(1, 0, 10, 3).dtype == np.int32
-
-    def test_is_uniform_without_replacement(self):
-        counts = np.zeros(10)
-        for round_num in range(5000):
-            cohort = sample_cohort(0, round_num, 10, 3)
-            assert len(set(cohort.tolist())) == 3
-            counts[cohort] += 1
-        # Each count is Binomial(5000, 0.3): mean 1500, standard deviation 32.4.
-        assert np.abs(counts - 1500).max() < 4.5 * 32.4
-
-    def test_all_clients(self):
-        assert sample_cohort(0, 7, 10, 10).tolist() == list(range(10))
-
-    @pytest.mark.parametrize("size", [0, -1, 11])
-    def test_refuses_a_size_out_of_range(self, size):
-        with pytest.raises(ValueError, match=f"cohort of {size} clients .* federation of 10"):
-            sample_cohort(0, 0, 10, size)
 
 
 class TestPadExamples:
@@ -224,17 +194,31 @@ class TestIterator:
         """All but the default, which earlier versions had."""
         plain, by_default, poisson = (
             make_source(participation=participation).fingerprint
-            for participation in (None, Participation(), Participation(sampling="poisson"))
+            for participation in (
+                EVERYBODY_REPORTS,
+                Participation(),
+                Participation(sampling="poisson"),
+            )
         )
         assert plain == by_default != poisson
 
     def test_a_cohort_says_how_it_came_about(self):
-        iterator = make_source(participation=Participation(dropout=0.5)).iterator()
+        iterator = make_source(participation=Participation(dropout=(0.5,))).iterator()
         assert iterator.participants is None
         clients = iterator.select(5)
         found = iterator.participants
-        assert [client.client_id for client in clients] == found.reporting.tolist()
-        assert len(clients) == 5 - found.num_dropped < 5
+        assert [client.client_id for client in clients] == found.reported.tolist()
+        assert len(clients) == 5 - len(found.dropped) < 5
+
+    def test_who_does_not_report_keeps_its_state(self):
+        source = make_source(participation=Participation(dropout=(0.5,)))
+        iterator, taken = source.iterator(), collections.Counter()
+        for round_num, clients in enumerate(run_rounds(iterator, 9)):
+            found = source.participation.participants(1, round_num, 10, 3)
+            assert clients == [(i, taken[i]) for i in found.reported.tolist()]
+            taken.update(found.reported.tolist())
+        assert iterator.cohort.tolist() == found.reported.tolist()
+        assert source.store.known_clients() == sorted(taken)
 
     def test_rounds_sample_and_carry_states(self):
         source = make_source()
@@ -243,7 +227,7 @@ class TestIterator:
         seen = run_rounds(iterator, 6)
         taken = collections.Counter()
         for round_num, clients in enumerate(seen):
-            ids = sample_cohort(1, round_num, 10, 3).tolist()
+            ids = EVERYBODY_REPORTS.participants(1, round_num, 10, 3).reported.tolist()
             assert clients == [(i, taken[i]) for i in ids]
             taken.update(ids)
         assert iterator.round_num == 6
@@ -324,7 +308,7 @@ class TestIterator:
             run_rounds(iterator, 5)
             assert abs(len(iterator.to_bytes()) - length) <= 8
 
-    @pytest.mark.parametrize("change", ["dataset", "type", "seed"])
+    @pytest.mark.parametrize("change", ["dataset", "type", "seed", "participation"])
     def test_bytes_of_another_run_are_refused(self, change):
         source = make_source()
         buffer = source.iterator().to_bytes()
@@ -338,6 +322,7 @@ class TestIterator:
             client_type(capacity=capacity),
             seed=2 if change == "seed" else 1,
             capacity=capacity,
+            participation=Participation(dropout=(0.5 if change == "participation" else 0.0,)),
         )
         with pytest.raises(UnknownCohortSourceError):
             CohortIterator.from_bytes(buffer)

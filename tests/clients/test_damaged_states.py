@@ -14,7 +14,7 @@ from tests.clients.stores import (
     overwrite,
     small_first_map,  # noqa: F401
 )
-from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 5000, 3 * MIB, 9 * MIB, 16 * MIB - 1])

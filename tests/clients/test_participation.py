@@ -1,158 +1,341 @@
-"""Who is selected, and who reports."""
+"""Who is selected in a round, and who of them reports."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
-from tff_pfl.clients import Participation, sample_cohort
+from tff_pfl.clients.availability import Always, ByClass, Diurnal
+from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 
-ROUNDS, CLIENTS, NUMBER = 2000, 20, 6
-
-
-def cohorts(rounds=ROUNDS, seed=0, **options):
-    participation = Participation(**options)
-    return [participation.cohort(seed, t, CLIENTS, NUMBER) for t in range(rounds)]
+NUM_CLIENTS, COHORT_SIZE, ROUNDS = 40, 10, 400
+SLOW = Participation(median_seconds=(10.0,), client_spread=0.5, round_spread=0.5)
 
 
-def assert_frequency(found, expected, number):
-    """Of `number` independent draws; the bound is met but once in 10,000 seeds."""
-    deviation = np.sqrt(expected * (1 - expected) / number)
-    assert abs(found - expected) < 4 * deviation
+def rounds_of(participation, rounds=ROUNDS, seed=5):
+    return [
+        participation.participants(seed, number, NUM_CLIENTS, COHORT_SIZE)
+        for number in range(rounds)
+    ]
 
 
-def test_by_default_all_who_are_selected_report():
-    for t, cohort in enumerate(cohorts(20)):
-        np.testing.assert_array_equal(cohort.reporting, sample_cohort(0, t, CLIENTS, NUMBER))
-        assert cohort.metrics == {
-            "num_reporting": NUMBER,
-            "num_available": CLIENTS,
-            "num_selected": NUMBER,
-            "num_dropped": 0,
-            "num_late": 0,
-            "num_surplus": 0,
-            "duration": 1.0,
-        }
+def cohort(seed, round_num, num_clients, cohort_size):
+    """Of a round in which everybody reports."""
+    return EVERYBODY_REPORTS.participants(seed, round_num, num_clients, cohort_size).reported
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"sampling": "poisson"}, {"dropout": 0.3}, {"spread": 0.5}, {"availability": "diurnal"}],
-    ids=str,
-)
-def test_a_cohort_is_a_function_of_seed_and_round(options):
-    first, second = cohorts(50, **options), cohorts(50, **options)
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a.reporting, b.reporting)
-        assert a.metrics == b.metrics
-    others = cohorts(50, seed=1, **options)
-    assert [c.reporting.tolist() for c in first] != [c.reporting.tolist() for c in others]
+def assert_share(hits, trials, probability):
+    """Within 4.5 standard deviations of a binomial count; all is seeded, so that none flakes."""
+    deviation = math.sqrt(trials * probability * (1 - probability))
+    assert abs(hits - trials * probability) <= 4.5 * deviation
 
 
-def test_what_becomes_of_clients_does_not_change_who_is_selected():
-    """The same clients are asked, whatever their fate."""
-    for whole, part in zip(cohorts(50), cohorts(50, dropout=0.5), strict=True):
-        assert set(part.reporting) <= set(whole.reporting)
+class TestCohortsOfWhichAllReport:
+    def test_is_a_pure_function_of_seed_and_round(self):
+        np.testing.assert_array_equal(cohort(3, 5, 100, 10), cohort(3, 5, 100, 10))
+        cohorts = {tuple(cohort(s, r, 100, 10)) for s in range(10) for r in range(10)}
+        assert len(cohorts) == 100
 
+    def test_stays_what_it_was(self):
+        # np.sort(np.random.default_rng([1, 0, 0xC0403]).choice(10, 3, replace=False))
+        assert cohort(1, 0, 10, 3).tolist() == [1, 2, 9]
+        assert cohort(1, 0, 10, 3).dtype == np.int32
 
-def test_poisson_sampling_draws_each_client_by_itself():
-    sizes = np.array([len(cohort.reporting) for cohort in cohorts(sampling="poisson")])
-    share = NUMBER / CLIENTS
-    assert_frequency(sizes.sum() / (ROUNDS * CLIENTS), share, ROUNDS * CLIENTS)
-    # Of a binomial distribution, whose variance has a standard error of about sqrt(2 / ROUNDS).
-    assert sizes.var() == pytest.approx(CLIENTS * share * (1 - share), rel=4 * np.sqrt(2 / ROUNDS))
-    counts = np.bincount(
-        np.concatenate([c.reporting for c in cohorts(sampling="poisson")]), minlength=CLIENTS
-    )
-    assert np.all(np.abs(counts / ROUNDS - share) < 4.5 * np.sqrt(share * (1 - share) / ROUNDS))
+    def test_is_uniform_without_replacement(self):
+        counts = np.zeros(10)
+        for round_num in range(5000):
+            client_ids = cohort(0, round_num, 10, 3)
+            assert len(set(client_ids.tolist())) == 3
+            counts[client_ids] += 1
+        # Each count is Binomial(5000, 0.3): mean 1500, standard deviation 32.4.
+        assert np.abs(counts - 1500).max() < 4.5 * 32.4
 
+    def test_all_clients(self):
+        assert cohort(0, 7, 10, 10).tolist() == list(range(10))
 
-def test_who_drops_out():
-    found = cohorts(dropout=0.3)
-    dropped = sum(cohort.num_dropped for cohort in found)
-    assert_frequency(dropped / (NUMBER * ROUNDS), 0.3, NUMBER * ROUNDS)
-    assert all(len(c.reporting) == NUMBER - c.num_dropped for c in found)
-
-
-def test_who_is_late():
-    """A log-normal duration of median 1 is above e^sigma with the probability of one deviation."""
-    found = cohorts(spread=0.5, deadline=float(np.exp(0.5)))
-    late = sum(cohort.num_late for cohort in found)
-    assert_frequency(late / (NUMBER * ROUNDS), 0.158655, NUMBER * ROUNDS)
-    assert all(len(c.reporting) == NUMBER - c.num_late for c in found)
-    for cohort in found:
-        assert cohort.duration <= np.exp(0.5)
-        if cohort.num_late:
-            assert cohort.duration == pytest.approx(np.exp(0.5))
-
-
-def test_a_slow_device_is_slow_in_every_round():
-    found = cohorts(slow_share=0.4, slow_factor=3.0, deadline=2.0)
-    seen = np.unique(np.concatenate([cohort.reporting for cohort in found]))
-    assert 0 < len(seen) < CLIENTS  # those with slow devices are never in time
-    assert sum(c.num_late for c in found) > 0
-    selected = np.concatenate([sample_cohort(0, t, CLIENTS, NUMBER) for t in range(ROUNDS)])
-    assert np.isin(selected, seen).sum() == sum(len(c.reporting) for c in found)
-
-
-def test_of_more_than_enough_the_first_ones_count():
-    found = cohorts(200, over_selection=1.5, spread=1.0, dropout=0.2)
-    assert {cohort.num_selected for cohort in found} == {9}
-    for cohort in found:
-        came = 9 - cohort.num_dropped
-        assert len(cohort.reporting) == min(NUMBER, came)
-        assert cohort.num_surplus == max(0, came - NUMBER)
-    alone = cohorts(200, spread=1.0, dropout=0.2)
-    assert np.mean([c.duration for c in found]) < np.mean([c.duration for c in alone])
-
-
-def test_who_is_there_depends_on_the_time_of_day():
-    found = cohorts(availability="diurnal", rounds_per_day=4)
-    assert_frequency(np.mean([c.num_available for c in found]) / CLIENTS, 0.5, ROUNDS * CLIENTS)
-    # The same quarter of the day has the same clients more often than the opposite one.
-    there = np.zeros([4, CLIENTS])
-    for t, cohort in enumerate(found):
-        there[t % 4, cohort.reporting] += 1
-    assert np.corrcoef(there[0], there[2])[0, 1] < -0.5
-    assert np.corrcoef(there[1], there[3])[0, 1] < -0.5
-
-
-def test_if_few_are_there_all_of_them_are_selected():
-    participation = Participation(availability="diurnal")
-    found = [participation.cohort(0, t, 4, 4) for t in range(50)]
-    assert {cohort.num_available for cohort in found} > {0, 1}
-    assert all(cohort.num_selected == cohort.num_available for cohort in found)
+    @pytest.mark.parametrize("size", [0, -1, 11])
+    def test_refuses_a_size_out_of_range(self, size):
+        with pytest.raises(ValueError, match=f"cohort of {size} clients .* federation of 10"):
+            cohort(0, 0, 10, size)
 
 
 def test_who_ever_reported():
-    participation = Participation(dropout=0.5)
-    assert participation.ever(7, 0, 5, 2).tolist() == [False] * 5
-    reported = {i for t in range(2) for i in participation.cohort(7, t, 5, 2).reporting.tolist()}
-    assert participation.ever(7, 2, 5, 2).tolist() == [i in reported for i in range(5)]
-    assert Participation().ever(7, 1, 5, 5).all()
+    assert EVERYBODY_REPORTS.ever_reported(7, 0, 5, 2).tolist() == [False] * 5
+    assert EVERYBODY_REPORTS.ever_reported(7, 1, 5, 5).all()
+    drops = Participation(dropout=(0.7,))
+    reported = {i for found in rounds_of(drops, 6) for i in found.reported.tolist()}
+    selected = {i for found in rounds_of(drops, 6) for i in found.selected.tolist()}
+    ever = drops.ever_reported(5, 6, NUM_CLIENTS, COHORT_SIZE)
+    assert np.flatnonzero(ever).tolist() == sorted(reported)
+    assert reported < selected
+
+
+def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
+    for number, found in enumerate(rounds_of(EVERYBODY_REPORTS, 20)):
+        drawn = np.random.default_rng([5, number, 0xC0403]).choice(40, 10, replace=False)
+        expected = np.sort(drawn).astype(np.int32)
+        assert found.reported.tobytes() == found.selected.tobytes() == expected.tobytes()
+        assert found.seconds is None
+        assert found.metrics() == {
+            "participation/num_available": NUM_CLIENTS,
+            "participation/num_selected": COHORT_SIZE,
+            "participation/num_dropped": 0,
+            "participation/num_late": 0,
+            "participation/num_surplus": 0,
+            "participation/num_reported": COHORT_SIZE,
+        }
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_selected_client_has_one_fate(seed):
+    """Of options that are drawn, as many as there are."""
+    rng = np.random.default_rng(seed)
+    poisson = rng.random() < 0.3
+    participation = Participation(
+        sampling="poisson" if poisson else "fixed",
+        over_selection=1.0 if poisson else rng.uniform(1, 4),
+        availability=[
+            Always(),
+            ByClass(probabilities=(0.2, 0.9)),
+            Diurnal(rounds_per_day=7, least=0.1),
+        ][rng.integers(3)],
+        class_shares=(1, 3),
+        dropout=tuple(rng.random(2)),
+        median_seconds=(5.0, 20.0),
+        client_spread=rng.random(),
+        round_spread=rng.random(),
+        deadline=None if rng.random() < 0.3 else rng.uniform(1, 40),
+    )
+    for number, found in enumerate(rounds_of(participation, 10, seed)):
+        again = participation.participants(seed, number, NUM_CLIENTS, COHORT_SIZE)
+        np.testing.assert_equal(again, found)
+        for ids in found[:-1]:
+            assert ids.dtype == np.int32
+            assert ids.tolist() == sorted(set(ids.tolist()))
+        fates = (found.dropped, found.late, found.surplus, found.reported)
+        assert sorted(np.concatenate(fates).tolist()) == found.selected.tolist()
+        assert set(found.selected) <= set(found.available)
+        assert 0 <= found.seconds <= (participation.deadline or math.inf)
+        if not poisson:
+            assert len(found.reported) <= COHORT_SIZE
+            assert len(found.reported) == COHORT_SIZE or not len(found.surplus)
+
+
+class TestSampling:
+    def test_poisson_takes_each_client_with_its_probability(self):
+        poisson = Participation(sampling="poisson")
+        probability = COHORT_SIZE / NUM_CLIENTS
+        cohorts = rounds_of(poisson)
+        taken = np.array([np.isin(range(NUM_CLIENTS), found.reported) for found in cohorts])
+        for client in taken.T:
+            assert_share(client.sum(), ROUNDS, probability)
+        # Clients are independent: the variance of a cohort's size is that of a binomial.
+        sizes = taken.sum(axis=1)
+        assert np.var(sizes) == pytest.approx(NUM_CLIENTS * 0.25 * 0.75, rel=0.25)
+        both = np.mean(taken[:, 0] & taken[:, 1])
+        assert_share(both * ROUNDS, ROUNDS, probability**2)
+
+    def test_a_poisson_cohort_may_be_of_nobody(self):
+        poisson = Participation(sampling="poisson")
+        sizes = [len(poisson.participants(0, number, 5, 1).reported) for number in range(50)]
+        assert min(sizes) == 0
+        assert max(sizes) > 1
+
+    def test_over_selection_keeps_the_first_that_report(self):
+        over = dataclasses.replace(SLOW, over_selection=1.5)
+        for number, found in enumerate(rounds_of(over, 30)):
+            assert len(found.selected) == 15
+            assert len(found.reported) == COHORT_SIZE
+            # With the time of the slowest as deadline, they alone are in time.
+            deadline = dataclasses.replace(over, deadline=found.seconds)
+            in_time = deadline.participants(5, number, NUM_CLIENTS, COHORT_SIZE)
+            np.testing.assert_array_equal(in_time.reported, found.reported)
+            np.testing.assert_array_equal(in_time.late, found.surplus)
+
+    def test_over_selection_makes_up_for_those_who_drop_out(self):
+        over = Participation(over_selection=2.0, dropout=(0.3,))
+        found = rounds_of(over)
+        assert_share(sum(len(f.dropped) for f in found), ROUNDS * 2 * COHORT_SIZE, 0.3)
+        assert np.mean([len(f.reported) == COHORT_SIZE for f in found]) > 0.9
+
+    def test_without_times_who_is_first_is_drawn(self):
+        over = Participation(over_selection=2.0)
+        counts = np.zeros(NUM_CLIENTS)
+        for found in rounds_of(over):
+            counts[found.reported] += 1
+        for count in counts:
+            assert_share(count, ROUNDS, COHORT_SIZE / NUM_CLIENTS)
+
+    def test_factors_are_not_rounded_up_for_their_last_digit(self):
+        assert len(Participation(over_selection=1.1).participants(0, 0, 60, 50).selected) == 55
+
+
+def test_availability_selection_and_dropout_are_independent():
+    participation = Participation(
+        sampling="poisson", availability=ByClass(probabilities=(0.5,)), dropout=(0.5,)
+    )
+    found, trials = rounds_of(participation), ROUNDS * NUM_CLIENTS
+    assert_share(sum(len(clients.available) for clients in found), trials, 0.5)
+    assert_share(sum(len(clients.selected) for clients in found), trials, 0.25 * 0.5)
+    assert_share(sum(len(clients.reported) for clients in found), trials, 0.25 * 0.5 * 0.5)
+
+
+class TestAvailability:
+    def test_by_class(self):
+        participation = Participation(
+            class_shares=(1, 1), availability=ByClass(probabilities=(0.2, 0.8))
+        )
+        classes = participation.devices(5, NUM_CLIENTS).classes
+        available = np.array(
+            [np.isin(range(NUM_CLIENTS), found.available) for found in rounds_of(participation)]
+        )
+        for device_class, probability in enumerate((0.2, 0.8)):
+            of_class = available[:, classes == device_class]
+            assert_share(of_class.sum(), of_class.size, probability)
+
+    def test_diurnal_has_its_best_and_worst_time(self):
+        diurnal = Diurnal(rounds_per_day=24, least=0.1, most=0.9)
+        devices = Participation().devices(5, NUM_CLIENTS)._replace(phases=np.array([0.0, 0.25]))
+        assert diurnal(0, devices) == pytest.approx([0.9, 0.5])
+        assert diurnal(6, devices) == pytest.approx([0.5, 0.9])
+        assert diurnal(12, devices) == pytest.approx([0.1, 0.5])
+        assert diurnal(24, devices) == pytest.approx(diurnal(0, devices))
+
+    def test_diurnal_availability_is_drawn_with_its_probability(self):
+        diurnal = Diurnal(rounds_per_day=10)
+        participation = Participation(availability=diurnal)
+        devices = participation.devices(5, NUM_CLIENTS)
+        phase = np.argmin(np.abs(devices.phases - 0.5))  # at its best in the round 5, 15, ...
+        found = [
+            number for number, f in enumerate(rounds_of(participation)) if phase in f.available
+        ]
+        days = ROUNDS // 10
+        for hour in range(10):
+            hits = sum(number % 10 == hour for number in found)
+            assert_share(hits, days, diurnal(hour, devices)[phase])
+
+    def test_of_too_few_all_are_selected(self):
+        rare = Participation(availability=ByClass(probabilities=(0.1,)))
+        found = rounds_of(rare, 50)
+        few = [f for f in found if len(f.available) < COHORT_SIZE]
+        assert len(few) > 40
+        for f in few:
+            np.testing.assert_array_equal(f.selected, f.available)
+
+    def test_nobody_is_there(self):
+        never = Participation(availability=ByClass(probabilities=(0.0,)), median_seconds=(1.0,))
+        (found,) = rounds_of(never, 1)
+        assert [len(ids) for ids in found[:-1]] == [0] * 6
+        assert found.seconds == 0.0
+
+
+class TestDevices:
+    def test_shares_of_classes(self):
+        classes = Participation(class_shares=(3, 0, 1)).devices(0, 4000).classes
+        assert_share(np.sum(classes == 0), 4000, 0.75)
+        assert not np.any(classes == 1)
+
+    def test_a_clients_device_does_not_depend_on_how_many_there_are(self):
+        participation = Participation(class_shares=(1, 1))
+        few, many = participation.devices(3, 10), participation.devices(3, 500)
+        np.testing.assert_array_equal(few.classes, many.classes[:10])
+        np.testing.assert_array_equal(few.phases, many.phases[:10])
+        assert len(set(few.phases)) == 10
+
+
+class TestDropoutAndDeadline:
+    def test_dropout_by_class(self):
+        participation = Participation(class_shares=(1, 1), dropout=(0.1, 0.6))
+        classes = participation.devices(5, NUM_CLIENTS).classes
+        selected, dropped = np.zeros(2), np.zeros(2)
+        for found in rounds_of(participation):
+            selected += np.bincount(classes[found.selected], minlength=2)
+            dropped += np.bincount(classes[found.dropped], minlength=2)
+        assert_share(dropped[0], selected[0], 0.1)
+        assert_share(dropped[1], selected[1], 0.6)
+
+    def test_a_higher_dropout_and_an_earlier_deadline_lose_the_same_and_others(self):
+        for losing in ("dropout", "deadline"):
+            less, more = {"dropout": ((0.2,), (0.4,)), "deadline": (20.0, 8.0)}[losing]
+            lost = [
+                [set(f.selected) - set(f.reported) for f in rounds_of(p, 30)]
+                for p in (dataclasses.replace(SLOW, **{losing: value}) for value in (less, more))
+            ]
+            assert all(few <= many for few, many in zip(*lost, strict=True))
+            assert sum(map(len, lost[0])) < sum(map(len, lost[1]))
+
+    def test_half_of_the_reports_come_after_the_median(self):
+        late = rounds_of(dataclasses.replace(SLOW, client_spread=0.0, deadline=10.0))
+        assert_share(sum(len(found.late) for found in late), ROUNDS * COHORT_SIZE, 0.5)
+
+    def test_log_normal_seconds(self):
+        """P(seconds > 10 e) = P(z > 1) = 0.1587 for a spread of 1."""
+        late = Participation(median_seconds=(10.0,), round_spread=1.0, deadline=10.0 * math.e)
+        hits = sum(len(found.late) for found in rounds_of(late))
+        assert_share(hits, ROUNDS * COHORT_SIZE, 0.1587)
+
+    def test_slow_clients_stay_slow(self):
+        slow = Participation(median_seconds=(10.0,), client_spread=1.0, deadline=10.0)
+        late = [set(found.late) for found in rounds_of(slow, 40)]
+        in_time = [set(found.reported) for found in rounds_of(slow, 40)]
+        assert not set.union(*late) & set.union(*in_time)
+
+    def test_seconds_of_a_round(self):
+        exact = Participation(class_shares=(1, 1), median_seconds=(3.0, 7.0))
+        assert {found.seconds for found in rounds_of(exact, 20)} == {7.0}
+        late = dataclasses.replace(exact, deadline=5.0)  # waits until then for the slow ones
+        assert {found.seconds for found in rounds_of(late, 20)} == {5.0}
+        over = dataclasses.replace(late, over_selection=4.0)  # enough of the fast ones are there
+        assert {found.seconds for found in rounds_of(over, 20)} == {3.0}
+        assert rounds_of(late, 1)[0].metrics()["participation/seconds"] == 5.0
+
+    def test_a_round_ends_when_all_have_reported_that_could_be_selected(self):
+        rare = Participation(
+            availability=ByClass(probabilities=(0.1,)), median_seconds=(3.0,), deadline=5.0
+        )
+        found = rounds_of(rare, 50)
+        few = [clients for clients in found if 0 < len(clients.selected) < COHORT_SIZE]
+        assert {clients.seconds for clients in few} == {3.0}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sampling": "poison"}, "Unknown sampling 'poison'. Did you mean 'poisson'"),
-        ({"availability": "daily"}, "Unknown availability 'daily'"),
-        ({"dropout": 1.0}, "dropout must be"),
-        ({"over_selection": 0.5}, "over_selection must be"),
-        ({"deadline": 0.0}, "deadline must be"),
-        ({"spread": -1.0}, "spread must be"),
+        (
+            {"sampling": "poisson", "over_selection": 1.5},
+            "over_selection=1.5, but sampling='poisson' has no number .* Set over_selection=1 or",
+        ),
+        ({"dropout": (0.1, 0.2)}, "dropout=.* has 2 numbers, but class_shares has 1 device class"),
+        ({"median_seconds": (1, 2)}, "median_seconds=.* has 2 numbers, but"),
+        (
+            {"availability": ByClass(probabilities=(0.5, 0.5))},
+            "probabilities=.* has 2 numbers, but class_shares has 1",
+        ),
+        ({"availability": lambda round_num, devices: 1}, "an instance of a frozen dataclass"),
+        ({"availability": Diurnal}, "Diurnal.* must be an instance of a frozen dataclass"),
+        ({"class_shares": (0.0,)}, "class_shares=.* must not all be 0"),
+        ({"deadline": 5.0}, "deadline=5.0, but median_seconds=.*: nothing takes time"),
+        ({"round_spread": 1.0}, "round_spread=1.0, but median_seconds=.* Set round_spread=0 or a"),
+        ({"dropout": (1.5,)}, r"dropout must be 1 or more numbers, each .* in \[0, 1\], got"),
+        ({"over_selection": 0.5}, "over_selection must be a finite number of at least 1, got 0.5"),
     ],
-    ids=str,
 )
-def test_refusals(options, message):
+def test_what_does_not_fit_together(options, message):
     with pytest.raises(ValueError, match=message):
         Participation(**options)
 
 
-def test_only_the_default_is_certain():
-    assert Participation().is_certain
-    for field in dataclasses.fields(Participation):
-        other = {"sampling": "poisson", "availability": "diurnal"}.get(field.name, 0.5)
-        if field.name in ("over_selection", "slow_factor", "deadline", "rounds_per_day"):
-            other = 2
-        assert not Participation(**{field.name: other}).is_certain
+def test_a_day_has_its_best_time_at_the_most_probable():
+    with pytest.raises(ValueError, match="least=0.9 is above most=0.1"):
+        Diurnal(least=0.9, most=0.1)
+
+
+def test_a_federation_has_the_clients_that_are_selected():
+    over = Participation(over_selection=1.5)
+    over.check(9, 6)
+    with pytest.raises(ValueError, match="asks for 9 clients, .* has only 8. Choose 1.33333 or"):
+        over.check(8, 6)
+    with pytest.raises(ValueError, match="cohort of 9 clients .* federation of 8"):
+        EVERYBODY_REPORTS.check(8, 9)

@@ -11,12 +11,8 @@ import safetensors.numpy
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.clients.serialization import (
-    CorruptStateError,
-    ForeignStateError,
-    deserialize,
-    serialize,
-)
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
+from tff_pfl.clients.serialization import deserialize, serialize
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
 

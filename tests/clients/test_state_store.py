@@ -28,8 +28,8 @@ from tests.clients.stores import (
     state,
 )
 from tests.permissions import read_only
-from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
-from tff_pfl.clients.state_store import ClientStateStore, StateStoreError
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
+from tff_pfl.clients.state_store import ClientStateStore
 
 
 @pytest.fixture(params=["memory", "disk"])

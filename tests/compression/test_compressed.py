@@ -68,7 +68,7 @@ def plain_rounds_of(name):
 
 @pytest.mark.parametrize(
     ("name", "error_feedback"),
-    [("fedavg", False), *((n, True) for n in METHODS), *(slow(n, True) for n in COVERED)],
+    [slow("fedavg", False), *((n, True) for n in METHODS), *(slow(n, True) for n in COVERED)],
 )
 def test_where_nothing_is_lost_rounds_are_those_without(name, error_feedback):
     plain = plain_rounds_of(name)
@@ -264,12 +264,13 @@ def compressed_pgfed(model, local):
     return compressed(algorithm, quantized(bits=4), error_feedback=True)
 
 
+# They compile something of their own, which others do as well.
+COSTLY = (testing.contract.check_runtimes, testing.contract.check_determinism)
+
+
 @pytest.mark.parametrize(
     "check",
-    [
-        slow(check) if check is testing.contract.check_runtimes else check
-        for check in testing.CHECKS
-    ],
+    [slow(check) if check in COSTLY else check for check in testing.CHECKS],
 )
 def test_contract(check):
     check(testing.Subject.of(compressed_pgfed, needs_uploads=True))

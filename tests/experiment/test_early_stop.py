@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
+from tests.marks import slow
 from tests.runs import keep_the_context, tiny_config
 from tff_pfl import experiment
 from tff_pfl.algorithms import build_ditto, build_local
@@ -139,7 +140,7 @@ def test_a_run_that_stopped_is_one_of_so_many_rounds(stopped, dataset, tmp_path)
     assert rows == rows_of(tmp_path / "without")
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 4])
+@pytest.mark.parametrize("checkpoint_every", [slow(1), 4])
 @pytest.mark.parametrize("moment", ["train", "release", "commit", "end"])
 def test_a_killed_run_stops_at_the_same_round(
     stopped, dataset, tmp_path, monkeypatch, checkpoint_every, moment

@@ -13,6 +13,7 @@ from tff_pfl.evaluation import MetricName, to_text
 from tff_pfl.experiment import (
     ConfigError,
     OutputDirectoryError,
+    RunFiles,
     evaluate_program,
     evaluate_run,
 )
@@ -133,8 +134,9 @@ def local(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_round(tmp_path_factory):
-    """The directory of a run of a round, of two clients of four, on another partition."""
+    """The directory of a run of a round, of the first two of three clients, of four."""
     config = tiny_config("local", rounds=1, seed=1)
+    config.participation.over_selection = 1.5
     return train_run(tmp_path_factory.mktemp("runs") / "one_round", config)
 
 
@@ -149,6 +151,7 @@ def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, 
         selected = [client["was_selected"] for client in csv.DictReader(file)]
     assert [client["was_selected"] for client in clients] == selected
     assert sorted(selected) == list("0011")
+    assert RunFiles(one_round).metrics()["participation/num_surplus"] == 1
     name = "personalized/local_test/accuracy"
     for group, members in {"all": "01", "participants": "1", "never_selected": "0"}.items():
         found = result["distributions"][group][name]

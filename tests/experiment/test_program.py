@@ -102,6 +102,8 @@ def test_signals_say_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
         assert run_program(tiny_config(), str(path)) == code
     message = f"\ninterrupted; --resume goes on with the run in {path}\n"
     assert capsys.readouterr().err == message * 2
+    path.mkdir()
+    (path / "config.json").write_text("{}")
     output = str(tmp_path / "out")
     assert evaluate_program(str(path), output, set_context=runtime.current_devices) == code
     assert capsys.readouterr().err == "\ninterrupted\n"

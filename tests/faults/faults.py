@@ -14,8 +14,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.faults import lives
-from tff_pfl.clients import CorruptStateError, ForeignStateError
-from tff_pfl.clients.disk import StateStoreError
+from tff_pfl.clients import CorruptStateError, ForeignStateError, StateStoreError
 
 IDENTICAL, REFUSED, WRONG = "identical", "refused", "wrong"
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
+from tests.marks import slow
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
 POISSON = Accountant(500, 50, 1e-3, "poisson")
@@ -66,7 +67,7 @@ def test_a_fixed_cohort_reveals_more():
 
 
 @each_accountant
-@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+@pytest.mark.parametrize("epsilon", [2.0, slow(8.0)])
 def test_the_noise_for_an_epsilon_is_the_least(accountant, epsilon):
     noise = accountant.noise_multiplier(epsilon, rounds=20)
     assert accountant.epsilon(noise, 20) <= epsilon < accountant.epsilon(0.995 * noise, 20)

@@ -15,6 +15,7 @@ from tests.federation import (
     make_clients,
     tiny_model,
 )
+from tests.marks import slow
 from tff_pfl.algorithms import make
 from tff_pfl.privacy import with_privacy
 from tff_pfl.templates import compose
@@ -22,7 +23,8 @@ from tff_pfl.templates.errors import AggregatorError
 
 MODEL, LOCAL = tiny_model(), local_sgd()
 SIZES = (4, 6, 3)
-METHODS = ("fedavg", "ditto", "feddyn", "scaffold", "pfedmb")
+METHODS = ("ditto", "pfedmb")
+COVERED = ("fedavg", "feddyn", "scaffold")  # as the template and pFedMB are
 FAR = 1e6  # no upload is that long
 
 
@@ -41,7 +43,7 @@ def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, *map(slow, COVERED)])
 def test_without_noise_and_clipping_it_is_the_method_with_clients_that_weigh_the_same(name):
     uniform = None if name in ("feddyn", "scaffold") else "uniform"
     expected = first_round(composed(name, uniform))
@@ -58,6 +60,16 @@ def test_the_server_aggregates_uploads_and_nothing_else():
     assert str(sums) == str(MODEL.weights_type)
     metrics = first_round(process).metrics["train"]
     assert set(metrics) == {"server_kept"}
+
+
+def test_a_round_of_nobody_is_as_noisy_as_others():
+    """Of standard deviation 0.2 * 3 / 3, as the mean is of the three clients that are expected."""
+    process = composed("fedavg", noise_multiplier=0.2, clip_norm=3.0)
+    state = process.initialize()
+    found = process.next(state, []).state.algorithm
+    noise = vector(found) - vector(state.algorithm)
+    assert np.all(noise)
+    assert np.std(noise) == pytest.approx(0.2, rel=3 / np.sqrt(2 * len(noise)))
 
 
 def test_with_secure_sums_nothing_is_aggregated_in_the_clear():
@@ -80,7 +92,7 @@ def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
     assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("clip_norm", [0.01, 1.0])
+@pytest.mark.parametrize("clip_norm", [0.01, slow(1.0)])
 def test_branches_and_their_shares_are_clipped_as_one(clip_norm):
     """What that takes from both is not seen in their quotient, if there is one client."""
     process = composed("pfedmb", noise_multiplier=0.0, clip_norm=clip_norm)

@@ -6,7 +6,15 @@ from tests.reports.hand_written import write_run
 from tests.runs import run_main
 from tff_pfl.attacks import drawn_attackers
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
-from tff_pfl.reports import CommandLineError, compared, cross_table, to_markdown
+from tff_pfl.reports import (
+    CommandLineError,
+    RunValue,
+    compared,
+    cross_table,
+    cross_values,
+    to_csv,
+    to_markdown,
+)
 
 ACCURACY = "personalized/local_test/accuracy"
 ATTACK = {"client_ids": [0], "fraction": 0.0}
@@ -47,6 +55,18 @@ def test_rows_and_columns_are_the_parts_of_labels(comparison):
     bold = [[cell.bold for cell in row] for row in table.rows]
     assert bold == [[False, False, True, False], [False] * 4]
     assert "Of honest clients alone." in to_markdown(table)
+
+
+def test_the_numbers_of_each_run(comparison):
+    values = cross_values(comparison, ACCURACY, exclude_attackers=True)
+    assert to_csv(values, RunValue._fields).splitlines() == [
+        "row,column,seed,value",
+        '"Ditto, noise",mean,0,0.625',
+        '"Ditto, noise",mean,1,0.75',
+        '"Ditto, noise",median,0,0.875',
+        '"Ditto, noise",median,1,0.875',
+        '"FedPG, noise",its own,0,0.375',
+    ]
 
 
 def test_attackers_count_unless_they_are_left_out(comparison):
@@ -95,3 +115,5 @@ def test_the_program_prints_it(tmp_path):
     assert r"Ditto & 0.00 & \textbf{50.00} \\" in done.stdout
     done = run_main("report.py", "cross_table", *runs, "--against=mean")
     assert "cross_table knows no --against" in done.stderr
+    done = run_main("report.py", "cross_table", *runs, "--each_run")
+    assert done.stdout.splitlines()[0] == "row,column,seed,value"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tests.results import studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
@@ -20,6 +21,52 @@ from tests.results.files import (
     statistics,
 )
 from tests.results.tables import LAST_ROUNDS, fedpg_accuracies
+
+
+def of_attacks() -> Iterator[str]:
+    """Means over seeds, in percent, and their differences in points."""
+    tables = ("FedAvg, ", "Ditto, ")
+    fedavg, ditto = (studies.mean_values("attacks/runs.csv", row) for row in tables)
+    undisturbed = fedavg["none"]["mean"]
+    robust = [
+        mean
+        for attack in ("scaled by 100", "noise")
+        for aggregator, mean in fedavg[attack].items()
+        if aggregator != "mean"
+    ]
+    yield f"is within {undisturbed - min(robust):.1f} points of the mean without attackers"
+    behind = [
+        max(means.values()) - means["geometric median"]
+        for method in (fedavg, ditto)
+        for attack, means in method.items()
+    ]
+    yield f"within {max(behind):.1f} points of the best under every attack"
+    yield f"costs {undisturbed - fedavg['none']['geometric median']:.1f} points where there is none"
+    behind = fedavg["inner product"]["mean"] - fedavg["inner product"]["multi-Krum"]
+    yield f"multi-Krum is {behind:.0f} points below the mean"
+    worst = [
+        min(means["geometric median"] for means in method.values()) for method in (ditto, fedavg)
+    ]
+    yield "Ditto with the geometric median has {:.1f} %, FedAvg {:.1f} %".format(*worst)
+    yield f"Ditto still has {ditto['scaled by 100']['mean']:.1f} %"
+
+
+def of_compression() -> Iterator[str]:
+    """Differences of means over seeds, in points."""
+    means = studies.mean_accuracies("compression/runs.csv")
+    most = max(
+        abs(mean - means[f"{label.partition(' | ')[0]} | 32 bits"])
+        for label, mean in means.items()
+        if "bits" in label
+    )
+    yield f"all means are within {most:.1f} points of those of 32 bits"
+    plain, *others = (
+        means[f"FedAvg | {label}"]
+        for label in ("32 bits", "top 10 %", "top 1 %", "top 1 %, fed back")
+    )
+    lost = [plain - mean for mean in others]
+    yield f"FedAvg loses {lost[0]:.1f} points, and with error feedback none"
+    yield f"it loses {lost[1]:.1f} points, and {lost[2]:.1f} with error feedback"
 
 
 def of_digits() -> Iterator[str]:
@@ -153,6 +200,8 @@ def _beside(method, extended) -> list[str]:
 
 
 SENTENCES = {
+    "attacks": of_attacks,
+    "compression": of_compression,
     "digits": of_digits,
     "fedpg": of_fedpg,
     "pfedmb": of_pfedmb,

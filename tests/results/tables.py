@@ -6,6 +6,7 @@ in no file. Labels, in the first column, are those of the page.
 
 import numpy as np
 
+from tests.results import studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
@@ -268,6 +269,10 @@ def plgu_global() -> Rows:
 
 
 TABLES = {
+    ("attacks", 0): lambda: studies.crossed("attacks/runs.csv", "FedAvg, "),
+    ("attacks", 1): lambda: studies.crossed("attacks/runs.csv", "Ditto, "),
+    ("attacks", 2): lambda: studies.crossed("attacks/runs.csv", "FedPG, "),
+    ("compression", 0): studies.compression,
     ("digits", 0): methods_on_digits,
     ("fedpg", 0): fedpg_dirichlet,
     ("fedpg", 1): fedpg_two_classes,

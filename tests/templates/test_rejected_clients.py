@@ -113,7 +113,7 @@ def test_a_number_of_examples_that_the_rows_cannot_hold_is_rejected(mean_process
     assert sizes == [2, 0, 0, 0, 0, 0], "client work reads padding"
 
 
-@pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 def test_a_client_that_is_twice_in_a_cohort_is_refused(mean_process, create):
     with tff.framework.get_context_stack().install(create()):
         state = mean_process.initialize()

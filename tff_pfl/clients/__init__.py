@@ -1,46 +1,22 @@
 """What lives with a client between rounds: its state, its data, and the cohort of a round."""
 
-from tff_pfl.clients.cohort import (
-    CohortDataSource,
-    CohortIterator,
-    UnknownCohortSourceError,
-    pad_examples,
-    shared_capacity,
-)
-from tff_pfl.clients.disk import StateStoreError
-from tff_pfl.clients.examples_source import ExamplesDataSource, ExamplesIterator
-from tff_pfl.clients.participation import (
-    AVAILABILITIES,
-    SAMPLINGS,
-    Cohort,
-    Participation,
-    sample_cohort,
-)
-from tff_pfl.clients.serialization import (
-    CorruptStateError,
-    ForeignStateError,
-    deserialize,
-    serialize,
-)
-from tff_pfl.clients.state_store import ClientStateStore
+from tff_pfl.lazy import offer
 
-__all__ = [
-    "AVAILABILITIES",
-    "ClientStateStore",
-    "Cohort",
-    "CohortDataSource",
-    "CohortIterator",
-    "CorruptStateError",
-    "ExamplesDataSource",
-    "ExamplesIterator",
-    "ForeignStateError",
-    "Participation",
-    "SAMPLINGS",
-    "StateStoreError",
-    "UnknownCohortSourceError",
-    "deserialize",
-    "pad_examples",
-    "sample_cohort",
-    "shared_capacity",
-    "serialize",
-]
+__getattr__, __dir__, __all__ = offer(
+    __name__,
+    {
+        "availability": ("AVAILABILITIES", "Availability", "Devices"),
+        "cohort": (
+            "CohortDataSource",
+            "CohortIterator",
+            "UnknownCohortSourceError",
+            "pad_examples",
+            "shared_capacity",
+        ),
+        "errors": ("CorruptStateError", "ForeignStateError", "StateStoreError"),
+        "examples_source": ("ExamplesDataSource", "ExamplesIterator"),
+        "participation": ("EVERYBODY_REPORTS", "SAMPLINGS", "Participants", "Participation"),
+        "serialization": ("deserialize", "serialize"),
+        "state_store": ("ClientStateStore",),
+    },
+)

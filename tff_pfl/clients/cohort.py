@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.clients.participation import Cohort, Participation
+from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
@@ -66,7 +66,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
     `PersonalizedProcess.next` takes.
 
     A source can be found by the bytes of its iterators as long as it lives; of two with the same
-    data set, type and seed, the one constructed last is.
+    data set, type, seed and participation, the one constructed last is.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         *,
         seed: int,
         capacity: int | Literal["cohort"] | None = None,
-        participation: Participation | None = None,
+        participation: Participation = EVERYBODY_REPORTS,
     ):
         """Makes the source of a run.
 
@@ -91,7 +91,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 work where clients are computed one by one. "cohort": the `shared_capacity` of the
                 clients selected together, which lets the graph runtime compute them all at once.
                 An int: that many.
-            participation: How cohorts come about; by default all report.
+            participation: Who is selected in a round, and who of them reports.
 
         Raises:
             TypeError: If `client_type` is not as above, or its `C` is not the store's.
@@ -126,9 +126,9 @@ class CohortDataSource(tff.program.FederatedDataSource):
         self._seed = seed
         self._capacity = capacity
         self._federated_type = tff.types.FederatedType(client_type, tff.CLIENTS)
-        self._participation = participation or Participation()
+        self._participation = participation
         identity = repr((dataset.fingerprint, str(client_type), seed))
-        if not self._participation.is_certain:
+        if participation != EVERYBODY_REPORTS:
             identity += repr(participation)
         self._fingerprint = hashlib.sha256(identity.encode()).digest()
         _SOURCES[self._fingerprint] = self
@@ -150,7 +150,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @property
     def participation(self) -> Participation:
-        """How cohorts come about."""
+        """Who is selected in a round, and who of them reports."""
         return self._participation
 
     @property
@@ -160,7 +160,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @property
     def fingerprint(self) -> bytes:
-        """32 bytes that tell apart sources with other data, types or seeds."""
+        """32 bytes that tell apart sources with other data, types, seeds or participation."""
         return self._fingerprint
 
     def iterator(self) -> "CohortIterator":
@@ -217,7 +217,7 @@ class _Position(NamedTuple):
     Attributes:
         source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
         round_num: int64 scalar, the round selected next.
-        cohort: int32 `[?]`, the clients selected last.
+        cohort: int32 `[?]`, the clients that reported last.
         outstanding: bool scalar, whether `update` is due for them.
         client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
         lengths: int64 `[?]`, the number of bytes of each one's state.
@@ -281,8 +281,8 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         if source is None:
             raise UnknownCohortSourceError(
                 "The iterator belongs to a CohortDataSource that this process does not have. First "
-                "construct the CohortDataSource of this run, with the same data set, client type "
-                "and seed, and keep it."
+                "construct the CohortDataSource of this run, with the same data set, client type, "
+                "seed and participation, and keep it."
             )
         if source.store.path is None:
             ends = np.cumsum(position.lengths)
@@ -327,32 +327,33 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     @property
     def cohort(self) -> np.ndarray:
-        """int32 ids of the clients selected last, none before the first round."""
+        """int32 ids of the clients that reported last, none before the first round."""
         return self._cohort.copy()
 
     @property
-    def participants(self) -> Cohort | None:
-        """How the cohort came about that was selected last; `None` before, or once restored."""
+    def participants(self) -> Participants | None:
+        """How the cohort came about that reported last; `None` before, or once restored."""
         return self._participants
 
     def select(self, k: int | None = None) -> list[Client]:
-        """Returns the clients of this round, with their train examples; goes on to the next round.
+        """Returns the clients that report in this round, with their train examples.
+
+        The iterator goes on to the next round.
 
         Args:
-            k: Size of the cohort, `None` for all clients. There may be fewer clients, or none, as
-                the source's `participation` says.
+            k: Size of the cohort, see `Participation`; `None` for all clients.
 
         Raises:
             ValueError: If `k` is not positive or the federation has fewer clients, or a client has
                 more examples than the capacity. The iterator stays at this round.
         """
-        num_clients = self._source.num_clients
-        k = num_clients if k is None else k
-        cohort = self._source.participation.cohort(
-            self._source.seed, self._round_num, num_clients, k
+        source = self._source
+        k = source.num_clients if k is None else k
+        found = source.participation.participants(
+            source.seed, self._round_num, source.num_clients, k
         )
-        clients = self._source.select_clients(cohort.reporting)
-        self._cohort, self._participants = cohort.reporting, cohort
+        clients = source.select_clients(found.reported)
+        self._cohort, self._participants = found.reported, found
         self._outstanding = True
         self._round_num += 1
         return clients

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 
-from tff_pfl.clients.serialization import CorruptStateError, ForeignStateError
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
 
 _DATA_FILE = "data.mdb"
 _NEW_DATA_FILE = "data.mdb.new"
@@ -27,10 +27,6 @@ _DAMAGE = (
     lmdb.PageNotFoundError,
     lmdb.VersionMismatchError,
 )
-
-
-class StateStoreError(RuntimeError):
-    """The store cannot be opened or written now; what it holds is intact."""
 
 
 class DiskGeneration:

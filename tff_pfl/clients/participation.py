@@ -1,193 +1,294 @@
-"""Who is selected in a round, and who of them reports: clients drop out, come late, are away."""
+"""Who is selected in a round, and who of them reports: a pure function of seed and round.
+
+A client that is selected and does not report, for whatever reason, is not part of the round: the
+server gets nothing of it, and it keeps the state that it had.
+"""
 
 import dataclasses
-import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
+from tff_pfl.clients.availability import Always, Availability, Devices
 from tff_pfl.names import check_names
-from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
+from tff_pfl.ranges import above, at_least, between, each, takes
 
 SAMPLINGS = ("fixed", "poisson")
-AVAILABILITIES = ("always", "diurnal")
-# Tell the random numbers of cohorts from those of the partition, which has the same seed, and from
-# each other.
-_COHORT_STREAM, _FATE_STREAM, _NATURE_STREAM = 0xC0403, 0xFA7E, 0x7A7E
+
+# They tell what is drawn of one seed, from one another and from the partition.
+_COHORT_STREAM = 0xC0403
+_AVAILABILITY_STREAM = 0xA7A11
+_DROPOUT_STREAM = 0xD2080
+_DURATION_STREAM = 0xD02A7
+_CLASS_STREAM = 0xC1A55
+_PHASE_STREAM = 0x9A5E0
+_SPEED_STREAM = 0x59EED
 
 
-class Cohort(NamedTuple):
-    """The clients of a round.
+def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
+    """float64 `[clients]` in [0, 1); the number of a client does not depend on how many follow."""
+    return np.random.default_rng([seed, round_num, stream]).random(num_clients)
+
+
+def _normal(seed, round_num, stream, num_clients) -> np.ndarray:
+    """float64 `[clients]`, standard normal; likewise."""
+    return np.random.default_rng([seed, round_num, stream]).standard_normal(num_clients)
+
+
+class Participants(NamedTuple):
+    """The clients of a round: int32 ids in ascending order.
+
+    `selected` are `dropped`, `late`, `surplus` and `reported`, each client once.
 
     Attributes:
-        reporting: int32 ids of those whose results are used, in ascending order.
-        num_available: How many could have been selected.
-        num_selected: How many were.
-        num_dropped: Of these, how many never report.
-        num_late: How many come after the deadline.
-        num_surplus: How many report when the server has enough.
-        duration: Until the last one that counts, or to the deadline, in medians of what a client
-            takes; 0 of nobody.
+        available: Who could have been selected.
+        selected: Who was.
+        dropped: Who of them never sent anything.
+        late: Who would have sent it after the deadline.
+        surplus: Who sent it when there were enough.
+        reported: The cohort: of whom the server has what they sent.
+        seconds: How long the round took, of simulated time; `None` where nothing takes time.
     """
 
-    reporting: np.ndarray
-    num_available: int
-    num_selected: int
-    num_dropped: int
-    num_late: int
-    num_surplus: int
-    duration: float
+    available: np.ndarray
+    selected: np.ndarray
+    dropped: np.ndarray
+    late: np.ndarray
+    surplus: np.ndarray
+    reported: np.ndarray
+    seconds: float | None
 
-    @property
     def metrics(self) -> dict[str, float]:
-        """Numbers by name, for the metrics of the round."""
-        numbers = self._asdict()
-        return {"num_reporting": len(numbers.pop("reporting"))} | numbers
+        """How many there are of each, as `participation/num_dropped`, and `.../seconds`."""
+        measured = {f"num_{name}": len(getattr(self, name)) for name in self._fields[:-1]}
+        if self.seconds is not None:
+            measured["seconds"] = self.seconds
+        return {f"participation/{name}": value for name, value in measured.items()}
 
 
 @takes(
     over_selection=at_least(1),
-    dropout=up_to(0, 1),
-    rounds_per_day=whole(1),
-    slow_share=up_to(0, 1),
-    slow_factor=at_least(1),
-    spread=at_least(0),
-    deadline=above_or_infinite(0),
+    class_shares=each(at_least(0), fewest=1),
+    dropout=each(between(0, 1), fewest=1),
+    median_seconds=each(at_least(0), fewest=1),
+    client_spread=at_least(0),
+    round_spread=at_least(0),
+    deadline=above(0),
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Participation:
-    """How cohorts come about: a pure function of the seed and the round, for every algorithm.
+    """How clients come to take part in rounds; by default all that are selected report.
 
-    A client that is selected and does not report costs its own work, and nothing of it is used: it
-    keeps the state that it had. By default, all are there and all report.
+    What is drawn of a client depends on the seed, the round and the client alone: a higher
+    `dropout` or an earlier `deadline` loses the same clients, and others besides.
+
+    A round lasts until the last report that counts; if fewer come than the server waits for, until
+    the deadline.
+
+    Numbers of device classes are one for each class, or one for all.
 
     Attributes:
-        sampling: "fixed": as many as asked for, without replacement; or "poisson": each client by
-            itself, with such a probability that so many are expected. Then a cohort may be of any
-            size, and of nobody.
-        over_selection: So many times more clients are selected than are asked for; of those that
-            report, the first ones count, as many as were asked for.
-        availability: "always"; or "diurnal": each client has a time of day at which it is there for
-            certain, half a day later it is not, and in between with a probability that is a cosine.
-            Where fewer are there than are to be selected, all of these are.
-        rounds_per_day: For how long the day is.
+        sampling: "fixed": so many clients as a cohort has, without replacement. "poisson": each
+            client by itself, with such a probability that so many are expected; cohorts are of any
+            size, of nobody, too.
+        over_selection: So many times the clients of a cohort are selected, rounded up, and the
+            first that report are the cohort.
+        availability: Who can be selected. Are there too few, all of them are.
+        class_shares: Of the device classes, relative to their sum; a client's class is drawn once.
         dropout: The probability that a selected client never reports.
-        slow_share: The probability that a client has a slow device, as long as it lives.
-        slow_factor: How much longer such a device takes.
-        spread: Of the logarithm of what a client takes, the standard deviation; the median is 1, of
-            a slow device `slow_factor`.
-        deadline: After this time, results are late and lost.
+        median_seconds: Of the time until a client reports, which is log-normal. 0: no time.
+        client_spread: Standard deviation of its logarithm between clients, drawn once for each.
+        round_spread: That between the rounds of a client.
+        deadline: Seconds after which reports are lost. `None`: nobody is late.
+
+    Raises:
+        ValueError: If some of these do not fit together.
     """
 
     sampling: str = "fixed"
     over_selection: float = 1.0
-    availability: str = "always"
-    rounds_per_day: int = 24
-    dropout: float = 0.0
-    slow_share: float = 0.0
-    slow_factor: float = 5.0
-    spread: float = 0.0
-    deadline: float = float("inf")
+    availability: Availability = Always()
+    class_shares: tuple[float, ...] = (1.0,)
+    dropout: tuple[float, ...] = (0.0,)
+    median_seconds: tuple[float, ...] = (0.0,)
+    client_spread: float = 0.0
+    round_spread: float = 0.0
+    deadline: float | None = None
 
     def __post_init__(self):
         check_names("sampling", [self.sampling], SAMPLINGS)
-        check_names("availability", [self.availability], AVAILABILITIES)
+        availability = self.availability
+        if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
+            raise ValueError(
+                f"availability={availability!r} must be an instance of a frozen dataclass, whose "
+                "options tell it apart from others when a run is resumed."
+            )
+        if self.sampling == "poisson" and self.over_selection != 1.0:
+            raise ValueError(
+                f"over_selection={self.over_selection}, but sampling='poisson' has no number of "
+                "clients that would be enough. Set over_selection=1 or sampling='fixed'."
+            )
+        if not sum(self.class_shares):
+            raise ValueError(f"class_shares={self.class_shares} must not all be 0.")
+        if not self.takes_time:
+            for name, none in (("client_spread", 0), ("round_spread", 0), ("deadline", None)):
+                if getattr(self, name) != none:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)}, but median_seconds="
+                        f"{self.median_seconds}: nothing takes time. Set {name}={none} or a median."
+                    )
+        devices = self.devices(0, 1)  # refuses more or fewer numbers than classes
+        devices.of_classes("dropout", self.dropout)
+        devices.of_classes("median_seconds", self.median_seconds)
+        availability(0, devices)
 
-    @functools.cached_property
-    def is_certain(self) -> bool:
-        """Whether everybody who is selected reports, as by default."""
-        return self == Participation()
+    @property
+    def takes_time(self) -> bool:
+        """Whether rounds have a simulated duration."""
+        return any(self.median_seconds)
 
-    def cohort(self, seed: int, round_num: int, num_clients: int, number: int) -> Cohort:
-        """The cohort of a round.
+    def check(self, num_clients: int, cohort_size: int) -> None:
+        """Checks that a federation has the clients to be selected.
+
+        Raises:
+            ValueError: If `cohort_size`, times `over_selection`, is not in `1 .. num_clients`.
+        """
+        wanted = self._num_wanted(cohort_size)
+        if self.over_selection > 1.0 and wanted > num_clients:
+            raise ValueError(
+                f"over_selection={self.over_selection} of a cohort of {cohort_size} asks for "
+                f"{wanted} clients, but the federation has only {num_clients}. Choose "
+                f"{num_clients / cohort_size:g} or less."
+            )
+        if not 0 < cohort_size <= num_clients:
+            raise ValueError(
+                f"A cohort of {cohort_size} clients cannot be drawn without replacement from a "
+                f"federation of {num_clients}; its size is 1 to {num_clients}."
+            )
+
+    def devices(self, seed: int, num_clients: int) -> Devices:
+        """What the clients' devices are like; a client's does not depend on `num_clients`."""
+        bounds = np.cumsum(self.class_shares) / sum(self.class_shares)
+        drawn = _uniform(seed, 0, _CLASS_STREAM, num_clients)
+        return Devices(
+            classes=np.searchsorted(bounds[:-1], drawn, side="right"),
+            num_classes=len(self.class_shares),
+            phases=_uniform(seed, 0, _PHASE_STREAM, num_clients),
+        )
+
+    def participants(
+        self, seed: int, round_num: int, num_clients: int, cohort_size: int
+    ) -> Participants:
+        """The clients of a round, the same for every algorithm.
 
         Args:
             seed: The run's seed, not negative.
             round_num: Number of the round, from 0.
             num_clients: Number of clients in the federation.
-            number: How many clients are asked for.
+            cohort_size: How many shall take part; with "poisson", in the mean.
 
         Raises:
-            ValueError: If `number` is not in `1 .. num_clients`.
+            ValueError: See `check`.
         """
-        if not 0 < number <= num_clients:
-            raise ValueError(
-                f"A cohort of {number} clients cannot be drawn without replacement from a "
-                f"federation of {num_clients}; its size is 1 to {num_clients}."
-            )
-        rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
-        if self.is_certain:  # which is quick
-            selected = np.sort(rng.choice(num_clients, number, replace=False)).astype(np.int32)
-            return Cohort(selected, num_clients, number, 0, 0, 0, 1.0)
-        fates = np.random.default_rng([seed, round_num, _FATE_STREAM])
-        available = self._available(fates, seed, round_num, num_clients)
-        selected = self._selected(rng, available, num_clients, number)
-        is_dropped = fates.random(len(selected)) < self.dropout
-        durations = self._durations(fates, seed, num_clients, selected)
-        is_late = ~is_dropped & (durations > self.deadline)
-        in_time = np.flatnonzero(~is_dropped & ~is_late)
-        enough = number if self.over_selection > 1 else len(selected)
-        first = in_time[np.argsort(durations[in_time], kind="stable")][:enough]
-        duration = durations[first].max(initial=0.0)
-        if len(first) < min(enough, len(selected)) and np.isfinite(self.deadline):
-            duration = self.deadline  # the server waits for those who do not come
-        return Cohort(
-            reporting=np.sort(selected[first]).astype(np.int32),
-            num_available=len(available),
-            num_selected=len(selected),
-            num_dropped=int(is_dropped.sum()),
-            num_late=int(is_late.sum()),
-            num_surplus=len(in_time) - len(first),
-            duration=float(duration),
+        self.check(num_clients, cohort_size)
+        if self == EVERYBODY_REPORTS:
+            return _all_of_a_cohort(seed, round_num, num_clients, cohort_size)
+        devices = self.devices(seed, num_clients)
+        available = self._available(seed, round_num, devices)
+        selected = self._selected(seed, round_num, available, num_clients, cohort_size)
+        drops = self._drops(seed, round_num, devices)
+        seconds = self._seconds(seed, round_num, devices)
+        is_late = ~drops & (seconds > (self.deadline or math.inf))
+        arriving = selected[~(drops | is_late)[selected]]
+        arriving = arriving[np.argsort(seconds[arriving], kind="stable")]
+        enough = cohort_size if self.sampling == "fixed" else num_clients
+        reported = arriving[:enough]
+        waits_in_vain = len(reported) < min(enough, len(selected))
+        return Participants(
+            available=_ids(available),
+            selected=_ids(selected),
+            dropped=_ids(selected[drops[selected]]),
+            late=_ids(selected[is_late[selected]]),
+            surplus=_ids(arriving[enough:]),
+            reported=_ids(reported),
+            seconds=self._duration(seconds[reported], waits_in_vain),
         )
 
-    def ever(self, seed: int, rounds: int, num_clients: int, number: int) -> np.ndarray:
-        """bool `[num_clients]`: whose results were used in the first `rounds`."""
-        cohorts = [self.cohort(seed, t, num_clients, number).reporting for t in range(rounds)]
-        return np.isin(np.arange(num_clients), np.concatenate([[], *cohorts]))
+    def ever_reported(
+        self, seed: int, rounds: int, num_clients: int, cohort_size: int
+    ) -> np.ndarray:
+        """bool `[num_clients]`: who reported in one of the first `rounds`; see `participants`."""
+        ever = np.zeros([num_clients], np.bool_)
+        for round_num in range(rounds):
+            ever[self.participants(seed, round_num, num_clients, cohort_size).reported] = True
+        return ever
 
-    def _available(self, fates, seed, round_num, num_clients) -> np.ndarray:
-        everybody = np.arange(num_clients)
-        if self.availability == "always":
-            return everybody
-        times = _natures(seed, num_clients)[0]
-        probabilities = 0.5 + 0.5 * np.cos(2 * np.pi * (round_num / self.rounds_per_day - times))
-        return everybody[fates.random(num_clients) < probabilities]
+    def _num_wanted(self, cohort_size) -> int:
+        exact = cohort_size * self.over_selection
+        return math.ceil(round(exact, 9))  # 50 times 1.1 is 55, and not a little more
 
-    def _selected(self, rng, available, num_clients, number) -> np.ndarray:
-        wanted = self.over_selection * number
+    def _available(self, seed, round_num, devices) -> np.ndarray:
+        """The ids of who can be selected."""
+        drawn = _uniform(seed, round_num, _AVAILABILITY_STREAM, len(devices.classes))
+        return np.flatnonzero(drawn < self.availability(round_num, devices))
+
+    def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
+        """Those of `available` who are asked.
+
+        With "fixed" in a random order, by which some are first that report at the same time.
+        """
         if self.sampling == "poisson":
-            return available[rng.random(len(available)) < wanted / num_clients]
-        return rng.choice(available, min(math.ceil(wanted), len(available)), replace=False)
+            drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)
+            return available[drawn[available] < cohort_size / num_clients]
+        number = min(self._num_wanted(cohort_size), len(available))
+        return _choose(seed, round_num, available, number)
 
-    def _durations(self, fates, seed, num_clients, selected) -> np.ndarray:
-        durations = np.exp(self.spread * fates.standard_normal(len(selected)))
-        if self.slow_share:
-            is_slow = _natures(seed, num_clients)[1][selected] < self.slow_share
-            durations = np.where(is_slow, self.slow_factor, 1.0) * durations
-        return durations
+    def _drops(self, seed, round_num, devices) -> np.ndarray:
+        """bool `[clients]`: whether each would drop out."""
+        drawn = _uniform(seed, round_num, _DROPOUT_STREAM, len(devices.classes))
+        return drawn < devices.of_classes("dropout", self.dropout)
 
+    def _seconds(self, seed, round_num, devices) -> np.ndarray:
+        """float64 `[clients]`: the time until each would report."""
+        num_clients = len(devices.classes)
+        logarithm = self.client_spread * _normal(seed, 0, _SPEED_STREAM, num_clients)
+        logarithm += self.round_spread * _normal(seed, round_num, _DURATION_STREAM, num_clients)
+        return devices.of_classes("median_seconds", self.median_seconds) * np.exp(logarithm)
 
-def sample_cohort(seed: int, round_num: int, num_clients: int, cohort_size: int) -> np.ndarray:
-    """The cohort of a round in which all report: a pure function, the same for every algorithm.
-
-    Args:
-        seed: The run's seed, not negative.
-        round_num: Number of the round, from 0.
-        num_clients: Number of clients in the federation.
-        cohort_size: How many of them take part.
-
-    Returns:
-        int32 `[cohort_size]` client ids, uniform without replacement, in ascending order.
-
-    Raises:
-        ValueError: If `cohort_size` is not in `1 .. num_clients`.
-    """
-    return Participation().cohort(seed, round_num, num_clients, cohort_size).reporting
+    def _duration(self, seconds, waits_in_vain) -> float | None:
+        """Of a round, by the seconds of those whose reports count."""
+        if not self.takes_time:
+            return None
+        if waits_in_vain and self.deadline:
+            return self.deadline
+        return float(seconds.max(initial=0))
 
 
-@functools.lru_cache(4)
-def _natures(seed: int, num_clients: int) -> np.ndarray:
-    """float64 `[2, clients]`, in [0, 1): a client's time of day, and how good its device is."""
-    return np.random.default_rng([seed, _NATURE_STREAM]).random([2, num_clients])
+EVERYBODY_REPORTS = Participation()
+"""The default: a cohort of a fixed size, and all of it reports."""
+
+
+def _all_of_a_cohort(seed, round_num, num_clients, cohort_size) -> Participants:
+    """What `EVERYBODY_REPORTS` has, without drawing anything of each client."""
+    nobody = np.zeros([0], np.int32)
+    cohort = _ids(_choose(seed, round_num, num_clients, cohort_size))
+    return Participants(
+        available=np.arange(num_clients, dtype=np.int32),
+        selected=cohort,
+        dropped=nobody,
+        late=nobody,
+        surplus=nobody,
+        reported=cohort,
+        seconds=None,
+    )
+
+
+def _choose(seed, round_num, client_ids, number) -> np.ndarray:
+    """So many of the clients, which are ids or their number, uniform without replacement."""
+    rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
+    return rng.choice(client_ids, number, replace=False)
+
+
+def _ids(client_ids) -> np.ndarray:
+    return np.sort(client_ids).astype(np.int32)

@@ -17,18 +17,11 @@ import safetensors
 import safetensors.numpy
 import tensorflow_federated as tff
 
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.structures import container_of
 
 # One entry: safetensors writes several in no fixed order, and equal values shall have equal bytes.
 _METADATA_KEY = "tff_pfl"
-
-
-class ForeignStateError(ValueError):
-    """Stored data is sound, but of another type or made by something else."""
-
-
-class CorruptStateError(ValueError):
-    """Stored data is damaged."""
 
 
 def serialize(value: Any, type_signature: tff.types.Type) -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_pfl.clients.disk import DiskGeneration, StateStoreError
-from tff_pfl.clients.serialization import CorruptStateError, deserialize, serialize
+from tff_pfl.clients.disk import DiskGeneration
+from tff_pfl.clients.errors import CorruptStateError, StateStoreError
+from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.runtime import materialized
 from tff_pfl.templates.blocks import empty_value, is_empty
 

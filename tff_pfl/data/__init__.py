@@ -1,38 +1,21 @@
 """Data sets, how they are spread over clients, and a client's examples."""
 
-from tff_pfl.data.federated_dataset import (
-    ExamplesError,
-    FederatedDataset,
-    check_examples,
-    federate,
-)
-from tff_pfl.data.partition import PARTITIONERS, PartitionError
-from tff_pfl.data.partition_file import SPLITS, Partition, PartitionFileError
-from tff_pfl.data.pictures import plot_partition
-from tff_pfl.data.sources import (
-    DATASETS,
-    NORMALIZATIONS,
-    DataNotFoundError,
-    LabelledImages,
-    load,
-    normalization,
-)
+from tff_pfl.lazy import offer
 
-__all__ = [
-    "DATASETS",
-    "DataNotFoundError",
-    "ExamplesError",
-    "FederatedDataset",
-    "LabelledImages",
-    "NORMALIZATIONS",
-    "PARTITIONERS",
-    "Partition",
-    "PartitionError",
-    "PartitionFileError",
-    "SPLITS",
-    "check_examples",
-    "federate",
-    "load",
-    "normalization",
-    "plot_partition",
-]
+__getattr__, __dir__, __all__ = offer(
+    __name__,
+    {
+        "federated_dataset": ("ExamplesError", "FederatedDataset", "check_examples", "federate"),
+        "partition": ("PARTITIONERS", "PartitionError"),
+        "partition_file": ("SPLITS", "Partition", "PartitionFileError"),
+        "pictures": ("plot_partition",),
+        "sources": (
+            "DATASETS",
+            "NORMALIZATIONS",
+            "DataNotFoundError",
+            "LabelledImages",
+            "load",
+            "normalization",
+        ),
+    },
+)

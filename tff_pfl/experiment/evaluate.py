@@ -1,16 +1,14 @@
-"""What `programs/evaluate.py` does: evaluates the last checkpoint of a run, finished or stopped."""
+"""The last checkpoint of a run, finished or stopped, and its evaluation."""
 
 import contextlib
 import dataclasses
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import config_dict
 
-from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
@@ -27,80 +25,16 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
-from tff_pfl.experiment.client_tables import client_tables, statistics_table
-from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.client_tables import statistics_table
 from tff_pfl.experiment.metrics_log import write_table
-from tff_pfl.experiment.program import USER_ERRORS, suitable_capacity
+from tff_pfl.experiment.program import suitable_capacity
 from tff_pfl.experiment.results import Evaluation
-from tff_pfl.experiment.run_directory import (
-    OutputDirectoryError,
-    check_writable,
-    write_json,
-)
+from tff_pfl.experiment.run_directory import OutputDirectoryError, write_json
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.experiment.summary import rows
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
 _CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
-
-
-def evaluate_program(
-    run_dir: str,
-    output: str,
-    *,
-    baseline: str | None = None,
-    set_context: Callable[[], None] = runtime.set_graph_context,
-    **changes: Any,
-) -> int:
-    """Evaluates a run and prints the result.
-
-    Args:
-        run_dir: The run's output directory; nothing in it is changed.
-        output: Prefix of the results: `OUTPUT.json`, with all statistics; `OUTPUT_table.csv`, the
-            same with a row for each quantity and group of clients; `OUTPUT.csv`, a row a client;
-            and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
-            made.
-        baseline: See `evaluate_run`.
-        set_context: Sets the context in which TFF computations are executed.
-        **changes: Keys of `config.evaluation` that are other than the run's.
-
-    Returns:
-        The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
-        SIGTERM.
-    """
-    try:
-        with interruptible():
-            check_writable(output)
-            set_context()
-            found = evaluate_run(run_dir, baseline, **changes)
-            os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-            files = _write(found, output)
-    except USER_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as interruption:
-        print("\ninterrupted", file=sys.stderr)
-        return exit_code(interruption)
-    print(f"round {found.evaluation.round_num} of {found.run}")
-    print("\n".join(rows(found.evaluation.metrics)))
-    print("\n".join(client_tables(found.distributions(), found.gains())))
-    if found.baseline is not None:
-        print(f"gains are over round {found.baseline.round_num} of {found.baseline.run}")
-    print(f"results: {', '.join(files)}")
-    return 0
-
-
-def _write(found, output) -> list[str]:
-    """Writes the files of a result, and returns their paths."""
-    tables = {"_table": statistics_table(found.distributions(), found.gains())}
-    tables |= {"": found.columns()}
-    if found.new_clients is not None:
-        tables["_new_clients"] = found.new_clients.columns()
-    write_json(f"{output}.json", found.to_json())
-    for name, columns in tables.items():
-        write_table(f"{output}{name}.csv", columns)
-    return [f"{output}.json", *(f"{output}{name}.csv" for name in tables)]
 
 
 class Baseline(NamedTuple):
@@ -179,6 +113,17 @@ class EvaluatedRun(NamedTuple):
             }
         return content
 
+    def write(self, prefix: str) -> list[str]:
+        """Writes the files of `evaluate_program`, and returns their paths."""
+        tables = {"_table": statistics_table(self.distributions(), self.gains())}
+        tables |= {"": self.columns()}
+        if self.new_clients is not None:
+            tables["_new_clients"] = self.new_clients.columns()
+        write_json(f"{prefix}.json", self.to_json())
+        for name, columns in tables.items():
+            write_table(f"{prefix}{name}.csv", columns)
+        return [f"{prefix}.json", *(f"{prefix}{name}.csv" for name in tables)]
+
 
 def _grouped_to_json(groups: Mapping[str, Mapping[MetricName, NamedTuple]]) -> dict[str, Any]:
     return {
@@ -231,7 +176,7 @@ def evaluate_run(
         dataclasses.asdict(options) | chosen,
         Evaluation(run.round_num, metrics),
         clients,
-        configs.participation(config).ever(
+        configs.participation(config).ever_reported(
             config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
         ),
         new_clients,
@@ -316,6 +261,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             process.client_type,
             seed=config.seed,
             capacity=suitable_capacity(model, config.evaluation.clients_per_call),
+            participation=configs.participation(config),
         )
         progress = Checkpoint(store, process, dataset).load(source)
         if not progress.round_num:

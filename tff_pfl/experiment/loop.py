@@ -9,12 +9,18 @@ import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
-from tff_pfl import evaluation
-from tff_pfl.clients import ClientStateStore, CohortDataSource, Participation
+from tff_pfl import evaluation, runtime
+from tff_pfl.clients import (
+    EVERYBODY_REPORTS,
+    ClientStateStore,
+    CohortDataSource,
+    Participation,
+)
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
+from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import (
@@ -44,7 +50,7 @@ def train(
     evaluate: evaluation.EvaluationOptions | None = None,
     evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
     checkpoint_every: int = 1,
-    participation: Participation | None = None,
+    participation: Participation = EVERYBODY_REPORTS,
     early_stop: EarlyStop | None = None,
     privacy: PrivacyLoss | None = None,
     capacity: int | Literal["cohort"] | None = None,
@@ -69,8 +75,8 @@ def train(
         evaluate: What is evaluated; by default each client's models on its own test examples.
         evaluate_new_clients: What is evaluated after the last round besides.
         checkpoint_every: Rounds between commits.
-        participation: How cohorts come about. If not by default, metrics have how many clients
-            were selected, dropped out, and so on, as `participation/num_selected`.
+        participation: Who is selected in a round, and who of them reports. Unless everybody does,
+            metrics have the numbers of both, as `participation/num_selected`.
         early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
             The round that it ends after is evaluated as the last one.
         privacy: What the process reveals of its clients; metrics then have `privacy/epsilon`, that
@@ -86,12 +92,13 @@ def train(
         OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
             its files are not as they were at the checkpoint.
         ForeignStateError: If it is one of another process.
-        ValueError: If the early stop needs what is not there; see `EarlyStop.check`.
+        ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
+            impossible, see `Participation.check`.
+        NobodyReportedError: In a round without clients, if it is not the graph runtime's.
     """
     if early_stop is not None:
         early_stop.check(process, model, dataset)
-    participation = participation or Participation()
-    participation.cohort(seed, 0, dataset.num_clients, clients_per_round)  # refuses impossible ones
+    participation.check(dataset.num_clients, clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     with client_states(process, directory.file("checkpoint")) as store:
@@ -127,7 +134,7 @@ def train(
             options,
             log,
         )
-        selected = participation.ever(seed, done, dataset.num_clients, clients_per_round)
+        selected = participation.ever_reported(seed, done, dataset.num_clients, clients_per_round)
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
@@ -185,7 +192,7 @@ class _Loop:
     process: PersonalizedProcess
     schedule: _Schedule
     progress: Progress
-    selected: np.ndarray  # bool [clients]: who was in a cohort
+    selected: np.ndarray  # bool [clients]: who was in a cohort, and reported
     measure: "_Measurements"
     releases: Releases
     checkpoint: Checkpoint
@@ -202,21 +209,24 @@ class _Loop:
         """Trains a cohort and finishes the round."""
         progress = self.progress
         start = time.perf_counter()
-        output = self.process.next(
-            progress.server_state, progress.iterator.select(clients_per_round)
-        )
+        clients = progress.iterator.select(clients_per_round)
+        if not clients and runtime.current_devices() is None:
+            raise NobodyReportedError(
+                f"Nobody reported in round {progress.round_num}, which TFF's stock runtime cannot "
+                "run. Go on in the graph runtime: --runtime=graph --resume."
+            )
+        output = self.process.next(progress.server_state, clients)
         progress.server_state = output.state
         progress.iterator.update(output.clients)
         timings = {"round_seconds": time.perf_counter() - start}
         self.selected[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
-        if not self.measure.source.participation.is_certain:
-            participants = progress.iterator.participants
-            progress.metrics |= {f"participation/{k}": v for k, v in participants.metrics.items()}
+        if self.measure.source.participation != EVERYBODY_REPORTS:
+            progress.metrics |= progress.iterator.participants.metrics()
         if self.privacy is not None:
             progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
-        for warning in _warnings(output.metrics):
+        for warning in _warnings(output.metrics) if clients else ["nobody reported"]:
             self.bar.write(f"round {progress.round_num}: {warning}")
         self.finish_round(timings)
         self.bar.set_postfix(_postfix(output.metrics, timings))

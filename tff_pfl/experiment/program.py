@@ -4,14 +4,14 @@ import sys
 from collections.abc import Callable
 
 import ml_collections
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl import clients, data, models, runtime
+from tff_pfl import models, runtime
 from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.errors import user_errors
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
-from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, resolved
+from tff_pfl.experiment.run_directory import RunDirectory, resolved
 from tff_pfl.experiment.summary import read_summary, table, write_summary
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
@@ -23,23 +23,6 @@ _OF_RESULTS = (
     "evaluation.subsample",
     "evaluation.synthetic",
     "new_clients.fine_tune_epochs",
-)
-# What a user can mend: shown as one message, without a traceback.
-USER_ERRORS = (
-    clients.CorruptStateError,
-    clients.ForeignStateError,
-    clients.StateStoreError,
-    configs.ConfigError,
-    runtime.DeviceError,
-    OSError,  # missing files, full disks; with their paths
-    OutputDirectoryError,
-    data.PartitionFileError,
-    # Of files that TensorFlow writes, and of memory.
-    tf.errors.FailedPreconditionError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.ResourceExhaustedError,
-    runtime.WorkerDiedError,
 )
 
 
@@ -89,7 +72,7 @@ def run_program(
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
                 print(f"clients are computed on {devices}")
                 summary = _run(config, directory)
-    except USER_ERRORS as error:
+    except user_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.attacks import attackers_of
+from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
-from tff_pfl.experiment.versions import Session, recorded_sessions
+from tff_pfl.experiment.sessions import Session, recorded_sessions
 from tff_pfl.names import unknown_name
 
 

@@ -5,8 +5,8 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,21 +14,8 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tff_pfl import runtime
-from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
-
-_FILE = "versions.json"
-
-
-class Session(NamedTuple):
-    """With what some rounds of a run were computed, up to those of the next session.
-
-    Attributes:
-        rounds_before: How many rounds others had done.
-        versions: See `current_versions`.
-    """
-
-    rounds_before: int
-    versions: Mapping[str, Any]
+from tff_pfl.experiment.run_directory import RunDirectory
+from tff_pfl.experiment.sessions import Session, recorded_sessions, write_sessions
 
 
 def current_versions() -> dict[str, Any]:
@@ -75,31 +62,8 @@ def record_versions(directory: RunDirectory, rounds_before: int) -> list[str]:
     if sessions and sessions[-1].versions == now:
         return []
     changes = _changes(sessions[-1].versions, now) if sessions else []
-    _write(directory, [*sessions, Session(rounds_before, now)])
+    write_sessions(directory, [*sessions, Session(rounds_before, now)])
     return changes
-
-
-def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:
-    """What a run was computed with, in order; empty, if it does not say.
-
-    Raises:
-        OutputDirectoryError: If the file is damaged.
-    """
-    path = os.path.join(run_dir, _FILE)
-    if not os.path.exists(path):
-        return []
-    try:
-        content = read_json(path)
-        with reading(path):
-            return [
-                Session(of["rounds_before"], dict(of["versions"])) for of in content["sessions"]
-            ]
-    except OutputDirectoryError as error:
-        raise OutputDirectoryError(f"{error} Move it away: no number depends on it.") from error
-
-
-def _write(directory: RunDirectory, sessions: Sequence[Session]) -> None:
-    directory.write_json(_FILE, {"sessions": [session._asdict() for session in sessions]})
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -8,12 +8,12 @@ from tff_pfl.reports.against_epsilon import (
 )
 from tff_pfl.reports.columns import Column, default_columns, named_columns
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
-from tff_pfl.reports.cross_table import cross_table
+from tff_pfl.reports.cross_table import RunValue, cross_table, cross_values
 from tff_pfl.reports.curves import Curve, curve_over_seeds, plot_curves, read_curve
 from tff_pfl.reports.histograms import Distribution, plot_histograms, read_distribution
 from tff_pfl.reports.influence import plot_influence
 from tff_pfl.reports.loss_surface import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
-from tff_pfl.reports.markup import Cell, Table, to_html, to_latex, to_markdown
+from tff_pfl.reports.markup import Cell, Table, to_csv, to_html, to_latex, to_markdown
 from tff_pfl.reports.mixtures import plot_mixtures
 from tff_pfl.reports.page import write_page
 from tff_pfl.reports.paired import PairedTest, paired_test
@@ -35,10 +35,12 @@ __all__ = [
     "PairedTest",
     "PrivatePoint",
     "RunResult",
+    "RunValue",
     "Subcommand",
     "Table",
     "compared",
     "cross_table",
+    "cross_values",
     "curve_against_bytes",
     "curve_over_seeds",
     "default_columns",
@@ -59,6 +61,7 @@ __all__ = [
     "read_distribution",
     "results_table",
     "run_subcommand",
+    "to_csv",
     "to_html",
     "to_latex",
     "to_markdown",

@@ -1,6 +1,7 @@
 """One quantity of variants that differ in two ways, as a table of both."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import RunFiles
@@ -12,6 +13,44 @@ from tff_pfl.reports.words import in_words
 
 SEPARATOR = " | "
 """What stands between the row and the column in the label of a variant."""
+
+
+class RunValue(NamedTuple):
+    """The number of one run.
+
+    Attributes:
+        row: What stands before the separator in the label of its variant.
+        column: What stands behind it.
+        seed: `config.seed`.
+        value: The mean over its clients, as it was measured: not in percent.
+    """
+
+    row: str
+    column: str
+    seed: int
+    value: float
+
+
+def cross_values(
+    comparison: Comparison,
+    column: str,
+    *,
+    exclude_attackers: bool = False,
+    exclude_clients: Iterable[int] = (),
+) -> list[RunValue]:
+    """The number of each finished run that a `cross_table` is made of; its arguments and errors."""
+    left_out = set(exclude_clients)
+
+    def mean_of(run: RunResult) -> float:
+        files = RunFiles(run.path)
+        attackers = files.attackers() if exclude_attackers else ()
+        return float(files.clients().values(column, left_out.union(attackers)).mean())
+
+    return [
+        RunValue(*_parts(label), run.seed, mean_of(run))
+        for label, results in comparison.results.items()
+        for run in results
+    ]
 
 
 def cross_table(
@@ -35,19 +74,16 @@ def cross_table(
         OutputDirectoryError: See `ClientTable.values`.
     """
     exclude_clients, name = set(exclude_clients), MetricName.parse(f"{column}_mean")
-
-    def mean_of(run: RunResult) -> float:
-        files = RunFiles(run.path)
-        left_out = exclude_clients | set(files.attackers() if exclude_attackers else ())
-        return float(files.clients().values(column, left_out).mean())
-
+    values = cross_values(
+        comparison, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
+    )
     rows, heads = {}, {}
-    for label, results in comparison.results.items():
-        row, head = _parts(label)
+    for row, head in map(_parts, comparison.results):
+        found = [value.value for value in values if (value.row, value.column) == (row, head)]
         rows.setdefault(row, {})
         heads[head] = None  # in the order of their first variant
-        if results:
-            rows[row][head] = cells.scaled(name, [mean_of(run) for run in results])
+        if found:
+            rows[row][head] = cells.scaled(name, found)
     return Table(
         heads=["", *heads],
         rows=[[Cell(row), *_cells(name, means, heads)] for row, means in rows.items()],

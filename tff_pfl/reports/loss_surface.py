@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import grid_axis, loss_surface
-from tff_pfl.experiment import ConfigError, RestoredRun, restored_run
+from tff_pfl import evaluation, experiment
+from tff_pfl.experiment import ConfigError
 from tff_pfl.experiment.run_directory import whole_file
-from tff_pfl.local import Examples
 from tff_pfl.reports import figures
+
+if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
+    from tff_pfl.experiment import RestoredRun
+    from tff_pfl.local import Examples
 
 # Tells the random numbers of the choice of examples from others of the same seed.
 _EXAMPLES_STREAM = 0x10554
@@ -61,12 +64,12 @@ def loss_surfaces_of_run(
         ConfigError: If the run's config is not one of this version, or an argument is wrong.
     """
     try:
-        axis = grid_axis(points, radius)
+        axis = evaluation.grid_axis(points, radius)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if max_examples < 1:
         raise ConfigError(f"A loss surface needs 1 example or more, got {max_examples}.")
-    with restored_run(run_dir) as run:
+    with experiment.restored_run(run_dir) as run:
         if client_id is None:
             client_id = int(np.argmax(run.dataset.sizes()))
         examples = training_examples(run, client_id, max_examples)
@@ -77,7 +80,7 @@ def loss_surfaces_of_run(
         (weights["personalized"],) = run.process.personalize(run.server_state, clients)
         model = run.process.evaluated_model or run.model
         surfaces = {
-            name: loss_surface(
+            name: evaluation.loss_surface(
                 model, center, examples, points=points, radius=radius, seed=run.config.seed
             )
             for name, center in weights.items()
@@ -90,7 +93,7 @@ def loss_surfaces_of_run(
     return LossSurfaces(title, axis, surfaces)
 
 
-def training_examples(run: RestoredRun, client_id: int, max_examples: int) -> Examples:
+def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> "Examples":
     """The training examples of a client, or, of more than `max_examples`, so many of them.
 
     Raises:
@@ -107,7 +110,7 @@ def training_examples(run: RestoredRun, client_id: int, max_examples: int) -> Ex
         return examples
     rng = np.random.default_rng([run.config.seed, client_id, _EXAMPLES_STREAM])
     rows = np.sort(rng.choice(size, max_examples, replace=False))
-    return Examples(examples.x[rows], examples.y[rows], np.int32(max_examples))
+    return examples._replace(x=examples.x[rows], y=examples.y[rows], size=np.int32(max_examples))
 
 
 def rise_at_the_rim(surface: np.ndarray) -> float:

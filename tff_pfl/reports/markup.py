@@ -1,8 +1,10 @@
-"""Tables as Markdown, LaTeX and HTML."""
+"""Tables as Markdown, LaTeX and HTML, and rows as CSV."""
 
+import csv
 import html
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _LATEX = {
@@ -60,6 +62,15 @@ def to_markdown(table: Table) -> str:
     if table.notes:
         lines += ["", " ".join(map(_markdown, table.notes))]
     return "\n".join(lines)
+
+
+def to_csv(rows: Iterable[NamedTuple], heads: Sequence[str]) -> str:
+    """Rows as lines of CSV, below a line of their heads; it does not end the last line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(rows)
+    return text.getvalue().rstrip("\n")
 
 
 def to_latex(table: Table) -> str:

@@ -1,9 +1,13 @@
 """The flags by which programs choose the runtime. Programs import this; the library does not."""
 
-import tensorflow_federated as tff
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from tff_pfl import runtime
+
+if TYPE_CHECKING:  # a program that shows its flags does without TensorFlow
+    import tensorflow_federated as tff
 
 _RUNTIME = flags.DEFINE_enum(
     "runtime",
@@ -45,7 +49,7 @@ def set_context_from_flags() -> None:
         runtime.set_graph_context(devices=_graph_devices())
 
 
-def async_context_from_flags() -> tff.framework.AsyncExecutionContext:
+def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
     """What a federated program's context executes in, see `tff_pfl.runtime.ProgramContext`.
 
     Raises:

@@ -55,6 +55,16 @@ def prepare_process() -> None:
     load_cuda_libraries()
 
 
+def announce_tensorflow() -> None:
+    """Says at a terminal what the next seconds are for, unless TensorFlow is imported already.
+
+    A program calls it once it knows that its flags are right. Where nobody watches, as in a file or
+    a pipe, the output is the result alone.
+    """
+    if "tensorflow" not in sys.modules and sys.stderr.isatty():
+        print("Loading TensorFlow and TFF ...", file=sys.stderr, flush=True)
+
+
 def _without(functions, report):
     """A `sys.unraisablehook` that passes to `report` all but what fails in `functions` at exit.
 

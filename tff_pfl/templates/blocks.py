@@ -15,6 +15,7 @@ from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.process import Client
 from tff_pfl.templates.randomness import seeded_only
+from tff_pfl.tracebacks import place
 
 
 def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
@@ -35,7 +36,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         arguments = "".join(f"\n  {t}" for t in types) or " none"
         raise errors.BlockTracingError(
             f"{what} failed while it was traced: {type(error).__name__}: {error}"
-            f"{errors.place(error)}\n"
+            f"{place(error)}\n"
             f"It was traced with arguments of the types:{arguments}\n"
             "Tip: a block is pure TensorFlow; its arguments come in the order its docstring "
             "states, and what it takes from outside is Python or NumPy, not an eager tensor."

@@ -1,6 +1,5 @@
 """Named errors of the grammar: each says which block, which types, and what to do."""
 
-import traceback
 from collections.abc import Iterator, Mapping
 
 import tensorflow_federated as tff
@@ -48,13 +47,6 @@ class StatelessViewError(TemplateError):
 
 class MessageShapeError(TemplateError):
     """A message has a shape that is not fully known, so that its bytes cannot be stated."""
-
-
-def place(error: Exception) -> str:
-    """Where an error was raised, outside of installed packages, for the end of a message."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def check_same_type(

@@ -20,6 +20,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_model
 from tff_pfl.algorithms import hyperparameters, make
 from tff_pfl.local import Examples, LocalTraining
@@ -42,7 +43,7 @@ def body_of(state):
     return state.algorithm.weights
 
 
-@pytest.mark.parametrize("persist", [False, True])
+@pytest.mark.parametrize("persist", [slow(False), True])
 def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist):
     """Also with the optimizers of head and body that go on from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)

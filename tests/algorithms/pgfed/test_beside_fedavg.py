@@ -53,10 +53,7 @@ def run(process, cohorts):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        options if name in ("pgfed", "pgfedmo_ce") else slow(options)
-        for name, options in VARIANTS.items()
-    ],
+    [options if name == "pgfedmo_ce" else slow(options) for name, options in VARIANTS.items()],
     ids=VARIANTS,
 )
 def test_without_mu_it_is_fedavg(options):

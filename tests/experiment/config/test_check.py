@@ -84,8 +84,8 @@ def changed(**changes):
             "over_selection=2.0, but with config.privacy whether .* depend on others. Set it to 1",
         ),
         (
-            {"privacy__epsilon": 2.0, "participation__availability": "diurnal"},
-            "availability='diurnal', but .* Set config.participation.sampling to 'poisson'",
+            {"privacy__epsilon": 2.0, "participation__availability": {"name": "diurnal"}},
+            "availability.name='diurnal', but .* Set config.participation.sampling to 'poisson'",
         ),
         (
             {"participation__sampling": "poison"},
@@ -108,12 +108,12 @@ def changed(**changes):
             "sampling='poisson', but with .*='distributed' every client .* Set it to 'fixed'",
         ),
         (
-            {**DISTRIBUTED, "participation__dropout": 0.1},
-            "dropout=0.1, but with .*='distributed' every client .* Set it to 0.0",
+            {**DISTRIBUTED, "participation__dropout": (0.1,)},
+            r"dropout=\(0.1,\), but with .*='distributed' every client .* Set it to \(0.0,\)",
         ),
         (
             {**DISTRIBUTED, "participation__deadline": 2.0},
-            "deadline=2.0, but with .*='distributed' every client .* Set it to inf",
+            "deadline=2.0, but with .*='distributed' every client .* Set it to None",
         ),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
         (

@@ -9,6 +9,7 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
@@ -40,24 +41,27 @@ KINDS = {
     "counts": ((1, 2), ((0,), (2, -1), (1.5,), (True,), 3, "12")),
     "ids": ((0, 1), ((-1,), (0.5,), (NAN,), (True,), 0)),
     "units": ((0.0, 1.0), ((0.5, 1.5), (-0.5,), (NAN,), (True,), 0.5)),
+    "units of classes": ((1.0,), ((1.5,), (-0.5,), (NAN,), (True,), (), 0.5)),
+    "least 0 of classes": ((2.0,), ((-0.5,), (NAN,), (INF,), (True,), (), 0.5)),
     "fractions": ((5, 0, 1), ((0, 0, 1), (1, -1, 1), (1, 1), (NAN, 0, 1), (1, INF, 1), 0.5)),
 }
 COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
-    "participation.rounds_per_day "
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
     "early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
     "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
-    "privacy.noise_multiplier participation.spread",
-    "least 1": "data.imbalance participation.over_selection participation.slow_factor",
+    "privacy.noise_multiplier",
+    "least 1": "data.imbalance participation.over_selection",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm",
     "inside unit": "privacy.delta",
     "bits of a sum": "privacy.bits",
-    "above 0 or inf": "local.clip_norm participation.deadline",
-    "below 1": "local.momentum server.momentum participation.dropout participation.slow_share",
+    "above 0 or inf": "local.clip_norm",
+    "below 1": "local.momentum server.momentum",
+    "units of classes": "participation.dropout",
+    "least 0 of classes": "participation.class_shares participation.median_seconds",
     "fractions": "data.fractions",
     "unit": "attack.fraction evaluation.late_share",
     "units": "evaluation.synthetic",
@@ -110,6 +114,12 @@ OF_AGGREGATORS = {
     "count": "num_selected",
     "count or none": "iterations num_attackers",
 }
+OF_AVAILABILITIES = {
+    "unit": "least most",
+    "above 0": "rounds_per_day",
+    "units of classes": "probabilities",
+}
+OF_TIMES = {"least 0": "client_spread round_spread", "above 0": "deadline"}
 OF_ATTACKS = {"least 0": "standard_deviation epsilon"}
 OF_COMPRESSORS = {"unit": "share", "bits of an entry": "bits"}
 # The tuples that are not of numbers.
@@ -143,13 +153,21 @@ def config_of(
     optimizer="sgd",
     aggregator="",
     attack="scaled_uploads",
+    availability="always",
+    median_seconds=0.0,
     compressor="",
 ):
     config = default_config(algorithm)
     config.model.name = model
     config.local.optimizer = config.server.optimizer = optimizer
     config.aggregator.name = aggregator
-    complete(config, {"attack.name": attack, "compression.name": compressor})
+    config.participation.median_seconds = (median_seconds,)
+    names = {
+        "attack.name": attack,
+        "compression.name": compressor,
+        "participation.availability.name": availability,
+    }
+    complete(config, names)
     return config
 
 
@@ -227,6 +245,21 @@ def test_numbers_of_attacks(attack):
         assert_checked(key, kinds[key], attack=attack)
 
 
+@pytest.mark.parametrize("availability", AVAILABILITIES)
+def test_numbers_of_availabilities(availability):
+    section = "participation.availability"
+    config = config_of(availability=availability)
+    kinds = by_key(OF_AVAILABILITIES, f"{section}.")
+    for key in numbers(value_of(config, section), f"{section}."):
+        assert_checked(key, kinds[key], availability=availability)
+
+
+@pytest.mark.parametrize(("key", "kind"), by_key(OF_TIMES, "participation.").items())
+def test_numbers_of_times(key, kind):
+    """There are none without a median."""
+    assert_checked(key, kind, median_seconds=1.0)
+
+
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_numbers_of_compressors(compressor):
     config = config_of(compressor=compressor)
@@ -241,6 +274,7 @@ CHOSEN = [
     *({"optimizer": name} for name in OPTIMIZERS),
     *({"aggregator": name} for name in AGGREGATORS),
     *({"attack": name} for name in ATTACKS),
+    *({"availability": name} for name in AVAILABILITIES),
     *({"compressor": name} for name in COMPRESSORS),
 ]
 

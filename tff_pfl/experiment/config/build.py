@@ -9,9 +9,16 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.clients import Participation
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.experiment.config.errors import ConfigError, values_of
-from tff_pfl.experiment.config.options import AUGMENTATION, ERROR_FEEDBACK, FRACTION, SCHEDULE
+from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.config.options import (
+    AUGMENTATION,
+    AVAILABILITY,
+    ERROR_FEEDBACK,
+    FRACTION,
+    SCHEDULE,
+)
 from tff_pfl.experiment.config.private import made_private
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
@@ -73,6 +80,8 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
             f"config.clients_per_round={config.clients_per_round}, but the federation has only "
             f"{num_clients} clients that train. Choose 1 to {num_clients}."
         )
+    with values_of("participation"):
+        participation(config).check(num_clients, config.clients_per_round)
     return dataset
 
 
@@ -178,13 +187,14 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
 
 
 def participation(config: ml_collections.ConfigDict) -> Participation:
-    """How the cohorts of a config come about.
+    """Who is selected in a round of a config, and who of them reports.
 
     Raises:
-        ConfigError: If a value is wrong.
+        ConfigError: If a value is wrong, or some do not fit together.
     """
     with values_of("participation"):
-        return Participation(**config.participation.to_dict())
+        availability = _chosen(AVAILABILITY, config)
+        return Participation(**config.participation.to_dict() | {"availability": availability})
 
 
 def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:

@@ -13,7 +13,7 @@ from tff_pfl.experiment.config.build import (
     participation,
 )
 from tff_pfl.experiment.config.defaults import default_config
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.options import (
     ALGORITHM,
@@ -24,6 +24,7 @@ from tff_pfl.experiment.config.options import (
     value_of,
 )
 from tff_pfl.experiment.config.private import check_privacy, is_private
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
 from tff_pfl.ranges import (

@@ -5,16 +5,20 @@ returns a copy of `default_config` with its own values; flags such as `--config.
 single ones.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import ml_collections
 from ml_collections import config_dict
 
 from tff_pfl import data
-from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.options import ALGORITHM, ATTACK, PARTITIONER, SCHEDULE
+from tff_pfl.experiment.config.options import (
+    ALGORITHM,
+    ATTACK,
+    AVAILABILITY,
+    PARTITIONER,
+    SCHEDULE,
+)
 
 
 def default_config(
@@ -90,8 +94,17 @@ def default_config(
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
     config.evaluation.subsample = False  # of other clients', as many examples as the client has
 
-    config.participation = ml_collections.ConfigDict()  # see tff_pfl.clients.Participation
-    config.participation.update(dataclasses.asdict(Participation()))
+    config.participation = ml_collections.ConfigDict()  # of device classes: one number each, or one
+    config.participation.sampling = "fixed"  # or "poisson": each client with a probability
+    config.participation.over_selection = 1.0  # so many times the cohort; the first that report
+    config.participation.availability = ml_collections.ConfigDict()  # who can be selected:
+    AVAILABILITY.set(config, "always")  # .name, one of tff_pfl.AVAILABILITIES, and its options
+    config.participation.class_shares = (1.0,)  # of device classes, relative to their sum
+    config.participation.dropout = (0.0,)  # the probability that a selected client never reports
+    config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
+    config.participation.client_spread = 0.0  # of the logarithm of seconds, between clients
+    config.participation.round_spread = 0.0  # likewise, between the rounds of a client
+    config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
 
     config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
     config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never

@@ -1,18 +1,21 @@
 """Flags of programs, those of single keys of a config included."""
 
+import copy
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import ml_collections
 from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
+from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.imports import import_modules, look_in
-from tff_pfl.experiment.config.options import complete
 from tff_pfl.names import unknown_name
+from tff_pfl.runtime.startup import announce_tensorflow
 
 
 class ConfigFileParser(flags.ArgumentParser):
@@ -41,8 +44,11 @@ class ConfigFileParser(flags.ArgumentParser):
             ValueError: What the file itself raises for a wrong choice; for an unknown name, an
                 option of another type, or a module that cannot be imported.
         """
-        folder = os.path.dirname(os.path.abspath(path.partition(":")[0]))
+        file = path.partition(":")[0]
+        folder = os.path.dirname(os.path.abspath(file))
         look_in([folder])
+        if os.path.exists(file):  # if not, that is all there is to say
+            announce_tensorflow()
         imports = tuple_parser.TupleParser().parse(self._overrides.get("imports", ()))
         import_modules(imports)
         try:
@@ -53,7 +59,7 @@ class ConfigFileParser(flags.ArgumentParser):
             if imports or config.get("imports"):
                 with config.unlocked():
                     config.import_path = tuple(dict.fromkeys((folder, os.getcwd())))
-            complete(config, self._overrides)
+            configs.complete(config, self._overrides)
         return config
 
     def flag_type(self):
@@ -77,13 +83,18 @@ class _NumberOrNone(flags.ArgumentParser):
 def parse_flags(argv):
     """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
 
-    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`.
+    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Other flags are
+    looked at first: a mistake in them is answered before a config file imports TensorFlow.
     """
     if "config" in flags.FLAGS:
         flag = flags.FLAGS["config"]
         flag.parser = ConfigFileParser(flag.parser, argv)
     config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
     config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
+    try:
+        _check_other_flags(argv)
+    except (flags.Error, ValueError) as error:
+        _refuse(_reason(error))
     try:
         positional = flags.FLAGS(argv)
         for value in flags.FLAGS.flag_values_dict().values():
@@ -98,9 +109,31 @@ def parse_flags(argv):
         TypeError,
         ValueError,
     ) as error:
-        reason = _unknown_key(argv) or _reason(error)
-        print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
-        sys.exit(1)
+        _refuse(_unknown_key(argv) or _reason(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
+    sys.exit(1)
+
+
+def _check_other_flags(argv: Sequence[str]) -> None:
+    """Parses a command line without its config, into a copy of the flags.
+
+    Keys of a config that are written without "=" leave all to be parsed with the config: whether
+    the next argument is their value depends on their type.
+
+    Raises:
+        flags.Error: If there is no such flag, or its value is wrong.
+    """
+    argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+    keys = [argument for argument in argv if re.match(r"--?(no)?config\.", argument)]
+    if "config" not in flags.FLAGS or not all("=" in key for key in keys):
+        return
+    others = copy.deepcopy(flags.FLAGS)
+    del others.config
+    flags.DEFINE_string("config", None, "Parsed later.", flag_values=others)
+    others([argument for argument in argv if argument not in keys])
 
 
 def _unknown_key(argv: Sequence[str]) -> str | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from tff_pfl.experiment.config.errors import ImportsError
-from tff_pfl.templates.errors import place
+from tff_pfl.tracebacks import place
 
 
 def look_in(folders: Iterable[str]) -> None:

@@ -16,10 +16,11 @@ from ml_collections import config_dict
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.algorithms.registry import FROM_ELSEWHERE
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
-from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry
@@ -147,12 +148,15 @@ AGGREGATOR = Choice(
 SERVER_OPTIMIZER = Choice(
     "server.optimizer", "server.options", OPTIMIZERS, ("momentum",), may_be_none=True
 )
+AVAILABILITY = Choice(
+    "participation.availability.name", "participation.availability", AVAILABILITIES
+)
 ATTACK = _AttackChoice("attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True)
 COMPRESSION = _CompressionChoice("compression.name", "compression", COMPRESSORS, may_be_none=True)
 
 CHOICES = (
     *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
-    *(AGGREGATOR, SERVER_OPTIMIZER, ATTACK, COMPRESSION),
+    *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, ATTACK, COMPRESSION),
 )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import ml_collections
 
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.names import check_names
 from tff_pfl.privacy import (
     CLIPPINGS,
@@ -86,11 +87,12 @@ def _check_sampling(participation) -> None:
             f"config.participation.over_selection={participation.over_selection}, but with "
             "config.privacy whether a client counts must not depend on others. Set it to 1."
         )
-    if participation.availability != "always" and participation.sampling != "poisson":
+    name = participation.availability.name
+    if name != "always" and participation.sampling != "poisson":
         raise ConfigError(
-            f"config.participation.availability={participation.availability!r}, but with "
-            "config.privacy a cohort of a fixed size is one of all clients. Set "
-            "config.participation.sampling to 'poisson', or availability to 'always'."
+            f"config.participation.availability.name={name!r}, but with config.privacy a cohort of "
+            "a fixed size is one of all clients. Set config.participation.sampling to 'poisson', "
+            "or availability.name to 'always'."
         )
 
 
@@ -104,11 +106,15 @@ def _check_distributed(config) -> None:
         )
     participation = config.participation
     reason = "every client of a cohort has to report, as each adds a part of the noise."
-    for key, right in (("sampling", "fixed"), ("dropout", 0.0), ("deadline", float("inf"))):
-        if participation[key] != right:
+    for key, is_right, right in (
+        ("sampling", participation.sampling == "fixed", "'fixed'"),
+        ("dropout", not any(participation.dropout), "(0.0,)"),
+        ("deadline", participation.deadline is None, "None"),
+    ):
+        if not is_right:
             raise ConfigError(
                 f"config.participation.{key}={participation[key]!r}, {chosen}{reason} "
-                f"Set it to {right!r}."
+                f"Set it to {right}."
             )
 
 

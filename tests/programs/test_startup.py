@@ -1,0 +1,99 @@
+"""What programs do before TensorFlow is imported, or without it: help, refusals, reports."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from tests.reports.hand_written import write_run
+from tests.runs import ROOT, run_python
+from tff_pfl.runtime.startup import announce_tensorflow
+
+MODULES = tuple(f"tff_pfl.{name}" for name in ("names", "ranges", "registry", "studies", "reports"))
+PROGRAMS = tuple(path.name for path in sorted((ROOT / "programs").glob("*.py")))
+
+# One process for all command lines, which takes half a second; importing TensorFlow fails there.
+WITHOUT_TENSORFLOW = """
+import contextlib, importlib, io, json, runpy, sys
+from absl import app, flags
+from absl.testing import flagsaver
+
+sys.modules |= dict.fromkeys(["tensorflow", "tensorflow_federated"])
+sys.path.insert(0, "programs")
+app.define_help_flags()
+
+
+def run(main, flags_parser=app.parse_flags_with_usage):
+    sys.exit(main(flags_parser(sys.argv)))
+
+
+def answer(program, *arguments):
+    sys.argv = [f"programs/{program}", *arguments]
+    printed = io.StringIO()
+    sys.modules.pop("tff_pfl.runtime.flags", None)  # which defines flags for those who import it
+    with flagsaver.flagsaver(), contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stderr(printed):
+            try:
+                runpy.run_path(sys.argv[0], run_name="__main__")
+            except SystemExit as ended:
+                return ended.code, printed.getvalue()
+            finally:
+                flags.FLAGS.unparse_flags()
+
+
+app.run = run
+modules, commands = json.load(sys.stdin)
+for module in modules:
+    importlib.import_module(module)
+print(json.dumps([answer(*command) for command in commands]))
+"""
+
+
+def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
+    config = f"--config={ROOT / 'configs' / 'digits.py'}"
+    output, picture = f"--output_dir={tmp_path / 'x'}", f"--output={tmp_path / 'x.png'}"
+    run_dir = write_run(tmp_path / "run", [0.5, 0.75])
+    run, cell = f"ditto:{run_dir}", f"none | mean:{run_dir}"
+    expected = {
+        **{(program, "--help"): (1, f"{program}") for program in PROGRAMS},
+        **{
+            (program, "--wrong=1"): (1, "Unknown command line flag 'wrong'") for program in PROGRAMS
+        },
+        ("train.py", config, output, "--config.rounds=2", "--wrong=1"): (1, "flag 'wrong'"),
+        ("train.py", config, output, "--runtime=gpu"): (1, "--runtime=gpu: value should be one of"),
+        ("train.py", config, output, "--resume", "--overwrite"): (1, "At most one of (resume"),
+        ("train.py", config): (1, "--output_dir must have a value"),
+        ("train.py", "--config=no.py", output): (1, "No such file or directory: 'no.py'"),
+        ("evaluate.py", f"--run_dir={tmp_path}", "--output=x"): (1, "no config.json of a run"),
+        ("sweep.py", "--study=no.py", output): (1, "There is no study 'no.py'."),
+        ("benchmark.py", "--workloads=lin"): (1, "Did you mean 'linear'?"),
+        ("report.py", "tabel", run): (1, "Did you mean 'table'?"),
+        ("report.py", "curves", f"A:{tmp_path}", picture): (1, "has no evaluations"),
+        ("report.py", "curves", run, "--column=lost", picture): (1, "Unknown"),
+        ("report.py", "table", run): (0, "| ditto |"),
+        ("report.py", "cross_table", cell, "--exclude_attackers"): (0, "| none | 62.50"),
+    }
+    given = json.dumps([MODULES, list(expected)])
+    done = run_python("-c", WITHOUT_TENSORFLOW, input=given)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    for (command, (code, words)), found in zip(expected.items(), answers, strict=True):
+        assert found[0] == code and words in found[1], (command, found)
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "is_imported", "line"),
+    [
+        (True, False, "Loading TensorFlow and TFF ...\n"),
+        (True, True, ""),
+        (False, False, ""),
+    ],
+)
+def test_what_takes_long_is_said_at_a_terminal(monkeypatch, is_terminal, is_imported, line):
+    errors = io.StringIO()
+    errors.isatty = lambda: is_terminal
+    monkeypatch.setattr(sys, "stderr", errors)
+    monkeypatch.setattr(sys, "modules", {"tensorflow": None} if is_imported else {})
+    announce_tensorflow()
+    assert errors.getvalue() == line

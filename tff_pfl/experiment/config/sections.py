@@ -1,0 +1,20 @@
+"""Which section of a config a refused value is in."""
+
+import contextlib
+from collections.abc import Iterator
+
+from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.templates.errors import TemplateError
+
+
+@contextlib.contextmanager
+def values_of(section: str) -> Iterator[None]:
+    """What is refused in here is a value of `config.<section>`.
+
+    Raises:
+        ConfigError: With the section before the message of what was raised.
+    """
+    try:
+        yield
+    except (ValueError, TemplateError) as error:
+        raise ConfigError(f"config.{section}: {error}") from error
