@@ -5,11 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.federation import leaves
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.local import trees
+from tff_pfl.privacy import with_distributed_privacy
+from tff_pfl.templates import compose
+from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
@@ -230,6 +234,19 @@ def _needs_uploads(row):
 )
 def test_secure_sums(case):
     check_secure_sums(case.subject)
+
+
+@pytest.mark.parametrize("case", _cases(lambda row: not _needs_uploads(row)))
+def test_noise_that_clients_add(case):
+    """Of all methods that average; `tests/privacy` has some of them that are always composed."""
+    options = {"noise_multiplier": 1.0, "clients_per_round": 3}
+    if _needs_uploads(case):
+        with pytest.raises(AggregatorError, match="cannot be replaced"):
+            with_distributed_privacy(case.subject.algorithm, **options)
+        return
+    algorithm = with_distributed_privacy(case.subject.algorithm, **options)
+    process = compose(algorithm, testing.EXAMPLES_TYPE, testing.contract.SEED)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 def test_training_reduces_the_loss(row):

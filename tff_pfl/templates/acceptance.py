@@ -64,7 +64,7 @@ def accepting(
             return tf.cast(condition, tf.int32)
 
         upload = accept(output.upload)
-        if exchange.send is not None:
+        if exchange.send is not None and tf.nest.flatten(upload):
             upload = exchange.send(upload, context.seed)
         return collections.OrderedDict(
             state=trees.select(accepted, output.state, client.state),

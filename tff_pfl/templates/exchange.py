@@ -78,7 +78,7 @@ class Exchange:
             `None`: it is not known, and uploads cannot be compressed.
         send: `(<upload, seed: int32[2]> -> M)`, what a client sends in the place of its upload,
             zeros in the place of one that cannot be used included; the seed is the client's of
-            this exchange. `None`: the upload itself.
+            this exchange. `None`, or where the upload is empty: the upload itself.
         name: Under which the exchange's metrics and its aggregator's state are kept.
     """
 
