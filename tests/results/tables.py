@@ -269,6 +269,10 @@ def plgu_global() -> Rows:
 
 
 TABLES = {
+    ("privacy", 0): lambda: studies.crossed("privacy/fashion_mnist.csv", value="personalized"),
+    ("privacy", 1): lambda: studies.crossed("privacy/fashion_mnist.csv", value="global"),
+    ("privacy", 2): lambda: studies.crossed("privacy/digits.csv", value="personalized"),
+    ("privacy", 3): lambda: studies.crossed("privacy/digits.csv", value="global"),
     ("attacks", 0): lambda: studies.crossed("attacks/runs.csv", "FedAvg, "),
     ("attacks", 1): lambda: studies.crossed("attacks/runs.csv", "Ditto, "),
     ("attacks", 2): lambda: studies.crossed("attacks/runs.csv", "FedPG, "),

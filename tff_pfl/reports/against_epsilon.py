@@ -98,8 +98,8 @@ def _point_of(results: Sequence[RunResult], column: str) -> PrivatePoint:
 
 
 def _rounded(epsilon) -> float:
-    """To three digits: noise that is made for an epsilon of 2 has one of 1.999."""
-    return float(f"{epsilon:.3g}")
+    """To two digits: noise that is made for an epsilon of 2 has one of 1.999."""
+    return float(f"{epsilon:.2g}")
 
 
 def _places(epsilons: set[float]) -> Mapping[float, float]:
