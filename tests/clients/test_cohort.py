@@ -12,10 +12,9 @@ from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
     UnknownCohortSourceError,
-    pad_examples,
-    shared_capacity,
 )
 from tff_pfl.clients.errors import CorruptStateError
+from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type

@@ -20,7 +20,11 @@ from tff_pfl.experiment.run_directory import (
 )
 
 # What differs between two runs of the same config on the same machine.
-TIMINGS = ("round_seconds", "evaluation_seconds")
+WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
+TIMINGS = (
+    *WHOLE_SECONDS,
+    *("select_seconds", "compute_seconds", "write_seconds", "gather_seconds", "update_seconds"),
+)
 
 
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
