@@ -323,7 +323,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """
         gathered = self._gather(k)
         others = np.setdiff1d(gathered.participants.reported, self._cohort)
-        self._ahead = gathered._replace(states=self._source.store.stored(others))
+        self._ahead = gathered._replace(states=self._source.store.known(others))
 
     def _gather(self, k: int) -> _Gathered:
         """All of the next round but the states."""

@@ -15,6 +15,7 @@ from tff_pfl.reports.paired import PairedTest, paired_test
 from tff_pfl.reports.runs import named_runs
 from tff_pfl.reports.subcommands import PICTURES, CommandLineError, Subcommand, run_subcommand
 from tff_pfl.reports.table import results_table
+from tff_pfl.reports.timeline import Span, plot_timeline, spans_of_round
 from tff_pfl.reports.words import in_words
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PairedTest",
     "RunResult",
     "RunValue",
+    "Span",
     "Subcommand",
     "Table",
     "compared",
@@ -49,10 +51,12 @@ __all__ = [
     "plot_influence",
     "plot_loss_surfaces",
     "plot_mixtures",
+    "plot_timeline",
     "read_curve",
     "read_distribution",
     "results_table",
     "run_subcommand",
+    "spans_of_round",
     "to_csv",
     "to_html",
     "to_latex",
