@@ -284,19 +284,19 @@ class TestIterator:
         rest = run_rounds(iterator, 4 if outstanding else 5)
         assert rest == reference[-len(rest) :]
 
-    @pytest.mark.parametrize("commits", [False, True])
-    def test_what_is_gathered_ahead_is_what_select_finds(self, commits):
+    @pytest.mark.parametrize("commit_every", [1, 4])
+    def test_what_is_gathered_ahead_is_what_select_finds(self, commit_every):
         reference = run_rounds(make_source().iterator(), 9)
         source = make_source()
         iterator = source.iterator()
         seen = []
-        for _ in range(9):
+        for round_num in range(9):
             clients = iterator.select(3)
             iterator.gather_ahead(3)
             seen.append([(int(c.client_id), int(c.state["n"])) for c in clients])
             assert all(len(c.data.x) == int(c.client_id) % 4 + 1 for c in clients)
             iterator.update(train(clients))
-            if commits:
+            if round_num % commit_every == 0:
                 source.store.commit()
         assert seen == reference
 

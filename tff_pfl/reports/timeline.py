@@ -84,7 +84,7 @@ def plot_timeline(
         middle = 500 * (start + ends[-1])
         axes.text(middle, -0.75, f"round {row['round']:.0f}", ha="center", va="bottom")
     for end in ends[:-1]:
-        axes.axvline(1000 * end, color="0.4", linestyle=":", linewidth=1.0)
+        axes.axvline(1000 * end, color="black", linestyle=":", linewidth=1.2)
     axes.set_yticks(range(len(_LANES)), [_WORDS[lane] for lane in _LANES])
     axes.set(xlabel="milliseconds", xlim=(0, 1000 * ends[-1]), ylim=(len(_LANES) - 0.5, -0.6))
     axes.grid(axis="y", visible=False)
