@@ -47,6 +47,10 @@ written as numbers, beside the picture: FILE.npz with `axis`, `global` and `pers
     report.py loss_surface DIR --output=FILE [--client=7] [--points=21] [--radius=1.0]
         [--examples=1000]
 
+What the last rounds of a run did when, and what was done while the devices computed:
+
+    report.py timeline DIR --output=FILE [--rounds=3]
+
 A table of finished runs, of a study that may be going on: means and standard deviations over seeds
 of some columns, the difference to the paper's number where a run's config has one, bytes, seconds;
 with --against, a paired test of every variant against one, of the first column. DIR alone is a
@@ -108,6 +112,9 @@ _RADIUS = flags.DEFINE_float(
 )
 _EXAMPLES = flags.DEFINE_integer(
     "examples", 1000, "loss_surface: of the client's training examples at most; drawn of more."
+)
+_ROUNDS = flags.DEFINE_integer(
+    "rounds", 3, "timeline: how many of the last rounds are shown.", lower_bound=1
 )
 _FORMAT = flags.DEFINE_enum(
     "format", "markdown", ["markdown", "latex"], "Of table and cross_table."
@@ -191,6 +198,10 @@ def _loss_surface(arguments):
     return f"numbers: {reports.plot_loss_surfaces(surfaces, _OUTPUT.value)}"
 
 
+def _timeline(arguments):
+    reports.plot_timeline(*arguments, _OUTPUT.value, num_rounds=_ROUNDS.value)
+
+
 def _table(arguments):
     comparison = studies.comparison_of(arguments)
     table = reports.results_table(comparison, _columns(comparison), _AGAINST.value)
@@ -242,6 +253,7 @@ SUBCOMMANDS = {
     "loss_surface": Subcommand(
         _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
     ),
+    "timeline": Subcommand(_timeline, "DIR", ("rounds",), PICTURES),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),
     "cross_table": Subcommand(
         _cross_table,

@@ -2,19 +2,18 @@
 
 The algorithm is Ditto, whose clients keep a model; the states of all clients of the federation lie
 on disk before the first round. A round is what it is in training: the cohort is selected with its
-states and data, trained, and its new states are committed.
+states and data and trained, and its new states are taken; meanwhile those of the last round are
+committed, and the data of the next are gathered.
 """
 
 import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 import multiprocessing
 import os
 import pathlib
 import statistics
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.templates import PersonalizedProcess
@@ -106,12 +106,15 @@ def measure_point(point: Point) -> dict[str, Any]:
 
     Returns:
         A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
-        the medians of its parts. `memory_mib` is what the process and its children (the stock
+        the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
+        the last round and the `gather` of the next. `training` is what `compute` takes where
+        nothing else is done, on the same clients in turn with the rounds; `round_over_training` is
+        the ratio of the medians. `memory_mib` is what the process and its children (the stock
         runtime has a worker) have resident, without GPUs' memory: `start` before there are clients
         and data, `peak` the highest of all times. Of the latter, about `files` are pages of
         files, libraries and the store, which the kernel drops when others need the memory.
     """
-    seconds = {"select": [], "next": [], "update": [], "commit": []}
+    measured = []
     with contextlib.ExitStack() as resources:
         context = RUNTIMES[point.runtime]()
         resources.enter_context(tff.framework.get_context_stack().install(context))
@@ -126,23 +129,15 @@ def measure_point(point: Point) -> dict[str, Any]:
         _store_states(store, point.population, first_state)
         dataset = _Federation(point.workload, point.population)
         iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
+        meanwhile = resources.enter_context(Meanwhile())
         for _ in range(point.warmup + point.rounds):
-            times = [time.perf_counter()]
-            cohort = iterator.select(point.cohort_size)
-            times.append(time.perf_counter())
-            output = process.next(server_state, cohort)
-            times.append(time.perf_counter())
-            iterator.update(output.clients)
-            times.append(time.perf_counter())
-            store.commit({"iterator": iterator.to_bytes()})
-            times.append(time.perf_counter())
-            server_state = output.state
-            for part, (start, end) in zip(seconds, itertools.pairwise(times), strict=True):
-                seconds[part].append(end - start)
+            server_state, seconds = _round(process, server_state, iterator, store, meanwhile, point)
+            measured.append(seconds)
         memory |= {"peak": _memory_mib("VmHWM"), "files": _memory_mib("RssFile")}
         states_on_disk = _size_mib(path)
-    seconds = {part: measured[point.warmup :] for part, measured in seconds.items()}
-    rounds = spread([sum(parts) for parts in zip(*seconds.values(), strict=True)])
+    seconds = {part: [of[part] for of in measured[point.warmup :]] for part in measured[0]}
+    medians = {part: statistics.median(values) for part, values in seconds.items()}
+    rounds = spread(seconds.pop("round"))
     return {
         "scaling": "ditto",
         "runtime": point.runtime,
@@ -151,7 +146,8 @@ def measure_point(point: Point) -> dict[str, Any]:
         "seconds_per_round": rounds,
         "rounds_per_second": round(1 / rounds["median"], 3),
         "ms_per_client": round(1000 * rounds["median"] / point.cohort_size, 4),
-        "ms_of": {part: round(1000 * statistics.median(s), 3) for part, s in seconds.items()},
+        "round_over_training": round(medians["round"] / medians["training"], 3),
+        "ms_of": {part: round(1000 * medians[part], 3) for part in seconds},
         "memory_mib": memory,
         "states_on_disk_mib": states_on_disk,
         "rounds": point.rounds,
@@ -159,6 +155,31 @@ def measure_point(point: Point) -> dict[str, Any]:
         "epochs": point.workload.epochs,
         "batch_size": point.workload.batch_size,
     }
+
+
+def _round(process, server_state, iterator, store, meanwhile, point):
+    """The next round, and the same training alone: the new server state, and seconds by part."""
+    watch = Stopwatch()
+
+    def write():
+        with watch.measuring("write"):
+            store.commit({"iterator": position})
+
+    def gather():
+        with watch.measuring("gather"):
+            iterator.gather_ahead(point.cohort_size)
+
+    with watch.measuring("round"):
+        with watch.measuring("select"):
+            position = iterator.to_bytes()
+            cohort = iterator.select(point.cohort_size)
+        with meanwhile.running(write, gather), watch.measuring("compute"):
+            output = process.next(server_state, cohort)
+        with watch.measuring("update"):
+            iterator.update(output.clients)
+    with watch.measuring("training"):
+        process.next(server_state, cohort)
+    return output.state, watch.seconds
 
 
 def _ditto(workload: Workload) -> PersonalizedProcess:

@@ -1,5 +1,6 @@
 import asyncio
 import csv
+import threading
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tff_pfl.experiment import (
     train,
     write_summary,
 )
-from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.metrics_log import PART_SECONDS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
@@ -67,7 +68,11 @@ def test_what_a_run_leaves(uninterrupted, dataset):
     evaluated = [row["round"] for row in rows if row["personalized/local_test/accuracy_mean"]]
     assert evaluated == list("246")
     assert "round_seconds" not in rows[0]
-    assert float(read(path, "timings.csv")[0]["round_seconds"]) > 0
+    for seconds in read(path, "timings.csv"):
+        whole, parts = seconds["round_seconds"], [seconds[name] for name in PART_SECONDS]
+        select, compute, write, gather, update = map(float, parts)
+        assert select + max(compute, write + gather) + update <= float(whole) + 1e-6
+        assert compute > 0 and write >= 0
     clients = read(path, "clients/round_000006.csv")
     assert [row["client_id"] for row in clients] == list("01234")
     accuracies = [float(row["personalized/local_test/accuracy"]) for row in clients]
@@ -134,6 +139,94 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
     assert_equal(result.server_state, expected.server_state)
     assert result.best_on_test == expected.best_on_test
+
+
+def test_gathering_ahead_changes_no_number(dataset, tmp_path, monkeypatch):
+    run(tmp_path / "ahead", dataset, rounds=12, checkpoint_every=5)
+    monkeypatch.setattr(CohortIterator, "gather_ahead", lambda *args: None)
+    run(tmp_path / "not_ahead", dataset, rounds=12)
+    for name in ("metrics.csv", "clients/round_000012.csv"):
+        ahead, not_ahead = (tmp_path / of / name for of in ("ahead", "not_ahead"))
+        assert ahead.read_bytes() == not_ahead.read_bytes()
+
+
+def test_the_next_cohort_is_gathered_in_another_thread_while_one_is_computed(
+    dataset, tmp_path, monkeypatch
+):
+    process, gathered = tiny_process(build_ditto), []
+    gather, compute = CohortIterator.gather_ahead, type(process).next.fget
+
+    def gather_when_computing(iterator, k):
+        assert computing.wait(60) and threading.current_thread() is not threading.main_thread()
+        gathered.append(iterator.round_num)
+        gather(iterator, k)
+
+    computing = threading.Event()
+
+    def next_and_tell(process):
+        computing.set()
+        return compute(process)
+
+    monkeypatch.setattr(CohortIterator, "gather_ahead", gather_when_computing)
+    monkeypatch.setattr(type(process), "next", property(next_and_tell))
+    run(tmp_path, dataset, process, rounds=4)
+    assert gathered == [1, 2, 3]  # and nothing after the last round
+
+
+def test_what_cannot_be_gathered_ahead_is_told_in_its_round(dataset, tmp_path, monkeypatch):
+    examples = FederatedDataset.examples
+
+    def fail_late(self, client_id, split):
+        if split == "train" and len(read(tmp_path)) >= 2:
+            raise OSError(f"client {client_id} is away")
+        return examples(self, client_id, split)
+
+    monkeypatch.setattr(FederatedDataset, "examples", fail_late)
+    with pytest.raises(OSError, match="is away"):
+        run(tmp_path, dataset, evaluate_every=0)
+    rounds = [row["round"] for row in read(tmp_path)]
+    monkeypatch.undo()
+    assert 2 <= len(rounds) < 6
+    run(tmp_path, dataset)  # goes on
+    assert [row["round"] for row in read(tmp_path)] == list("123456")
+
+
+def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(
+    uninterrupted, dataset, tmp_path, monkeypatch
+):
+    commit, calls = ClientStateStore.commit, []
+
+    def fail_third(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError("no space left")
+        commit(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientStateStore, "commit", fail_third)
+        with pytest.raises(OSError, match="no space left"):
+            run(tmp_path, dataset)
+    assert len(calls) == 3  # nothing is committed after what has failed
+    run(tmp_path, dataset)
+    path, _ = uninterrupted
+    assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
+
+
+def test_an_interrupted_round_leaves_the_ones_before_it_committed(dataset, tmp_path, monkeypatch):
+    update, calls = CohortIterator.update, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        update(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CohortIterator, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, dataset)
+    with pytest.raises(OutputDirectoryError, match="has done 3 rounds already"):
+        run(tmp_path, dataset, rounds=1)
 
 
 def test_a_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):

@@ -71,7 +71,10 @@ def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
     median = record["seconds_per_round"]["median"]
     assert record["rounds_per_second"] == pytest.approx(1 / median, rel=1e-2)
     assert record["ms_per_client"] == pytest.approx(1000 * median / 3, rel=1e-2)
-    assert list(record["ms_of"]) == ["select", "next", "update", "commit"]
+    parts = record["ms_of"]
+    assert set(parts) == {"select", "compute", "update", "training", "write", "gather"}
+    ratio = record["round_over_training"]
+    assert ratio == pytest.approx(1000 * median / parts["training"], rel=1e-2)
     memory = record["memory_mib"]
     assert 0 < memory["start"] < memory["peak"]
     assert 0 < memory["files"] < memory["peak"]

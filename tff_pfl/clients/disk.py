@@ -168,21 +168,21 @@ class DiskGeneration:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int], bytes | None]]:
         """A function from a client's id to its state; all that it reads is one transaction."""
-        with self._reading(self._states) as txn:
+        with self._reading(self._states, buffers=True) as txn:
             yield lambda client_id: self._read(
                 txn, _state_key(client_id), f"the state of client {client_id}"
             )
 
     def attachment(self, name: str) -> bytes | None:
-        with self._reading(self._attachments) as txn:
+        with self._reading(self._attachments, buffers=True) as txn:
             return self._read(txn, name.encode(), f"its {name!r}")
 
     def _read(self, txn, key: bytes, what: str) -> bytes | None:
         record = txn.get(key)
         if record is None:
             return None
-        value = record[_CHECKSUM_BYTES:]
-        if _record(key, value) != record:
+        value = bytes(record[_CHECKSUM_BYTES:])
+        if _checksum(key, value) != record[:_CHECKSUM_BYTES]:
             raise self._damaged(f"{what} has a wrong checksum")
         return value
 
@@ -249,7 +249,11 @@ def _state_key(client_id: int) -> bytes:
 
 def _record(key: bytes, value: bytes) -> bytes:
     """A value as it is stored under its key: after the checksum of both."""
-    return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big") + value
+    return _checksum(key, value) + value
+
+
+def _checksum(key: bytes, value: bytes) -> bytes:
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def _mark(key: bytes, record: bytes | memoryview) -> int:

@@ -37,11 +37,54 @@ def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
     Raises:
         TypeError: If `value` is not of `type_signature`, or `type_signature` is not as above.
     """
-    type_string, plan = _plan(type_signature)
-    arrays = {}
-    plan.flatten(value, arrays)
-    metadata = {_METADATA_KEY: f"{_checksum(type_string, arrays)} {type_string}"}
-    return safetensors.numpy.save(arrays, metadata)
+    return Leaves(value, type_signature).serialize()
+
+
+class Leaves:
+    """The leaves of a value in arrays of their own: checked, copied and not yet bytes.
+
+    To take and to give back a value in this form is several times as fast as through bytes.
+    """
+
+    def __init__(self, value: Any, type_signature: tff.types.Type, *, copy: bool = False):
+        """Takes a value.
+
+        Args:
+            value: As in `serialize`.
+            type_signature: As in `serialize`.
+            copy: Whether the value may be changed before the leaves are used.
+
+        Raises:
+            TypeError: As in `serialize`.
+        """
+        self._type_string, self._plan = _plan(type_signature)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._plan.flatten(value, self._arrays)
+        if copy:
+            self._arrays = _copies(self._arrays)
+
+    def serialize(self) -> bytes:
+        """What `serialize` gives of the value."""
+        checksum = _checksum(self._type_string, self._arrays)
+        specs = {
+            key: safetensors.TensorSpec(
+                dtype=_dtype_name(array.dtype),
+                shape=array.shape,
+                data_ptr=array.ctypes.data,
+                data_len=array.nbytes,
+            )
+            for key, array in self._arrays.items()
+        }
+        metadata = {_METADATA_KEY: f"{checksum} {self._type_string}"}
+        return bytes(safetensors.serialize(specs, metadata=metadata))
+
+    def value(self) -> Any:
+        """The value as `deserialize` gives it, in arrays that are of nobody else."""
+        return self._plan.assemble(_copies(self._arrays))
+
+
+def _copies(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key: array.copy() for key, array in arrays.items()}
 
 
 def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:

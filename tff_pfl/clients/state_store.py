@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients.disk import DiskGeneration
 from tff_pfl.clients.errors import CorruptStateError, StateStoreError
-from tff_pfl.clients.serialization import deserialize, serialize
+from tff_pfl.clients.serialization import Leaves, deserialize
 from tff_pfl.runtime import materialized
 from tff_pfl.templates.blocks import empty_value, is_empty
 
@@ -24,12 +24,12 @@ class ClientStateStore:
     generation: a process that is killed at any instruction leaves the old generation or the new
     one. A client that no `put` names keeps its state bit for bit.
 
-    States are held as bytes in both cases, so a returned state shares no memory with the store or
-    with another one returned. A state type without tensors stores nothing.
+    A returned state shares no memory with the store or with another one returned: stored states
+    are bytes, pending ones arrays of the store's own. A state type without tensors stores nothing.
 
     On disk only the pending states are in memory, whatever the number of clients. The directory
     holds an LMDB environment; `data.mdb` is a sparse file that looks larger than what it occupies.
-    A store is for one thread of one process.
+    A store is for one thread at a time, of one process.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ClientStateStore:
         self._initialize_client = initialize_client
         self._state_type = state_type
         self._stateless = is_empty(state_type)
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, Leaves] = {}
         self._path = path
         self._generation = (
             _Memory()
@@ -91,6 +91,18 @@ class ClientStateStore:
         with self._generation.reading() as read:
             return [self._get(client_id, read) for client_id in client_ids]
 
+    def known(self, client_ids: Iterable[int]) -> dict[int, Any]:
+        """Returns the states, by id, of those of the clients that have one: pending, else stored.
+
+        No computation is called for it, unlike for initial states.
+
+        Raises:
+            CorruptStateError: If a stored state is damaged.
+        """
+        with self._generation.reading() as read:
+            found = {i: self._known(i, read) for i in _checked_ids(client_ids)}
+        return {i: state for i, state in found.items() if state is not None}
+
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
 
@@ -105,8 +117,8 @@ class ClientStateStore:
             twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
             raise ValueError(f"A client has one state, but these ids were put twice: {twice}.")
         if not self._stateless:
-            buffers = [serialize(state, self._state_type) for state in states]
-            self._pending.update(zip(client_ids, buffers, strict=True))
+            leaves = [Leaves(state, self._state_type, copy=True) for state in states]
+            self._pending.update(zip(client_ids, leaves, strict=True))
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
         """Stores all pending states and `attachments`, all or nothing.
@@ -125,7 +137,8 @@ class ClientStateStore:
                 raise ValueError(
                     f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
                 )
-        self._generation.write(self._pending, attachments)
+        states = {client_id: leaves.serialize() for client_id, leaves in self._pending.items()}
+        self._generation.write(states, attachments)
         self._pending = {}
 
     def attachment(self, name: str) -> bytes | None:
@@ -139,7 +152,10 @@ class ClientStateStore:
     def snapshot(self) -> dict[int, bytes]:
         """Returns every state, stored or pending, serialized, by client id in order."""
         with self._generation.reading() as read:
-            return {i: self._pending.get(i) or read(i) for i in self.known_clients()}
+            return {
+                i: self._pending[i].serialize() if i in self._pending else read(i)
+                for i in self.known_clients()
+            }
 
     def restore(self, snapshot: Mapping[int, bytes]) -> None:
         """Replaces all states of a store in memory by those of a `snapshot`, and commits.
@@ -167,12 +183,20 @@ class ClientStateStore:
         self.close()
 
     def _get(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
-        buffer = self._pending.get(client_id) or read(client_id)
-        if buffer is None:
-            # Through bytes as well: a first state then has the containers and data types of later
-            # ones, and shares no memory with what `initialize_client` keeps.
+        state = self._known(client_id, read)
+        if state is None:
+            # A first state has the containers and data types of later ones, too, and shares no
+            # memory with what `initialize_client` keeps.
             initial = materialized(self._initialize_client, client_id)
-            buffer = serialize(initial, self._state_type)
+            state = Leaves(initial, self._state_type).value()
+        return state
+
+    def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any | None:
+        if client_id in self._pending:
+            return self._pending[client_id].value()
+        buffer = read(client_id)
+        if buffer is None:
+            return None
         try:
             return deserialize(buffer, self._state_type)
         except CorruptStateError as e:

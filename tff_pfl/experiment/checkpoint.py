@@ -1,5 +1,6 @@
 """What of a run is on disk, and comes back when it is resumed."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -49,6 +50,15 @@ class Progress:
     def round_num(self) -> int:
         """Rounds done."""
         return self.iterator.round_num
+
+    def copy(self) -> "Progress":
+        """As it is now, whatever happens to this one."""
+        return dataclasses.replace(
+            self,
+            iterator=copy.deepcopy(self.iterator),
+            evaluations=list(self.evaluations),
+            watched=list(self.watched),
+        )
 
 
 def client_states(

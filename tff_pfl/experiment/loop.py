@@ -1,7 +1,7 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
+import contextlib
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,19 +12,19 @@ import tqdm
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import (
     EVERYBODY_REPORTS,
-    ClientStateStore,
     CohortDataSource,
     Participation,
 )
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
-from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
+from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.errors import NobodyReportedError
-from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
+from tff_pfl.experiment.measurements import Measurements
+from tff_pfl.experiment.metrics_log import WHOLE_SECONDS, MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import (
-    NUM_CLIENTS_NEVER_SELECTED,
     Evaluation,
     LateMean,
     Result,
@@ -123,7 +123,7 @@ def train(
         log = _open_log(directory, dataset, progress, reopen=reopen)
         changes = record_versions(directory, done)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
-        measure = _Measurements(
+        measure = Measurements(
             process,
             evaluator,
             evaluate_new_clients,
@@ -145,12 +145,19 @@ def train(
                     f"differ from here on: {'; '.join(changes)}"
                 )
             loop = _Loop(
-                process, schedule, progress, selected, measure, releases, checkpoint, bar, privacy
+                process,
+                schedule,
+                progress,
+                selected,
+                measure,
+                releases,
+                checkpoint,
+                bar,
+                privacy,
             )
             if reopen:
-                loop.finish_round({})
-            while progress.round_num < rounds and loop.stopped is None:
-                loop.next_round(clients_per_round)
+                loop.finish_round(Stopwatch())
+            loop.run(clients_per_round)
     evaluations = progress.evaluations
     return Result(
         progress.server_state,
@@ -185,6 +192,20 @@ class _Schedule(NamedTuple):
         return round_num % self.checkpoint_every == 0 or self.is_last(round_num)
 
 
+class _Unwritten(NamedTuple):
+    """What a round has left that is not on disk yet.
+
+    Attributes:
+        numbers: Metrics and seconds, by name.
+        progress: As it was after the round.
+        commits: Whether a commit is due.
+    """
+
+    numbers: Mapping[str, float]
+    progress: Progress
+    commits: bool
+
+
 @dataclasses.dataclass
 class _Loop:
     """The rounds of a run, from its checkpoint on."""
@@ -193,11 +214,12 @@ class _Loop:
     schedule: _Schedule
     progress: Progress
     selected: np.ndarray  # bool [clients]: who was in a cohort, and reported
-    measure: "_Measurements"
+    measure: Measurements
     releases: Releases
     checkpoint: Checkpoint
     bar: tqdm.tqdm
     privacy: PrivacyLoss | None
+    unwritten: "_Unwritten | None" = None
 
     @property
     def stopped(self) -> str | None:
@@ -205,20 +227,43 @@ class _Loop:
         early_stop = self.measure.early_stop
         return None if early_stop is None else early_stop.reason(self.progress.watched)
 
-    def next_round(self, clients_per_round: int) -> None:
-        """Trains a cohort and finishes the round."""
-        progress = self.progress
-        start = time.perf_counter()
-        clients = progress.iterator.select(clients_per_round)
-        if not clients and runtime.current_devices() is None:
-            raise NobodyReportedError(
-                f"Nobody reported in round {progress.round_num}, which TFF's stock runtime cannot "
-                "run. Go on in the graph runtime: --runtime=graph --resume."
-            )
-        output = self.process.next(progress.server_state, clients)
+    def run(self, clients_per_round: int) -> None:
+        """Does the rounds that are left; what the last one has left is written, come what may."""
+        try:
+            with Meanwhile() as meanwhile:
+                while self.progress.round_num < self.schedule.rounds and self.stopped is None:
+                    self.next_round(clients_per_round, meanwhile)
+        finally:
+            self.write()
+
+    def next_round(self, clients_per_round: int, meanwhile: Meanwhile) -> None:
+        """Trains a cohort and finishes the round.
+
+        While it is computed, what the last round has left is written, and the next cohort gathered.
+        """
+        progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
+
+        def write():
+            with watch.measuring("write_seconds"):
+                self.write()
+
+        def gather():
+            with watch.measuring("gather_seconds"):
+                self._gather_ahead(clients_per_round)
+
+        with watch.measuring("round_seconds"):
+            with watch.measuring("select_seconds"):
+                clients = iterator.select(clients_per_round)
+            if not clients and runtime.current_devices() is None:
+                raise NobodyReportedError(
+                    f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
+                    "cannot run. Go on in the graph runtime: --runtime=graph --resume."
+                )
+            with meanwhile.running(write, gather), watch.measuring("compute_seconds"):
+                output = self.process.next(progress.server_state, clients)
+            with watch.measuring("update_seconds"):
+                iterator.update(output.clients)
         progress.server_state = output.state
-        progress.iterator.update(output.clients)
-        timings = {"round_seconds": time.perf_counter() - start}
         self.selected[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
@@ -228,28 +273,42 @@ class _Loop:
             progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
         for warning in _warnings(output.metrics) if clients else ["nobody reported"]:
             self.bar.write(f"round {progress.round_num}: {warning}")
-        self.finish_round(timings)
-        self.bar.set_postfix(_postfix(output.metrics, timings))
+        self.finish_round(watch)
+        self.bar.set_postfix(_postfix(output.metrics, watch.seconds))
         self.bar.update()
 
-    def finish_round(self, timings: dict[str, float]) -> None:
-        """Evaluates, releases and commits what is due after the round that was trained last."""
+    def _gather_ahead(self, clients_per_round: int) -> None:
+        if self.schedule.is_last(self.progress.round_num):
+            return
+        # What is wrong with the next cohort is wrong again, and told, when it is selected.
+        with contextlib.suppress(Exception):
+            self.progress.iterator.gather_ahead(clients_per_round)
+
+    def finish_round(self, watch: Stopwatch) -> None:
+        """Evaluates what is due after the round that was trained last; `write` is due then."""
         progress, round_num = self.progress, self.progress.round_num
         metrics = dict(progress.metrics)
         if self.schedule.evaluates(round_num):
-            start = time.perf_counter()
-            measured = self._measure(round_num)
-            timings["evaluation_seconds"] = time.perf_counter() - start
+            with watch.measuring("evaluation_seconds"):
+                measured = self._measure(round_num)
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {_one_line(measured)}")
-        self.releases.release({**metrics, **timings}, round_num)
-        progress.seconds += sum(timings.values())
-        if self.schedule.commits(round_num) or self.stopped is not None:
-            progress.released = self.measure.log.released
-            self.checkpoint.save(progress)
+        progress.seconds += sum(watch.seconds.get(name, 0.0) for name in WHOLE_SECONDS)
+        commits = self.schedule.commits(round_num) or self.stopped is not None
+        self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
         if self.stopped is not None:
             self.bar.write(f"round {round_num}: stopped early: {self.stopped}")
+
+    def write(self) -> None:
+        """Releases and commits what the last round has left, if it has not been done."""
+        unwritten, self.unwritten = self.unwritten, None
+        if unwritten is None:
+            return
+        self.releases.release(unwritten.numbers, unwritten.progress.round_num)
+        if unwritten.commits:
+            unwritten.progress.released = self.measure.log.released
+            self.checkpoint.save(unwritten.progress)
 
     def _measure(self, round_num: int) -> dict[MetricName, float]:
         """Own examples come first: by them an early stop says whether the round is the last."""
@@ -262,67 +321,6 @@ class _Loop:
         is_last = self.schedule.is_last(round_num) or self.stopped is not None
         measured = self.measure(clients, state, round_num, self.selected, is_last=is_last)
         return measured | validated
-
-
-@dataclasses.dataclass
-class _Measurements:
-    """All that is measured at an evaluation; its tables and snapshots are written."""
-
-    process: PersonalizedProcess
-    evaluator: evaluation.Evaluator
-    evaluate_new_clients: evaluation.NewClientsEvaluation | None
-    early_stop: EarlyStop | None
-    source: CohortDataSource
-    store: ClientStateStore
-    dataset: FederatedDataset
-    options: evaluation.EvaluationOptions
-    log: MetricsLog
-
-    def on_own_examples(self, server_state: Any) -> evaluation.ClientMetrics:
-        return self.evaluator.on_own_examples(server_state, self.source)
-
-    def on_validation(
-        self, server_state: Any, clients: evaluation.ClientMetrics
-    ) -> dict[MetricName, float]:
-        """All of validation examples where that is asked for, else what an early stop watches."""
-        if self.early_stop is None and not self.options.validation:
-            return {}
-        if self.options.split != SPLIT:
-            clients = self.evaluator.on_own_examples(server_state, self.source, SPLIT)
-        metrics = evaluation.summarize(clients)
-        if self.options.validation:
-            return metrics
-        return {self.early_stop.watched: metrics[self.early_stop.watched]}
-
-    def __call__(
-        self,
-        clients: evaluation.ClientMetrics,
-        server_state: Any,
-        round_num: int,
-        selected: np.ndarray,
-        *,
-        is_last: bool,
-    ) -> dict[MetricName, float]:
-        """All the rest, with what was measured `on_own_examples`."""
-        clients = self.evaluator.with_others(clients, server_state, self.source, is_last=is_last)
-        columns = clients.columns() | {"was_selected": selected.astype(np.int32)}
-        self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
-        metrics = evaluation.summarize(clients)
-        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~selected))
-        if self.evaluate_new_clients is not None and is_last:
-            clients = self.evaluate_new_clients(server_state)
-            self.log.release_table("new_clients.csv", clients.columns())
-            metrics |= evaluation.summarize(clients)
-        snapshot = evaluation.take_snapshot(
-            self.process,
-            server_state,
-            self.store,
-            self.dataset.num_clients,
-            clients_per_call=self.options.clients_per_call,
-        )
-        if snapshot:
-            self.log.release_snapshot(round_num, snapshot)
-        return metrics
 
 
 def _open_log(directory, dataset, progress, *, reopen) -> MetricsLog:

@@ -20,7 +20,15 @@ from tff_pfl.experiment.run_directory import (
 )
 
 # What differs between two runs of the same config on the same machine.
-TIMINGS = ("round_seconds", "evaluation_seconds")
+WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
+PART_SECONDS = (
+    "select_seconds",
+    "compute_seconds",
+    "write_seconds",
+    "gather_seconds",
+    "update_seconds",
+)
+TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
 
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
@@ -84,7 +92,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
             key: Rounds done, from 1.
         """
         metrics = {name: number for name, number in value.items() if name not in TIMINGS}
-        timings = {name: number for name, number in value.items() if name in TIMINGS}
+        timings = {name: value[name] for name in TIMINGS if name in value}
         self._tables["metrics.csv"].append({"round": key, **metrics})
         self._tables["timings.csv"].append({"round": key, **timings})
         try:

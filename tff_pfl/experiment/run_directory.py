@@ -43,7 +43,7 @@ class RunDirectory:
             `config.json`     all settings
             `versions.json`   versions of software and the machine, of each session of the run
             `metrics.csv`     a row a round
-            `timings.csv`     seconds of each round and evaluation
+            `timings.csv`     seconds of each round, its parts and its evaluation
             `clients/`        for each evaluation, a row a client
             `new_clients.csv` a row for each client that did not train, if there are any
             `snapshots/`      at each evaluation, what the algorithm has to show, if anything

@@ -20,6 +20,7 @@ from tff_pfl.reports.paired import PairedTest, paired_test
 from tff_pfl.reports.runs import named_runs
 from tff_pfl.reports.subcommands import PICTURES, CommandLineError, Subcommand, run_subcommand
 from tff_pfl.reports.table import results_table
+from tff_pfl.reports.timeline import Span, plot_timeline, spans_of_round
 from tff_pfl.reports.words import in_words
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "PrivatePoint",
     "RunResult",
     "RunValue",
+    "Span",
     "Subcommand",
     "Table",
     "compared",
@@ -56,11 +58,13 @@ __all__ = [
     "plot_influence",
     "plot_loss_surfaces",
     "plot_mixtures",
+    "plot_timeline",
     "points_against_epsilon",
     "read_curve",
     "read_distribution",
     "results_table",
     "run_subcommand",
+    "spans_of_round",
     "to_csv",
     "to_html",
     "to_latex",

@@ -1,0 +1,66 @@
+"""What a run does while the devices compute."""
+
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+
+class Meanwhile:
+    """A thread that works while the caller waits for something else, and never else.
+
+        with Meanwhile() as meanwhile:
+            with meanwhile.running(write_last, gather_next):
+                output = compute()
+
+    Nothing runs outside of `running`, so that what both threads use one after the other needs no
+    lock.
+    """
+
+    def __init__(self):
+        """Starts nothing yet."""
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "meanwhile")
+
+    def __enter__(self) -> "Meanwhile":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self._thread.shutdown()
+
+    @contextlib.contextmanager
+    def running(self, *work: Callable[[], None]) -> Iterator[None]:
+        """Runs `work`, one after the other, beside the body, and ends when both have ended.
+
+        Work that fails ends the work. Its exception is raised after the body, unless the body has
+        raised one.
+        """
+        done = self._thread.submit(_do, work)
+        try:
+            yield
+        finally:
+            concurrent.futures.wait([done])
+        done.result()
+
+
+def _do(work):
+    for do in work:
+        do()
+
+
+class Stopwatch:
+    """Seconds of what a round does, by name.
+
+    Attributes:
+        seconds: So far.
+    """
+
+    def __init__(self):
+        """Has measured nothing yet."""
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def measuring(self, name: str) -> Iterator[None]:
+        """Measures its body, if that does not fail."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
