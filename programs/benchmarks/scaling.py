@@ -3,7 +3,7 @@
 The algorithm is Ditto, whose clients keep a model; the states of all clients of the federation lie
 on disk before the first round. A round is what it is in training: the cohort is selected with its
 states and data and trained, and its new states are taken; meanwhile those of the last round are
-committed, and the data of the next are gathered.
+committed.
 """
 
 import concurrent.futures
@@ -107,7 +107,7 @@ def measure_point(point: Point) -> dict[str, Any]:
     Returns:
         A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
         the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
-        the last round and the `gather` of the next. `training` is what `compute` takes where
+        the last round. `training` is what `compute` takes where
         nothing else is done, on the same clients in turn with the rounds; `round_over_training` is
         the ratio of the medians. `memory_mib` is what the process and its children (the stock
         runtime has a worker) have resident, without GPUs' memory: `start` before there are clients
@@ -165,15 +165,11 @@ def _round(process, server_state, iterator, store, meanwhile, point):
         with watch.measuring("write"):
             store.commit({"iterator": position})
 
-    def gather():
-        with watch.measuring("gather"):
-            iterator.gather_ahead(point.cohort_size)
-
     with watch.measuring("round"):
         with watch.measuring("select"):
             position = iterator.to_bytes()
             cohort = iterator.select(point.cohort_size)
-        with meanwhile.running(write, gather), watch.measuring("compute"):
+        with meanwhile.running(write), watch.measuring("compute"):
             output = process.next(server_state, cohort)
         with watch.measuring("update"):
             iterator.update(output.clients)

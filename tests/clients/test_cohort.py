@@ -12,9 +12,10 @@ from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
     UnknownCohortSourceError,
+    pad_examples,
+    shared_capacity,
 )
 from tff_pfl.clients.errors import CorruptStateError
-from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type
@@ -283,36 +284,6 @@ class TestIterator:
             iterator.update(train(clients))
         rest = run_rounds(iterator, 4 if outstanding else 5)
         assert rest == reference[-len(rest) :]
-
-    @pytest.mark.parametrize("commit_every", [1, 4])
-    def test_what_is_gathered_ahead_is_what_select_finds(self, commit_every):
-        reference = run_rounds(make_source().iterator(), 9)
-        source = make_source()
-        iterator = source.iterator()
-        seen = []
-        for round_num in range(9):
-            clients = iterator.select(3)
-            iterator.gather_ahead(3)
-            seen.append([(int(c.client_id), int(c.state["n"])) for c in clients])
-            assert all(len(c.data.x) == int(c.client_id) % 4 + 1 for c in clients)
-            iterator.update(train(clients))
-            if round_num % commit_every == 0:
-                source.store.commit()
-        assert seen == reference
-
-    def test_what_is_gathered_for_another_cohort_is_not_used(self):
-        iterator = make_source().iterator()
-        iterator.gather_ahead(3)
-        assert len(iterator.select(4)) == 4
-        assert iterator.cohort.tolist() != PINNED
-
-    def test_gathering_ahead_is_no_part_of_the_position(self):
-        source = make_source()
-        a, b = source.iterator(), source.iterator()
-        a.gather_ahead(3)
-        assert a == b and a.to_bytes() == b.to_bytes()
-        first, second = (iterator.select(3)[0].state for iterator in (a, copy.deepcopy(a)))
-        assert first["w"] is not second["w"]
 
     def test_bytes_and_a_store_on_disk_are_one_generation(self, tmp_path):
         reference = run_rounds(make_source().iterator(), 9)

@@ -76,14 +76,6 @@ def test_an_initial_state_shares_no_memory_with_the_callers():
     assert store.get([1])[0]["w"].tolist() == [0] * 4
 
 
-def test_known_states_are_pending_or_stored_and_never_initial(store):
-    store.put([1, 2], [state(1), state(2)])
-    store.commit()
-    store.put([2, 3], [state(20), state(30)])
-    found = store.known([0, 1, 2, 3])
-    assert {i: int(s["n"]) for i, s in found.items()} == {1: 1, 2: 20, 3: 30}
-
-
 def test_put_refuses_and_then_holds_nothing(store):
     with pytest.raises(ValueError, match=r"twice: \[4\]"):
         store.put([4, 5, 4], [state(0)] * 3)

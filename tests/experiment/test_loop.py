@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import csv
 import threading
 
@@ -25,6 +26,7 @@ from tff_pfl.experiment import (
     train,
     write_summary,
 )
+from tff_pfl.experiment.meanwhile import Meanwhile
 from tff_pfl.experiment.metrics_log import PART_SECONDS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
@@ -70,8 +72,8 @@ def test_what_a_run_leaves(uninterrupted, dataset):
     assert "round_seconds" not in rows[0]
     for seconds in read(path, "timings.csv"):
         whole, parts = seconds["round_seconds"], [seconds[name] for name in PART_SECONDS]
-        select, compute, write, gather, update = map(float, parts)
-        assert select + max(compute, write + gather) + update <= float(whole) + 1e-6
+        select, compute, write, update = map(float, parts)
+        assert select + max(compute, write) + update <= float(whole) + 1e-6
         assert compute > 0 and write >= 0
     clients = read(path, "clients/round_000006.csv")
     assert [row["client_id"] for row in clients] == list("01234")
@@ -141,54 +143,39 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert result.best_on_test == expected.best_on_test
 
 
-def test_gathering_ahead_changes_no_number(dataset, tmp_path, monkeypatch):
-    run(tmp_path / "ahead", dataset, rounds=12, checkpoint_every=5)
-    monkeypatch.setattr(CohortIterator, "gather_ahead", lambda *args: None)
-    run(tmp_path / "not_ahead", dataset, rounds=12)
-    for name in ("metrics.csv", "clients/round_000012.csv"):
-        ahead, not_ahead = (tmp_path / of / name for of in ("ahead", "not_ahead"))
-        assert ahead.read_bytes() == not_ahead.read_bytes()
-
-
-def test_the_next_cohort_is_gathered_in_another_thread_while_one_is_computed(
-    dataset, tmp_path, monkeypatch
-):
-    process, gathered = tiny_process(build_ditto), []
-    gather, compute = CohortIterator.gather_ahead, type(process).next.fget
-
-    def gather_when_computing(iterator, k):
-        assert computing.wait(60) and threading.current_thread() is not threading.main_thread()
-        gathered.append(iterator.round_num)
-        gather(iterator, k)
-
+def test_a_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
+    process, written = tiny_process(build_ditto), []
+    commit, compute = ClientStateStore.commit, type(process).next.fget
     computing = threading.Event()
+
+    def commit_when_computing(*args):
+        is_last = threading.current_thread() is threading.main_thread()
+        assert is_last or computing.wait(60)
+        written.append(is_last)
+        commit(*args)
 
     def next_and_tell(process):
         computing.set()
         return compute(process)
 
-    monkeypatch.setattr(CohortIterator, "gather_ahead", gather_when_computing)
+    monkeypatch.setattr(ClientStateStore, "commit", commit_when_computing)
     monkeypatch.setattr(type(process), "next", property(next_and_tell))
-    run(tmp_path, dataset, process, rounds=4)
-    assert gathered == [1, 2, 3]  # and nothing after the last round
+    run(tmp_path, dataset, process, rounds=3)
+    assert written == [False, False, True]
 
 
-def test_what_cannot_be_gathered_ahead_is_told_in_its_round(dataset, tmp_path, monkeypatch):
-    examples = FederatedDataset.examples
+def test_numbers_are_those_of_a_run_that_writes_before_it_goes_on(dataset, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def first(self, work):
+        work()
+        yield
 
-    def fail_late(self, client_id, split):
-        if split == "train" and len(read(tmp_path)) >= 2:
-            raise OSError(f"client {client_id} is away")
-        return examples(self, client_id, split)
-
-    monkeypatch.setattr(FederatedDataset, "examples", fail_late)
-    with pytest.raises(OSError, match="is away"):
-        run(tmp_path, dataset, evaluate_every=0)
-    rounds = [row["round"] for row in read(tmp_path)]
-    monkeypatch.undo()
-    assert 2 <= len(rounds) < 6
-    run(tmp_path, dataset)  # goes on
-    assert [row["round"] for row in read(tmp_path)] == list("123456")
+    run(tmp_path / "meanwhile", dataset, rounds=8, checkpoint_every=3)
+    monkeypatch.setattr(Meanwhile, "running", first)
+    run(tmp_path / "first", dataset, rounds=8)
+    for name in ("metrics.csv", "clients/round_000008.csv"):
+        paths = [tmp_path / of / name for of in ("meanwhile", "first")]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(

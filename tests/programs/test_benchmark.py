@@ -72,7 +72,7 @@ def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
     assert record["rounds_per_second"] == pytest.approx(1 / median, rel=1e-2)
     assert record["ms_per_client"] == pytest.approx(1000 * median / 3, rel=1e-2)
     parts = record["ms_of"]
-    assert set(parts) == {"select", "compute", "update", "training", "write", "gather"}
+    assert set(parts) == {"select", "compute", "update", "training", "write"}
     ratio = record["round_over_training"]
     assert ratio == pytest.approx(1000 * median / parts["training"], rel=1e-2)
     memory = record["memory_mib"]

@@ -14,20 +14,18 @@ HAND_WRITTEN = {
     "round_seconds": 10.0,
     "select_seconds": 1.0,
     "compute_seconds": 5.0,
-    "write_seconds": 4.0,
-    "gather_seconds": 3.0,
+    "write_seconds": 7.0,
     "update_seconds": 2.0,
     "evaluation_seconds": np.nan,
 }
 
 
-def test_spans_of_a_round_that_waits_for_the_next_cohort():
+def test_spans_of_a_round_that_waits_until_the_last_one_is_written():
     spans = {lane: (start, seconds) for lane, start, seconds in spans_of_round(HAND_WRITTEN)}
     assert spans == {
         "select": (0.0, 1.0),
         "compute": (1.0, 5.0),
-        "write": (1.0, 4.0),
-        "gather": (5.0, 3.0),
+        "write": (1.0, 7.0),
         "update": (8.0, 2.0),
     }
     evaluated = spans_of_round(HAND_WRITTEN | {"evaluation_seconds": 6.0})

@@ -9,9 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
-from tff_pfl.clients.position import POSITION_TYPE, Position
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
@@ -23,6 +21,42 @@ _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakV
 
 class UnknownCohortSourceError(LookupError):
     """An iterator was restored before the data source it belongs to was constructed."""
+
+
+def pad_examples(examples: Examples, capacity: int) -> Examples:
+    """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
+
+    Raises:
+        ValueError: If the client has more than `capacity` examples, or `size` is not in 0 .. rows.
+    """
+    size, rows = int(examples.size), (len(examples.x), len(examples.y))
+    if not 0 <= size <= min(rows):
+        raise ValueError(
+            f"A client's Examples have the size {size}, which must be in 0 to {min(rows)}, the "
+            f"rows of x ({rows[0]}) and y ({rows[1]})."
+        )
+    if size > capacity:
+        raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
+
+    def pad(rows):
+        rows = np.asarray(rows)[:size]
+        if size == capacity:
+            return rows
+        return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
+
+    return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
+
+
+def shared_capacity(sizes: Iterable[int]) -> int:
+    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
+
+    Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
+    serves others; the largest client is padded by less than half of its rows.
+    """
+    largest = max(sizes, default=0)
+    power = 1 << max(largest - 1, 0).bit_length()
+    capacities = (power * 3 // 4, power) if power > 2 else (power,)
+    return next(capacity for capacity in capacities if capacity >= largest) if largest else 0
 
 
 class CohortDataSource(tff.program.FederatedDataSource):
@@ -177,22 +211,40 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-class _Gathered(NamedTuple):
-    """What is needed of a round's clients to compute them.
+class _Position(NamedTuple):
+    """A `CohortIterator` as a structure of tensors.
 
     Attributes:
-        round_num: The round.
-        k: Size of the cohort that was asked for.
-        participants: Who reports, and how that came about.
-        examples: Of each client that reports.
-        states: Of those whose states were read already, by client id.
+        source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
+        round_num: int64 scalar, the round selected next.
+        cohort: int32 `[?]`, the clients that reported last.
+        outstanding: bool scalar, whether `update` is due for them.
+        client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
+        lengths: int64 `[?]`, the number of bytes of each one's state.
+        states: uint8 `[?]`, the bytes of their states, one after the other.
     """
 
-    round_num: int
-    k: int
-    participants: Participants
-    examples: list[Examples]
-    states: dict[int, Any]
+    source: Any
+    round_num: Any
+    cohort: Any
+    outstanding: Any
+    client_ids: Any
+    lengths: Any
+    states: Any
+
+
+_POSITION_TYPE = tff.types.StructWithPythonType(
+    [
+        ("source", tff.types.TensorType(np.uint8, [32])),
+        ("round_num", tff.types.TensorType(np.int64)),
+        ("cohort", tff.types.TensorType(np.int32, [None])),
+        ("outstanding", tff.types.TensorType(np.bool_)),
+        ("client_ids", tff.types.TensorType(np.int64, [None])),
+        ("lengths", tff.types.TensorType(np.int64, [None])),
+        ("states", tff.types.TensorType(np.uint8, [None])),
+    ],
+    _Position,
+)
 
 
 class CohortIterator(tff.program.FederatedDataSourceIterator):
@@ -210,14 +262,11 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._cohort = np.zeros([0], np.int32)
         self._participants = None
         self._outstanding = False
-        self._ahead: _Gathered | None = None
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
         """A copy with a position of its own, of the same source."""
         del memo
-        copied = copy.copy(self)
-        copied._ahead = None  # whose states are for one `select` to hand out
-        return copied
+        return copy.copy(self)
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":
@@ -227,7 +276,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             UnknownCohortSourceError: If no such source was constructed in this process.
             CorruptStateError: If the bytes are damaged.
         """
-        position = deserialize(buffer, POSITION_TYPE)
+        position = deserialize(buffer, _POSITION_TYPE)
         source = _SOURCES.get(position.source.tobytes())
         if source is None:
             raise UnknownCohortSourceError(
@@ -255,7 +304,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """Serializes the position and, for a store in memory, all states, pending ones too."""
         store = self._source.store
         snapshot = store.snapshot() if store.path is None else {}
-        position = Position(
+        position = _Position(
             source=np.frombuffer(self._source.fingerprint, np.uint8),
             round_num=self._round_num,
             cohort=self._cohort,
@@ -264,7 +313,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             lengths=np.array([len(state) for state in snapshot.values()], np.int64),
             states=np.frombuffer(b"".join(snapshot.values()), np.uint8),
         )
-        return serialize(position, POSITION_TYPE)
+        return serialize(position, _POSITION_TYPE)
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
@@ -298,46 +347,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             ValueError: If `k` is not positive or the federation has fewer clients, or a client has
                 more examples than the capacity. The iterator stays at this round.
         """
-        k = self._source.num_clients if k is None else k
-        gathered = self._ahead
-        if gathered is None or (gathered.round_num, gathered.k) != (self._round_num, k):
-            gathered = self._gather(k)
-        cohort = gathered.participants.reported
-        states = self._states(cohort.tolist(), gathered.states)
-        self._cohort, self._participants, self._ahead = cohort, gathered.participants, None
-        self._outstanding = True
-        self._round_num += 1
-        return list(map(Client, map(np.int32, cohort), states, gathered.examples))
-
-    def gather_ahead(self, k: int) -> None:
-        """Gathers of the next round what is known before `update`, so that `select(k)` is short.
-
-        That is who takes part, with which examples, and the states of those who have one and are
-        not in the cohort that is being computed. It is meant for another thread, while the devices
-        compute; the iterator and its store must not be used meanwhile. Twice the memory of a cohort
-        is needed then.
-
-        Raises:
-            ValueError: As `select`, which raises it then as well.
-            CorruptStateError: If a stored state is damaged.
-        """
-        gathered = self._gather(k)
-        others = np.setdiff1d(gathered.participants.reported, self._cohort)
-        self._ahead = gathered._replace(states=self._source.store.known(others))
-
-    def _gather(self, k: int) -> _Gathered:
-        """All of the next round but the states."""
         source = self._source
+        k = source.num_clients if k is None else k
         found = source.participation.participants(
             source.seed, self._round_num, source.num_clients, k
         )
-        examples = source.select_examples(found.reported, "train")
-        return _Gathered(self._round_num, k, found, examples, {})
-
-    def _states(self, client_ids: list[int], known: dict[int, Any]) -> list[Any]:
-        missing = [client_id for client_id in client_ids if client_id not in known]
-        states = known | dict(zip(missing, self._source.store.get(missing), strict=True))
-        return [states[client_id] for client_id in client_ids]
+        clients = source.select_clients(found.reported)
+        self._cohort, self._participants = found.reported, found
+        self._outstanding = True
+        self._round_num += 1
+        return clients
 
     def update(self, clients: Iterable[Any]) -> None:
         """Takes the new states of the cohort selected last, in its order, into the store.

@@ -91,18 +91,6 @@ class ClientStateStore:
         with self._generation.reading() as read:
             return [self._get(client_id, read) for client_id in client_ids]
 
-    def known(self, client_ids: Iterable[int]) -> dict[int, Any]:
-        """Returns the states, by id, of those of the clients that have one: pending, else stored.
-
-        No computation is called for it, unlike for initial states.
-
-        Raises:
-            CorruptStateError: If a stored state is damaged.
-        """
-        with self._generation.reading() as read:
-            found = {i: self._known(i, read) for i in _checked_ids(client_ids)}
-        return {i: state for i, state in found.items() if state is not None}
-
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
 
@@ -183,20 +171,14 @@ class ClientStateStore:
         self.close()
 
     def _get(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
-        state = self._known(client_id, read)
-        if state is None:
-            # A first state has the containers and data types of later ones, too, and shares no
-            # memory with what `initialize_client` keeps.
-            initial = materialized(self._initialize_client, client_id)
-            state = Leaves(initial, self._state_type).value()
-        return state
-
-    def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any | None:
         if client_id in self._pending:
             return self._pending[client_id].value()
         buffer = read(client_id)
         if buffer is None:
-            return None
+            # A first state has the containers and data types of later ones, too, and shares no
+            # memory with what `initialize_client` keeps.
+            initial = materialized(self._initialize_client, client_id)
+            return Leaves(initial, self._state_type).value()
         try:
             return deserialize(buffer, self._state_type)
         except CorruptStateError as e:

@@ -1,6 +1,5 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -239,17 +238,13 @@ class _Loop:
     def next_round(self, clients_per_round: int, meanwhile: Meanwhile) -> None:
         """Trains a cohort and finishes the round.
 
-        While it is computed, what the last round has left is written, and the next cohort gathered.
+        While it is computed, what the last round has left is written.
         """
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
 
         def write():
             with watch.measuring("write_seconds"):
                 self.write()
-
-        def gather():
-            with watch.measuring("gather_seconds"):
-                self._gather_ahead(clients_per_round)
 
         with watch.measuring("round_seconds"):
             with watch.measuring("select_seconds"):
@@ -259,7 +254,7 @@ class _Loop:
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
                     "cannot run. Go on in the graph runtime: --runtime=graph --resume."
                 )
-            with meanwhile.running(write, gather), watch.measuring("compute_seconds"):
+            with meanwhile.running(write), watch.measuring("compute_seconds"):
                 output = self.process.next(progress.server_state, clients)
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
@@ -276,13 +271,6 @@ class _Loop:
         self.finish_round(watch)
         self.bar.set_postfix(_postfix(output.metrics, watch.seconds))
         self.bar.update()
-
-    def _gather_ahead(self, clients_per_round: int) -> None:
-        if self.schedule.is_last(self.progress.round_num):
-            return
-        # What is wrong with the next cohort is wrong again, and told, when it is selected.
-        with contextlib.suppress(Exception):
-            self.progress.iterator.gather_ahead(clients_per_round)
 
     def finish_round(self, watch: Stopwatch) -> None:
         """Evaluates what is due after the round that was trained last; `write` is due then."""

@@ -10,7 +10,7 @@ class Meanwhile:
     """A thread that works while the caller waits for something else, and never else.
 
         with Meanwhile() as meanwhile:
-            with meanwhile.running(write_last, gather_next):
+            with meanwhile.running(write_last_output):
                 output = compute()
 
     Nothing runs outside of `running`, so that what both threads use one after the other needs no
@@ -28,23 +28,17 @@ class Meanwhile:
         self._thread.shutdown()
 
     @contextlib.contextmanager
-    def running(self, *work: Callable[[], None]) -> Iterator[None]:
-        """Runs `work`, one after the other, beside the body, and ends when both have ended.
+    def running(self, work: Callable[[], None]) -> Iterator[None]:
+        """Runs `work` beside the body, and ends when both have ended.
 
-        Work that fails ends the work. Its exception is raised after the body, unless the body has
-        raised one.
+        An exception of the work is raised after the body, unless the body has raised one.
         """
-        done = self._thread.submit(_do, work)
+        done = self._thread.submit(work)
         try:
             yield
         finally:
             concurrent.futures.wait([done])
         done.result()
-
-
-def _do(work):
-    for do in work:
-        do()
 
 
 class Stopwatch:

@@ -21,13 +21,7 @@ from tff_pfl.experiment.run_directory import (
 
 # What differs between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
-PART_SECONDS = (
-    "select_seconds",
-    "compute_seconds",
-    "write_seconds",
-    "gather_seconds",
-    "update_seconds",
-)
+PART_SECONDS = ("select_seconds", "compute_seconds", "write_seconds", "update_seconds")
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
 

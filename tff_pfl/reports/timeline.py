@@ -10,23 +10,21 @@ from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import figures
 
 # What a round does, and what is done while it is computed; from the top of the picture to its end.
-_LANES = ("select", "compute", "write", "gather", "update", "evaluation")
+_LANES = ("select", "compute", "write", "update", "evaluation")
 _WORDS = {
     "select": "select the cohort",
     "compute": "compute it",
     "write": "write the last round",
-    "gather": "gather the next cohort",
     "update": "take its new states",
     "evaluation": "evaluate",
 }
-_MEANWHILE = ("write", "gather")
 
 
 class Span(NamedTuple):
     """Something that a round does.
 
     Attributes:
-        lane: Of "select", "compute", "write", "gather", "update" and "evaluation".
+        lane: Of "select", "compute", "write", "update" and "evaluation".
         start: In seconds from the start of the round.
         seconds: That it takes.
     """
@@ -48,7 +46,6 @@ def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
         "select": 0.0,
         "compute": compute,
         "write": compute,
-        "gather": compute + lengths["write"],
         "update": seconds["round_seconds"] - lengths["update"],
         "evaluation": seconds["round_seconds"],
     }
@@ -70,13 +67,13 @@ def plot_timeline(
         OutputDirectoryError: If the run has done no round, or does not say what its rounds did.
     """
     rows = _rows(RunFiles(run_dir))[-num_rounds:]
-    figure = figures.new_figure(width=8.0, height=3.4)
+    figure = figures.new_figure(width=8.0, height=3.1)
     axes = figure.subplots()
     ends = []
     for row in rows:
         start = ends[-1] if ends else 0.0
         for span in spans_of_round(row):
-            color = figures.COLORS[1 if span.lane in _MEANWHILE else 0]
+            color = figures.COLORS[1 if span.lane == "write" else 0]
             left, width = 1000 * (start + span.start), 1000 * span.seconds
             # The edge shows what takes too little to be seen otherwise.
             axes.barh(_WORDS[span.lane], width, left=left, color=color, edgecolor=color)
