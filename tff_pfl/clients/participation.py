@@ -5,6 +5,7 @@ server gets nothing of it, and it keeps the state that it had.
 """
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple
 
@@ -34,6 +35,14 @@ def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
 def _normal(seed, round_num, stream, num_clients) -> np.ndarray:
     """float64 `[clients]`, standard normal; likewise."""
     return np.random.default_rng([seed, round_num, stream]).standard_normal(num_clients)
+
+
+@functools.lru_cache(4)
+def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
+    """What is drawn once for each client, and asked for in every round."""
+    drawn = draw(seed, 0, stream, num_clients)
+    drawn.flags.writeable = False
+    return drawn
 
 
 class Participants(NamedTuple):
@@ -170,11 +179,11 @@ class Participation:
     def devices(self, seed: int, num_clients: int) -> Devices:
         """What the clients' devices are like; a client's does not depend on `num_clients`."""
         bounds = np.cumsum(self.class_shares) / sum(self.class_shares)
-        drawn = _uniform(seed, 0, _CLASS_STREAM, num_clients)
+        drawn = _for_life(_uniform, seed, _CLASS_STREAM, num_clients)
         return Devices(
             classes=np.searchsorted(bounds[:-1], drawn, side="right"),
             num_classes=len(self.class_shares),
-            phases=_uniform(seed, 0, _PHASE_STREAM, num_clients),
+            phases=_for_life(_uniform, seed, _PHASE_STREAM, num_clients),
         )
 
     def participants(
@@ -252,7 +261,7 @@ class Participation:
     def _seconds(self, seed, round_num, devices) -> np.ndarray:
         """float64 `[clients]`: the time until each would report."""
         num_clients = len(devices.classes)
-        logarithm = self.client_spread * _normal(seed, 0, _SPEED_STREAM, num_clients)
+        logarithm = self.client_spread * _for_life(_normal, seed, _SPEED_STREAM, num_clients)
         logarithm += self.round_spread * _normal(seed, round_num, _DURATION_STREAM, num_clients)
         return devices.of_classes("median_seconds", self.median_seconds) * np.exp(logarithm)
 
