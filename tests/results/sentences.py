@@ -5,8 +5,6 @@ Each function yields parts of one page. What else is told there in words has no 
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tests.results import studies
 from tests.results.files import (
     GLOBAL,
@@ -16,7 +14,6 @@ from tests.results.files import (
     paper,
     percent,
     read_json,
-    read_rows,
     short,
     statistics,
 )
@@ -71,18 +68,15 @@ def of_compression() -> Iterator[str]:
 
 def of_digits() -> Iterator[str]:
     """Differences of means over seeds, in points."""
-    of_labels = {}
-    for row in read_rows("digits/methods.csv"):
-        of_labels.setdefault(row["label"], []).append(row)
-
-    def mean(label, column="personalized"):
-        return 100 * np.mean([float(row[column]) for row in of_labels[label]])
-
+    means, in_global = (
+        studies.mean_accuracies("digits/methods.csv", column)
+        for column in ("personalized", "global")
+    )
     fine_tuned = "fedbabu, fine_tune_learning_rate 0.01"
-    yield f"At 0.01 it has {mean(fine_tuned) - mean('fedbabu'):.0f} points more."
-    adapted = mean("per_fedavg, inner_learning_rate 0.05") - mean("per_fedavg")
+    yield f"At 0.01 it has {means[fine_tuned] - means['fedbabu']:.0f} points more."
+    adapted = means["per_fedavg, inner_learning_rate 0.05"] - means["per_fedavg"]
     yield f"the personal models gain {adapted:.1f} points and the global one none"
-    gain = mean("feddyn, alpha 0.1", "global") - mean("feddyn", "global")
+    gain = in_global["feddyn, alpha 0.1"] - in_global["feddyn"]
     yield f"with alpha 0.1 the best of all, {gain:.1f} points above its default"
 
 

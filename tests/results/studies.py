@@ -7,16 +7,24 @@ from tests.results.files import percent, read_rows
 _METHODS = ("FedAvg", "FedPer", "PGFed")
 
 
-def _of_labels(path, label, value):
+def of_labels(path: str, value: str) -> dict[str, list[float]]:
+    """The values of all runs, by labels, of what `sweep.py` has written."""
+    return _of_lines(path, lambda line: line["label"], value)
+
+
+def mean_and_deviation(values: list[float] | None) -> str:
+    """As pages write it, in percent; a dash, if there is none."""
+    if values is None or np.isnan(values).all():
+        return "-"
+    return f"{percent(np.mean(values))} ± {percent(np.std(values, ddof=1))}"
+
+
+def _of_lines(path, label, value):
     """The values of all runs, by labels that are made of a line."""
     found = {}
     for row in read_rows(path):
         found.setdefault(label(row), []).append(float(row[value]))
     return found
-
-
-def _mean_and_deviation(values) -> str:
-    return f"{percent(np.mean(values))} ± {percent(np.std(values, ddof=1))}" if values else "-"
 
 
 def _row_and_column(line) -> tuple[str, str]:
@@ -32,7 +40,7 @@ def crossed(path: str, row: str = "", value: str = "value") -> list[list[str]]:
         row: What the labels of rows begin with; the page is without it.
         value: The column of the numbers.
     """
-    values = _of_labels(path, _row_and_column, value)
+    values = _of_lines(path, _row_and_column, value)
     values = {cell: numbers for cell, numbers in values.items() if np.isfinite(numbers).all()}
     rows, columns = (list(dict.fromkeys(label)) for label in zip(*values, strict=True))
     rows = [label for label in rows if label.startswith(row)]
@@ -40,7 +48,7 @@ def crossed(path: str, row: str = "", value: str = "value") -> list[list[str]]:
     return [
         [
             label.removeprefix(row),
-            *(_mean_and_deviation(values.get((label, column))) for column in columns),
+            *(mean_and_deviation(values.get((label, column))) for column in columns),
         ]
         for label in rows
     ]
@@ -49,23 +57,22 @@ def crossed(path: str, row: str = "", value: str = "value") -> list[list[str]]:
 def mean_values(path: str, row: str = "", value: str = "value") -> dict[str, dict[str, float]]:
     """In percent, the means over seeds that `crossed` writes: a row's, by columns."""
     means = {}
-    for (label, column), values in _of_labels(path, _row_and_column, value).items():
+    for (label, column), values in _of_lines(path, _row_and_column, value).items():
         if label.startswith(row):
             means.setdefault(label.removeprefix(row), {})[column] = 100 * np.mean(values)
     return means
 
 
-def mean_accuracies(path: str) -> dict[str, float]:
+def mean_accuracies(path: str, value: str = "personalized") -> dict[str, float]:
     """In percent, the means over seeds of what `sweep.py` has written, by labels."""
-    found = _of_labels(path, lambda line: line["label"], "personalized")
+    found = of_labels(path, value)
     return {label: 100 * np.mean(values) for label, values in found.items()}
 
 
 def compression() -> list[list[str]]:
     """A row a compressor; of each method kB, and accuracy without and with error feedback."""
     path = "compression/runs.csv"
-    accuracies = _of_labels(path, lambda line: line["label"], "personalized")
-    sent = _of_labels(path, lambda line: line["label"], "bytes_up")
+    accuracies, sent = of_labels(path, "personalized"), of_labels(path, "bytes_up")
     rows = [label.split(" | ")[1] for label in accuracies if label.startswith(f"{_METHODS[0]} |")]
     return [
         [row]
@@ -74,8 +81,8 @@ def compression() -> list[list[str]]:
             for method in _METHODS
             for cell in (
                 f"{sent[f'{method} | {row}'][0] / 1000:.1f}",
-                _mean_and_deviation(accuracies[f"{method} | {row}"]),
-                _mean_and_deviation(accuracies.get(f"{method} | {row}, fed back")),
+                mean_and_deviation(accuracies[f"{method} | {row}"]),
+                mean_and_deviation(accuracies.get(f"{method} | {row}, fed back")),
             )
         ]
         for row in rows

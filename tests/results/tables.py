@@ -41,32 +41,21 @@ LAST_ROUNDS = {
 
 def methods_on_digits() -> Rows:
     """All of the table: means and deviations over seeds."""
-    of_labels = {}
-    for row in read_rows("digits/methods.csv"):
-        of_labels.setdefault(row["label"], []).append(row)
-
-    def values(label, column):
-        return np.array([float(row[column]) for row in of_labels[label]])
-
-    def accuracy(label, column):
-        found = values(label, column)
-        if np.isnan(found).all():
-            return "-"
-        return f"{percent(found.mean())} ± {percent(found.std(ddof=1))}"
-
-    def seconds(label):
-        return np.median(values(label, "round_seconds"))
-
+    personalized, in_global, down, up, seconds = (
+        studies.of_labels("digits/methods.csv", column)
+        for column in ("personalized", "global", "bytes_down", "bytes_up", "round_seconds")
+    )
+    of_fedavg = np.median(seconds["fedavg"])
     return [
         [
             label,
-            accuracy(label, "personalized"),
-            accuracy(label, "global"),
-            f"{values(label, 'bytes_down')[0] / 1000:.1f}",
-            f"{values(label, 'bytes_up')[0] / 1000:.1f}",
-            f"{seconds(label) / seconds('fedavg'):.2f}",
+            studies.mean_and_deviation(personalized[label]),
+            studies.mean_and_deviation(in_global[label]),
+            f"{down[label][0] / 1000:.1f}",
+            f"{up[label][0] / 1000:.1f}",
+            f"{np.median(seconds[label]) / of_fedavg:.2f}",
         ]
-        for label in of_labels
+        for label in personalized
     ]
 
 
