@@ -1,12 +1,11 @@
 """What every process that runs tests begins with: quiet libraries, one runtime."""
 
-import functools
 import gc
 import signal
-import typing
 
 import pytest
 
+from tests import cheap_tracing
 from tests.sharing import shared_processes
 from tff_pfl.runtime.startup import prepare_process
 
@@ -17,9 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Graphs are traced all the time, of objects that live on: looking for garbage less often spares a
 # twentieth of the time.
 gc.set_threshold(10_000, 20, 20)
-# Python 3.11 collects the attributes of a protocol anew whenever `isinstance` asks for them, and
-# TensorFlow asks all the time.
-typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+cheap_tracing.apply()
 
 
 def pytest_addoption(parser):

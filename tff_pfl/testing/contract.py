@@ -336,13 +336,17 @@ def check_secure_sums(subject: Subject) -> None:
     It is proved of the computation, without running it; or refused, with the reason.
     """
     try:
-        algorithm = with_aggregator(subject.algorithm, tff.learning.secure_aggregator())
+        algorithm = with_aggregator(subject.algorithm, _secure_aggregator())
     except AggregatorError as refusal:
         assert subject.needs_uploads, f"needs_uploads is False, but: {refusal}"
         return
     assert not subject.needs_uploads, "needs_uploads is True, but secure sums can take part"
     process = compose(algorithm, federation.EXAMPLES_TYPE, SEED)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
+# To make one takes a second.
+_secure_aggregator = functools.cache(tff.learning.secure_aggregator)
 
 
 CHECKS = (
