@@ -314,6 +314,7 @@ def test_what_is_left_out_of_the_locked_list_is_in_it():
     assert contents._NOT_OF_LOCK - set(locked) == set()
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_packed_with_what_it_is_linked_to():
     packed = {member.path for member in contents.interpreter()}
     assert {"bin/python3.11", "lib/python3.11/os.py", "unpack.py", "launcher.sh"} <= packed

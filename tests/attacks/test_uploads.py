@@ -15,6 +15,7 @@ from tests.federation import (
     make_clients,
     tiny_model,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd
 from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
 from tff_pfl.aggregators import StackFactory
@@ -214,7 +215,7 @@ def test_the_losses_of_fedpg_are_not_scaled():
     assert np.linalg.norm(honest.gradient) > 0.1
 
 
-@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("factor", [FACTORS[0], *map(slow, FACTORS[1:])])
 def test_fedpg_withstands_an_attacker(factor):
     process = fedpg_process()
     ids = [*range(HONEST), HONEST + FACTORS.index(factor)]

@@ -231,6 +231,7 @@ def test_gains_in_all_pools(run, local):
         assert gains[name].mean == pytest.approx(gain.mean(), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_new_clients_are_a_group_of_their_own(tmp_path, capsys):
     config = tiny_config("fedavg", new_clients={"number": 2, "fine_tune_epochs": 2})
     with_new = train_run(tmp_path / "run", config)

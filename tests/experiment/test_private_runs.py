@@ -48,6 +48,7 @@ def test_a_run_in_parts_has_the_same_noise(run, tmp_path):
     assert whole.splitlines()[2:] == parts.splitlines()[2:]
 
 
+@pytest.mark.slow
 def test_noise_that_clients_add_is_the_same_in_parts(tmp_path):
     def distributed(rounds):
         return private(rounds, noise_multiplier=1.0, mechanism="distributed", clipping="fixed")

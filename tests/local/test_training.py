@@ -218,6 +218,7 @@ def test_the_seed_of_the_context_is_all_its_randomness(dropout):
     assert abs(first - other) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_cohort_can_be_vectorised(linear):
     """In the stored order; that orders can be, too, is in `test_batches.py`."""
     local, weights = sgd(0.1, epochs=2, batch_size=BATCH), linear.init(0)

@@ -277,6 +277,7 @@ def test_kernels_start_from_hes_distribution_by_fan_out():
         assert np.max(np.abs(kernel)) > 3 * np.std(kernel)  # a truncated one ends before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_SMALL)
 def test_exact_gradient_steps_reduce_the_loss(name):
     model, batch = small(name), full_batch()

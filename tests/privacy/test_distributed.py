@@ -15,6 +15,7 @@ from tests.federation import (
     make_clients,
     tiny_model,
 )
+from tests.marks import slow
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.privacy import with_distributed_privacy
@@ -56,7 +57,7 @@ def vector(tree):
     return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "feddyn", "pfedmb"])
+@pytest.mark.parametrize("name", ["fedavg", slow("feddyn"), "pfedmb"])
 def test_without_noise_it_is_the_method_but_for_rounding_and_nothing_is_seen(name):
     process = composed(name)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)

@@ -73,7 +73,7 @@ def test_the_mean_is_what_there_is_without():
         # Whose weight is in the middle; the one that is left out is none of three.
         ("median", {}, (0.0, 1.0, 0.0), 1e-5),
         # Of changes that are quantized.
-        ("compression", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-2),
+        slow("compression", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-2),
         slow("compression", {}, BY_SIZE, 1e-2),
         # To unweighted ones, who is left out is a change of zeros; this one divides by how many are
         # expected,

@@ -69,6 +69,7 @@ def test_a_client_may_come_twice_as_nobody_can_tell(view):
     assert metrics["client_work"]["train"]["num_clients"] == 2
 
 
+@pytest.mark.slow
 def test_sequences_are_the_same_clients_with_the_same_random_numbers():
     process = composed(lambda data, context: tf.random.stateless_uniform([2], context.seed))
     element = tff.types.to_type([("x", np.float32), ("y", np.int32)])

@@ -103,6 +103,7 @@ def test_no_gpu_is_said_before_anything_is_measured_without_it(monkeypatch, tmp_
         part.run(task(1, tmp_path, devices="GPU"), report)
 
 
+@pytest.mark.slow
 def test_rounds_are_measured_beside_the_bare_loop(monkeypatch, tmp_path, report):
     monkeypatch.setattr(rounds, "_MODELS", {"linear": rounds._MODELS["linear"]})
     monkeypatch.setattr(rounds, "_RUNTIMES", ("tff_pfl_graph_vectorized",))
