@@ -231,40 +231,6 @@ def test_gains_in_all_pools(run, local):
         assert gains[name].mean == pytest.approx(gain.mean(), abs=1e-12)
 
 
-@pytest.mark.slow
-def test_new_clients_are_a_group_of_their_own(tmp_path, capsys):
-    config = tiny_config("fedavg", new_clients={"number": 2, "fine_tune_epochs": 2})
-    with_new = train_run(tmp_path / "run", config)
-    capsys.readouterr()
-    output = tmp_path / "result"
-    code = evaluate_program(
-        str(with_new),
-        str(output),
-        baseline=str(with_new),
-        set_context=keep_the_context,
-        further_models=("locally_trained",),
-    )
-    printed = capsys.readouterr().out
-    assert code == 0
-    name = "fine_tuned/new_clients_test/accuracy"
-    with open(with_new / "new_clients.csv", newline="") as file:
-        expected = [float(client[name]) for client in csv.DictReader(file)]
-    with open(f"{output}_new_clients.csv", newline="") as file:
-        clients = list(csv.DictReader(file))
-    assert [client["client_id"] for client in clients] == ["2", "3"]
-    assert [float(client[name]) for client in clients] == expected
-    result = json.loads(output.with_suffix(".json").read_text())
-    assert result["metrics"][f"{name}_mean"] == pytest.approx(np.mean(expected))
-    distribution = result["distributions"]["new_clients"][name]
-    assert (distribution["num_clients"], distribution["mean"]) == (2, np.mean(expected))
-    assert "locally_trained/new_clients_test/loss" in result["distributions"]["new_clients"]
-    assert "new_clients" not in result["baseline"]["gains"]  # which have no model there
-    lines = printed.splitlines()
-    row = lines[lines.index(f"over clients: {name}") + 2].split()
-    assert row == ["new", "clients", "2", *row[3:-2], "-", "-"]
-    assert lines[-1].endswith(f"{output}.csv, {output}_new_clients.csv")
-
-
 def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys):
     for baseline, message in {
         one_round: "has other data than",

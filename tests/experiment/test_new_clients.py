@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import leaves
-from tests.runs import tiny_config, train_run
+from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
     build_local,
     build_model,
     build_new_clients_evaluation,
+    evaluate_program,
     hold_out,
 )
 from tff_pfl.experiment import config as configs
@@ -108,3 +109,36 @@ def test_too_many():
         build_dataset(config_of(number=4))
     with pytest.raises(ConfigError, match="clients_per_round=2, .* only 1 clients that train"):
         build_dataset(config_of(number=3))
+
+
+@pytest.mark.slow
+def test_an_evaluation_has_them_as_a_group_of_their_own(tmp_path, capsys):
+    with_new = train_run(tmp_path / "run", config_of())
+    capsys.readouterr()
+    output = tmp_path / "result"
+    code = evaluate_program(
+        str(with_new),
+        str(output),
+        baseline=str(with_new),
+        set_context=keep_the_context,
+        further_models=("locally_trained",),
+    )
+    printed = capsys.readouterr().out
+    assert code == 0
+    name = "fine_tuned/new_clients_test/accuracy"
+    with open(with_new / "new_clients.csv", newline="") as file:
+        expected = [float(client[name]) for client in csv.DictReader(file)]
+    with open(f"{output}_new_clients.csv", newline="") as file:
+        clients = list(csv.DictReader(file))
+    assert [client["client_id"] for client in clients] == ["2", "3"]
+    assert [float(client[name]) for client in clients] == expected
+    result = json.loads(output.with_suffix(".json").read_text())
+    assert result["metrics"][f"{name}_mean"] == pytest.approx(np.mean(expected))
+    distribution = result["distributions"]["new_clients"][name]
+    assert (distribution["num_clients"], distribution["mean"]) == (2, np.mean(expected))
+    assert "locally_trained/new_clients_test/loss" in result["distributions"]["new_clients"]
+    assert "new_clients" not in result["baseline"]["gains"]  # which have no model there
+    lines = printed.splitlines()
+    row = lines[lines.index(f"over clients: {name}") + 2].split()
+    assert row == ["new", "clients", "2", *row[3:-2], "-", "-"]
+    assert lines[-1].endswith(f"{output}.csv, {output}_new_clients.csv")

@@ -1,8 +1,11 @@
-"""A config of a small run, for tests."""
+"""A config of a small run, for tests, and what is built of it."""
 
 import ml_collections
+import tensorflow as tf
 
-from tff_pfl.experiment import default_config
+from tff_pfl.experiment import build_dataset, build_model, check_config, default_config
+from tff_pfl.experiment.config import build_algorithm
+from tff_pfl.local import ClientContext
 
 
 def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
@@ -12,3 +15,26 @@ def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
     config.model.options.hidden = (4,)
     config.data.update(data)
     return config
+
+
+def algorithm_of(name, **changes):
+    """The algorithm of a small config, some of whose sections have other values."""
+    config = small(name)
+    for section, values in changes.items():
+        config[section].update(values)
+    check_config(config)
+    dataset = build_dataset(config)
+    return build_algorithm(config, build_model(config, dataset), dataset)
+
+
+def run_client(config, client_id=1):
+    """What a client's work gives, the model that it received, and how that is personalized."""
+    dataset = build_dataset(config)
+    model = build_model(config, dataset)
+    algorithm = build_algorithm(config, model, dataset)
+    client = tf.constant(client_id), algorithm.client_init(client_id, 0)
+    examples = tf.nest.map_structure(tf.constant, dataset.examples(client_id))
+    context = ClientContext(tf.constant(0), client[0], tf.constant([1, 2]))
+    received = model.init(0)
+    output = algorithm.exchanges[0].client_work(received, client[1], examples, context)
+    return output, received, examples, context, model, algorithm

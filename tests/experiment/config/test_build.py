@@ -1,6 +1,5 @@
 """What a config says is what a run is made of."""
 
-import dataclasses
 import functools
 import importlib
 import itertools
@@ -15,10 +14,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.experiment.config.small import small
+from tests.experiment.config.small import algorithm_of, run_client, small
 from tests.federation import assert_equal, leaves
 from tff_pfl import algorithms, models
-from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
 from tff_pfl.data import partition
 from tff_pfl.experiment import (
     ConfigError,
@@ -31,7 +29,6 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.experiment.config import build_algorithm, check_split, complete
 from tff_pfl.experiment.run_directory import flatten
-from tff_pfl.local import ClientContext
 from tff_pfl.templates import AGGREGATORS
 from tff_pfl.testing import tiny_normalized_model
 
@@ -188,78 +185,6 @@ def test_advice_for_a_run_that_is_finished_can_be_followed():
         check_split(dataset, "validation")
 
 
-def test_attackers_that_are_no_clients():
-    config = small()
-    config.attack.client_ids = (0, -1, 5, 6)
-    message = r"config.attack.client_ids has \[-1, 6\], but clients are 0 to 5"
-    with pytest.raises(ConfigError, match=message):
-        build_dataset(config)
-
-
-def run_client(config, client_id=1):
-    """What a client's work gives, the model that it received, and how that is personalized."""
-    dataset = build_dataset(config)
-    model = build_model(config, dataset)
-    algorithm = build_algorithm(config, model, dataset)
-    client = tf.constant(client_id), algorithm.client_init(client_id, 0)
-    examples = tf.nest.map_structure(tf.constant, dataset.examples(client_id))
-    context = ClientContext(tf.constant(0), client[0], tf.constant([1, 2]))
-    received = model.init(0)
-    output = algorithm.exchanges[0].client_work(received, client[1], examples, context)
-    return output, received, examples, context, model, algorithm
-
-
-@pytest.mark.parametrize(("client_id", "attacks"), [(1, False), (2, True)])
-def test_attackers_are_those_of_the_config(client_id, attacks):
-    config = small()
-    config.attack.update(client_ids=(2, 4), factor=float("nan"))
-    output, *_ = run_client(config, client_id)
-    for leaf in leaves(output.upload):
-        assert np.isnan(leaf).all() == attacks
-
-
-def test_a_share_of_the_clients_attacks():
-    config = small()
-    complete(config, {"attack.name": "inner_product"})
-    config.attack.fraction = 0.34
-    config.local.epochs = 1
-    check_config(config)
-    attackers = drawn_attackers(0.34, 6, config.seed)
-    assert len(attackers) == 2
-    honest = min(set(range(6)) - set(attackers))
-    for client_id, attacks in ((attackers[0], 1.0), (honest, 0.0)):
-        output, *_ = run_client(config, client_id)
-        assert output.upload.attacks == attacks
-
-
-def test_flipped_labels_are_those_of_the_data():
-    config = small()
-    complete(config, {"attack.name": "label_flip"})
-    config.attack.client_ids = (2,)
-    with unittest.mock.patch.dict(ATTACKS._registered):
-        called = unittest.mock.Mock(return_value=algorithm_of("fedavg"))
-        ATTACKS._registered["label_flip"] = functools.wraps(label_flip)(called)
-        dataset = build_dataset(config)
-        build_algorithm(config, build_model(config, dataset), dataset)
-    assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
-
-
-def test_an_attack_of_a_users_own_and_none(monkeypatch):
-    def renamed(algorithm, *, name_of: str = "nobody"):
-        return dataclasses.replace(algorithm, name=name_of)
-
-    monkeypatch.setitem(ATTACKS._registered, "renamed", renamed)
-    config = small()
-    complete(config, {"attack.name": "renamed"})
-    assert config.attack.to_dict() == {"name": "renamed", "name_of": "nobody"}
-    config.attack.name_of = "somebody"
-    check_config(config)
-    assert run_client(config)[-1].name == "somebody"
-    complete(config, {"attack.name": ""})
-    check_config(config)
-    assert run_client(config)[-1].name == "fedavg"
-
-
 @pytest.mark.parametrize("learning_rate", [None, 0.02])
 def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rate):
     config = small()
@@ -268,15 +193,6 @@ def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rat
     config.local.learning_rate = learning_rate or config.local.learning_rate
     expected = build_local(config).train(model, received, examples, context, epochs=2)
     assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
-
-
-def algorithm_of(name, **changes):
-    config = small(name)
-    for section, values in changes.items():
-        config[section].update(values)
-    check_config(config)
-    dataset = build_dataset(config)
-    return build_algorithm(config, build_model(config, dataset), dataset)
 
 
 def test_the_servers_optimizer_is_that_of_the_config():
