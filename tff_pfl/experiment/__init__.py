@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = offer(
             "parse_flags",
         ),
         "early_stop": ("EarlyStop",),
-        "errors": ("NobodyReportedError", "user_errors"),
+        "errors": ("NobodyReportedError", "ServerMemoryError", "user_errors"),
         "evaluate": ("EvaluatedRun", "RestoredRun", "evaluate_run", "restored_run"),
         "evaluation_program": ("evaluate_program",),
         "loop": ("train",),

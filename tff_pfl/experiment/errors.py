@@ -11,6 +11,10 @@ class NobodyReportedError(RuntimeError):
     """A round without clients, in a runtime that has no results of nobody."""
 
 
+class ServerMemoryError(MemoryError):
+    """The server's state is larger than this machine can hold."""
+
+
 def user_errors() -> tuple[type[Exception], ...]:
     """What a user can mend, for `except`: shown as one message, without a traceback.
 
@@ -26,6 +30,7 @@ def user_errors() -> tuple[type[Exception], ...]:
         OSError,  # missing files, full disks; with their paths
         OutputDirectoryError,
         data.PartitionFileError,
+        ServerMemoryError,
         runtime.WorkerDiedError,
         *_errors_of_tensorflow(),
     )

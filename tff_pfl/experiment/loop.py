@@ -21,6 +21,7 @@ from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.measurements import Measurements
+from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import WHOLE_SECONDS, MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import (
@@ -94,7 +95,9 @@ def train(
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
             impossible, see `Participation.check`.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
+        ServerMemoryError: If the server's state is larger than the memory can hold.
     """
+    check_server_memory(process)
     if early_stop is not None:
         early_stop.check(process, model, dataset)
     participation.check(dataset.num_clients, clients_per_round)

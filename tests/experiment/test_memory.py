@@ -1,0 +1,113 @@
+"""What servers hold for their clients, and that it is refused where there is no room."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.runs import ROOT, run_main
+from tff_pfl import testing
+from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.experiment import ServerMemoryError, memory, train
+from tff_pfl.templates import compose
+
+MODEL = testing.tiny_model()
+n = MODEL.num_weights
+# Bytes of the server's state with N clients, of which those of the model alone are left out, as
+# the runtime's guide has them. No other method of the library holds more with more clients.
+OF_CLIENTS = {
+    "fedamp": lambda N: 4 * N * (n + N),
+    "fedfomo": lambda N: N * (4 * n + 4 * N + 1),
+    "heur_fedamp": lambda N: 4 * N * (n + N),
+    "pgfed": lambda N: 4 * N * N,
+    "pgfed_ce": lambda N: 4 * N * N,
+    "pgfedmo": lambda N: 4 * N * N,
+    "pgfedmo_ce": lambda N: 4 * N * N,
+}
+OPTIONS = {"pfedme": {"lambda_": 1.0}}  # for the rate of the tiny federation
+# Embeddings of 1 + N // 4 numbers.
+HYPERNETWORKS = ("pfedhn", "pfedhn_pc", "plgu_ghn")
+
+
+def state_bytes(name, num_clients, **options):
+    """Of the server's state before the first round; what is of a cohort is empty."""
+    model = testing.tiny_normalized_model() if name == "fedbn" else MODEL
+    algorithm = make(
+        name,
+        model,
+        testing.tiny_local(),
+        num_clients=num_clients,
+        clients_per_round=5,
+        **options,
+    )
+    specs = tf.function(lambda: algorithm.server_init(0)).get_concrete_function()
+    return sum(
+        spec.dtype.size * int(np.prod([length or 0 for length in spec.shape]))
+        for spec in tf.nest.flatten(specs.structured_outputs)
+    )
+
+
+@pytest.mark.parametrize("name", [x for x in ALGORITHMS if x not in HYPERNETWORKS])
+def test_what_a_server_holds_for_its_clients(name):
+    of_clients = OF_CLIENTS.get(name, lambda N: 0)
+    few, many = (state_bytes(name, N, **OPTIONS.get(name, {})) for N in (10, 1000))
+    assert many - few == of_clients(1000) - of_clients(10)
+
+
+@pytest.mark.parametrize("name", HYPERNETWORKS)
+def test_embeddings_grow_with_the_square_unless_their_length_is_said(name):
+    few, many = (state_bytes(name, N) for N in (10, 1000))
+    assert many - few >= 4 * 1000 * 251 - 4 * 10 * 3
+    few, many = (state_bytes(name, N, embedding_dim=8) for N in (10, 1000))
+    assert (many - few) % (4 * 990 * 8) == 0 and (many - few) // (4 * 990 * 8) in (1, 2)
+
+
+def process_of(num_clients):
+    algorithm = make(
+        "pgfed", MODEL, testing.tiny_local(), num_clients=num_clients, clients_per_round=5
+    )
+    return compose(algorithm, testing.EXAMPLES_TYPE)
+
+
+def test_a_state_that_is_too_large_is_refused_before_it_is_made(tmp_path):
+    message = (
+        r"state takes 3,725\.29 GiB \(algorithm/alpha 3,725\.29 GiB, .*holds it 5 times or more; "
+        r"this machine has [\d.]+ GiB of memory\. Have fewer clients"
+    )
+    with pytest.raises(ServerMemoryError, match=message):
+        train(process_of(1_000_000), MODEL, None, tmp_path, rounds=1, clients_per_round=5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_program_says_so_in_one_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 1000)
+    done = run_main(
+        "train.py",
+        f"--config={ROOT / 'configs/digits.py:ditto'}",
+        f"--output_dir={tmp_path / 'run'}",
+        "--config.rounds=1",
+        "--config.model.options.hidden=(4,)",
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: The server's state takes 0.00 GiB (algorithm/")
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_the_limit_is_that_of_all_copies():
+    process = process_of(100)
+    size = 4 * 100 * 100 + 4 * n + 4  # alpha, the model, the number of the round
+    memory.check_server_memory(process, 5 * size)
+    with pytest.raises(ServerMemoryError):
+        memory.check_server_memory(process, 5 * size - 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("1048576\n", 2**20), ("max\n", None), ("9" * 20, None)]
+)
+def test_a_container_may_have_less_than_its_machine(monkeypatch, tmp_path, content, expected):
+    limit = tmp_path / "memory.max"
+    limit.write_text(content)
+    monkeypatch.setattr(memory, "_LIMITS", (str(tmp_path / "none"), str(limit)))
+    found = memory.memory_of_machine()
+    monkeypatch.setattr(memory, "_LIMITS", ())
+    assert found == (expected or memory.memory_of_machine())
