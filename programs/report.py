@@ -69,6 +69,11 @@ One column of variants that differ in two ways, such as attack and aggregator, w
     report.py cross_table STUDY_FILE DIR | DIR... | NAME:DIR... [--format=latex] [--column=COLUMN]
         [--exclude_attackers] [--exclude_clients=0,5] [--each_run]
 
+The numbers of the single clients as CSV, a line a client of a seed and a column a variant, for
+statistics of one's own; runs of one seed have to have the same partition:
+
+    report.py clients STUDY_FILE DIR | DIR... | NAME:DIR... [--column=COLUMN]
+
 All of it on one page of HTML that needs no other file: the table, curves, who gains and who is hurt
 against a variant of `local`, histograms, what it takes to reach an accuracy, and the settings:
 
@@ -219,6 +224,11 @@ def _cross_table(arguments):
     return reports.to_csv(made, reports.RunValue._fields) if _EACH_RUN.value else _formatted(made)
 
 
+def _client_values(arguments):
+    values = reports.client_values(studies.comparison_of(arguments), _COLUMN.value)
+    return reports.to_csv(values.rows, values.heads)
+
+
 def _formatted(table):
     return {"markdown": reports.to_markdown, "latex": reports.to_latex}[_FORMAT.value](table)
 
@@ -260,6 +270,7 @@ SUBCOMMANDS = {
         _COMPARED,
         ("format", "column", "exclude_attackers", "exclude_clients", "each_run"),
     ),
+    "clients": Subcommand(_client_values, _COMPARED, ("column",)),
     "page": Subcommand(_page, _COMPARED, ("columns", "target", "against"), (".html",)),
 }
 

@@ -6,6 +6,7 @@ from tff_pfl.reports.against_epsilon import (
     plot_against_epsilon,
     points_against_epsilon,
 )
+from tff_pfl.reports.client_values import ClientValues, client_values
 from tff_pfl.reports.columns import Column, default_columns, named_columns
 from tff_pfl.reports.comparison import Comparison, RunResult, compared
 from tff_pfl.reports.cross_table import RunValue, cross_table, cross_values
@@ -26,6 +27,7 @@ from tff_pfl.reports.words import in_words
 __all__ = [
     "BytesCurve",
     "Cell",
+    "ClientValues",
     "Column",
     "CommandLineError",
     "Comparison",
@@ -40,6 +42,7 @@ __all__ = [
     "Span",
     "Subcommand",
     "Table",
+    "client_values",
     "compared",
     "cross_table",
     "cross_values",

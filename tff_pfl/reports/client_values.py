@@ -1,0 +1,56 @@
+"""One quantity of each client under each variant, for analyses of one's own."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_pfl.experiment import OutputDirectoryError, RunFiles
+from tff_pfl.reports.comparison import Comparison
+from tff_pfl.reports.paired import same_partition
+
+
+class ClientValues(NamedTuple):
+    """Lines of a table.
+
+    Attributes:
+        heads: `seed`, `client_id`, and the labels of the variants.
+        rows: Of each client of each seed; the number as it was measured, not in percent, after the
+            last round. Where a variant has no finished run of the seed is a `None`.
+    """
+
+    heads: list[str]
+    rows: list[list[float | int | None]]
+
+
+def client_values(comparison: Comparison, column: str) -> ClientValues:
+    """What each client has under each variant, beside each other.
+
+    Args:
+        comparison: Runs of one seed have the same partition.
+        column: Of the tables of clients, as "personalized/local_test/accuracy"; of the clients that
+            have examples.
+
+    Raises:
+        OutputDirectoryError: If they have not, or a run has no such column.
+    """
+    labels = list(comparison.results)
+    by_seed = {}
+    for label, results in comparison.results.items():
+        for run in results:
+            by_seed.setdefault(run.seed, {})[label] = run
+    rows = []
+    for seed, runs in sorted(by_seed.items()):
+        first, *others = runs.values()
+        for other in others:
+            if not same_partition(first, other):
+                raise OutputDirectoryError(
+                    f"{first.path} and {other.path} have different partitions: their clients are "
+                    "not the same, and cannot stand beside each other."
+                )
+        tables = {label: RunFiles(run.path).clients() for label, run in runs.items()}
+        ids = tables[next(iter(tables))].values("client_id")
+        values = {label: table.values(column) for label, table in tables.items()}
+        absent = [None] * len(ids)
+        of_labels = [np.ndarray.tolist(values[x]) if x in values else absent for x in labels]
+        rows += [[seed, int(i), *own] for i, *own in zip(ids, *of_labels, strict=True)]
+    return ClientValues(["seed", "client_id", *labels], rows)
