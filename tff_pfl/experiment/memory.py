@@ -13,10 +13,10 @@ from tff_pfl.experiment.errors import ServerMemoryError
 from tff_pfl.templates import PersonalizedProcess
 
 COPIES = 5
-"""How many times a state is held in a run at the least: before and after a round, and written.
+"""How many times a run holds a state, at the least: before and after a round, in it, and written.
 
-Measured with 12,000 clients and a state that is all but a matrix of pairs: the resident memory of
-a run grew by 10 times the state of PGFed and by 8 times that of FedAMP, mapped files included.
+With 12,000 clients, where a matrix of pairs is nearly all of the state, the resident memory of
+PGFed's run grew by 10 times the state, of FedAMP's by 8 times, mapped files included.
 """
 
 # Where the limit of a container stands, by the version of cgroups.
