@@ -100,8 +100,9 @@ def test_own_method(follow, monkeypatch):
 def test_the_contract_of_own_method(follow):
     names = follow("docs/own_method.md")
     mifa = functools.partial(names["mifa"], num_clients=8)
-    for check, method in itertools.product(testing.CHECKS, (names["mixture"], mifa)):
-        check(testing.Subject.of(method))
+    subjects = (testing.Subject.of(names["mixture"]), testing.Subject.of(mifa, needs_uploads=True))
+    for check, subject in itertools.product(testing.CHECKS, subjects):
+        check(subject)
 
 
 def test_own_model_and_data(follow, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.runs import ROOT, run_main
+from tests.runs import ROOT, run_main, run_python
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.experiment import ServerMemoryError, memory, train
@@ -99,6 +99,14 @@ def test_the_limit_is_that_of_all_copies():
     memory.check_server_memory(process, 5 * size)
     with pytest.raises(ServerMemoryError):
         memory.check_server_memory(process, 5 * size - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pgfed", "fedamp"])
+def test_a_run_holds_a_state_no_less_often(name):
+    done = run_python("-m", "tests.experiment.server_memory", name, 6000)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) > memory.COPIES
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The server of some methods holds something for each client, or for each pair of 
 guide has how much, as a function of their number.
 """
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -35,8 +36,7 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
     Raises:
         ServerMemoryError: With how large what is.
     """
-    state_type = process.initialize.type_signature.result.member
-    sizes = {path: tensor.dtype.itemsize * _size(tensor) for path, tensor in _tensors(state_type)}
+    sizes = state_sizes(process)
     total = sum(sizes.values())
     memory = memory_of_machine() if memory is None else memory
     if COPIES * total <= memory:
@@ -48,6 +48,12 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
         f"more; this machine has {_gib(memory)} of memory. Have fewer clients, a smaller model, or "
         "a method whose server holds nothing for each client."
     )
+
+
+def state_sizes(process: PersonalizedProcess) -> dict[str, int]:
+    """Bytes of each tensor of the server's state, by its path; see `check_server_memory`."""
+    state_type = process.initialize.type_signature.result.member
+    return {path: tensor.dtype.itemsize * _size(tensor) for path, tensor in _tensors(state_type)}
 
 
 def memory_of_machine() -> int:
@@ -71,10 +77,7 @@ def _tensors(type_spec, path=()) -> Iterator[tuple[str, tff.types.TensorType]]:
 
 
 def _size(tensor) -> int:
-    size = 1
-    for length in tensor.shape or ():
-        size *= length or 0
-    return 0 if tensor.shape is None else size
+    return 0 if tensor.shape is None else math.prod(length or 0 for length in tensor.shape)
 
 
 def _gib(size) -> str:

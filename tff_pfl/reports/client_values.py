@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.paired import same_partition
@@ -48,9 +46,8 @@ def client_values(comparison: Comparison, column: str) -> ClientValues:
                     "not the same, and cannot stand beside each other."
                 )
         tables = {label: RunFiles(run.path).clients() for label, run in runs.items()}
-        ids = tables[next(iter(tables))].values("client_id")
-        values = {label: table.values(column) for label, table in tables.items()}
-        absent = [None] * len(ids)
-        of_labels = [np.ndarray.tolist(values[x]) if x in values else absent for x in labels]
+        ids = next(iter(tables.values())).values("client_id")
+        values = {label: table.values(column).tolist() for label, table in tables.items()}
+        of_labels = [values.get(label, [None] * len(ids)) for label in labels]
         rows += [[seed, int(i), *own] for i, *own in zip(ids, *of_labels, strict=True)]
     return ClientValues(["seed", "client_id", *labels], rows)
