@@ -5,7 +5,7 @@ Each function yields parts of one page. What else is told there in words has no 
 
 from collections.abc import Iterator
 
-from tests.results import studies
+from tests.results import plgu, studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
@@ -175,6 +175,29 @@ def of_plgu() -> Iterator[str]:
     }
     gains = [f"{lowest[method] - lowest['fedavg']:.1f}" for method in ("plgu_lf", "fedsam")]
     yield f"by {gains[0]} points from FedAvg to PLGU-LF, by {gains[1]} to FedSAM."
+    yield f"The {ghn[0]} points by which the lowest 5 % of PLGU-GHN are above pFedHN's"
+    yield from _of_plgu_controls()
+
+
+def _of_plgu_controls() -> Iterator[str]:
+    """How much a perturbation may change, what lifts a method without one, what the paper has."""
+    tests = plgu.personalized_tests()
+    bounds = [f"{max(-test.low, test.high):.2f}" for test in tests.values()]
+    yield (
+        f"at most {bounds[0]} points for PLGU-LF, by {bounds[1]} with the radius of SAM, by "
+        f"{bounds[2]} for PLGU-GRep."
+    )
+    lf, grep = (f"{tests[f'{name}, rho 0'].difference:.2f}" for name in ("PLGU-LF", "PLGU-GRep"))
+    yield f"What lifts PLGU-LF over Ditto, by {lf} points, and PLGU-GRep over FedRep, by {grep},"
+    yield f"they are below, by {-plgu.lowest_of_hypernetworks():.2f} points"
+    assert all(plgu.equal_columns())
+    yield "Ditto's is FedAvg's, and so is PLGU-LF's without perturbation, to the last digit."
+    personal, global_ = plgu.gains_of_paper()
+    yield f"by {min(personal):.1f} to {max(personal):.1f} points of the mean of the personal models"
+    yield f"above FedAvg's, by {global_[0]:.1f} and {global_[1]:.1f}."
+    of_paper = paper("plgu/fedavg")["global_accuracy_percent_mean"]
+    found = dict(row[:2] for row in plgu.of_global())["FedAvg"].split()[0]
+    yield f"FedAvg has {of_paper} % with ResNet-18 there, {found} % with LeNet here."
 
 
 def _beside(method, extended) -> list[str]:

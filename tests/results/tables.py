@@ -6,7 +6,7 @@ in no file. Labels, in the first column, are those of the page.
 
 import numpy as np
 
-from tests.results import studies
+from tests.results import plgu, studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
@@ -278,7 +278,11 @@ TABLES = {
     ("pgfed", 2): rates_of_other_methods,
     ("pgfed", 3): pgfed_thirty_rounds,
     ("pgfed", 4): pgfed_new_clients,
-    ("plgu", 0): plgu_personalized,
-    ("plgu", 1): plgu_global,
+    ("plgu", 0): plgu.personalized,
+    ("plgu", 1): plgu.personalized_differences,
+    ("plgu", 2): plgu.of_global,
+    ("plgu", 3): plgu.global_differences,
+    ("plgu", 4): plgu_personalized,
+    ("plgu", 5): plgu_global,
 }
 """By page and number of the table in it; of the others, no number is in a file."""
