@@ -6,14 +6,17 @@ Every key of a config, with its meaning, is in `tff_pfl.experiment.default_confi
 by a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
 (`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
 a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--runtime` and
-`--devices` choose where it is computed.
+`--devices` choose where it is computed. The exit code is 0, 1 after an error, 75 where a worker of
+the runtime was lost (the run can be resumed), 130 after Ctrl-C and 143 after SIGTERM.
 """
+
+import os
 
 from absl import app, flags
 from ml_collections import config_flags
 
 from tff_pfl import experiment
-from tff_pfl.runtime.flags import set_context_from_flags
+from tff_pfl.runtime.flags import restart, set_context_from_flags
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -24,18 +27,28 @@ _RESUME = flags.DEFINE_bool(
     "resume", False, "Go on with the run in output_dir; start it if there is none."
 )
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir first.")
+_RESTARTS = flags.DEFINE_integer(
+    "restarts",
+    0,
+    "How often the program starts again by itself after a worker of its runtime was lost. It goes "
+    "on from the last checkpoint, on those of --workers that answer.",
+    lower_bound=0,
+)
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    return experiment.run_program(
+    exit_code = experiment.run_program(
         _CONFIG.value,
         _OUTPUT_DIR.value,
         resume=_RESUME.value,
         overwrite=_OVERWRITE.value,
         set_context=set_context_from_flags,
     )
+    if exit_code == os.EX_TEMPFAIL and _RESTARTS.value:
+        restart("--resume", "--nooverwrite", f"--restarts={_RESTARTS.value - 1}")
+    return exit_code
 
 
 if __name__ == "__main__":

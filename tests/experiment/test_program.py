@@ -36,6 +36,18 @@ def test_missing_data_says_what_to_pass(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("error: digits is not in None")
 
 
+def test_a_lost_worker_has_an_exit_code_of_its_own(tmp_path, capsys):
+    def lost():
+        raise runtime.WorkerDiedError("The worker at a:1 does not answer.")
+
+    path = str(tmp_path / "run")
+    assert experiment.run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
+    assert capsys.readouterr().err == (
+        f"error: The worker at a:1 does not answer.\n--resume goes on with the run in {path}\n"
+    )
+    assert run_program(tiny_config(), path, resume=True) == 0
+
+
 def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(), path) == 0

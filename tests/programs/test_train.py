@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from tests.runs import ROOT, run_main, run_python, wait_until
+from tff_pfl import experiment
 
 # But for its rounds as `tests.runs.tiny_config`, whose process is built already.
 SMALL = [
@@ -133,6 +134,16 @@ def test_mistakes_are_answered_with_one_message(tmp_path, flags, config, message
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(0, []), (2, ["--restarts=1"])])
+def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected):
+    monkeypatch.setattr(experiment, "run_program", lambda *_, **__: os.EX_TEMPFAIL)
+    executed = []
+    monkeypatch.setattr(os, "execv", lambda _, command: executed.extend(command))
+    assert train(tmp_path / "run", f"--restarts={restarts}").returncode == os.EX_TEMPFAIL
+    assert executed[-1:] == expected
+    assert ("--resume" in executed) == bool(expected)
 
 
 def test_an_output_directory_in_use(killed):

@@ -1,5 +1,8 @@
 """Which context the flags of programs ask for."""
 
+import os
+import sys
+
 import pytest
 from absl.flags import FLAGS
 from absl.testing import flagsaver
@@ -53,3 +56,26 @@ def test_what_flags_choose(parse, monkeypatch, how, arguments, kind, given):
     parse(*arguments)
     CHOOSE[how]()
     assert calls == [given]
+
+
+@pytest.mark.parametrize(
+    ("lost", "workers"),
+    [
+        (["a:1"], ["--workers=b:2"]),
+        ([], ["--workers=a:1,b:2"]),
+        (["a:1", "b:2"], ["--workers=a:1,b:2"]),  # which says that nobody answers
+        (None, []),
+    ],
+)
+def test_restart_on_those_who_answer(parse, monkeypatch, capsys, lost, workers):
+    executed = []
+    monkeypatch.setattr(os, "execv", lambda *command: executed.append(command))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-I", "train.py", "--resume"])
+    monkeypatch.setattr(runtime, "answers", lambda worker: worker not in lost)
+    parse(*([] if lost is None else ["--workers=a:1,b:2"]))
+    flags.restart("--restarts=0")
+    added = ["--restarts=0", *workers]
+    assert executed == [
+        (sys.executable, [sys.executable, "-I", "train.py", "--resume", *added]),
+    ]
+    assert capsys.readouterr().err == f"starting again: {' '.join(added)}\n"

@@ -1,5 +1,6 @@
 """What `programs/train.py` does between its flags and its exit code."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -46,8 +47,8 @@ def run_program(
         set_context: Sets the context in which TFF computations are executed.
 
     Returns:
-        The exit code of the program: 0, 1 after an error that the user can mend, 130 after Ctrl-C,
-        143 after SIGTERM.
+        The exit code of the program: 0, 1 after an error that the user can mend, `os.EX_TEMPFAIL`,
+        75, where a worker of the runtime was lost, 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
         with interruptible():
@@ -72,6 +73,9 @@ def run_program(
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
                 print(f"clients are computed on {devices}")
                 summary = _run(config, directory)
+    except runtime.WorkerDiedError as error:
+        print(f"error: {error}\n--resume goes on with the run in {output_dir}", file=sys.stderr)
+        return os.EX_TEMPFAIL
     except user_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

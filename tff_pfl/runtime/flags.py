@@ -1,6 +1,8 @@
 """The flags by which programs choose the runtime. Programs import this; the library does not."""
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from absl import flags
 
@@ -62,6 +64,21 @@ def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
     if _RUNTIME.value == "remote":
         return runtime.create_async_remote_context(_TFF_WORKER.value)
     return runtime.create_async_graph_context(devices=_graph_devices())
+
+
+def restart(*arguments: str) -> NoReturn:
+    """Starts this program anew, as the same process, on those of --workers that answer now.
+
+    Args:
+        *arguments: What is added to the command line, whose last value of a flag counts.
+    """
+    answering = list(filter(runtime.answers, _WORKERS.value))
+    if _WORKERS.value:
+        arguments += (f"--workers={','.join(answering or _WORKERS.value)}",)
+    print(f"starting again: {' '.join(arguments)}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *arguments])
 
 
 def _check() -> None:

@@ -1,11 +1,13 @@
 """Clients on other machines, of which there are two on this one: the result of one device."""
 
+import csv
 import subprocess
 
+import numpy as np
 import pytest
 
 from tests.runtime.conformance.compare import assert_same
-from tests.runtime.graph.subprocesses import saved_by_script
+from tests.runtime.graph.subprocesses import run_script, saved_by_script
 
 pytestmark = pytest.mark.slow
 
@@ -20,15 +22,20 @@ WORKERS = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in (0, 1
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """What the script saves, which starts the workers and ends them."""
+def unshared():
+    """Options of scripts that start workers and end them."""
     try:
         subprocess.run([*_UNSHARED, "true"], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", "").strip() or error
         pytest.skip(f"A network namespace for the cluster is not permitted here: {reason}")
-    env = {"CUDA_VISIBLE_DEVICES": ""}
-    return saved_by_script("cluster", tmp_path_factory=tmp_path_factory, wrapper=_UNSHARED, env=env)
+    return {"wrapper": _UNSHARED, "env": {"CUDA_VISIBLE_DEVICES": ""}}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, unshared):
+    """What the script saves."""
+    return saved_by_script("cluster", tmp_path_factory=tmp_path_factory, **unshared)
 
 
 def test_workers_lend_their_devices(saved):
@@ -60,3 +67,19 @@ def test_a_worker_that_died_raises_within_seconds(saved, moment):
     assert message.startswith("The worker at 127.0.0.1:2302 does not answer, of those with the ")
     assert all(worker in message for worker in WORKERS)
     assert saved[moment]["seconds"] < 10
+
+
+def test_a_run_goes_on_without_a_worker_that_died(tmp_path, unshared):
+    run_script("lost_worker", tmp_path, **unshared)
+    errors = (tmp_path / "errors.txt").read_text()
+    assert "127.0.0.1:2302 does not answer" in errors
+    assert (
+        "starting again: --resume --nooverwrite --restarts=0 --workers=127.0.0.1:2301\n" in errors
+    )
+    found, expected = (
+        list(csv.DictReader((tmp_path / run / "metrics.csv").open())) for run in ("lost", "one")
+    )
+    assert len(found) == 5
+    for row, other in zip(found, expected, strict=True):
+        for name, value in other.items():
+            np.testing.assert_allclose(float(row[name] or 0), float(value or 0), rtol=1e-4)

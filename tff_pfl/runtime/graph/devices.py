@@ -103,10 +103,11 @@ def lost_workers(devices: Sequence[str]) -> list[str]:
     """
     specs = map(tf.DeviceSpec.from_string, devices)
     lent = [s.task for s in specs if s.job == "worker" and s.task < len(_workers)]
-    return [_workers[i] for i in dict.fromkeys(lent) if not _answers(_workers[i])]
+    return [_workers[i] for i in dict.fromkeys(lent) if not answers(_workers[i])]
 
 
-def _answers(worker: str) -> bool:
+def answers(worker: str) -> bool:
+    """Whether something listens at the `HOST:PORT` of a worker."""
     host, _, port = worker.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()

@@ -274,6 +274,6 @@ class _GraphExecutor(internals.Executor):
             raise WorkerDiedError(
                 f"{who} does not answer, of those with the devices "
                 f"{', '.join(self._factory.devices)}: it ended or cannot be reached. Start it, and "
-                f"this program, again. TensorFlow says: {error.message}"
+                "this program, again."
             ) from error
         return _Value(result, comp.type_signature.result)

@@ -28,8 +28,8 @@ import tensorflow_federated as tff
 from tests.runtime.counting import count
 from tff_pfl import runtime
 
-_ROOT = pathlib.Path(__file__).parents[4]
-_WORKER = _ROOT / "programs" / "worker.py"
+ROOT = pathlib.Path(__file__).parents[4]
+_WORKER = ROOT / "programs" / "worker.py"
 
 
 def bring_loopback_up():
@@ -46,7 +46,7 @@ def start_workers(addresses):
     for index in range(len(addresses)):
         options = [f"--workers={','.join(addresses)}", f"--index={index}"]
         command = [sys.executable, str(_WORKER), *options]
-        environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         workers.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         )
