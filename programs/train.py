@@ -36,6 +36,17 @@ _RESTARTS = flags.DEFINE_integer(
 )
 
 
+@flags.multi_flags_validator(["output_dir", "resume", "overwrite"])
+def _check_output_dir(values):
+    """Before anything is imported that takes seconds; of a run that goes on, its config decides."""
+    if values["output_dir"] is not None and not values["resume"]:
+        try:
+            experiment.RunDirectory(values["output_dir"], {}, overwrite=values["overwrite"])
+        except experiment.OutputDirectoryError as error:
+            raise flags.ValidationError(str(error)) from error
+    return True
+
+
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")

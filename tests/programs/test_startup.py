@@ -63,6 +63,7 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         ("train.py", config, output, "--config.rounds=2", "--wrong=1"): (1, "flag 'wrong'"),
         ("train.py", config, output, "--runtime=gpu"): (1, "--runtime=gpu: value should be one of"),
         ("train.py", config, output, "--resume", "--overwrite"): (1, "At most one of (resume"),
+        ("train.py", config, f"--output_dir={ROOT}"): (1, "holds files that are not a run's"),
         ("train.py", config): (1, "--output_dir must have a value"),
         ("train.py", "--config=no.py", output): (1, "No such file or directory: 'no.py'"),
         ("evaluate.py", f"--run_dir={tmp_path}", "--output=x"): (1, "no config.json of a run"),

@@ -152,7 +152,7 @@ def test_an_output_directory_in_use(killed):
     assert done.returncode == 1
     assert done.stderr == (
         f"error: {path} holds a run already. Pass --resume to go on with it, --overwrite to delete "
-        "it, or another --output_dir.\n"
+        "it, or another --output_dir.\nPass --help for the flags.\n"
     )
 
 

@@ -296,6 +296,8 @@ class _Loop:
         unwritten, self.unwritten = self.unwritten, None
         if unwritten is None:
             return
+        if unwritten.progress.round_num == 1:  # not before, so that nobody waits for the picture
+            plot_partition(self.measure.dataset, self.measure.log.directory.file("partition.png"))
         self.releases.release(unwritten.numbers, unwritten.progress.round_num)
         if unwritten.commits:
             unwritten.progress.released = self.measure.log.released
@@ -315,12 +317,11 @@ class _Loop:
 
 
 def _open_log(directory, dataset, progress, *, reopen) -> MetricsLog:
-    """The log of a run; of a new one, with a picture of who has which data."""
+    """The log of a run; of a new one, with who has which data."""
     log = MetricsLog(directory, progress.round_num, progress.released, reopen=reopen)
     if progress.round_num == 0:  # else it is there, of the same data
         dataset.partition.save(directory.file("partition.npz"))
         log.record("partition.npz")
-        plot_partition(dataset, directory.file("partition.png"))
     return log
 
 

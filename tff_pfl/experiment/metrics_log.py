@@ -35,6 +35,9 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
     A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
     goes on with the files that it left, or with none.
+
+    Attributes:
+        directory: Of the run.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         Raises:
             OutputDirectoryError: If a file that was released is missing, or is not as it was.
         """
-        self._directory = directory
+        self.directory = directory
         self._tables = {
             name: _Table(
                 directory.file(name), rounds_done - reopen, released.get(name, (0, 0))[not reopen]
@@ -76,7 +79,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
     def record(self, name: str) -> None:
         """Counts a file that somebody else has written among those released."""
-        self._files[name] = _checksum(self._directory.file(name))
+        self._files[name] = _checksum(self.directory.file(name))
 
     async def release(self, value: Mapping[str, float], key: int) -> None:
         """Writes the numbers of a round, in all places.
@@ -93,7 +96,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
             await self._tensorboard.release(value, key)
         except tf.errors.OpError as error:  # whose class differs with what the disk says
             reason = error.message.splitlines()[0].rpartition("; ")[2]
-            raise OSError(f"{self._directory.file('tensorboard')}: {reason}") from error
+            raise OSError(f"{self.directory.file('tensorboard')}: {reason}") from error
 
     def release_table(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
         """Writes the table of an evaluation, a row a client.
@@ -102,13 +105,13 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
             name: Of the file.
             columns: Of equal length, by name.
         """
-        write_table(self._directory.file(name), columns)
+        write_table(self.directory.file(name), columns)
         self.record(name)
 
     def release_snapshot(self, round_num: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes what an algorithm has to show, completely or not at all."""
         name = f"snapshots/round_{round_num:06d}.npz"
-        path = self._directory.file(name)
+        path = self.directory.file(name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with whole_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)

@@ -159,7 +159,7 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """What a user needs to know of an error of `ml_collections`."""
+    """What a user needs to know of an error of `ml_collections` or `absl`."""
     reason = error
     while isinstance(reason, Exception):  # some are wrapped in one another
         reason = reason.args[0] if reason.args else type(reason).__name__
@@ -169,7 +169,8 @@ def _reason(error: Exception) -> str:
     if "Traceback" in reason:
         # A config file that fails comes with a traceback, whose last line says why.
         return reason.splitlines()[-1].partition(": ")[2]
-    return reason
+    # What a validator says of several flags begins with the values of all.
+    return re.sub(r"^flags \w+=.*?: ", "", reason)
 
 
 def _overrides(argv: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
