@@ -61,7 +61,8 @@ class EvaluatedRun(NamedTuple):
         options: With which it was evaluated, as JSON values.
         evaluation: The round and the metrics.
         clients: What was measured of each client.
-        was_selected: bool `[clients]`, who took part in a round up to then.
+        was_selected: bool `[clients]`, who of those that were evaluated took part in a round up to
+            then.
         new_clients: What was measured of those that the run held out, if there are any.
         baseline: The run that it is compared with, if there is one.
     """
@@ -178,7 +179,7 @@ def evaluate_run(
         clients,
         configs.participation(config).ever_reported(
             config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
-        ),
+        )[clients.client_ids],
         new_clients,
         compared,
     )

@@ -344,8 +344,13 @@ def _warnings(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _one_line(metrics: Mapping[MetricName, float]) -> str:
-    means = {name: value for name, value in metrics.items() if name.statistic == "mean"}
-    return ", ".join(f"{name._replace(statistic='')} {value:.4f}" for name, value in means.items())
+    parts = []
+    for name, value in metrics.items():
+        if name.statistic == "mean":
+            margin = metrics.get(name._replace(statistic=evaluation.MARGIN))
+            parts.append(f"{name._replace(statistic='')} {value:.4f}")
+            parts[-1] += "" if margin is None else f" ± {margin:.4f}"
+    return ", ".join(parts)
 
 
 def _postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:

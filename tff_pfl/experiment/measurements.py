@@ -56,7 +56,8 @@ class Measurements:
     ) -> dict[MetricName, float]:
         """All the rest, with what was measured `on_own_examples`."""
         clients = self.evaluator.with_others(clients, server_state, self.source, is_last=is_last)
-        columns = clients.columns() | {"was_selected": selected.astype(np.int32)}
+        was_selected = selected[clients.client_ids].astype(np.int32)
+        columns = clients.columns() | {"was_selected": was_selected}
         self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
         metrics = evaluation.summarize(clients)
         metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~selected))
@@ -70,6 +71,7 @@ class Measurements:
             self.store,
             self.dataset.num_clients,
             clients_per_call=self.options.clients_per_call,
+            client_ids=self.evaluator.client_ids,
         )
         if snapshot:
             self.log.release_snapshot(round_num, snapshot)

@@ -91,8 +91,8 @@ def paired_differences(
         float64 `[clients]` of each seed, of the clients with examples.
 
     Raises:
-        OutputDirectoryError: If the runs of a seed have not the same partition, or a run has no
-            such quantity.
+        OutputDirectoryError: If the runs of a seed have not the same partition, or were evaluated
+            on other samples of clients, or a run has no such quantity.
     """
     of_seed = {other.seed: other for other in others}
     return [
@@ -111,6 +111,7 @@ def paired_values(
             f"{result.path} and {other.path} have different partitions: their clients are not the "
             "same, and cannot be compared one by one."
         )
+    check_same_clients(result, other)
     return _values(result, column), _values(other, column)
 
 
@@ -119,6 +120,21 @@ def _values(run, column):
     files, name = RunFiles(run.path), str(column.name._replace(statistic=""))
     rounds = run.evaluations[column.evaluation].rounds
     return np.mean([files.clients(number).values(name) for number in rounds], axis=0)
+
+
+def check_same_clients(result: RunResult, other: RunResult) -> None:
+    """Refuses runs of the same partition whose evaluations are of other clients.
+
+    Raises:
+        OutputDirectoryError: If they are.
+    """
+    ids, others = (RunFiles(run.path).clients().columns["client_id"] for run in (result, other))
+    if not np.array_equal(ids, others):
+        raise OutputDirectoryError(
+            f"{result.path} and {other.path} have evaluated different clients ({len(ids)} and "
+            f"{len(others)} of them), which cannot be compared one by one. Their "
+            "config.evaluation.clients should be the same."
+        )
 
 
 def same_partition(result: RunResult, other: RunResult) -> bool:
