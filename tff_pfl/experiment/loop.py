@@ -113,7 +113,7 @@ def train(
             participation=participation,
         )
         checkpoint = Checkpoint(store, process, dataset)
-        progress = checkpoint.load(source)
+        progress = checkpoint.load(source, clients_per_round)
         done = progress.round_num
         if done > rounds:
             raise OutputDirectoryError(
@@ -136,7 +136,6 @@ def train(
             options,
             log,
         )
-        selected = participation.ever_reported(seed, done, dataset.num_clients, clients_per_round)
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
@@ -150,7 +149,6 @@ def train(
                 process,
                 schedule,
                 progress,
-                selected,
                 measure,
                 releases,
                 checkpoint,
@@ -215,7 +213,6 @@ class _Loop:
     process: PersonalizedProcess
     schedule: _Schedule
     progress: Progress
-    selected: np.ndarray  # bool [clients]: who was in a cohort, and reported
     measure: Measurements
     releases: Releases
     checkpoint: Checkpoint
@@ -262,7 +259,7 @@ class _Loop:
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
         progress.server_state = output.state
-        self.selected[progress.iterator.cohort] = True
+        progress.reported[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
         if self.measure.source.participation != EVERYBODY_REPORTS:
@@ -310,7 +307,8 @@ class _Loop:
         if early_stop is not None and self.schedule.is_regular(round_num):
             self.progress.watched.append((round_num, validated[early_stop.watched]))
         is_last = self.schedule.is_last(round_num) or self.stopped is not None
-        measured = self.measure(clients, state, round_num, self.selected, is_last=is_last)
+        reported = self.progress.reported
+        measured = self.measure(clients, state, round_num, reported, is_last=is_last)
         return measured | validated
 
 
