@@ -141,11 +141,5 @@ def same_partition(result: RunResult, other: RunResult) -> bool:
     """Whether the clients of two runs have the same examples of the same data set."""
     if result.settings["data"]["name"] != other.settings["data"]["name"]:
         return False
-    splits = [RunFiles(run.path).partition() for run in (result, other)]
-    return all(
-        len(own) == len(theirs) and all(map(np.array_equal, own, theirs))
-        for own, theirs in (
-            (getattr(splits[0], split), getattr(splits[1], split))
-            for split in ("train", "validation", "test")
-        )
-    )
+    own, others = (RunFiles(run.path).partition().flat() for run in (result, other))
+    return all(np.array_equal(own[name], others[name]) for name in own)
