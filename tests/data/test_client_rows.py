@@ -1,5 +1,9 @@
 """Rows of clients as parts of one array, which may lie on disk."""
 
+import itertools
+import os
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -103,3 +107,17 @@ def test_the_first_example_that_is_not_finite_is_found_in_every_chunk(in_files, 
         message = rf"example {bad[0]} is not finite \({len(bad)} such"
         with pytest.raises(ExamplesError, match=message):
             dataset_of(arrays)
+
+
+def test_the_kernel_does_not_read_ahead_of_a_client(in_files):
+    """Which would take longer than to read its examples, as `smaps` has it: "rr", random reads."""
+    dataset_of(in_files[1])
+    mappings = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags:")
+    is_random = {
+        name: " rr " in flags
+        for name in ("x.npy", "y.npy")
+        for mapping, flags in itertools.pairwise(mappings)
+        if f"{os.path.dirname(in_files[1]['x'].filename)}/{name}" in mapping
+        for flags in [flags.splitlines()[0]]
+    }
+    assert is_random == {"x.npy": True, "y.npy": False}

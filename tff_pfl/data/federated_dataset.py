@@ -14,6 +14,7 @@ The clients of FedPG's Table 1, for example:
 """
 
 import functools
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,9 +42,9 @@ class FederatedDataset:
     A client may have no examples in a split; every row belongs to at most one client and split.
 
     Inputs need not fit into memory: arrays may be memory-mapped, as of `np.load(path,
-    mmap_mode="r")`, and of the inputs only a client's are read, in a copy. But inputs of floats are
-    read once when the data set is made, to find out that they are finite; labels, and the rows of
-    clients, are read then in any case.
+    mmap_mode="r")`, and of the inputs only a client's are read, in a copy; the kernel is told not
+    to read ahead of them. But inputs of floats are read once when the data set is made, to find out
+    that they are finite; labels, and the rows of clients, are read then in any case.
 
     Attributes:
         x: `[n, ...]` inputs as they are stored.
@@ -70,6 +71,7 @@ class FederatedDataset:
         check_examples(x, y, num_classes, name)
         partition.check(len(y))
         self.x = np.asarray(x)
+        _advise_random(self.x)
         self.y = np.asarray(y).astype(np.int32, copy=False)
         self.num_classes = num_classes
         self.partition = partition
@@ -328,6 +330,17 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
             raise ExamplesError(
                 f"{where}: input of example {bad[0]} is not finite ({len(bad)} such examples)."
             )
+
+
+def _advise_random(array: np.ndarray) -> None:
+    """Tells the kernel that a memory-mapped array is read here and there.
+
+    What it reads ahead, megabytes for each client, would take much longer than what is read.
+    """
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap):
+        array.madvise(mmap.MADV_RANDOM)
 
 
 def _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation):
