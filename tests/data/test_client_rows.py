@@ -26,9 +26,11 @@ def test_they_are_the_sequence_of_what_they_are_made_of():
             rows[index]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
 @pytest.mark.parametrize("ids", [[], [3], [2, 0, 1], range(1, 4), range(4)])
-def test_some_of_the_clients(ids):
-    found = ClientRows.of(PARTS).chosen(ids)
+def test_some_of_the_clients(ids, dtype):
+    of_all = ClientRows.of(PARTS)
+    found = ClientRows(of_all.rows.astype(dtype), of_all.offsets.astype(dtype)).chosen(ids)
     assert [own.tolist() for own in found] == [PARTS[i] for i in ids]
 
 

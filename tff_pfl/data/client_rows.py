@@ -31,6 +31,7 @@ class ClientRows(Sequence):
                     f"{name} must be integers of shape [?], got {array.dtype} of shape "
                     f"{array.shape}."
                 )
+        self.offsets = self.offsets.astype(np.int64, copy=False)
         fits = len(self.offsets) and self.offsets[0] == 0 and self.offsets[-1] == len(self.rows)
         if not (fits and (self.offsets[1:] >= self.offsets[:-1]).all()):
             raise PartitionError(

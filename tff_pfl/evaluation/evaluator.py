@@ -25,7 +25,7 @@ def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
     Args:
         seed: Of the draw.
         num_clients: Clients of the federation.
-        number: Of the sample, 1 or more.
+        number: Of the sample, 0 or more.
 
     Raises:
         ValueError: If there are not so many clients.
