@@ -3,6 +3,7 @@
     benchmark.py [--workloads=linear,cnn] [--contenders=A,B] [--clients=N] [--examples_per_client=N]
     benchmark.py --scaling [--runtimes=graph_vectorized] [--cohort_sizes=10,100]
         [--populations=100,1000]
+    benchmark.py --runs [--populations=10000,1000000]
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
     benchmark.py --branches [--num_branches=5]
@@ -39,6 +40,11 @@ With --scaling, prints instead a line for each size of cohorts and of the federa
 the model and data of `linear`: the time of a round and of its parts, and the memory at its peak.
 All clients have states on disk, in a directory that is removed afterwards (see TMPDIR): 3.1 GiB
 for 100,000 clients.
+
+With --runs, prints a line for each size of the federation of a whole run of training, of Ditto on
+the model of `linear` with a cohort of 100: milliseconds of a round and of its parts (medians of its
+`timings.csv`), seconds to start, to evaluate 1,000 sampled clients and to resume, memory at its
+peak, and what is on disk. Only clients that took part have states; the data are memory-mapped.
 
 With --descent, prints a line for each size of cohorts of FedPG, whose server remembers the
 gradients of seven times as many clients: the time of a round, and of its quadratic program alone.
@@ -88,10 +94,12 @@ _COHORT_SIZES = flags.DEFINE_list(
     ["10", "30", "100", "300", "1000"],
     "Of --scaling: cohorts of a federation as large as the largest of them.",
 )
+_RUNS = flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
 _POPULATIONS = flags.DEFINE_list(
     "populations",
     ["100", "1000", "10000", "100000"],
-    "Of --scaling: federations with a cohort of 100, or of all clients if they are fewer.",
+    "Of --scaling and --runs: federations with a cohort of 100, or of all clients if they are "
+    "fewer.",
 )
 
 
@@ -136,6 +144,16 @@ def main(argv):
             warmup=_WARMUP.value,
         )
         for record in benchmarks.measure_scaling(points):
+            _print(record)
+        return
+    if _RUNS.value:
+        runs = [
+            benchmarks.TrainingRun(
+                workloads["linear"], int(population), _ROUNDS.value, _WARMUP.value
+            )
+            for population in _POPULATIONS.value
+        ]
+        for record in benchmarks.measure_runs(runs):
             _print(record)
         return
     if _DESCENT.value:

@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = offer(
         "pooled": ("measure_pooled",),
         "runtimes": ("RUNTIMES",),
         "scaling": ("Point", "measure_point", "measure_scaling", "scaling_points"),
+        "training_runs": ("TrainingRun", "measure_run", "measure_runs"),
         "workloads": (
             "AGGREGATED",
             "BRANCHED",

@@ -14,7 +14,7 @@ import os
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,11 +94,18 @@ def measure_scaling(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
 
     See `measure_point`.
     """
-    for point in tqdm.tqdm(points, desc="scaling", unit="point", disable=None):
+    return in_new_processes(measure_point, points, "scaling")
+
+
+def in_new_processes(
+    measure: Callable[[Any], dict[str, Any]], points: Sequence[Any], name: str
+) -> Iterator[dict[str, Any]]:
+    """Yields what is measured of each point, in a process of its own."""
+    for point in tqdm.tqdm(points, desc=name, unit="point", disable=None):
         with concurrent.futures.ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
         ) as process:
-            yield process.submit(measure_point, point).result()
+            yield process.submit(measure, point).result()
 
 
 def measure_point(point: Point) -> dict[str, Any]:
@@ -118,10 +125,10 @@ def measure_point(point: Point) -> dict[str, Any]:
     with contextlib.ExitStack() as resources:
         context = RUNTIMES[point.runtime]()
         resources.enter_context(tff.framework.get_context_stack().install(context))
-        process = _ditto(point.workload)
+        process = ditto(point.workload)
         server_state = process.initialize()
         first_state = process.initialize_client(np.int32(0))
-        memory = {"start": _memory_mib("VmRSS")}
+        memory = {"start": memory_mib("VmRSS")}
         path = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
         store = resources.enter_context(
             ClientStateStore(lambda client_id: first_state, process.client_state_type, path)
@@ -133,8 +140,8 @@ def measure_point(point: Point) -> dict[str, Any]:
         for _ in range(point.warmup + point.rounds):
             server_state, seconds = _round(process, server_state, iterator, store, meanwhile, point)
             measured.append(seconds)
-        memory |= {"peak": _memory_mib("VmHWM"), "files": _memory_mib("RssFile")}
-        states_on_disk = _size_mib(path)
+        memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
+        states_on_disk = size_mib(path)
     seconds = {part: [of[part] for of in measured[point.warmup :]] for part in measured[0]}
     medians = {part: statistics.median(values) for part, values in seconds.items()}
     rounds = spread(seconds.pop("round"))
@@ -178,7 +185,8 @@ def _round(process, server_state, iterator, store, meanwhile, point):
     return output.state, watch.seconds
 
 
-def _ditto(workload: Workload) -> PersonalizedProcess:
+def ditto(workload: Workload) -> PersonalizedProcess:
+    """Ditto on the model of a workload, trained as that says."""
     optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
     return build_ditto(
         workload.model(),
@@ -210,7 +218,7 @@ class _Federation:
         return Examples(x, y, np.int32(len(y)))
 
 
-def _memory_mib(field: str) -> float:
+def memory_mib(field: str) -> float:
     """A field of `/proc/PID/status`, summed over this process and its children.
 
     `VmRSS` is the resident memory, `VmHWM` the highest since the process began: unlike
@@ -228,7 +236,9 @@ def _memory_mib(field: str) -> float:
     return round(total / 1024, 1)
 
 
-def _size_mib(directory: str) -> float:
-    """What files occupy; those of a store have holes."""
-    blocks = sum(path.stat().st_blocks for path in pathlib.Path(directory).iterdir())
+def size_mib(path: str | pathlib.Path) -> float:
+    """What a file, or all files of a directory, occupy; those of a store have holes."""
+    path = pathlib.Path(path)
+    files = path.rglob("*") if path.is_dir() else [path]
+    blocks = sum(file.stat().st_blocks for file in files)
     return round(blocks * 512 / 2**20, 1)

@@ -6,9 +6,11 @@ import itertools
 import multiprocessing
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import lmdb
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -52,6 +54,23 @@ def filled(path):
         store.put(range(20), [state(i, size=FLOATS) for i in range(20)])
         store.commit()
     return path / "data.mdb"
+
+
+def in_the_format_before(path):
+    """Makes a store in a directory one of earlier versions: a digest in the place of marks."""
+    with lmdb.open(str(path), map_size=0, max_dbs=4, lock=False) as env:
+        databases = [env.open_db(name) for name in (b"meta", b"states", b"attachments", b"marks")]
+        meta, *with_records, marks = databases
+        with env.begin(write=True) as txn:
+            digest = 0
+            for database in with_records:
+                for key, record in txn.cursor(database):
+                    digest += zlib.crc32(key, int.from_bytes(record[:4], "big"))
+                    digest += len(record) << 32
+            txn.put(b"digest", (digest % 2**64).to_bytes(8, "big"), db=meta)
+            txn.put(b"format", b"2", db=meta)
+            txn.delete(b"root", db=meta)
+            txn.drop(marks)
 
 
 def overwrite(path, position, content):

@@ -78,9 +78,12 @@ def write(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"train_offsets": [1, 2, 3]}, "train_offsets do not fit"),
-        ({"train": np.arange(3), "train_offsets": [0, 2, 1, 3, 3]}, "train_offsets do not fit"),
-        ({"train_offsets": np.zeros(0, np.int64)}, "train_offsets do not fit"),
+        ({"train_offsets": [1, 2, 3]}, "train: The offsets do not fit"),
+        (
+            {"train": np.arange(3), "train_offsets": [0, 2, 1, 3, 3]},
+            "train: The offsets do not fit",
+        ),
+        ({"train_offsets": np.zeros(0, np.int64)}, "train: The offsets do not fit"),
         ({"train": np.zeros(40)}, r"train is float64\[40\], expected int64"),
         ({"test": np.zeros([2, 2], np.int64)}, r"test is int64\[2, 2\], expected int64"),
         ({"test": np.array(7)}, r"test is int64\[\], expected"),

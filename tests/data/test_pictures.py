@@ -66,3 +66,11 @@ def test_unknown_split(tmp_path):
     with pytest.raises(ValueError, match="Unknown split 'tests'. Did you mean 'test'"):
         plot_partition(dataset(2), tmp_path / "p.png", split="tests")
     assert not list(tmp_path.iterdir())
+
+
+def test_many_clients_share_a_column_with_their_neighbours(tmp_path, drawn):
+    data = dataset(4500, each=2)
+    plot_partition(data, tmp_path / "p.png")
+    shown = drawn["imshow"][0].filled(0)
+    np.testing.assert_array_equal(shown, data.class_counts().reshape(1500, 3, 3).sum(axis=1).T)
+    assert "on 4,500 clients, 2 to 2 examples each" in drawn["set_title"][0]

@@ -6,12 +6,13 @@ import pytest
 from tests.federation import random_examples, tiny_model, tiny_process
 from tff_pfl.algorithms import build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.data import FederatedDataset
+from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import (
     EvaluationOptions,
     Evaluator,
     MetricName,
     PooledEvaluation,
+    sampled_clients,
 )
 from tff_pfl.names import UnknownNameError
 
@@ -112,3 +113,51 @@ def test_clients_are_evaluated_a_few_at_a_time(federation):
 def test_options_that_are_none(options, error, message):
     with pytest.raises(error, match=message):
         EvaluationOptions(**options)
+
+
+def test_a_sample_has_the_numbers_that_its_clients_have_among_all(federation):
+    process, state, source, dataset = federation
+
+    def evaluate(number):
+        options = EvaluationOptions(clients=number, generalization="last", clients_per_call=2)
+        return Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
+
+    of_all, of_sample = evaluate(0), evaluate(3)
+    ids = sampled_clients(0, 4, 3)
+    np.testing.assert_array_equal(of_sample.client_ids, ids)
+    np.testing.assert_array_equal(of_sample.num_examples, of_all.num_examples[ids])
+    assert list(of_sample.values) == list(of_all.values)
+    for name, values in of_sample.values.items():
+        np.testing.assert_allclose(values, of_all.values[name][ids], rtol=1e-6)
+    assert (of_all.population, of_sample.population) == (None, 4)
+
+
+def test_those_without_examples_do_not_count_among_the_population(federation):
+    process, state, source, dataset = federation
+    rows, none = dataset.partition.train, np.zeros([0], np.int64)
+    partition = Partition((*rows[:2], none, none), (none, none, rows[2], none), (none,) * 4)
+    other = FederatedDataset(dataset.x, dataset.y, 3, partition)
+    other_source = CohortDataSource(other, source.store, process.client_type, seed=0)
+    options = EvaluationOptions(split="validation", clients=4)
+    found = Evaluator(process, MODEL, other, options)(state, other_source, is_last=False)
+    assert (len(found.client_ids), found.population) == (4, 1)
+
+
+def test_who_is_in_a_sample():
+    ids = sampled_clients(3, 1000, 100)
+    assert np.all(np.diff(ids) > 0) and ids[0] >= 0 and ids[-1] < 1000
+    np.testing.assert_array_equal(ids, sampled_clients(3, 1000, 100))
+    assert list(sampled_clients(4, 1000, 100)) != list(ids)
+    counts = np.zeros(5)
+    for seed in range(500):
+        counts[sampled_clients(seed, 5, 2)] += 1
+    np.testing.assert_allclose(counts / 500, 0.4, atol=0.07)  # more than three deviations
+    np.testing.assert_array_equal(sampled_clients(3, 7, 7), np.arange(7))
+
+
+def test_a_sample_of_more_than_there_are_is_refused(federation):
+    process, _, _, dataset = federation
+    with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
+        Evaluator(process, MODEL, dataset, EvaluationOptions(clients=5))
+    with pytest.raises(ValueError, match="clients must be a whole number of at least 0, got -1"):
+        EvaluationOptions(clients=-1)

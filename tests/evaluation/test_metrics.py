@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tff_pfl.evaluation import (
+    MARGIN,
     STATISTICS,
     ClientMetrics,
     MetricName,
@@ -40,7 +41,9 @@ def test_all_names_come_back_from_text():
     pools = ("local_test", "synthetic12.5_validation")
     quantities = ("accuracy", "top_5_accuracy", "a_mean", "std", "per/class", "mean_5_percent")
     names = [MetricName(*parts) for parts in itertools.product(models, pools, quantities)]
-    names = [name._replace(statistic=statistic) for name in names for statistic in STATISTICS]
+    names = [
+        name._replace(statistic=statistic) for name in names for statistic in (*STATISTICS, MARGIN)
+    ]
     metrics = {name: float(number) for number, name in enumerate(names)}
     text = to_text(metrics)
     assert len(set(text)) == len(names)

@@ -109,3 +109,12 @@ def test_nothing_to_look_at(take):
 def test_states_are_left_as_they_were(take):
     _, store = take(client_snapshot=of_client)
     assert store.known_clients() == sorted(SEEN)
+
+
+def test_of_a_sample_of_clients(take):
+    sample = np.array([0, 3, 5])
+    options = {"client_ids": sample, "clients_per_call": 2}
+    arrays, store = take(options=options, snapshot=of_server, client_snapshot=of_client)
+    expected = {"server": [10.0, 20.0], "client_id": sample, "single": COUNTS[sample]}
+    assert_arrays(arrays, expected | {"pair": np.stack([COUNTS, -COUNTS], axis=1)[sample]})
+    assert sum(map(len, store.asked)) == 3

@@ -8,6 +8,7 @@ from tff_pfl.evaluation import (
     distributions,
     from_text,
     groups_of,
+    mean_margin,
     over_clients,
     summarize,
     to_text,
@@ -115,3 +116,42 @@ def test_groups_of_clients():
     # Client 2 has no examples: where all others took part, nobody is left.
     was_selected[3] = True
     assert list(groups_of(clients, was_selected)) == ["all", "participants"]
+
+
+def test_the_margin_is_that_of_the_formula():
+    # 2.776445 is in tables, of 4 degrees of freedom; the sample's variance is 0.025.
+    values = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    expected = 2.776445 * np.sqrt(0.025 * (1 - 5 / 20) / 5)
+    assert mean_margin(values, 20) == pytest.approx(expected)
+    assert mean_margin(values, 5) == 0.0  # of all, nothing is left to be guessed
+    assert np.isnan([mean_margin(values[:1], 20), mean_margin(values[:0], 20)]).all()
+    assert np.isnan(mean_margin(np.array([1.0, np.inf, 2.0]), 20))
+
+
+@pytest.mark.parametrize("number", [40, 400])
+def test_intervals_hold_the_mean_of_the_population_in_95_of_100_samples(number):
+    """Of accuracies that are skewed. Without the finite population correction, the intervals of
+    half of the clients would hold it in 99.4 of 100.
+    """
+    rng = np.random.default_rng(number)
+    accuracies = rng.beta(4, 1, size=800)
+    samples = [rng.choice(accuracies, number, replace=False) for _ in range(1000)]
+    margins = np.array([mean_margin(sample, 800) for sample in samples])
+    errors = np.abs(np.mean(samples, axis=1) - accuracies.mean())
+    assert 0.93 < np.mean(errors <= margins) < 0.97
+
+
+def test_of_a_sample_each_mean_has_its_margin():
+    values = {
+        "global/local_test/loss": np.array([1.0, 2.0, np.nan]),
+        "global/local_test/accuracy": np.array([0.5, 1.0, np.nan]),
+    }
+    clients = ClientMetrics(np.array([2, 5, 7]), np.array([3, 4, 0]), from_text(values))
+    metrics, of_all = (
+        to_text(summarize(clients._replace(population=population))) for population in (6, None)
+    )
+    margins = {
+        f"global/local_test/{quantity}_mean_margin": mean_margin(values[:2], 6)
+        for quantity, values in (("loss", np.array([1.0, 2.0])), ("accuracy", np.array([0.5, 1.0])))
+    }
+    assert metrics == of_all | margins

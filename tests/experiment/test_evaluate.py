@@ -9,7 +9,7 @@ import pytest
 
 from tests.permissions import read_only
 from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl.evaluation import MetricName, to_text
+from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, to_text
 from tff_pfl.experiment import (
     ConfigError,
     OutputDirectoryError,
@@ -242,6 +242,32 @@ def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys
         assert code == 1
         assert message in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
+
+
+def test_a_sample_of_the_clients(run, local, tmp_path, capsys):
+    output, name = tmp_path / "result", MetricName("personalized", "local_test", "accuracy")
+    options = {"clients": 3, "set_context": keep_the_context}
+    assert evaluate_program(str(run), str(output), baseline=str(local), **options) == 0
+    printed = capsys.readouterr().out
+    with open(output.with_suffix(".csv"), newline="") as file:
+        clients = list(csv.DictReader(file))
+    of_all = evaluate_run(str(run))
+    ids = [int(client["client_id"]) for client in clients]
+    assert len(ids) == 3
+    accuracies = of_all.clients.values[name][ids]
+    assert [float(client[str(name)]) for client in clients] == pytest.approx(accuracies)
+    assert [int(client["was_selected"]) for client in clients] == of_all.was_selected[ids].tolist()
+    assert all(f"{name}_gain" in client for client in clients)
+    metrics = json.loads(output.with_suffix(".json").read_text())["metrics"]
+    assert metrics[f"{name}_mean"] == pytest.approx(accuracies.mean())
+    margin = metrics[f"{name}_mean_margin"]
+    assert margin == pytest.approx(mean_margin(accuracies, 4)) and margin > 0
+    (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name}  ")]
+    assert line.split()[1:3] == [f"{accuracies.mean():.4f}", f"{margin:.4f}"]
+    assert not any(metric.statistic == MARGIN for metric in of_all.evaluation.metrics)
+    assert evaluate_program(str(run), str(output), clients=5, set_context=keep_the_context) == 1
+    message = "config.evaluation: clients=5 are to be evaluated, but the federation has only 4"
+    assert message in capsys.readouterr().err
 
 
 def with_settings(change):

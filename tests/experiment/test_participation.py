@@ -2,8 +2,10 @@
 
 import csv
 
+import lmdb
 import pytest
 
+from tests.clients.stores import in_the_format_before
 from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
 from tests.runs import tiny_config
 from tff_pfl import experiment, runtime
@@ -99,6 +101,28 @@ def test_a_killed_run_goes_on_with_the_same_numbers(unreliable, dataset, tmp_pat
     for name in ("metrics.csv", "clients/round_000006.csv"):
         assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
     assert_equal(result.server_state, expected.server_state)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_who_reported_is_known_when_a_run_goes_on(
+    unreliable, dataset, tmp_path, monkeypatch, earlier
+):
+    """By its checkpoint; that of an earlier version has it found out of seed and rounds."""
+    path, _ = unreliable
+    run(tmp_path, dataset, rounds=4, participation=UNRELIABLE)
+    if earlier:
+        checkpoint = str(tmp_path / "checkpoint")
+        with (
+            lmdb.open(checkpoint, map_size=0, max_dbs=4, lock=False) as env,
+            env.begin(write=True, db=env.open_db(b"attachments")) as txn,
+        ):
+            assert txn.delete(b"reported")
+        in_the_format_before(checkpoint)
+    else:
+        monkeypatch.delattr(Participation, "ever_reported")
+    run(tmp_path, dataset, participation=UNRELIABLE)
+    for name in ("metrics.csv", "clients/round_000006.csv"):
+        assert (tmp_path / name).read_bytes() == (path / name).read_bytes()
 
 
 def test_a_run_in_which_everybody_reports_has_no_such_metrics(dataset, tmp_path):

@@ -119,7 +119,7 @@ def generation(checkpoint: pathlib.Path, state_type: str) -> dict[str, bytes]:
     try:
         with store.reading() as read:
             records = {f"client {i}": read(i) for i in store.client_ids()}
-        for name in ("server_state", "iterator", "progress"):
+        for name in ("server_state", "iterator", "reported", "progress"):
             records[name] = store.attachment(name)
     finally:
         store.close()

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import benchmarks
+from benchmarks import training_runs
 from tests.runs import run_main, run_python
 from tff_pfl import algorithms
 from tff_pfl.algorithms import ALGORITHMS
@@ -79,6 +80,43 @@ def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
     assert 0 < memory["start"] < memory["peak"]
     assert 0 < memory["files"] < memory["peak"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_runs_print_a_line_a_size_and_leave_nothing_behind(tmp_path):
+    ended = run(
+        "--runs",
+        "--populations=5,300",
+        "--examples_per_client=6",
+        "--rounds=2",
+        TMPDIR=str(tmp_path),
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    machine, *records = map(json.loads, ended.stdout.splitlines())
+    assert "machine" in machine
+    sizes = [(record["population"], record["cohort_size"]) for record in records]
+    assert sizes == [(5, 5), (300, 100)]
+    for record in records:
+        parts = record["ms_of"]
+        assert set(parts) == {"round", "select", "compute", "write", "update"}
+        assert 0 < parts["select"] < parts["round"] > parts["compute"] > 0
+        assert all(seconds > 0 for seconds in record["seconds_to"].values())
+        assert set(record["seconds_to"]) == {"make_data", "start", "evaluate", "resume"}
+        assert 0 < record["memory_mib"]["start"] < record["memory_mib"]["peak"]
+        assert record["mib_on_disk"]["checkpoint"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_federation_of_runs(tmp_path):
+    """Every client has as many examples as it should, of its own, in files without inputs."""
+    workload = tiny("linear")
+    dataset = training_runs._federation(benchmarks.TrainingRun(workload, 7, 1, 0), tmp_path)
+    assert dataset.sizes("train").tolist() == [4] * 7
+    assert dataset.sizes("validation").tolist() == [0] * 7
+    assert dataset.sizes("test").tolist() == [4] * 7
+    assert dataset.examples(6, "test").x.shape == (4, 28, 28, 1)
+    assert set(dataset.y) > {0, 1}
+    assert (tmp_path / "x.npy").stat().st_blocks * 512 < dataset.x.nbytes
 
 
 @pytest.mark.slow

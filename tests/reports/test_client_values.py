@@ -40,6 +40,14 @@ def test_other_clients_and_columns_are_refused(tmp_path):
         client_values(compared("One", {"a": runs[:1]}), "personalized/local_test/acuracy")
 
 
+def test_other_samples_of_the_same_clients_are_refused(tmp_path):
+    runs = [write_run(tmp_path / name, (0.5, 1.0, 0.25)) for name in "ab"]
+    table = runs[1] / "clients" / "round_000010.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[::2]))  # without 0 and 2
+    with pytest.raises(OutputDirectoryError, match=r"different clients \(3 and 1 of them\)"):
+        client_values(compared("Two", {"a": runs[:1], "b": runs[1:]}), ACCURACY)
+
+
 def test_the_program_prints_lines_of_csv(tmp_path):
     run = write_run(tmp_path / "run", (0.5, 1.0), seed=7)
     done = run_main("report.py", "clients", f"Ditto:{run}")

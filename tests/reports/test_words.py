@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tff_pfl.evaluation import STATISTICS, MetricName
+from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName
 from tff_pfl.reports import in_words
 from tff_pfl.reports.words import in_short
 
@@ -99,7 +99,7 @@ def test_no_words_have_an_underscore_or_are_those_of_two_names():
             models,
             [f"{pool}_{split}" for pool in pools for split in ("validation", "test")],
             ("accuracy", "loss", "num_nonfinite"),
-            ("", *STATISTICS),
+            ("", *STATISTICS, MARGIN),
         )
     ]
     words = [in_words(name) for name in names]

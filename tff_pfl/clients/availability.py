@@ -29,6 +29,10 @@ class Devices(NamedTuple):
     num_classes: int
     phases: np.ndarray
 
+    def of(self, client_ids: np.ndarray) -> "Devices":
+        """Those of some of the clients, in their order."""
+        return Devices(self.classes[client_ids], self.num_classes, self.phases[client_ids])
+
     def of_classes(self, name: str, values: Sequence[float]) -> np.ndarray:
         """float64 `[clients]`: the number of each client's class.
 

@@ -3,20 +3,34 @@
 import contextlib
 import fcntl
 import os
-import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
+from tff_pfl.clients.records import (
+    NO_MARK,
+    PAGE_CLIENTS,
+    Marks,
+    Root,
+    digest_of,
+    key_of,
+    mark_of,
+    record_of,
+    share_of,
+    value_of,
+)
 
 _DATA_FILE = "data.mdb"
 _NEW_DATA_FILE = "data.mdb.new"
 _LOCK_FILE = "client_states.lock"  # Present in every directory that is a store, and in no other.
-_FORMAT = b"2"
-_DATABASES = (b"meta", b"states", b"attachments")
+_FORMAT = b"3"
+_WITHOUT_MARKS = b"2"  # The format before it, of earlier versions.
+_DATABASES = (b"meta", b"states", b"attachments", b"marks")
 _INITIAL_MAP_SIZE = 64 << 20
-_CHECKSUM_BYTES = 4
+_ROOT = b"root"
+_LACKS = "it lacks records, or has others than were committed"
 _DAMAGE = (
     lmdb.BadValsizeError,
     lmdb.CorruptedError,
@@ -38,8 +52,13 @@ class DiskGeneration:
     process.
 
     LMDB has no checksums. Each record begins with one of its key and its value, checked when it is
-    read; the sum of them all is the generation's digest, checked on opening. So a damaged page that
-    hides a client, or shows an older state of it or another client's, is noticed as well.
+    read, and so is that it is the one which the marks say (`records.py`): a damaged page that hides
+    a client, or shows an older state of it or another client's, is noticed as well. On opening, the
+    root of the marks and the attachments are read, and no clients: that does not take longer where
+    more of them have states.
+
+    In the format of earlier versions, a digest of all records is in the place of marks. On opening,
+    it is checked, by reading them all, and the marks are made.
     """
 
     def __init__(self, path: str, state_type: str, *, read_only: bool = False):
@@ -91,7 +110,7 @@ class DiskGeneration:
                 lmdb.open(
                     self._path,
                     map_size=0,
-                    max_dbs=3,
+                    max_dbs=len(_DATABASES),
                     readonly=self._read_only,
                     create=False,
                     lock=False,
@@ -100,17 +119,19 @@ class DiskGeneration:
             if size < self._map_size():
                 raise self._damaged(f"{size} bytes of {self._map_size()} are left")
             self._meta, self._states, self._attachments = (
-                self._env.open_db(name, create=False) for name in _DATABASES
+                self._env.open_db(name, create=False) for name in _DATABASES[:3]
             )
             with self._env.begin(db=self._meta) as txn:
                 found_format, found_type = txn.get(b"format"), txn.get(b"state_type")
+            if found_format == _FORMAT:
+                self._marks = self._env.open_db(_DATABASES[3], create=False)
         except _DAMAGE as e:
             raise self._damaged(e) from e
         except (lmdb.Error, OSError) as e:
             if self._read_only:
                 raise StateStoreError(f"Cannot read {self._data_path} ({e}).") from e
             raise self._cannot_write(e) from e
-        if found_format != _FORMAT:
+        if found_format not in (_FORMAT, _WITHOUT_MARKS):
             raise ForeignStateError(
                 f"{self._data_path} is of format {_shown(found_format)}, expected "
                 f"{_shown(_FORMAT)}: another version of this library wrote it, and can read it."
@@ -122,35 +143,75 @@ class DiskGeneration:
                 f"Expected: {_shown(state_type)}\n"
                 "Give the directory of a run with the same algorithm and model, or a new one."
             )
-        self._check_digest()
+        self._pages: Mapping[int, Marks] | None = None  # where the file has none
+        if found_format == _FORMAT:
+            self._read_root()
+        else:
+            self._add_marks()
 
-    def _check_digest(self) -> None:
-        """Looks up every record, by the key under which it is listed."""
-        digest = 0
-        with self._reading(None, buffers=True) as txn:
-            expected = txn.get(b"digest", db=self._meta)
-            for database in (self._states, self._attachments):
-                entries = txn.stat(database)["entries"]
-                for index, key in enumerate(txn.cursor(database).iternext(values=False)):
-                    record = txn.get(key, db=database)
-                    if record is None or index == entries:  # what is listed may go in a circle
-                        raise self._damaged("its pages do not fit together")
-                    digest += _mark(key, record)
-            if expected is None or bytes(expected) != _digest_bytes(digest):
-                raise self._damaged("it lacks records, or has others than were committed")
+    def _read_root(self) -> None:
+        with self._reading(self._meta, buffers=True) as txn:
+            root = self._read(txn, _ROOT, "the root of its marks")
+            found = sum(share_of(*record) for record in self._records(txn, self._attachments))
+        if root is None or Root.of(root).attachments != digest_of(found):
+            raise self._damaged(_LACKS)
+        self._root = Root.of(root)
+
+    def _add_marks(self) -> None:
+        """Makes those of all records; of a generation that is read only, they stay in memory."""
+        pages = defaultdict(lambda: Marks(4 * PAGE_CLIENTS))
+        with self._reading(self._meta, buffers=True) as txn:
+            expected = txn.get(b"digest")
+            of_clients = 0
+            for key, record in self._records(txn, self._states):
+                of_clients += share_of(key, record)
+                page, place = divmod(int.from_bytes(key, "big"), PAGE_CLIENTS)
+                pages[page].put(place, mark_of(record))
+            found = sum(share_of(*record) for record in self._records(txn, self._attachments))
+            if expected is None or expected != digest_of(found + of_clients):
+                raise self._damaged(_LACKS)
+        root = Root(digest_of(found), Marks())
+        for page, marks in pages.items():
+            root.pages.put(page, _mark_of_page(page, marks))
+        if self._read_only:
+            self._pages, self._root = pages, root
+            return
+
+        def put(txn) -> Root:
+            for page, marks in pages.items():
+                txn.put(key_of(page), record_of(key_of(page), marks), db=self._marks)
+            txn.put(b"format", _FORMAT, db=self._meta)
+            txn.delete(b"digest", db=self._meta)
+            return root
+
+        self._marks = self._env.open_db(_DATABASES[3])
+        self._write(put)
+
+    def _records(self, txn, database) -> Iterator[tuple[bytes, memoryview]]:
+        """All records, looked up by the keys under which they are listed."""
+        entries = txn.stat(database)["entries"]
+        for index, key in enumerate(txn.cursor(database).iternext(values=False)):
+            record = txn.get(key, db=database)
+            if record is None or index == entries:  # what is listed may go in a circle
+                raise self._damaged("its pages do not fit together")
+            yield bytes(key), record
 
     def _create(self, state_type: bytes) -> None:
         new_path = os.path.join(self._path, _NEW_DATA_FILE)
         if os.path.exists(new_path):  # Of a process that was killed right here.
             os.remove(new_path)
         with lmdb.open(
-            new_path, subdir=False, lock=False, map_size=_INITIAL_MAP_SIZE, max_dbs=3
+            new_path,
+            subdir=False,
+            lock=False,
+            map_size=_INITIAL_MAP_SIZE,
+            max_dbs=len(_DATABASES),
         ) as env:
             meta, *_ = [env.open_db(name) for name in _DATABASES]
             with env.begin(write=True, db=meta) as txn:
                 txn.put(b"format", _FORMAT)
                 txn.put(b"state_type", state_type)
-                txn.put(b"digest", _digest_bytes(0))
+                txn.put(_ROOT, record_of(_ROOT, Root(digest_of(0), Marks()).value()))
         os.truncate(new_path, _INITIAL_MAP_SIZE)
         os.rename(new_path, self._data_path)
         directory = os.open(self._path, os.O_RDONLY)
@@ -170,52 +231,97 @@ class DiskGeneration:
         """A function from a client's id to its state; all that it reads is one transaction."""
         with self._reading(self._states, buffers=True) as txn:
             yield lambda client_id: self._read(
-                txn, _state_key(client_id), f"the state of client {client_id}"
+                txn,
+                key_of(client_id),
+                f"the state of client {client_id}",
+                self._mark_of(txn, client_id),
             )
 
     def attachment(self, name: str) -> bytes | None:
         with self._reading(self._attachments, buffers=True) as txn:
             return self._read(txn, name.encode(), f"its {name!r}")
 
-    def _read(self, txn, key: bytes, what: str) -> bytes | None:
+    def _read(self, txn, key: bytes, what: str, mark: bytes | None = None) -> bytes | None:
+        """The value under a key, if there is one; `mark`, where it is known, is its record's."""
         record = txn.get(key)
+        if mark not in (None, mark_of(record)):
+            raise self._damaged(f"{_LACKS}, such as {what}")
         if record is None:
             return None
-        value = bytes(record[_CHECKSUM_BYTES:])
-        if _checksum(key, value) != record[:_CHECKSUM_BYTES]:
+        value = value_of(key, record)
+        if value is None:
             raise self._damaged(f"{what} has a wrong checksum")
         return value
 
+    def _mark_of(self, txn, client_id: int) -> bytes:
+        page, place = divmod(client_id, PAGE_CLIENTS)
+        return self._page(txn, page).at(place)
+
+    def _page(self, txn, page: int) -> Marks:
+        """A page of marks, as the root has it; one without any, if it has none."""
+        expected = self._root.pages.at(page)
+        if expected == NO_MARK or self._pages is not None:
+            return (self._pages or {}).get(page, Marks(4 * PAGE_CLIENTS))
+        record = txn.get(key_of(page), db=self._marks)
+        marks = value_of(key_of(page), record) if mark_of(record) == expected else None
+        if marks is None:
+            raise self._damaged(f"{_LACKS}, such as the marks of some clients")
+        return Marks(marks)
+
     def client_ids(self) -> list[int]:
-        with self._reading(self._states) as txn:
-            return [int.from_bytes(key, "big") for key in txn.cursor().iternext(values=False)]
+        """Of all that have a state, in ascending order."""
+        with self._reading(self._meta, buffers=True) as txn:
+            return [
+                page * PAGE_CLIENTS + place
+                for page in self._root.pages.places()
+                for place in self._page(txn, page).places()
+            ]
 
     def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
         if self._read_only:
             raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
+        self._write(lambda txn: self._put(txn, states, attachments))
+
+    def _write(self, put: Callable[[lmdb.Transaction], Root]) -> None:
+        """Writes one generation: what `put` does, and the root that it returns."""
         try:
-            while not self._try_write(states, attachments):
+            while not self._try_write(put):
                 self._grow()
         except _DAMAGE as e:
             raise self._damaged(e) from e
         except (lmdb.Error, OSError) as e:
             raise self._cannot_write(e) from e
 
-    def _try_write(self, states, attachments) -> bool:
-        """Writes one generation; returns whether the map had room for it."""
-        records = [(self._states, _state_key(i), value) for i, value in states.items()]
-        records += [(self._attachments, n.encode(), value) for n, value in attachments.items()]
+    def _try_write(self, put) -> bool:
+        """Returns whether the map had room for it."""
         try:
             with self._env.begin(write=True, buffers=True) as txn:
-                digest = int.from_bytes(txn.get(b"digest", db=self._meta), "big")
-                for database, key, value in records:
-                    old, new = txn.get(key, db=database), _record(key, value)
-                    digest += _mark(key, new) - (0 if old is None else _mark(key, old))
-                    txn.put(key, new, db=database)
-                txn.put(b"digest", _digest_bytes(digest), db=self._meta)
+                root = put(txn)
+                txn.put(_ROOT, record_of(_ROOT, root.value()), db=self._meta)
         except lmdb.MapFullError:
             return False
+        self._root = root
         return True
+
+    def _put(self, txn, states, attachments) -> Root:
+        pages, clients_of = Marks(self._root.pages), defaultdict(list)
+        for client_id in states:
+            clients_of[client_id // PAGE_CLIENTS].append(client_id)
+        for page, client_ids in clients_of.items():
+            marks = self._page(txn, page)
+            for client_id in client_ids:
+                record = record_of(key_of(client_id), states[client_id])
+                txn.put(key_of(client_id), record, db=self._states)
+                marks.put(client_id % PAGE_CLIENTS, mark_of(record))
+            txn.put(key_of(page), record_of(key_of(page), marks), db=self._marks)
+            pages.put(page, _mark_of_page(page, marks))
+        shares = int.from_bytes(self._root.attachments, "big")
+        for name, value in attachments.items():
+            key = name.encode()
+            old, new = txn.get(key, db=self._attachments), record_of(key, value)
+            shares += share_of(key, new) - (0 if old is None else share_of(key, old))
+            txn.put(key, new, db=self._attachments)
+        return Root(digest_of(shares), pages)
 
     def _grow(self) -> None:
         map_size = 2 * self._map_size()
@@ -243,27 +349,8 @@ class DiskGeneration:
         )
 
 
-def _state_key(client_id: int) -> bytes:
-    return client_id.to_bytes(8, "big")  # In LMDB's order, ids ascend.
-
-
-def _record(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored under its key: after the checksum of both."""
-    return _checksum(key, value) + value
-
-
-def _checksum(key: bytes, value: bytes) -> bytes:
-    return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CHECKSUM_BYTES, "big")
-
-
-def _mark(key: bytes, record: bytes | memoryview) -> int:
-    """What a record adds to the digest: its key, checksum and length, without reading the rest."""
-    checksum = int.from_bytes(record[:_CHECKSUM_BYTES], "big")
-    return zlib.crc32(key, checksum) + (len(record) << 32)
-
-
-def _digest_bytes(digest: int) -> bytes:
-    return (digest % (1 << 64)).to_bytes(8, "big")
+def _mark_of_page(page: int, marks: Marks) -> bytes:
+    return mark_of(record_of(key_of(page), marks))
 
 
 def _shown(stored: bytes | None) -> str:

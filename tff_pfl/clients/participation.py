@@ -45,6 +45,16 @@ def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
     return drawn
 
 
+@functools.lru_cache(4)
+def _classes(seed, shares, num_clients) -> np.ndarray:
+    """int64 `[clients]`, the device class of each."""
+    bounds = np.cumsum(shares) / sum(shares)
+    drawn = _for_life(_uniform, seed, _CLASS_STREAM, num_clients)
+    classes = np.searchsorted(bounds[:-1], drawn, side="right")
+    classes.flags.writeable = False
+    return classes
+
+
 class Participants(NamedTuple):
     """The clients of a round: int32 ids in ascending order.
 
@@ -178,10 +188,8 @@ class Participation:
 
     def devices(self, seed: int, num_clients: int) -> Devices:
         """What the clients' devices are like; a client's does not depend on `num_clients`."""
-        bounds = np.cumsum(self.class_shares) / sum(self.class_shares)
-        drawn = _for_life(_uniform, seed, _CLASS_STREAM, num_clients)
         return Devices(
-            classes=np.searchsorted(bounds[:-1], drawn, side="right"),
+            classes=_classes(seed, self.class_shares, num_clients),
             num_classes=len(self.class_shares),
             phases=_for_life(_uniform, seed, _PHASE_STREAM, num_clients),
         )
@@ -206,22 +214,23 @@ class Participation:
         devices = self.devices(seed, num_clients)
         available = self._available(seed, round_num, devices)
         selected = self._selected(seed, round_num, available, num_clients, cohort_size)
-        drops = self._drops(seed, round_num, devices)
-        seconds = self._seconds(seed, round_num, devices)
+        drops = self._drops(seed, round_num, devices, selected)
+        seconds = self._seconds(seed, round_num, devices, selected)
         is_late = ~drops & (seconds > (self.deadline or math.inf))
-        arriving = selected[~(drops | is_late)[selected]]
-        arriving = arriving[np.argsort(seconds[arriving], kind="stable")]
+        arrives = ~(drops | is_late)
+        order = np.argsort(seconds[arrives], kind="stable")
+        arriving, seconds = selected[arrives][order], seconds[arrives][order]
         enough = cohort_size if self.sampling == "fixed" else num_clients
         reported = arriving[:enough]
         waits_in_vain = len(reported) < min(enough, len(selected))
         return Participants(
-            available=_ids(available),
+            available=available.astype(np.int32),  # which are in order
             selected=_ids(selected),
-            dropped=_ids(selected[drops[selected]]),
-            late=_ids(selected[is_late[selected]]),
+            dropped=_ids(selected[drops]),
+            late=_ids(selected[is_late]),
             surplus=_ids(arriving[enough:]),
             reported=_ids(reported),
-            seconds=self._duration(seconds[reported], waits_in_vain),
+            seconds=self._duration(seconds[:enough], waits_in_vain),
         )
 
     def ever_reported(
@@ -239,6 +248,8 @@ class Participation:
 
     def _available(self, seed, round_num, devices) -> np.ndarray:
         """The ids of who can be selected."""
+        if self.availability == Always():
+            return np.arange(len(devices.classes))
         drawn = _uniform(seed, round_num, _AVAILABILITY_STREAM, len(devices.classes))
         return np.flatnonzero(drawn < self.availability(round_num, devices))
 
@@ -253,17 +264,21 @@ class Participation:
         number = min(self._num_wanted(cohort_size), len(available))
         return _choose(seed, round_num, available, number)
 
-    def _drops(self, seed, round_num, devices) -> np.ndarray:
-        """bool `[clients]`: whether each would drop out."""
+    def _drops(self, seed, round_num, devices, selected) -> np.ndarray:
+        """bool `[selected]`: whether each would drop out."""
         drawn = _uniform(seed, round_num, _DROPOUT_STREAM, len(devices.classes))
-        return drawn < devices.of_classes("dropout", self.dropout)
+        return drawn[selected] < devices.of(selected).of_classes("dropout", self.dropout)
 
-    def _seconds(self, seed, round_num, devices) -> np.ndarray:
-        """float64 `[clients]`: the time until each would report."""
+    def _seconds(self, seed, round_num, devices, selected) -> np.ndarray:
+        """float64 `[selected]`: the time until each would report."""
+        if not self.takes_time:
+            return np.zeros(len(selected))
         num_clients = len(devices.classes)
-        logarithm = self.client_spread * _for_life(_normal, seed, _SPEED_STREAM, num_clients)
-        logarithm += self.round_spread * _normal(seed, round_num, _DURATION_STREAM, num_clients)
-        return devices.of_classes("median_seconds", self.median_seconds) * np.exp(logarithm)
+        of_life = _for_life(_normal, seed, _SPEED_STREAM, num_clients)
+        of_round = _normal(seed, round_num, _DURATION_STREAM, num_clients)
+        spread = self.client_spread * of_life[selected] + self.round_spread * of_round[selected]
+        medians = devices.of(selected).of_classes("median_seconds", self.median_seconds)
+        return medians * np.exp(spread)
 
     def _duration(self, seconds, waits_in_vain) -> float | None:
         """Of a round, by the seconds of those whose reports count."""

@@ -5,6 +5,7 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
+        "client_rows": ("ClientRows",),
         "federated_dataset": ("ExamplesError", "FederatedDataset", "check_examples", "federate"),
         "partition": ("PARTITIONERS", "PartitionError"),
         "partition_file": ("SPLITS", "Partition", "PartitionFileError"),

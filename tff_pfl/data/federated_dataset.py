@@ -14,6 +14,7 @@ The clients of FedPG's Table 1, for example:
 """
 
 import functools
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
 
+_CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
+
 
 class ExamplesError(ValueError):
     """Arrays of examples that no model can be trained on; the message names the first bad one."""
@@ -37,6 +40,11 @@ class FederatedDataset:
     """The examples of all clients: the arrays are held once, a client's rows gathered when asked.
 
     A client may have no examples in a split; every row belongs to at most one client and split.
+
+    Inputs need not fit into memory: arrays may be memory-mapped, as of `np.load(path,
+    mmap_mode="r")`, and of the inputs only a client's are read, in a copy; the kernel is told not
+    to read ahead of them. But inputs of floats are read once when the data set is made, to find out
+    that they are finite; labels, and the rows of clients, are read then in any case.
 
     Attributes:
         x: `[n, ...]` inputs as they are stored.
@@ -63,6 +71,7 @@ class FederatedDataset:
         check_examples(x, y, num_classes, name)
         partition.check(len(y))
         self.x = np.asarray(x)
+        _advise_random(self.x)
         self.y = np.asarray(y).astype(np.int32, copy=False)
         self.num_classes = num_classes
         self.partition = partition
@@ -122,7 +131,7 @@ class FederatedDataset:
 
     def sizes(self, split: str = "train") -> np.ndarray:
         """int64 `[N]`, the number of examples of each client."""
-        return np.array([len(rows) for rows in self._rows(split)], np.int64)
+        return self._rows(split).sizes
 
     def class_counts(self, split: str = "train") -> np.ndarray:
         """int64 `[N, C]`, the number of examples of each client in each class."""
@@ -314,11 +323,24 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
             f"({len(bad)} such labels)."
         )
     if x.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+        chunks = (x[i : i + _CHECKED_AT_A_TIME] for i in range(0, len(x), _CHECKED_AT_A_TIME))
+        finite = [np.isfinite(chunk).all(axis=tuple(range(1, x.ndim))) for chunk in chunks]
+        bad = np.flatnonzero(~np.concatenate(finite)) if finite else ()
         if len(bad):
             raise ExamplesError(
                 f"{where}: input of example {bad[0]} is not finite ({len(bad)} such examples)."
             )
+
+
+def _advise_random(array: np.ndarray) -> None:
+    """Tells the kernel that a memory-mapped array is read here and there.
+
+    What it reads ahead, megabytes for each client, would take much longer than what is read.
+    """
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap):
+        array.madvise(mmap.MADV_RANDOM)
 
 
 def _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
 
 SPLITS = ("train", "validation", "test")
@@ -25,6 +25,8 @@ class PartitionFileError(ValueError):
 class Partition:
     """Who owns which rows of a data set.
 
+    Splits are given as `ClientRows`, or as the arrays that these are made of.
+
     Attributes:
         train: Per client, the rows it trains on, an int64 array.
         validation: Per client, its rows for tuning; arrays may be empty.
@@ -34,12 +36,16 @@ class Partition:
             (`"spec"`); `of` adds which of its clients these are (`"clients"`).
     """
 
-    train: tuple[np.ndarray, ...]
-    validation: tuple[np.ndarray, ...]
-    test: tuple[np.ndarray, ...]
+    train: ClientRows | Sequence[np.ndarray]
+    validation: ClientRows | Sequence[np.ndarray]
+    test: ClientRows | Sequence[np.ndarray]
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        for split in SPLITS:
+            parts = getattr(self, split)
+            if not isinstance(parts, ClientRows):
+                object.__setattr__(self, split, ClientRows.of(parts))
         counts = {split: len(getattr(self, split)) for split in SPLITS}
         if len(set(counts.values())) != 1:
             raise PartitionError(f"The splits are of different numbers of clients: {counts}.")
@@ -57,25 +63,39 @@ class Partition:
         Raises:
             PartitionError: There is such a row; the message says whose.
         """
-        parts = [(s, i, rows) for s in SPLITS for i, rows in enumerate(getattr(self, s))]
-        for split, client, rows in parts:
-            if len(rows) and not (rows.min() >= 0 and rows.max() < num_examples):
+        is_used, num_uses = np.zeros(num_examples, np.bool_), 0
+        for split in SPLITS:
+            parts = getattr(self, split)
+            if len(parts.rows) and not (parts.rows.min() >= 0 and parts.rows.max() < num_examples):
+                is_wrong = (parts.rows < 0) | (parts.rows >= num_examples)
+                client = parts.client_of(np.argmax(is_wrong))
+                rows = parts[client]
                 raise PartitionError(
                     f"Client {client}, {split}: rows {rows.min()}..{rows.max()} are not all "
                     f"within 0..{num_examples - 1}, the rows of the data set."
                 )
-        used = np.concatenate([rows for _, _, rows in parts])
-        twice = np.flatnonzero(np.bincount(used) > 1)
-        if len(twice):
-            owners = [f"client {i} ({s})" for s, i, rows in parts for _ in rows[rows == twice[0]]]
-            raise PartitionError(
-                f"Row {twice[0]} is used {len(owners)} times: by {', '.join(owners)}. A row "
-                "belongs to one client and one split."
-            )
+            is_used[parts.rows] = True
+            num_uses += len(parts.rows)
+        if np.count_nonzero(is_used) < num_uses:
+            self._refuse_the_first_used_twice()
+
+    def _refuse_the_first_used_twice(self):
+        splits = {split: getattr(self, split) for split in SPLITS}
+        used = np.concatenate([parts.rows for parts in splits.values()])
+        row = np.flatnonzero(np.bincount(used) > 1)[0]
+        owners = [
+            f"client {parts.client_of(place)} ({split})"
+            for split, parts in splits.items()
+            for place in np.flatnonzero(parts.rows == row)
+        ]
+        raise PartitionError(
+            f"Row {row} is used {len(owners)} times: by {', '.join(owners)}. A row belongs to one "
+            "client and one split."
+        )
 
     def of(self, client_ids: Sequence[int]) -> "Partition":
         """The partition of some of the clients, whose ids are then 0, 1 and so on."""
-        parts = [tuple(getattr(self, split)[i] for i in client_ids) for split in SPLITS]
+        parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
         return Partition(*parts, {**self.metadata, "clients": [int(i) for i in client_ids]})
 
     def flat(self) -> dict[str, np.ndarray]:
@@ -83,8 +103,8 @@ class Partition:
         arrays = {}
         for split in SPLITS:
             parts = getattr(self, split)
-            arrays[split] = np.concatenate([np.empty(0, np.int64), *parts])
-            arrays[f"{split}_offsets"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+            arrays[split] = parts.rows.astype(np.int64, copy=False)
+            arrays[f"{split}_offsets"] = parts.offsets.astype(np.int64, copy=False)
         return arrays
 
     def save(self, path: str | os.PathLike) -> None:
@@ -158,7 +178,7 @@ def digest(*arrays: np.ndarray) -> str:
     """16 hex digits that tell contents of arrays apart (SHA-256, shortened)."""
     sha = hashlib.sha256()
     for array in arrays:
-        sha.update(np.ascontiguousarray(array).tobytes())
+        sha.update(np.ascontiguousarray(array))
     return sha.hexdigest()[:16]
 
 
@@ -167,13 +187,13 @@ def label_digest(labels: np.ndarray) -> str:
     return digest(np.asarray(labels).astype(np.int32, copy=False))
 
 
-def _unflatten(split: str, content: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+def _unflatten(split: str, content: Mapping[str, np.ndarray]) -> ClientRows:
     """The rows of each client in a split; the reverse of `Partition.flat`."""
-    rows, offsets = (_integers(name, content[name]) for name in (split, f"{split}_offsets"))
-    fits = len(offsets) and offsets[0] == 0 and offsets[-1] == len(rows)
-    if not (fits and (np.diff(offsets) >= 0).all()):
-        raise ValueError(f"{split}_offsets do not fit the rows")
-    return tuple(rows[start:end] for start, end in itertools.pairwise(offsets))
+    arrays = [_integers(name, content[name]) for name in (split, f"{split}_offsets")]
+    try:
+        return ClientRows(*arrays)
+    except PartitionError as error:
+        raise ValueError(f"{split}: {error}") from error
 
 
 def _integers(name: str, array: np.ndarray) -> np.ndarray:

@@ -1,13 +1,17 @@
 """A picture of how the classes of a data set fall on its clients."""
 
+import math
 import os
 
 import numpy as np
 
+from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.federated_dataset import FederatedDataset
+from tff_pfl.data.partition import class_counts
 
 _MAX_CIRCLE_CLIENTS = 100
 _MAX_CIRCLE_CLASSES = 20
+_MAX_COLUMNS = 2000  # as many as there are pixels
 
 
 def plot_partition(
@@ -16,7 +20,8 @@ def plot_partition(
     """Draws clients on the x axis, classes on the y axis, and how many examples each pair has.
 
     Circles whose area is the number of examples; a heat map where circles would be too small to
-    read, above 100 clients or 20 classes. Bars on top are the sizes of the clients.
+    read, above 100 clients or 20 classes. Bars on top are the sizes of the clients. Above 2,000
+    clients, a column is of some clients with neighbouring ids, together.
 
     Args:
         dataset: What to draw.
@@ -30,16 +35,21 @@ def plot_partition(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    counts = dataset.class_counts(split)
-    num_clients, num_classes = counts.shape
+    sizes = dataset.sizes(split)
+    num_clients, num_classes = len(sizes), dataset.num_classes
+    together = math.ceil(num_clients / _MAX_COLUMNS)
+    rows = getattr(dataset.partition, split)
+    columns = ClientRows(rows.rows, np.append(rows.offsets[:-1:together], rows.offsets[-1]))
+    counts = class_counts(dataset.y, columns, num_classes)
     circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
     width = float(np.clip(2.5 + 0.15 * num_clients, 7, 17))
     height = float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     bars, main, color_bar = _axes(figure, width, height)
-    sizes = counts.sum(axis=1)
-    bars.bar(np.arange(num_clients), sizes, width=0.8 if circles else 1.0, color="tab:gray")
+    bars.bar(
+        np.arange(len(columns)), columns.sizes, width=0.8 if circles else 1.0, color="tab:gray"
+    )
     bars.set_ylabel("examples")
     bars.set_title(
         f"{dataset.name}, {split}: {sizes.sum():,} examples of {num_classes} classes\n"
@@ -47,7 +57,8 @@ def plot_partition(
     )
     draw = _draw_circles if circles else _draw_heat_map
     draw(main, color_bar, counts, (width, height))
-    main.set(xlabel="client", ylabel="class", xlim=(-0.6, num_clients - 0.4))
+    xlabel = "client" if together == 1 else f"clients, {together} of them in a column"
+    main.set(xlabel=xlabel, ylabel="class", xlim=(-0.6, len(columns) - 0.4))
     main.set_ylim(-0.6, num_classes - 0.4)
     for axis in (main.xaxis, main.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=20, integer=True))

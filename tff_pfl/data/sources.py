@@ -35,7 +35,7 @@ class DataNotFoundError(FileNotFoundError):
 
 
 class LabelledImages(NamedTuple):
-    """A whole data set in memory.
+    """A whole data set; arrays may be memory-mapped.
 
     Attributes:
         name: Its name, as given to `load`.

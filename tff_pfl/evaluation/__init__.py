@@ -5,13 +5,14 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "evaluator": ("GENERALIZATION", "EvaluationOptions", "Evaluator"),
+        "evaluator": ("GENERALIZATION", "EvaluationOptions", "Evaluator", "sampled_clients"),
         "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "gains", "gains_of_clients"),
         "global_model": ("compose_global_evaluation",),
         "loss_plane": ("grid_axis", "loss_surface", "random_direction"),
         "metrics": (
+            "MARGIN",
             "STATISTICS",
             "ClientMetrics",
             "MetricName",
@@ -22,6 +23,13 @@ __getattr__, __dir__, __all__ = offer(
         "new_clients": ("NewClientsEvaluation",),
         "pooled": ("PooledEvaluation", "drawn_clients"),
         "snapshots": ("take_snapshot",),
-        "statistics": ("Distribution", "distributions", "groups_of", "over_clients", "summarize"),
+        "statistics": (
+            "Distribution",
+            "distributions",
+            "groups_of",
+            "mean_margin",
+            "over_clients",
+            "summarize",
+        ),
     },
 )

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
@@ -14,9 +16,31 @@ from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 GENERALIZATION = ("never", "last", "always")
+_SAMPLE_STREAM = 0x5A3B1E  # tells the draw of the sample from others of the same seed
+
+
+def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
+    """int64 `[number]`: who is evaluated of all, uniform without replacement, in ascending order.
+
+    Args:
+        seed: Of the draw.
+        num_clients: Clients of the federation.
+        number: Of the sample, 0 or more.
+
+    Raises:
+        ValueError: If there are not so many clients.
+    """
+    if number > num_clients:
+        raise ValueError(
+            f"clients={number} are to be evaluated, but the federation has only {num_clients} that "
+            f"train. Choose 1 to {num_clients}, or 0 for all."
+        )
+    rng = np.random.default_rng([seed, _SAMPLE_STREAM])
+    return np.sort(rng.choice(num_clients, number, replace=False))
 
 
 @takes(
+    clients=whole(0),
     clients_per_call=whole(1),
     synthetic=each(between(0, 1)),
     late_share=between(0, 1),
@@ -30,6 +54,9 @@ class EvaluationOptions:
         split: "test" or "validation".
         validation: Whether models are also evaluated on validation examples of their own clients,
             where the split is "test".
+        clients: How many clients are evaluated; 0: all. The sample is drawn once, see
+            `sampled_clients`, and is the same at all evaluations and of all algorithms: differences
+            between them are those of the same clients.
         clients_per_call: Clients evaluated at a time; bounds memory.
         generalization: At which evaluations models are evaluated on the examples of other clients,
             which costs as many times more as there are clients: "never", "last", "always".
@@ -37,11 +64,12 @@ class EvaluationOptions:
         subsample: See `PooledEvaluation`.
         late_share: The share of a run's evaluations, the last ones and one at least, whose mean its
             summary has.
-        seed: Of the draws of other clients.
+        seed: Of the draws, of the sample and of other clients.
     """
 
     split: str = "test"
     validation: bool = False
+    clients: int = 0
     clients_per_call: int = 25
     generalization: str = "never"
     synthetic: tuple[float, ...] = (0.5,)
@@ -54,7 +82,11 @@ class EvaluationOptions:
 
 
 class Evaluator:
-    """Evaluates all clients of a federation."""
+    """Evaluates the clients of a federation, all of them or a sample.
+
+    Attributes:
+        client_ids: int64, those of the sample, in ascending order; `None`: all are evaluated.
+    """
 
     def __init__(
         self,
@@ -63,6 +95,14 @@ class Evaluator:
         dataset: FederatedDataset,
         options: EvaluationOptions,
     ):
+        """Draws the sample.
+
+        Raises:
+            ValueError: If the federation has fewer clients than are to be evaluated.
+        """
+        self.client_ids = None
+        if options.clients:
+            self.client_ids = sampled_clients(options.seed, dataset.num_clients, options.clients)
         self._dataset = dataset
         self._options = options
         self._local = build_evaluation(process, model)
@@ -108,6 +148,7 @@ class Evaluator:
             self._dataset,
             split=split or self._options.split,
             clients_per_call=self._options.clients_per_call,
+            client_ids=self.client_ids,
         )
 
     def with_others(
@@ -128,6 +169,11 @@ class Evaluator:
         """
         options = self._options
         if options.generalization == "always" or (is_last and options.generalization == "last"):
-            pooled = self._pooled(server_state, source, clients_per_call=options.clients_per_call)
+            pooled = self._pooled(
+                server_state,
+                source,
+                clients_per_call=options.clients_per_call,
+                client_ids=self.client_ids,
+            )
             clients = clients._replace(values={**clients.values, **pooled})
         return clients

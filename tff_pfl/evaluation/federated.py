@@ -82,8 +82,9 @@ def evaluate_federation(
     split: str = "test",
     pool: str = "local",
     clients_per_call: int = 25,
+    client_ids: np.ndarray | None = None,
 ) -> ClientMetrics:
-    """Evaluates every client, participants or not, a few at a time.
+    """Evaluates every client, participants or not, or a sample of them, a few at a time.
 
     Args:
         evaluation: Of `build_evaluation`, or another that returns sums by model and metric.
@@ -93,12 +94,17 @@ def evaluate_federation(
         split: What they are evaluated on: "test" or "validation".
         pool: Whose examples these are, for the names.
         clients_per_call: Bounds the memory.
+        client_ids: Of the sample, in ascending order; `None`: all clients.
 
     Returns:
         For each model and metric the mean over the client's examples, as in
         `personalized/local_test/accuracy`. It is NaN for a client without any.
     """
-    client_ids = np.arange(dataset.num_clients)
+    sizes, population = dataset.sizes(split), None
+    if client_ids is None:
+        client_ids = np.arange(dataset.num_clients)
+    else:
+        population, sizes = int(np.count_nonzero(sizes)), sizes[client_ids]
     rows = []
     for start in range(0, len(client_ids), clients_per_call):
         ids = client_ids[start : start + clients_per_call]
@@ -114,4 +120,4 @@ def evaluate_federation(
             quotient = np.full(len(rows), np.nan)
             np.divide(total, count, out=quotient, where=count > 0)
             values[MetricName(what, f"{pool}_{split}", metric)] = quotient
-    return ClientMetrics(client_ids, dataset.sizes(split), values)
+    return ClientMetrics(client_ids, sizes, values, population)

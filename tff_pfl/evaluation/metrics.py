@@ -7,6 +7,8 @@ import numpy as np
 
 # Of a quantity over clients; see `over_clients`.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
+MARGIN = "mean_margin"
+"""The further statistic of a quantity of a sample of clients; see `mean_margin`."""
 _LESS_IS_BETTER = ("loss", "num_nonfinite")
 
 
@@ -29,7 +31,8 @@ class MetricName(NamedTuple):
         pool: Whose examples of which split, as "local_test", "generalization_test" or
             "new_clients_test"; empty for what is of no model.
         quantity: What is measured, as "accuracy".
-        statistic: One of `STATISTICS`; empty for a client's own number, and for counts.
+        statistic: One of `STATISTICS`, or `MARGIN`; empty for a client's own number, and for
+            counts.
     """
 
     model: str
@@ -58,7 +61,7 @@ class MetricName(NamedTuple):
             model, pool, rest = ("", "", text) if of_no_model else text.split("/", 2)
         except ValueError as error:
             raise ValueError(f"{text!r} is no name of a metric") from error
-        for statistic in STATISTICS:
+        for statistic in (*STATISTICS, MARGIN):
             if rest.endswith(f"_{statistic}"):
                 return cls(model, pool, rest.removesuffix(f"_{statistic}"), statistic)
         return cls(model, pool, rest)
@@ -71,11 +74,14 @@ class ClientMetrics(NamedTuple):
         client_ids: int `[clients]`.
         num_examples: int `[clients]`, the client's own examples of the split.
         values: float64 `[clients]` by names without a statistic; NaN where there is no example.
+        population: If these are a sample, the number of clients with examples that it was drawn
+            of; `None`: these are all.
     """
 
     client_ids: np.ndarray
     num_examples: np.ndarray
     values: Mapping[MetricName, np.ndarray]
+    population: int | None = None
 
     def columns(self) -> dict[str, np.ndarray]:
         """The table as it is written: `client_id`, `num_examples`, then each of the values."""

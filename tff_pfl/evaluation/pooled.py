@@ -97,7 +97,12 @@ class PooledEvaluation:
             self._fractions[f"synthetic{100 * fraction:g}_{split}"] = fraction
 
     def __call__(
-        self, server_state: Any, source: CohortDataSource, *, clients_per_call: int = 25
+        self,
+        server_state: Any,
+        source: CohortDataSource,
+        *,
+        clients_per_call: int = 25,
+        client_ids: np.ndarray | None = None,
     ) -> dict[MetricName, np.ndarray]:
         """The scores of every client's models, participants or not, a few clients at a time.
 
@@ -105,20 +110,22 @@ class PooledEvaluation:
             server_state: The process's `ServerState`.
             source: Of the clients' states and training examples.
             clients_per_call: Clients whose models are evaluated at a time; bounds memory.
+            client_ids: Of a sample of clients, whose models alone are evaluated, on the same pools;
+                `None`: all clients.
 
         Returns:
             float64 `[clients]`, such as `personalized/generalization_test/accuracy`, likewise of
             `process.further_models` and, if there is one, of the `global` model, whose pools are
             those of each client.
         """
-        num_clients = len(self._sizes)
-        means = collections.defaultdict(lambda: np.full(num_clients, np.nan))
+        client_ids = range(len(self._sizes)) if client_ids is None else client_ids
+        means = collections.defaultdict(lambda: np.full(len(client_ids), np.nan))
         of_global = {}
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
             of_global = {"global": scores}
-        for start in range(0, num_clients, clients_per_call):
-            ids = range(start, min(start + clients_per_call, num_clients))
+        for start in range(0, len(client_ids), clients_per_call):
+            ids = client_ids[start : start + clients_per_call]
             clients = source.select_clients(ids)
             scores = {
                 name: self._all_scores(models(server_state, clients))
@@ -126,7 +133,7 @@ class PooledEvaluation:
             }
             for index, client_id in enumerate(ids):
                 of_client = {name: of_clients[index] for name, of_clients in scores.items()}
-                self._reduce(means, client_id, of_client | of_global)
+                self._reduce(means, start + index, client_id, of_client | of_global)
         return dict(means)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
@@ -137,14 +144,16 @@ class PooledEvaluation:
             for index, first in enumerate(chunks[0])
         ]
 
-    def _reduce(self, means, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Averages what each model scores over the client's pools."""
+    def _reduce(
+        self, means, row, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> None:
+        """Averages what each model scores over the client's pools, into its row."""
         pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
         for (what, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
             for metric, values in metrics.items():
                 if len(rows):
                     mean = values[rows].mean(dtype=np.float64)
-                    means[MetricName(what, pool, metric)][client_id] = mean
+                    means[MetricName(what, pool, metric)][row] = mean
 
     def _rows(self, client_id, fraction) -> np.ndarray:
         """The examples of a client's pool."""

@@ -16,6 +16,7 @@ def take_snapshot(
     num_clients: int,
     *,
     clients_per_call: int = 25,
+    client_ids: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Arrays by name, those of clients with a leading axis of `num_clients`; maybe none.
 
@@ -25,13 +26,18 @@ def take_snapshot(
         store: Of the clients' states.
         num_clients: How many clients there are.
         clients_per_call: Clients whose states are read at a time; bounds memory.
+        client_ids: Of a sample of clients, whose arrays have a leading axis of these, and which are
+            the array `client_id`; `None`: all clients.
     """
     arrays = {} if process.snapshot is None else dict(process.snapshot(server_state))
     if process.client_snapshot is None:
         return arrays
+    if client_ids is not None:
+        arrays["client_id"] = client_ids
+    ids_of_all = range(num_clients) if client_ids is None else client_ids
     rows = collections.defaultdict(list)
-    for start in range(0, num_clients, clients_per_call):
-        ids = range(start, min(start + clients_per_call, num_clients))
+    for start in range(0, len(ids_of_all), clients_per_call):
+        ids = ids_of_all[start : start + clients_per_call]
         for row in process.client_snapshot(store.get(ids)):
             for name, value in row.items():
                 rows[name].append(value)

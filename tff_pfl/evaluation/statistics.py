@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation.metrics import STATISTICS, ClientMetrics, MetricName
+from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, MetricName
 
 
 def over_clients(values: np.ndarray) -> dict[str, float]:
@@ -34,6 +34,37 @@ def _tails(sorted_values, share) -> tuple[float, float]:
     """The means of the lowest and of the highest values, a share of them, but one at least."""
     number = max(1, round(share * len(sorted_values)))
     return float(sorted_values[:number].mean()), float(sorted_values[-number:].mean())
+
+
+def mean_margin(values: np.ndarray, population: int) -> float:
+    """How far a sample's mean may be from the population's: half of the 95 % interval around it.
+
+    With `n` of `N` values, drawn uniformly without replacement, and their standard deviation `s`,
+    of `n - 1` degrees of freedom, it is
+
+        t s sqrt((1 - n / N) / n),
+
+    where `t` is the 0.975 quantile of Student's distribution with these degrees: Cochran, Sampling
+    Techniques (3rd edition, 1977), chapter 2. The factor `1 - n / N`, the finite population
+    correction, is 0 of a sample of all. The interval takes the sample's mean to be normal, which a
+    mean of some dozens of clients nearly is, unless nearly all of them have the same value.
+
+    Args:
+        values: float `[n]`.
+        population: `N`.
+
+    Returns:
+        NaN if there is no value, or one of several, or one that is not finite.
+    """
+    from scipy import special
+
+    number = len(values)
+    if number == population:
+        return 0.0 if number and np.isfinite(values).all() else float("nan")
+    if number < 2 or not np.isfinite(values).all():
+        return float("nan")
+    error = values.std(ddof=1) * np.sqrt((1 - number / population) / number)
+    return float(special.stdtrit(number - 1, 0.975) * error)
 
 
 class Distribution(NamedTuple):
@@ -127,7 +158,9 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
 
     Losses are averaged, and `num_nonfinite` counts models that have diverged: whose loss is not
     finite, which makes the mean loss so too. Of every other quantity, all statistics of
-    `over_clients` are given.
+    `over_clients` are given. Of a sample, these are the statistics of the sample, and each mean
+    comes with its `mean_margin`, as an estimate of the population's. Where some of all clients have
+    no examples, those of the sample that have are a uniform sample of all that have.
 
     Args:
         clients: What was measured of each client.
@@ -144,4 +177,6 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
         else:
             for statistic, value in statistics.items():
                 metrics[name._replace(statistic=statistic)] = value
+        if clients.population is not None:
+            metrics[name._replace(statistic=MARGIN)] = mean_margin(values, clients.population)
     return metrics

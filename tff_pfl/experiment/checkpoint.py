@@ -31,6 +31,7 @@ class Progress:
     Attributes:
         server_state: The process's `ServerState`.
         iterator: Of the cohorts; it counts the rounds.
+        reported: bool `[clients]`, who was in a cohort, and reported.
         evaluations: Those so far, in order.
         metrics: Of the last round's training, by name.
         seconds: Of training and evaluation.
@@ -40,6 +41,7 @@ class Progress:
 
     server_state: Any
     iterator: CohortIterator
+    reported: np.ndarray
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
@@ -56,6 +58,7 @@ class Progress:
         return dataclasses.replace(
             self,
             iterator=copy.deepcopy(self.iterator),
+            reported=self.reported.copy(),
             evaluations=list(self.evaluations),
             watched=list(self.watched),
         )
@@ -84,15 +87,21 @@ class Checkpoint:
         self._data = dataset.fingerprint
         self._state_type = process.initialize.type_signature.result.member
 
-    def load(self, source: CohortDataSource) -> Progress:
+    def load(self, source: CohortDataSource, clients_per_round: int) -> Progress:
         """What was committed last, or the beginning of a new run.
+
+        Args:
+            source: Of the cohorts.
+            clients_per_round: Their size, by which it is found who has reported in a run of an
+                earlier version, that did not keep it.
 
         Raises:
             OutputDirectoryError: If the run has other data, or another partition of them.
         """
         committed = self._store.attachment("progress")
         if committed is None:
-            return Progress(self._process.initialize(), source.iterator())
+            nobody = np.zeros([source.num_clients], np.bool_)
+            return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
         if content["data"] != self._data:
             raise OutputDirectoryError(
@@ -104,14 +113,26 @@ class Checkpoint:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
             raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
+        iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
         return Progress(
             state,
-            CohortIterator.from_bytes(self._store.attachment("iterator")),
+            iterator,
+            self._reported(source, iterator.round_num, clients_per_round),
             [Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]],
             content["metrics"],
             content["seconds"],
             content["released"],
             [(number, value) for number, value in content.get("watched", [])],
+        )
+
+    def _reported(self, source, rounds, clients_per_round) -> np.ndarray:
+        bits = self._store.attachment("reported")
+        if bits is None:
+            return source.participation.ever_reported(
+                source.seed, rounds, source.num_clients, clients_per_round
+            )
+        return np.unpackbits(np.frombuffer(bits, np.uint8), count=source.num_clients).astype(
+            np.bool_
         )
 
     def save(self, progress: Progress) -> None:
@@ -128,6 +149,7 @@ class Checkpoint:
             {
                 "server_state": serialize(progress.server_state, self._state_type),
                 "iterator": progress.iterator.to_bytes(),
+                "reported": np.packbits(progress.reported).tobytes(),
                 "progress": json.dumps(content).encode(),
             }
         )

@@ -61,7 +61,8 @@ class EvaluatedRun(NamedTuple):
         options: With which it was evaluated, as JSON values.
         evaluation: The round and the metrics.
         clients: What was measured of each client.
-        was_selected: bool `[clients]`, who took part in a round up to then.
+        was_selected: bool `[clients]`, who of those that were evaluated took part in a round up to
+            then.
         new_clients: What was measured of those that the run held out, if there are any.
         baseline: The run that it is compared with, if there is one.
     """
@@ -176,9 +177,7 @@ def evaluate_run(
         dataclasses.asdict(options) | chosen,
         Evaluation(run.round_num, metrics),
         clients,
-        configs.participation(config).ever_reported(
-            config.seed, run.round_num, run.dataset.num_clients, config.clients_per_round
-        ),
+        run.reported[clients.client_ids],
         new_clients,
         compared,
     )
@@ -216,6 +215,7 @@ class RestoredRun(NamedTuple):
         source: Of the clients' states and training examples.
         server_state: The process's `ServerState`.
         round_num: Rounds done.
+        reported: bool `[clients]`, who was in a cohort up to then, and reported.
     """
 
     config: config_dict.ConfigDict
@@ -226,6 +226,7 @@ class RestoredRun(NamedTuple):
     source: CohortDataSource
     server_state: Any
     round_num: int
+    reported: np.ndarray
 
     @property
     def title(self) -> str:
@@ -263,7 +264,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             capacity=suitable_capacity(model, config.evaluation.clients_per_call),
             participation=configs.participation(config),
         )
-        progress = Checkpoint(store, process, dataset).load(source)
+        progress = Checkpoint(store, process, dataset).load(source, config.clients_per_round)
         if not progress.round_num:
             raise OutputDirectoryError(
                 f"{run_dir} has no checkpoint of a run: no round was committed."
@@ -277,6 +278,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             source,
             progress.server_state,
             progress.round_num,
+            progress.reported,
         )
 
 

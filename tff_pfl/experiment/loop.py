@@ -113,7 +113,7 @@ def train(
             participation=participation,
         )
         checkpoint = Checkpoint(store, process, dataset)
-        progress = checkpoint.load(source)
+        progress = checkpoint.load(source, clients_per_round)
         done = progress.round_num
         if done > rounds:
             raise OutputDirectoryError(
@@ -136,7 +136,6 @@ def train(
             options,
             log,
         )
-        selected = participation.ever_reported(seed, done, dataset.num_clients, clients_per_round)
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
@@ -150,7 +149,6 @@ def train(
                 process,
                 schedule,
                 progress,
-                selected,
                 measure,
                 releases,
                 checkpoint,
@@ -215,7 +213,6 @@ class _Loop:
     process: PersonalizedProcess
     schedule: _Schedule
     progress: Progress
-    selected: np.ndarray  # bool [clients]: who was in a cohort, and reported
     measure: Measurements
     releases: Releases
     checkpoint: Checkpoint
@@ -262,7 +259,7 @@ class _Loop:
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
         progress.server_state = output.state
-        self.selected[progress.iterator.cohort] = True
+        progress.reported[progress.iterator.cohort] = True
         metrics = flatten(output.metrics, "/")
         progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
         if self.measure.source.participation != EVERYBODY_REPORTS:
@@ -312,7 +309,8 @@ class _Loop:
         if early_stop is not None and self.schedule.is_regular(round_num):
             self.progress.watched.append((round_num, validated[early_stop.watched]))
         is_last = self.schedule.is_last(round_num) or self.stopped is not None
-        measured = self.measure(clients, state, round_num, self.selected, is_last=is_last)
+        reported = self.progress.reported
+        measured = self.measure(clients, state, round_num, reported, is_last=is_last)
         return measured | validated
 
 
@@ -345,8 +343,13 @@ def _warnings(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _one_line(metrics: Mapping[MetricName, float]) -> str:
-    means = {name: value for name, value in metrics.items() if name.statistic == "mean"}
-    return ", ".join(f"{name._replace(statistic='')} {value:.4f}" for name, value in means.items())
+    parts = []
+    for name, value in metrics.items():
+        if name.statistic == "mean":
+            margin = metrics.get(name._replace(statistic=evaluation.MARGIN))
+            parts.append(f"{name._replace(statistic='')} {value:.4f}")
+            parts[-1] += "" if margin is None else f" ± {margin:.4f}"
+    return ", ".join(parts)
 
 
 def _postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:

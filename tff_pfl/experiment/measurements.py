@@ -50,16 +50,17 @@ class Measurements:
         clients: evaluation.ClientMetrics,
         server_state: Any,
         round_num: int,
-        selected: np.ndarray,
+        reported: np.ndarray,
         *,
         is_last: bool,
     ) -> dict[MetricName, float]:
         """All the rest, with what was measured `on_own_examples`."""
         clients = self.evaluator.with_others(clients, server_state, self.source, is_last=is_last)
-        columns = clients.columns() | {"was_selected": selected.astype(np.int32)}
+        was_selected = reported[clients.client_ids].astype(np.int32)
+        columns = clients.columns() | {"was_selected": was_selected}
         self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
         metrics = evaluation.summarize(clients)
-        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~selected))
+        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~reported))
         if self.evaluate_new_clients is not None and is_last:
             clients = self.evaluate_new_clients(server_state)
             self.log.release_table("new_clients.csv", clients.columns())
@@ -70,6 +71,7 @@ class Measurements:
             self.store,
             self.dataset.num_clients,
             clients_per_call=self.options.clients_per_call,
+            client_ids=self.evaluator.client_ids,
         )
         if snapshot:
             self.log.release_snapshot(round_num, snapshot)

@@ -16,7 +16,7 @@ from tff_pfl.names import unknown_name
 
 
 class ClientTable(NamedTuple):
-    """The table of an evaluation, a row for each client.
+    """The table of an evaluation, a row for each client that was evaluated.
 
     Attributes:
         path: The file.
@@ -34,13 +34,14 @@ class ClientTable(NamedTuple):
             exclude_clients: Ids of clients that are left out, such as attackers.
 
         Raises:
-            OutputDirectoryError: If there is no such column, no client with one of these ids, or
-                no client that is not left out.
+            OutputDirectoryError: If there is no such column, no client that is not left out, or,
+                unless the clients are a sample, no client with one of these ids.
         """
         if column not in self.columns:
             raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
         exclude_clients, ids = list(exclude_clients), self.columns["client_id"]
-        if unknown := [i for i in exclude_clients if i not in ids]:
+        is_sample = not np.array_equal(ids, np.arange(len(ids)))  # which may lack any of them
+        if unknown := [i for i in exclude_clients if i not in ids and not is_sample]:
             raise OutputDirectoryError(
                 f"{self.path} has no clients {unknown} to leave out: its ids are "
                 f"{ids.min():.0f} to {ids.max():.0f}."
@@ -81,7 +82,7 @@ class RunFiles:
 
     def attackers(self) -> tuple[int, ...]:
         """The ids of the clients that attacked, in ascending order; those of `config.attack`."""
-        settings, num_clients = self.settings(), len(self.clients().columns["client_id"])
+        settings, num_clients = self.settings(), self.partition().num_clients
         with reading(self.path / "config.json"):
             return attackers_of(settings.get("attack", {}), num_clients, settings["seed"])
 

@@ -1,12 +1,13 @@
 """The result of a run as JSON for programs and as a table for people."""
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tff_pfl.evaluation import STATISTICS, MetricName, from_text, to_text
+from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName, from_text, to_text
 from tff_pfl.experiment.results import (
     NUM_CLIENTS_NEVER_SELECTED,
     Evaluation,
@@ -171,7 +172,8 @@ def table(summary: Summary) -> str:
         lines += ["", _promise(**summary.privacy)]
     absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
-        lines += ["", f"clients that never took part, and are evaluated all the same: {absent}"]
+        evaluated = "" if _of_sample(summary.final.metrics) else ", and are evaluated all the same"
+        lines += ["", f"clients that never took part{evaluated}: {absent}"]
     return "\n".join(lines)
 
 
@@ -185,6 +187,11 @@ def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, s
     )
 
 
+def _of_sample(metrics):
+    """Whether not all clients were evaluated."""
+    return any(name.statistic == MARGIN for name in metrics)
+
+
 def _rounds(evaluated):
     """When it was."""
     first, last = evaluated.rounds[0], evaluated.rounds[-1]
@@ -193,10 +200,13 @@ def _rounds(evaluated):
 
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     """Lines of a table of accuracies and other means, and of models that have diverged."""
-    cells = [["", *(statistic.replace("_5_percent", " 5 %") for statistic in STATISTICS), "loss"]]
+    mean, *others = STATISTICS
+    shown = [mean, MARGIN, *others] if _of_sample(metrics) else STATISTICS
+    heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
+    cells = [["", *heads, "loss"]]
     for name in metrics:
         if name.statistic == "std":  # of what has all statistics, one
-            values = [metrics[name._replace(statistic=statistic)] for statistic in STATISTICS]
+            values = [metrics.get(name._replace(statistic=it), math.nan) for it in shown]
             loss = metrics[name._replace(quantity="loss", statistic="mean")]
             cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])
     lines = aligned(cells)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName, direction
+from tff_pfl.evaluation import MARGIN, MetricName, direction
 
 ABSENT = "-"
 
@@ -32,7 +32,7 @@ def best(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
     """The labels with the best mean, if there is more than one to choose from."""
     means = {label: float(own.mean()) for label, own in values.items()}
     means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
-    if len(means) < 2 or name.statistic == "std":
+    if len(means) < 2 or name.statistic in ("std", MARGIN):
         return set()
     sign = direction(name.quantity)
     first = sign * max(sign * mean for mean in means.values())

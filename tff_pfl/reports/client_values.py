@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports.comparison import Comparison
-from tff_pfl.reports.paired import same_partition
+from tff_pfl.reports.paired import check_same_clients, same_partition
 
 
 class ClientValues(NamedTuple):
@@ -29,7 +29,8 @@ def client_values(comparison: Comparison, column: str) -> ClientValues:
             have examples.
 
     Raises:
-        OutputDirectoryError: If they have not, or a run has no such column.
+        OutputDirectoryError: If they have not, or were evaluated on other samples of clients, or a
+            run has no such column.
     """
     labels = list(comparison.results)
     by_seed = {}
@@ -45,6 +46,7 @@ def client_values(comparison: Comparison, column: str) -> ClientValues:
                     f"{first.path} and {other.path} have different partitions: their clients are "
                     "not the same, and cannot stand beside each other."
                 )
+            check_same_clients(first, other)
         tables = {label: RunFiles(run.path).clients() for label, run in runs.items()}
         ids = next(iter(tables.values())).values("client_id")
         values = {label: table.values(column).tolist() for label, table in tables.items()}

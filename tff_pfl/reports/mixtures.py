@@ -46,15 +46,22 @@ def plot_mixtures(
     if len(rounds) == 1:  # which alone would have no width
         rounds, mixtures = np.append(rounds, rounds + 1), [np.repeat(m, 2, 0) for m in mixtures]
     _, num_clients, num_parts = mixtures[0].shape
-    shown = list(range(min(num_clients, _MOST_CLIENTS)) if clients is None else clients)
-    if unknown := [i for i in shown if not 0 <= i < num_clients]:
-        raise OutputDirectoryError(f"Clients of {run_dir} are 0 to {num_clients - 1}: {unknown}")
+    ids = list(range(num_clients))
+    if "client_id" in names:  # of a sample
+        ids = files.snapshots("client_id")[1][0].tolist()
+    shown = ids[:_MOST_CLIENTS] if clients is None else list(clients)
+    if unknown := [i for i in shown if i not in ids]:
+        of_them = f", {num_clients} of them" * ("client_id" in names)
+        raise OutputDirectoryError(
+            f"Clients of {run_dir} are {ids[0]} to {ids[-1]}{of_them}: {unknown}"
+        )
 
     figure = figures.new_figure(1.6 + 1.1 * len(shown), 1 + 1.1 * len(layers))
     axes = figure.subplots(len(layers), len(shown), sharex=True, sharey=True, squeeze=False)
     for row, layer, mixture in zip(axes, layers, mixtures, strict=True):
         for axis, client in zip(row, shown, strict=True):
-            parts = axis.stackplot(rounds, mixture[:, client].T, colors=_colors(num_parts))
+            of_client = mixture[:, ids.index(client)]
+            parts = axis.stackplot(rounds, of_client.T, colors=_colors(num_parts))
             for number, part in enumerate(parts):
                 part.set(hatch=_HATCHES[number % len(_HATCHES)], edgecolor="white", linewidth=0)
             axis.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 1))

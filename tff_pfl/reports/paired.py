@@ -91,8 +91,8 @@ def paired_differences(
         float64 `[clients]` of each seed, of the clients with examples.
 
     Raises:
-        OutputDirectoryError: If the runs of a seed have not the same partition, or a run has no
-            such quantity.
+        OutputDirectoryError: If the runs of a seed have not the same partition, or were evaluated
+            on other samples of clients, or a run has no such quantity.
     """
     of_seed = {other.seed: other for other in others}
     return [
@@ -111,6 +111,7 @@ def paired_values(
             f"{result.path} and {other.path} have different partitions: their clients are not the "
             "same, and cannot be compared one by one."
         )
+    check_same_clients(result, other)
     return _values(result, column), _values(other, column)
 
 
@@ -121,15 +122,24 @@ def _values(run, column):
     return np.mean([files.clients(number).values(name) for number in rounds], axis=0)
 
 
+def check_same_clients(result: RunResult, other: RunResult) -> None:
+    """Refuses runs of the same partition whose evaluations are of other clients.
+
+    Raises:
+        OutputDirectoryError: If they are.
+    """
+    ids, others = (RunFiles(run.path).clients().columns["client_id"] for run in (result, other))
+    if not np.array_equal(ids, others):
+        raise OutputDirectoryError(
+            f"{result.path} and {other.path} have evaluated different clients ({len(ids)} and "
+            f"{len(others)} of them), which cannot be compared one by one. Their "
+            "config.evaluation.clients should be the same."
+        )
+
+
 def same_partition(result: RunResult, other: RunResult) -> bool:
     """Whether the clients of two runs have the same examples of the same data set."""
     if result.settings["data"]["name"] != other.settings["data"]["name"]:
         return False
-    splits = [RunFiles(run.path).partition() for run in (result, other)]
-    return all(
-        len(own) == len(theirs) and all(map(np.array_equal, own, theirs))
-        for own, theirs in (
-            (getattr(splits[0], split), getattr(splits[1], split))
-            for split in ("train", "validation", "test")
-        )
-    )
+    own, others = (RunFiles(run.path).partition().flat() for run in (result, other))
+    return all(np.array_equal(own[name], others[name]) for name in own)

@@ -9,12 +9,14 @@ _STATISTICS = {
     "std": "standard deviation over clients",
     "worst_5_percent": "mean of the lowest 5 % of clients",
     "best_5_percent": "mean of the top 5 % of clients",
+    "mean_margin": "half of the 95 % interval of the mean over clients",
 }
 _SHORT_STATISTICS = {
     "mean": "",
     "std": "standard deviation",
     "worst_5_percent": "lowest 5 %",
     "best_5_percent": "top 5 %",
+    "mean_margin": "95 %: ±",
 }
 # Of the names of pools: whose examples, of a client's own model and of one model for all.
 _POOLS = {

@@ -49,8 +49,8 @@ COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
     "local.steps evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
-    "evaluation.every evaluation.fine_tune_epochs new_clients.number new_clients.fine_tune_epochs "
-    "early_stop.patience",
+    "evaluation.every evaluation.clients evaluation.fine_tune_epochs new_clients.number "
+    "new_clients.fine_tune_epochs early_stop.patience",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
     "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
     "privacy.noise_multiplier",

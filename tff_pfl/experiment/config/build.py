@@ -82,6 +82,8 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
         )
     with values_of("participation"):
         participation(config).check(num_clients, config.clients_per_round)
+    with values_of("evaluation"):
+        evaluation.sampled_clients(config.seed, num_clients, config.evaluation.clients)
     return dataset
 
 
@@ -177,6 +179,7 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
     return evaluation.EvaluationOptions(
         split=options.split,
         validation=options.validation,
+        clients=options.clients,
         clients_per_call=options.clients_per_call,
         generalization=options.generalization,
         synthetic=tuple(options.synthetic),

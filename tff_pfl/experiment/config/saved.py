@@ -34,6 +34,7 @@ _ADDED = (
     "data.imbalance",
     "data.imbalanced_test",
     "early_stop",
+    "evaluation.clients",
     "evaluation.further_models",
     "evaluation.late_share",
     "evaluation.validation",

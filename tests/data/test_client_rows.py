@@ -1,0 +1,125 @@
+"""Rows of clients as parts of one array, which may lie on disk."""
+
+import itertools
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from tff_pfl.data import ClientRows, FederatedDataset, Partition, PartitionError
+
+PARTS = ([4, 2], [], [7], [0, 1, 9])
+
+
+def test_they_are_the_sequence_of_what_they_are_made_of():
+    rows = ClientRows.of(PARTS)
+    assert len(rows) == 4 and rows.rows.dtype == np.int64
+    assert [own.tolist() for own in rows] == list(PARTS)
+    assert [rows[i].tolist() for i in (0, 3, -1)] == [[4, 2], [0, 1, 9], [0, 1, 9]]
+    assert [own.tolist() for own in rows[1:3]] == [[], [7]]
+    assert [own.tolist() for own in reversed(rows)] == list(reversed(PARTS))
+    assert rows.sizes.tolist() == [2, 0, 1, 3] and rows.sizes.dtype == np.int64
+    assert [rows.client_of(place) for place in range(6)] == [0, 0, 2, 3, 3, 3]
+    for index in (4, -5):
+        with pytest.raises(IndexError, match=f"no client {index} of 4"):
+            rows[index]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32])
+@pytest.mark.parametrize("ids", [[], [3], [2, 0, 1], range(1, 4), range(4)])
+def test_some_of_the_clients(ids, dtype):
+    of_all = ClientRows.of(PARTS)
+    found = ClientRows(of_all.rows.astype(dtype), of_all.offsets.astype(dtype)).chosen(ids)
+    assert [own.tolist() for own in found] == [PARTS[i] for i in ids]
+
+
+@pytest.mark.parametrize(
+    ("rows", "offsets", "message"),
+    [
+        (np.zeros(3), [0, 3], "rows must be integers of shape .*, got float64"),
+        (np.zeros([3, 1], int), [0, 3], "rows must be integers"),
+        (np.arange(3), [0.0, 3.0], "offsets must be integers"),
+        (np.arange(3), [0, 2], "offsets do not fit the 3 rows"),
+        (np.arange(3), [1, 3], "offsets do not fit"),
+        (np.arange(3), [0, 2, 1, 3], "offsets do not fit"),
+        (np.arange(0), np.zeros([0], int), "offsets do not fit"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(rows, offsets, message):
+    with pytest.raises(PartitionError, match=message):
+        ClientRows(rows, np.asarray(offsets))
+
+
+def test_rows_that_are_no_integers_are_refused():
+    with pytest.raises(PartitionError, match="Rows of clients must be integers"):
+        ClientRows.of([[0, 1], [2.5]])
+
+
+@pytest.fixture
+def in_files(tmp_path):
+    """Memory-mapped arrays of 40 clients with three examples to train on and one for testing."""
+    rng = np.random.default_rng(0)
+    n = 40 * 4
+    arrays = {
+        "x": rng.integers(256, size=(n, 3, 3, 1), dtype=np.uint8),
+        "y": rng.integers(5, size=n, dtype=np.int32),
+        "train": rng.permutation(n)[: 40 * 3],
+    }
+    arrays["test"] = np.setdiff1d(np.arange(n), arrays["train"])
+    mapped = {}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        mapped[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    return arrays, mapped
+
+
+def dataset_of(arrays):
+    partition = Partition(
+        train=ClientRows(arrays["train"], 3 * np.arange(41)),
+        validation=ClientRows(np.arange(0), np.zeros(41, int)),
+        test=ClientRows(arrays["test"], np.arange(41)),
+    )
+    return FederatedDataset(arrays["x"], arrays["y"], 5, partition)
+
+
+def test_a_data_set_of_memory_mapped_arrays_copies_what_a_client_has_alone(in_files):
+    in_memory, on_disk = map(dataset_of, in_files)
+    assert on_disk.fingerprint == in_memory.fingerprint
+    for array, own in ((on_disk.x, "x"), (on_disk.y, "y"), (on_disk.partition.train.rows, "train")):
+        assert np.shares_memory(array, in_files[1][own])
+    for client_id, split in ((0, "train"), (39, "train"), (7, "test"), (7, "validation")):
+        found, expected = (d.examples(client_id, split) for d in (on_disk, in_memory))
+        np.testing.assert_array_equal(found.x, expected.x)
+        np.testing.assert_array_equal(found.y, expected.y)
+        assert found.size == expected.size and not np.shares_memory(found.x, on_disk.x)
+    some = on_disk.of([5, 2])
+    assert np.shares_memory(some.x, in_files[1]["x"])
+    np.testing.assert_array_equal(some.examples(1).x, in_memory.examples(2).x)
+
+
+def test_the_first_example_that_is_not_finite_is_found_in_every_chunk(in_files, monkeypatch):
+    from tff_pfl.data import ExamplesError, federated_dataset
+
+    monkeypatch.setattr(federated_dataset, "_CHECKED_AT_A_TIME", 32)
+    for bad in ([0], [31, 32], [159]):
+        arrays = dict(in_files[0], x=in_files[0]["x"].astype(np.float32))
+        dataset_of(arrays)
+        arrays["x"][bad] = np.nan
+        message = rf"example {bad[0]} is not finite \({len(bad)} such"
+        with pytest.raises(ExamplesError, match=message):
+            dataset_of(arrays)
+
+
+def test_the_kernel_does_not_read_ahead_of_a_client(in_files):
+    """Which would take longer than to read its examples, as `smaps` has it: "rr", random reads."""
+    dataset_of(in_files[1])
+    mappings = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags:")
+    is_random = {
+        name: " rr " in flags
+        for name in ("x.npy", "y.npy")
+        for mapping, flags in itertools.pairwise(mappings)
+        if f"{os.path.dirname(in_files[1]['x'].filename)}/{name}" in mapping
+        for flags in [flags.splitlines()[0]]
+    }
+    assert is_random == {"x.npy": True, "y.npy": False}

@@ -1,0 +1,89 @@
+"""The rows of all clients in a split, without a Python object for each client."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from tff_pfl.data.partition import PartitionError
+
+
+class ClientRows(Sequence):
+    """A sequence of the clients' arrays of rows, which are parts of one array.
+
+    Either array may be memory-mapped: of the rows, only those are read that are asked for.
+
+    Attributes:
+        rows: Integers `[n]`, those of all clients, one client after the other.
+        offsets: int64 `[N + 1]`: client `i` has `rows[offsets[i]:offsets[i + 1]]`.
+    """
+
+    def __init__(self, rows: np.ndarray, offsets: np.ndarray):
+        """Takes the arrays as they are.
+
+        Raises:
+            PartitionError: If they are no integers, or the offsets do not fit the rows.
+        """
+        self.rows, self.offsets = np.asarray(rows), np.asarray(offsets)
+        for name, array in (("rows", self.rows), ("offsets", self.offsets)):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise PartitionError(
+                    f"{name} must be integers of shape [?], got {array.dtype} of shape "
+                    f"{array.shape}."
+                )
+        self.offsets = self.offsets.astype(np.int64, copy=False)
+        fits = len(self.offsets) and self.offsets[0] == 0 and self.offsets[-1] == len(self.rows)
+        if not (fits and (self.offsets[1:] >= self.offsets[:-1]).all()):
+            raise PartitionError(
+                f"The offsets do not fit the {len(self.rows)} rows: they begin with 0, do not "
+                "decrease, and end with the number of rows."
+            )
+
+    @classmethod
+    def of(cls, parts: Iterable[np.ndarray]) -> "ClientRows":
+        """The rows of each client in one array, which is a copy.
+
+        Raises:
+            PartitionError: If they are no integers.
+        """
+        parts = list(map(np.asarray, parts))
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        try:
+            own = [part for part in parts if len(part)]
+            rows = np.concatenate(
+                [np.empty(0, np.int64), *own], dtype=np.int64, casting="same_kind"
+            )
+        except TypeError as error:
+            raise PartitionError(f"Rows of clients must be integers: {error}.") from error
+        return cls(rows, offsets)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 `[N]`, the number of rows of each client."""
+        return np.diff(self.offsets).astype(np.int64, copy=False)
+
+    def chosen(self, client_ids: Sequence[int]) -> "ClientRows":
+        """Those of some of the clients, which are then 0, 1 and so on."""
+        client_ids = np.asarray(client_ids, np.int64)
+        sizes = self.sizes[client_ids]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[client_ids] - offsets[:-1], sizes)
+        return ClientRows(self.rows[places], offsets)
+
+    def client_of(self, place: int) -> int:
+        """Whose is a place in `rows`."""
+        return int(np.searchsorted(self.offsets, place, side="right")) - 1
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There is no client {index} of {len(self)}.")
+        index %= len(self)
+        return self.rows[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self.rows[start:end] for start, end in itertools.pairwise(self.offsets))
