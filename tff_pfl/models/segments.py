@@ -1,0 +1,102 @@
+"""Rematerialisation: gradients for which what a model computed is computed again, in segments.
+
+Chen et al., "Training deep nets with sublinear memory cost", 2016.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.models.errors import KerasModelError
+
+
+class Segment(NamedTuple):
+    """A part of a Keras model, between two of its tensors.
+
+    Attributes:
+        layers: The layers whose weights it has.
+        dropouts_before: How often dropout is applied in the segments before it.
+    """
+
+    layers: tuple[str, ...]
+    dropouts_before: int
+
+
+def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
+    """Models that one after the other are a Keras model, with its layers.
+
+    It is cut where a single tensor is all that the rest takes, such that the outputs of the layers
+    in each part have about as many numbers.
+
+    Args:
+        model: Functional, or sequential of a known input shape; for one part, any.
+        number: Of parts, at most: cuts may be few.
+
+    Raises:
+        KerasModelError: If the model is of another kind.
+    """
+    if number == 1:
+        return [model]
+    if not getattr(model, "inputs", None) or not hasattr(model, "_nodes_by_depth"):
+        raise KerasModelError(
+            f"Keras model {model.name!r} cannot be cut into segments={number}: that takes a "
+            "functional model, or a sequential one whose first layer has an input_shape. Make it "
+            "one, or set segments to 1."
+        )
+    cuts, size = _cuts(model)
+    chosen = {}  # by their sizes, which are in order
+    for part in range(1, number):
+        if cuts:
+            nearest = min(cuts, key=lambda before: abs(before - size * part / number))
+            chosen[nearest] = cuts[nearest]
+    ends = [[tensor] for _, tensor in sorted(chosen.items())]
+    return [
+        tf.keras.Model(begin, end)
+        for begin, end in zip([model.inputs, *ends], [*ends, model.outputs], strict=True)
+    ]
+
+
+def _cuts(model):
+    """Single tensors that all later layers take, by how many numbers there are up to each.
+
+    Returns:
+        Besides these, how many numbers there are in all.
+    """
+    nodes = [node for _, group in sorted(model._nodes_by_depth.items())[::-1] for node in group]
+    nodes.sort(key=lambda node: not node.is_input)
+    last_use = {id(tensor): len(nodes) for tensor in model.outputs}
+    for index, node in reversed(list(enumerate(nodes))):
+        for tensor in node.keras_inputs:
+            last_use.setdefault(id(tensor), index)
+    cuts, waiting, size = {}, [], 0
+    for index, node in enumerate(nodes[:-1]):
+        outputs = tf.nest.flatten(node.outputs)
+        size += sum(math.prod(n or 1 for n in tensor.shape) for tensor in outputs)
+        waiting = [t for t in [*waiting, *outputs] if last_use.get(id(t), index) > index]
+        if len(waiting) == 1 and not nodes[index + 1].is_input and not node.is_input:
+            cuts[size] = waiting[0]
+    return cuts, size
+
+
+def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
+    """A function whose gradient does not keep what it computes, but computes it again.
+
+    Args:
+        apply: `(weights, x, training, seed) -> outputs`, a tensor each of inputs and outputs.
+        layers: Whose weights it reads.
+    """
+
+    def applied(weights, x, *, training: bool = False, seed=None):
+        own = {name: weights[name] for name in layers}
+        x = tf.convert_to_tensor(x)
+        arguments = [own, x] if x.dtype.is_floating else [own]  # images as they are stored are not
+
+        def run(*tensors):
+            own, *inputs = tf.nest.pack_sequence_as(arguments, tensors)
+            return apply({**weights, **own}, *(inputs or [x]), training=training, seed=seed)
+
+        return tf.recompute_grad(run)(*tf.nest.flatten(arguments))
+
+    return applied
