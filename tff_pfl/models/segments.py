@@ -46,12 +46,13 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
             "one, or set segments to 1."
         )
     cuts, size = _cuts(model)
-    chosen = {}  # by their sizes, which are in order
-    for part in range(1, number):
-        if cuts:
-            nearest = min(cuts, key=lambda before: abs(before - size * part / number))
-            chosen[nearest] = cuts[nearest]
-    ends = [[tensor] for _, tensor in sorted(chosen.items())]
+    last, ends = 0, []
+    for left in range(number, 1, -1):
+        best = last + (size - last) / left
+        later = [before for before in cuts if before > last]
+        if later:
+            last = min(later, key=lambda before: abs(before - best))
+            ends.append([cuts[last]])
     return [
         tf.keras.Model(begin, end)
         for begin, end in zip([model.inputs, *ends], [*ends, model.outputs], strict=True)
@@ -90,13 +91,38 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
 
     def applied(weights, x, *, training: bool = False, seed=None):
         own = {name: weights[name] for name in layers}
-        x = tf.convert_to_tensor(x)
-        arguments = [own, x] if x.dtype.is_floating else [own]  # images as they are stored are not
 
-        def run(*tensors):
-            own, *inputs = tf.nest.pack_sequence_as(arguments, tensors)
-            return apply({**weights, **own}, *(inputs or [x]), training=training, seed=seed)
+        def run(tensors, x):
+            parts = {**weights, **tf.nest.pack_sequence_as(own, tensors)}
+            return apply(parts, x, training=training, seed=seed)
 
-        return tf.recompute_grad(run)(*tf.nest.flatten(arguments))
+        @tf.custom_gradient
+        def forward(x, *tensors):
+            outputs = run(*tf.nest.map_structure(tf.stop_gradient, (tensors, x)))
+            return outputs, lambda upstream: backward(upstream, x, *tensors)
+
+        def backward(upstream, x, *tensors):
+            x = x + tf.cast(_zero_after(upstream), x.dtype)
+            has_gradient = x.dtype.is_floating  # images as they are stored have none
+            sources = [x, *tensors] if has_gradient else tensors
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(sources)
+                outputs = run(tensors, x)
+            gradients = tape.gradient(
+                outputs, sources, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            return gradients if has_gradient else [None, *gradients]
+
+        return forward(tf.convert_to_tensor(x), *tf.nest.flatten(own))
 
     return applied
+
+
+def _zero_after(tensor):
+    """A 0 that is there once a tensor is, as no optimization of graphs finds out.
+
+    Without, what is to be computed again would be computed at once, or not at all: it would be
+    found to be what was computed before. Control dependencies do not survive vectorization.
+    """
+    first = tf.reduce_max(tf.abs(tf.reshape(tensor, [-1])[:1]))
+    return tf.minimum(first, tf.zeros([], first.dtype))
