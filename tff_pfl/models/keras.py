@@ -16,7 +16,7 @@ import tensorflow as tf
 from tff_pfl.models.errors import KerasModelError
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.precision import COMPUTE_TYPES, FLOAT32, computing_in, in_types
-from tff_pfl.models.segments import Segment, recomputed, split
+from tff_pfl.models.segments import Segment, in_turn, split
 from tff_pfl.models.stateless import stateless_dropout
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
@@ -87,7 +87,7 @@ def from_keras(
         example_metrics: See `Model`; default `{"accuracy": ...}`.
         segments: Into how many parts, at most, a functional or sequential model is cut for
             rematerialisation: a gradient keeps what flows from one to the next, and computes all
-            else again, a segment at a time. It is the same gradient, for less memory and one more
+            else again, a segment at a time. It is the same gradient, for less memory and another
             forward pass. 1 keeps everything. The cuts are where a single tensor is all that the
             rest takes, such that the outputs of the layers in each segment are about as large.
         compute_type: "float32", or "bfloat16" for mixed precision: layers compute in bfloat16, but
@@ -147,24 +147,12 @@ def from_keras(
         return _traced_eagerly(apply)
 
     def applied(part, plan):
-        """A function that applies what `part` makes of the Keras model.
-
-        The last segment is not computed again: its gradient is what comes next.
-        """
-        *others, last = (
+        """A function that applies what `part` makes of the Keras model."""
+        applies = [
             of_segment(part, index, segment.dropouts_before, index == len(plan) - 1)
             for index, segment in enumerate(plan)
-        )
-        if not others:
-            return last
-        steps = [*map(recomputed, others, [segment.layers for segment in plan[:-1]]), last]
-
-        def apply(weights, x, *, training: bool = False, seed=None):
-            for step in steps:
-                x = step(weights, x, training=training, seed=seed)
-            return x
-
-        return apply
+        ]
+        return in_turn(applies, plan)
 
     model = Model(
         init=init,

@@ -4,7 +4,7 @@ Chen et al., "Training deep nets with sublinear memory cost", 2016.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -72,13 +72,35 @@ def _cuts(model):
         for tensor in node.keras_inputs:
             last_use.setdefault(id(tensor), index)
     cuts, waiting, size = {}, [], 0
-    for index, node in enumerate(nodes[:-1]):
+    num_inputs = sum(node.is_input for node in nodes)
+    for index, node in enumerate(nodes):
         outputs = tf.nest.flatten(node.outputs)
         size += sum(math.prod(n or 1 for n in tensor.shape) for tensor in outputs)
         waiting = [t for t in [*waiting, *outputs] if last_use.get(id(t), index) > index]
-        if len(waiting) == 1 and not nodes[index + 1].is_input and not node.is_input:
+        if len(waiting) == 1 and num_inputs <= index < len(nodes) - 1:
             cuts[size] = waiting[0]
     return cuts, size
+
+
+def in_turn(applies: Sequence[Callable], segments: Sequence[Segment]) -> Callable:
+    """Applies segments one after the other, with gradients that compute them again.
+
+    The last is not computed again: its gradient is what comes next.
+
+    Args:
+        applies: For each segment what `recomputed` takes.
+        segments: Their weights.
+    """
+    *others, last = applies
+    layers = [segment.layers for segment in segments]
+    steps = [*map(recomputed, others, layers), last]
+
+    def apply(weights, x, *, training: bool = False, seed=None):
+        for step in steps:
+            x = step(weights, x, training=training, seed=seed)
+        return x
+
+    return apply
 
 
 def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
