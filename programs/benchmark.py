@@ -1,6 +1,7 @@
 """Measures what a round of federated learning costs, and what of it is training.
 
-    benchmark.py [--workloads=linear,cnn] [--contenders=A,B] [--clients=N] [--examples_per_client=N]
+    benchmark.py [--workloads=linear,cnn,resnet18] [--contenders=A,B] [--clients=N]
+        [--examples_per_client=N] [--batch_size=N]
     benchmark.py --scaling [--runtimes=graph_vectorized] [--cohort_sizes=10,100]
         [--populations=100,1000]
     benchmark.py --runs [--populations=10000,1000000]
@@ -12,18 +13,24 @@
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
 round of federated averaging takes, and a line with the ratios of their medians. Contenders take
-turns, a round each. Workloads:
+turns, a round each. Of a contender that runs alone, there is also the memory of the process at its
+peak. Workloads:
 
     linear  logistic regression, 784 -> 10, on synthetic images: 100 clients with 20 examples,
             one step each
     cnn     PGFed's CNN on synthetic 32x32x3 images: 10 clients with 500 examples, 5 epochs,
             batches of 50
+    resnet18  ResNet-18 with group normalisation on synthetic 32x32x3 images: 2 clients with 64
+            examples, batches of 32
 
 Contenders; without --contenders, each workload has its own choice of them:
 
     bare_tensorflow           a plain TensorFlow loop over clients, without TFF or this library
     bare_keras                the same with Keras' layers and variables
+    bare_keras_plgu_lf        likewise PLGU-LF, with two gradients a step
     tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
+    tff_pfl_4_segments, tff_pfl_bfloat16, tff_pfl_bfloat16_4_segments
+                              the same on `graph_loop`, with options of the model
     tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
     tff_learning_graph_loop   the same, on the graph executor
     ALGORITHM                 an algorithm of this library, such as pgfed, on the graph executor
@@ -87,6 +94,9 @@ _CLIENTS = flags.DEFINE_integer(
 _EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
     "examples_per_client", None, "Instead of the workload's own number.", lower_bound=1
 )
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", None, "Instead of the workload's own number.", lower_bound=1
+)
 _SCALING = flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
 _RUNTIMES = flags.DEFINE_list("runtimes", ["graph_vectorized"], "Of --scaling, see above.")
 _COHORT_SIZES = flags.DEFINE_list(
@@ -126,7 +136,11 @@ _CLIENTS_PER_TURN = flags.DEFINE_integer(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = {"clients": _CLIENTS.value, "examples_per_client": _EXAMPLES_PER_CLIENT.value}
+    chosen = {
+        "clients": _CLIENTS.value,
+        "examples_per_client": _EXAMPLES_PER_CLIENT.value,
+        "batch_size": _BATCH_SIZE.value,
+    }
     chosen = {key: value for key, value in chosen.items() if value is not None}
     workloads = {
         name: dataclasses.replace(workload, **chosen)

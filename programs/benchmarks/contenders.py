@@ -6,6 +6,7 @@ or of another algorithm whose first round trains as FedAvg's does.
 Adding one adds a function and a row of `CONTENDERS`.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -71,29 +72,63 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
-    x, y = tf.constant(x), tf.constant(y)
-    clients, size = y.shape
     network = workload.keras_model()
-    variables = network.trainable_variables
-    initial = workload.model().init(SEED)
-    names = [variable.name.removesuffix(":0").rpartition("/") for variable in variables]
 
     def step(x, y):
-        with tf.GradientTape() as tape:
-            logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-            loss = tf.reduce_mean(losses)
-        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            variable.assign_sub(workload.learning_rate * gradient)
-        return tf.reduce_sum(losses)
+        losses, gradients = _keras_gradient(network, x, y)
+        _descend(network, gradients, workload.learning_rate)
+        return losses
+
+    return _bare_keras_rounds(workload, x, y, [network], step)
+
+
+def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """Likewise what PLGU-LF computes in a first round: two models, two gradients a step."""
+    personal, shared = workload.keras_model(), workload.keras_model()
+
+    def step(x, y):
+        losses, ascent = _keras_gradient(personal, x, y)
+        scale = 0.05 / (len(ascent) * tf.linalg.global_norm(ascent))
+        _descend(shared, ascent, -scale)
+        _, gradients = _keras_gradient(shared, x, y)
+        _descend(shared, ascent, scale)
+        _descend(shared, gradients, workload.learning_rate)
+        _descend(personal, ascent, workload.learning_rate)
+        return losses
+
+    return _bare_keras_rounds(workload, x, y, [shared, personal], step)
+
+
+def _keras_gradient(network, x, y):
+    """The summed loss of a batch, and the gradient of its mean."""
+    with tf.GradientTape() as tape:
+        logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        loss = tf.reduce_mean(losses)
+    return tf.reduce_sum(losses), tape.gradient(loss, network.trainable_variables)
+
+
+def _descend(network, gradients, rate):
+    for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
+        variable.assign_sub(rate * gradient)
+
+
+def _bare_keras_rounds(workload, x, y, networks, step) -> Round:
+    """Rounds in which all networks start from the server's, and the first is averaged."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+    initial = workload.model().init(SEED)
+    variables = networks[0].trainable_variables
+    names = [variable.name.removesuffix(":0").rpartition("/") for variable in variables]
 
     @tf.function
     def one_round(server, round_num):
         mean = [tf.zeros_like(w) for w in server]
         loss = 0.0
         for client in tf.range(clients):
-            for variable, weight in zip(variables, server, strict=True):
-                variable.assign(weight)
+            for network in networks:
+                for variable, weight in zip(network.trainable_variables, server, strict=True):
+                    variable.assign(weight)
             for epoch in tf.range(workload.epochs):
                 seed = [round_num * clients + client, epoch]
                 order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
@@ -202,9 +237,22 @@ def _within(
     return build_within
 
 
+def _fedavg_with(**options) -> Build:
+    """FedAvg in a loop over clients, of a model with other options."""
+
+    def build(workload, x, y):
+        return tff_pfl_algorithm("fedavg", dataclasses.replace(workload, **options), x, y)
+
+    return _within(RUNTIMES["graph_loop"], build)
+
+
 CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
     "bare_keras": bare_keras,
+    "bare_keras_plgu_lf": bare_keras_plgu_lf,
+    "tff_pfl_4_segments": _fedavg_with(segments=4),
+    "tff_pfl_bfloat16": _fedavg_with(compute_type="bfloat16"),
+    "tff_pfl_bfloat16_4_segments": _fedavg_with(segments=4, compute_type="bfloat16"),
     **{
         f"tff_pfl_{name}": _within(create, functools.partial(tff_pfl_algorithm, "fedavg"))
         for name, create in RUNTIMES.items()

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -50,8 +51,9 @@ def measure(
         warmup: Rounds of each before that, in which graphs are traced and memory is allocated.
 
     Yields:
-        A record a contender, then one with the ratios of the medians of all pairs. The loss in a
-        record is the mean training loss of the first round, the same for all contenders.
+        A record a contender, then one with the ratios of the medians of all pairs, or of a single
+        contender with the memory of the process at its peak. The loss in a record is the mean
+        training loss of the first round, the same for all contenders.
 
     Raises:
         DifferentWorkError: These losses differ.
@@ -88,6 +90,10 @@ def measure(
             "batch_size": workload.batch_size,
             "first_round_loss": round(losses[contender], 5),
         }
+    if len(medians) == 1:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        yield {"workload": name, "peak_memory_mib": round(peak, 1)}
+        return
     yield {
         "workload": name,
         "ratios_of_medians": {

@@ -30,6 +30,8 @@ class Workload:
         contenders: Keys of `CONTENDERS`; who runs it unless asked otherwise.
         gpu_contenders: Who else does on a machine with GPUs.
         classes_per_client: So many classes, drawn for each client, are all that it has.
+        segments: Of `models.build`, for contenders of this library.
+        compute_type: Likewise.
     """
 
     network: str
@@ -43,6 +45,8 @@ class Workload:
     contenders: tuple[str, ...]
     gpu_contenders: tuple[str, ...] = ()
     classes_per_client: int = _NUM_CLASSES
+    segments: int = 1
+    compute_type: str = "float32"
 
     def default_contenders(self) -> tuple[str, ...]:
         """Who runs it on this machine unless asked otherwise."""
@@ -53,11 +57,22 @@ class Workload:
 
     def keras_model(self) -> "tf.keras.Model":
         """The network, which takes images scaled to [0, 1]."""
-        return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+        import tensorflow as tf
+
+        # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
+        with tf.__internal__.eager_context.eager_mode():
+            return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
     def model(self) -> "tff_pfl.Model":
         """The network as a pure model, which takes images as they are stored."""
-        return tff_pfl.models.build(self.network, self.image_shape, _NUM_CLASSES, **self.options)
+        return tff_pfl.models.build(
+            self.network,
+            self.image_shape,
+            _NUM_CLASSES,
+            segments=self.segments,
+            compute_type=self.compute_type,
+            **self.options,
+        )
 
     def initial_weights(self) -> list["tf.Tensor"]:
         """Kernel, bias, kernel, bias and so on, from input to output."""
@@ -190,5 +205,17 @@ WORKLOADS: dict[str, Workload] = {
         contenders=("bare_tensorflow", "tff_pfl_cpp_runtime", "tff_pfl_graph_loop"),
         # On CPUs, convolutions whose filters differ by client cannot be vectorized.
         gpu_contenders=("tff_pfl_graph_vectorized",),
+    ),
+    # A network whose steps are all that a round costs, 2 steps a client.
+    "resnet18": Workload(
+        network="resnet18",
+        options={},
+        image_shape=(32, 32, 3),
+        clients=2,
+        examples_per_client=64,
+        epochs=1,
+        batch_size=32,
+        learning_rate=0.001,
+        contenders=("bare_keras", "tff_pfl_graph_loop", "bare_keras_plgu_lf", "plgu_lf"),
     ),
 }

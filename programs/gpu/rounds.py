@@ -18,17 +18,6 @@ _RUNTIMES = ("tff_pfl_graph_loop", "tff_pfl_graph_vectorized", "tff_pfl_graph_xl
 _ROUNDS = 5
 _SECONDS_A_CONTENDER = 15.0
 
-_RESNET18 = Workload(
-    network="resnet18",
-    options={},
-    image_shape=(32, 32, 3),
-    clients=10,
-    examples_per_client=100,
-    epochs=1,
-    batch_size=50,
-    learning_rate=0.005,
-    contenders=(),
-)
 # By network: the workload, and the bare loop.
 _MODELS = {
     "linear": (WORKLOADS["linear"], "bare_tensorflow"),
@@ -36,7 +25,10 @@ _MODELS = {
         dataclasses.replace(WORKLOADS["cnn"], epochs=1, examples_per_client=200),
         "bare_tensorflow",
     ),
-    "resnet18": (_RESNET18, "bare_keras"),
+    "resnet18": (
+        dataclasses.replace(WORKLOADS["resnet18"], examples_per_client=100, batch_size=50),
+        "bare_keras",
+    ),
 }
 _TOY = {
     "linear": {"examples_per_client": 6},
@@ -74,7 +66,7 @@ def run(task: Task, report: Report) -> None:
     """
     if not tf.config.list_physical_devices(task.devices):
         raise CheckError(f"TensorFlow lists no {task.devices}.")
-    report.note("nothing in the library has an option for bfloat16; part 1 has a product in it")
+    report.note("rounds in bfloat16 are not measured; part 1 has a product in it")
     if task.is_toy:
         report.note("TF32 is of GPUs; on CPUs, convolutions that differ by client are not stacked")
     sizes = (2,) if task.is_toy else (10, 100, 1000)

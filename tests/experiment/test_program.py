@@ -147,6 +147,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     settings = json.loads((path / "config.json").read_text())
     del settings["early_stop"], settings["local"]["schedule"], settings["local"]["augmentation"]
     del settings["local"]["warm_up_rounds"], settings["data"]["imbalance"]
+    del settings["model"]["segments"], settings["model"]["compute_type"]
     for key in ("further_models", "late_share", "validation"):
         del settings["evaluation"][key]
     (path / "config.json").write_text(json.dumps(settings))

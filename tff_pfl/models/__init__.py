@@ -1,15 +1,18 @@
 """Pure functional models, and the partition of their layers."""
 
+from tff_pfl.models.errors import KerasModelError
 from tff_pfl.models.hypernetwork import Hypernetwork
-from tff_pfl.models.keras import KerasModelError, from_keras
+from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Mean, Model, Totals, Weights, linear, prefixed
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.normalization import layer_groups, normalization_layers
 from tff_pfl.models.partition import Partition, partition
+from tff_pfl.models.precision import COMPUTE_TYPES
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
 
 __all__ = [
+    "COMPUTE_TYPES",
     "Hypernetwork",
     "KerasModelError",
     "MODELS",

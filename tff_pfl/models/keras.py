@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.models.errors import KerasModelError
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
+from tff_pfl.models.precision import COMPUTE_TYPES, FLOAT32, computing_in, in_types
+from tff_pfl.models.segments import Segment, in_turn, split
 from tff_pfl.models.stateless import stateless_dropout
+from tff_pfl.names import check_names
+from tff_pfl.ranges import takes, whole
 
 # In the types of operations that draw random numbers, of which Keras' initializers have seeds of
 # their own choice.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
-
-
-class KerasModelError(ValueError):
-    """A Keras model that cannot be made pure; the message says why and what to change."""
 
 
 class _Slot(NamedTuple):
@@ -33,6 +34,23 @@ class _Slot(NamedTuple):
     initial_value: Callable[[int], Any]
 
 
+class _Record(NamedTuple):
+    """What is known of a Keras model once it was built.
+
+    Attributes:
+        name: Of the model.
+        slots: Its variables.
+        whole: Its segments, one or more.
+        below_head: Those of what is below its linear head; none if it has no such head.
+    """
+
+    name: str
+    slots: list[_Slot]
+    whole: list[Segment]
+    below_head: list[Segment]
+
+
+@takes(segments=whole(1))
 def from_keras(
     keras_model_fn: Callable[[], tf.keras.Model],
     *,
@@ -40,6 +58,8 @@ def from_keras(
     preprocess: Callable[[Any], Any] | None = None,
     example_loss: Callable[[Any, Any], Any] = sparse_cross_entropy,
     example_metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    segments: int = 1,
+    compute_type: str = "float32",
 ) -> Model:
     """Makes a pure `Model` of a Keras model.
 
@@ -65,53 +85,82 @@ def from_keras(
         preprocess: Maps a float32 batch of stored inputs to what the Keras model takes.
         example_loss: `(y, outputs) -> [batch]`; default sparse cross-entropy of logits.
         example_metrics: See `Model`; default `{"accuracy": ...}`.
+        segments: Into how many parts, at most, a functional or sequential model is cut for
+            rematerialisation: a gradient keeps what flows from one to the next, and computes all
+            else again, a segment at a time. It is the same gradient, for less memory and another
+            forward pass. 1 keeps everything. The cuts are where a single tensor is all that the
+            rest takes, such that the outputs of the layers in each segment are about as large.
+        compute_type: "float32", or "bfloat16" for mixed precision: layers compute in bfloat16, but
+            those of group and layer normalisation, and those that are built with a `dtype` of their
+            own. Weights, gradients, outputs and thus losses stay float32.
 
     Raises:
         KerasModelError: For layers that keep state (batch normalisation), models that end in a
             softmax though the loss takes logits, stochastic layers other than dropout, models
-            without weights, variables that are not weights of the model, and models that are built
-            already.
+            without weights, variables that are not weights of the model, models that are built
+            already, and with several segments models that cannot be cut.
+        UnknownNameError: For another `compute_type`.
     """
+    check_names("compute type", [compute_type], COMPUTE_TYPES)
     _check_is_function(keras_model_fn)
     if preprocess is None:
         preprocess = tf.identity
     takes_logits = example_loss is sparse_cross_entropy
-    name, slots, has_linear_head = _record(keras_model_fn, preprocess, input_shape, takes_logits)
+    record = _record(keras_model_fn, preprocess, input_shape, takes_logits, segments)
 
     def init(seed: int):
         weights = collections.OrderedDict()
-        for index, slot in enumerate(slots):
+        for index, slot in enumerate(record.slots):
             layer = weights.setdefault(slot.layer, collections.OrderedDict())
             layer[slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
-    def applied(part):
-        """A function that applies what `part` makes of the Keras model."""
+    def of_segment(part, index, dropouts_before, is_last):
+        """A function that applies a segment of what `part` makes of the Keras model."""
 
         def apply(weights, x, seed=None, *, training: bool):
-            x = preprocess(tf.cast(x, tf.float32))
-            values = iter([weights[slot.layer][slot.weight] for slot in slots])
+            if index == 0:
+                x = preprocess(tf.cast(x, tf.float32))
+            given = [weights[slot.layer][slot.weight] for slot in record.slots]
+            values = iter([in_types(value, compute_type) for value in given])
+
+            def variable(next_creator, dtype=None, **_):
+                by_type = next(values)
+                return by_type.get(dtype, by_type[None])
+
             with (
-                tf.variable_creator_scope(lambda next_creator, **_: next(values)),
-                stateless_dropout(seed),
+                tf.variable_creator_scope(variable),
+                stateless_dropout(seed, dropouts_before),
+                computing_in(compute_type),
             ):
-                outputs = part(keras_model_fn())(x, training=training)
+                segment = split(part(keras_model_fn()), segments)[index]
+                outputs = segment(x, training=training)
             if next(values, None) is not None:
                 raise KerasModelError(
                     "keras_model_fn returned the model of an earlier call. It must build the "
                     "model, and all of its layers, anew at every call."
                 )
+            if is_last and compute_type != FLOAT32:
+                outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
             return outputs
 
         return _traced_eagerly(apply)
 
+    def applied(part, plan):
+        """A function that applies what `part` makes of the Keras model."""
+        applies = [
+            of_segment(part, index, segment.dropouts_before, index == len(plan) - 1)
+            for index, segment in enumerate(plan)
+        ]
+        return in_turn(applies, plan)
+
     model = Model(
         init=init,
-        apply=applied(lambda keras_model: keras_model),
-        features=applied(_below_head) if has_linear_head else None,
+        apply=applied(lambda keras_model: keras_model, record.whole),
+        features=applied(_below_head, record.below_head) if record.below_head else None,
         example_loss=example_loss,
         example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
-        name=name,
+        name=record.name,
     )
     _check_initial_weights(model)
     return model
@@ -155,7 +204,7 @@ def _traced_eagerly(apply):
     return call
 
 
-def _record(keras_model_fn, preprocess, input_shape, takes_logits):
+def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> _Record:
     """Builds the model once, in a graph of its own so that automatic names start afresh."""
     created = []
 
@@ -177,15 +226,20 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits):
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
         head = _linear_head(model)
-        outputs = model(preprocess(tf.zeros([1, *input_shape])), training=True)
+        parts = split(model, segments)
+        inputs = preprocess(tf.zeros([1, *input_shape]))
+        outputs = model(inputs, training=True)
         _check_weights(model, [variable for variable, _ in created])
         if takes_logits:
             _check_logits(outputs)
         slots = []
         for variable, initial_value in created:
-            layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
-            initial_value = _seedable(initial_value, variable.name)
-            slots.append(_Slot(layer or model.name, weight, initial_value))
+            layer, weight = _names(variable, model)
+            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+        whole = _plan(model, parts, inputs)
+        below_head = []
+        if head == slots[-1].layer:
+            below_head = _plan(model, split(_below_head(model), segments), inputs)
     _check_stateless(graph)
     counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
     (layer, weight), count = counts.most_common(1)[0]
@@ -194,7 +248,25 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits):
             f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
             "of its own, also across nested models."
         )
-    return model.name, slots, head == slots[-1].layer
+    return _Record(model.name, slots, whole, below_head)
+
+
+def _names(variable, model) -> tuple[str, str]:
+    """Of the layer of a variable, and of its weight."""
+    layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
+    return layer or model.name, weight
+
+
+def _plan(model, parts, inputs) -> list[Segment]:
+    """The parts of a model as segments."""
+    plan = []
+    with stateless_dropout(tf.zeros([2], tf.int32)) as num_dropouts:
+        for part in parts:
+            layers = dict.fromkeys(_names(weight, model)[0] for weight in part.weights)
+            plan.append(Segment(tuple(layers), num_dropouts()))
+            if part is not parts[-1]:
+                inputs = part(inputs, training=True)
+    return plan
 
 
 def _linear_head(model) -> str | None:

@@ -60,10 +60,11 @@ class _StandardizedConv2D(tf.keras.layers.Conv2D):
         self.gain = self.add_weight("gain", shape=[self.filters], initializer="ones")
 
     def convolution_op(self, inputs, kernel):
+        kernel, gain = (tf.cast(weight, tf.float32) for weight in (kernel, self.gain))
         mean, variance = tf.nn.moments(kernel, axes=[0, 1, 2], keepdims=True)
         fan_in = math.prod(kernel.shape[:-1])
-        scale = self.gain * tf.math.rsqrt(tf.maximum(variance * fan_in, _LEAST_VARIANCE))
-        return super().convolution_op(inputs, (kernel - mean) * scale)
+        scale = gain * tf.math.rsqrt(tf.maximum(variance * fan_in, _LEAST_VARIANCE))
+        return super().convolution_op(inputs, tf.cast((kernel - mean) * scale, inputs.dtype))
 
 
 def _block(x, width, stride, residual_scale, name):

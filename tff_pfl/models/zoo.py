@@ -89,7 +89,18 @@ MODELS.register("resnet50")(residual.resnet50)
 MODELS.register("wide_resnet")(residual.wide_resnet)
 
 
-def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), **chosen) -> Model:
+@takes(segments=whole(1))
+def build(
+    name: str,
+    image_shape,
+    num_classes: int,
+    *,
+    mean=(0.0,),
+    std=(1.0,),
+    segments: int = 1,
+    compute_type: str = "float32",
+    **chosen,
+) -> Model:
     """Builds a network by its name.
 
     Args:
@@ -98,6 +109,8 @@ def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), 
         num_classes: Number of logits.
         mean: Per-channel mean of images in [0, 1], subtracted.
         std: Per-channel standard deviation, divided by.
+        segments: See `from_keras`.
+        compute_type: See `from_keras`.
         **chosen: Those of its options that are not to have their defaults.
 
     Raises:
@@ -108,4 +121,6 @@ def build(name: str, image_shape, num_classes: int, *, mean=(0.0,), std=(1.0,), 
         lambda: MODELS[name](tuple(image_shape), num_classes, **chosen),
         input_shape=tuple(image_shape),
         preprocess=lambda x: (x / 255.0 - tf.constant(mean)) / tf.constant(std),
+        segments=segments,
+        compute_type=compute_type,
     )

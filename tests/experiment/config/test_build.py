@@ -54,7 +54,8 @@ def shrunk(name, algorithm):
     config.data.update(name="digits", num_clients=5, num_validation=0)
     config.data.dirichlet.min_examples = 1
     config.clients_per_round = 2
-    config.model = {"name": "mlp", "options": {"hidden": (4,) * 4}}
+    config.model.name = "mlp"
+    config.model.options = {"hidden": (4,) * 4}
     return config
 
 
@@ -336,3 +337,21 @@ def test_uploads_are_compressed_as_the_config_says():
     complete(config, {"compression.name": "half"})
     with pytest.raises(ConfigError, match="config.compression: Uploads of fedpg .* averaged by a"):
         run_client(config)
+
+
+def test_segments_and_the_type_of_computation_are_the_models(monkeypatch):
+    built = unittest.mock.Mock()
+    monkeypatch.setattr(models, "build", built)
+    config = small()
+    build_model(config, build_dataset(config))
+    assert {"segments": 1, "compute_type": "float32"}.items() <= built.call_args.kwargs.items()
+    config.model.update(segments=3, compute_type="bfloat16")
+    build_model(config, build_dataset(config))
+    assert {"segments": 3, "compute_type": "bfloat16"}.items() <= built.call_args.kwargs.items()
+
+
+def test_another_type_of_computation():
+    config = small()
+    config.model.compute_type = "float16"
+    with pytest.raises(ConfigError, match="Unknown compute type 'float16'"):
+        check_config(config)

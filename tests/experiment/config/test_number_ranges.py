@@ -47,7 +47,7 @@ KINDS = {
 }
 COMMON = {
     "count": "rounds clients_per_round checkpoint_every data.num_clients local.batch_size "
-    "local.steps evaluation.clients_per_call data.classes_per_client.classes",
+    "local.steps model.segments evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.clients evaluation.fine_tune_epochs new_clients.number "
     "new_clients.fine_tune_epochs early_stop.patience",

@@ -97,7 +97,7 @@ def test_names_in_place_of_a_configs_own():
     config = small("ditto")
     config.algorithm.lambda_ = 0.5
     complete(config, {"model.name": "lenet", "algorithm.name": "ditto"})
-    assert config.model.to_dict() == {"name": "lenet", "options": {}}
+    assert (config.model.name, config.model.options.to_dict()) == ("lenet", {})
     assert config.algorithm.lambda_ == 0.5
     complete(config, {"algorithm.name": "fedprox", "local.optimizer": "adam"})
     assert config.algorithm.to_dict().keys() == {"name", "mu", "personalized", "weighting"}

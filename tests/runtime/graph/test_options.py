@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pathlib
 
 import numpy as np
 import pytest
@@ -124,6 +125,34 @@ def test_always_refuses_data_sets():
     with pytest.raises(NotVectorizableError, match="Dataset"):
         run(of_its_own, [np.float32(1)] * 2, vectorize="always")
     assert run(of_its_own, [np.float32(1)] * 2) == [4.0, 4.0]
+
+
+def test_clients_at_a_time_bound_the_memory():
+    """Of 20 clients that need 16 MiB several times each, one after another and at once."""
+
+    def work(x):
+        return tf.reduce_sum(tf.sin(x[0] + tf.linspace(0.0, 1.0, 2**22)))
+
+    at_clients, clients = mapped(work, VECTOR), [np.float32([i, 0, 0]) for i in range(20)]
+    one_by_one, expected = peak_mib(
+        lambda: run(at_clients, clients, vectorize="always", max_concurrent_clients=1)
+    )
+    at_once, results = peak_mib(lambda: run(at_clients, clients, vectorize="always"))
+    assert_same(results, expected)
+    assert at_once > 20 * 16 > 2 * one_by_one > 0
+
+
+def peak_mib(function):
+    """How much memory the process needs at most during a call, beyond what it had before."""
+
+    def status(key):
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 2**10
+
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before = status("VmRSS")
+    result = function()
+    return status("VmHWM") - before, result
 
 
 def test_unknown_choices():

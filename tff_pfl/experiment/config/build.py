@@ -123,6 +123,8 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             dataset.num_classes,
             mean=mean,
             std=std,
+            segments=config.model.segments,
+            compute_type=config.model.compute_type,
             **config.model.options.to_dict(),
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import ml_collections
 
-from tff_pfl import data, evaluation
+from tff_pfl import data, evaluation, models
 from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.build import (
     FURTHER_MODELS,
@@ -92,6 +92,8 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     for choice in CHOICES:
         _check_choice(config, choice)
     check_names("split", [config.evaluation.split], ("test", "validation"), error=ConfigError)
+    types = [config.model.compute_type]
+    check_names("compute type", types, models.COMPUTE_TYPES, error=ConfigError)
     for key, range_ in number_ranges(config).items():
         value = value_of(config, key)
         if value is not None:  # where it may not be, it was refused above
@@ -136,6 +138,7 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
     yield "data", data.federate
     yield "evaluation", evaluation.EvaluationOptions
     yield "local", LocalTraining
+    yield "model", models.build
     yield "participation", Participation
     for name, partitioner in data.PARTITIONERS.items():
         yield PARTITIONER.section.format(name), partitioner

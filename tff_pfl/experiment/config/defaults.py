@@ -61,6 +61,8 @@ def default_config(
     config.model = ml_collections.ConfigDict()
     config.model.name = "mlp"  # one of tff_pfl.models.MODELS
     config.model.options = ml_collections.ConfigDict()  # of the model
+    config.model.segments = 1  # cut into so many, whose gradients compute again what flowed within
+    config.model.compute_type = "float32"  # or "bfloat16": of layers, not of weights
 
     config.local = ml_collections.ConfigDict()
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS

@@ -41,6 +41,8 @@ _ADDED = (
     "local.augmentation",
     "local.schedule",
     "local.warm_up_rounds",
+    "model.compute_type",
+    "model.segments",
     "participation",
     "privacy",
 )

@@ -1,0 +1,227 @@
+"""Tests of rematerialisation: gradients that compute again what was not kept."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    IMAGE_SHAPE,
+    NUM_CLASSES,
+    assert_close,
+    assert_equal,
+    local_sgd,
+    make_clients,
+)
+from tests.marks import slow
+from tff_pfl import models
+from tff_pfl.algorithms import build_fedavg
+from tff_pfl.local import Batch
+from tff_pfl.models import KerasModelError, from_keras
+from tff_pfl.models.segments import recomputed, split
+from tff_pfl.runtime import create_graph_context
+
+layers = tf.keras.layers
+RNG = np.random.default_rng(0)
+
+
+def residual():
+    """Two residual blocks; a cut is possible after the stem, each block, and each activation."""
+    inputs = tf.keras.Input((4,))
+    x = layers.Dense(8, "tanh", name="stem")(inputs)
+    for block in ("first", "second"):
+        y = layers.Dense(8, name=f"{block}_a")(x)
+        y = layers.Dropout(0.5)(y)
+        y = layers.Dense(8, name=f"{block}_b")(layers.Activation("tanh")(y))
+        x = layers.Activation("tanh")(layers.Add()([x, y]))
+    return tf.keras.Model(inputs, layers.Dense(3, name="head")(x))
+
+
+def sequential():
+    return tf.keras.Sequential(
+        [
+            layers.Dense(5, "tanh", name="a", input_shape=(4,)),
+            layers.Dropout(0.5),
+            layers.Dense(6, "tanh", name="b"),
+            layers.Dropout(0.3),
+            layers.Dense(3, name="head"),
+        ]
+    )
+
+
+def two_inputs():
+    """A layer that is used before and after each cut, and an operation of TensorFlow."""
+    left, right = tf.keras.Input((2,)), tf.keras.Input((2,))
+    shared, square = layers.Dense(4, "tanh", name="shared"), layers.Dense(4, name="square")
+    x = square(layers.Add()([shared(left), shared(right)]))
+    x = square(tf.sin(x))
+    return tf.keras.Model([left, right], layers.Dense(3, name="head")(x))
+
+
+@functools.cache
+def model_of(keras_model_fn, **options):
+    def halves(x):
+        return x[:, :2], x[:, 2:]
+
+    preprocess = halves if keras_model_fn is two_inputs else None
+    return from_keras(keras_model_fn, input_shape=(4,), preprocess=preprocess, **options)
+
+
+def batch():
+    x = tf.constant(RNG.normal(size=(5, 4)), tf.float32)
+    return Batch(x, tf.constant([0, 1, 2, 2, 1]), tf.ones([5]), tf.constant([1, 2]))
+
+
+@pytest.mark.parametrize("segments", [2, 100])
+@pytest.mark.parametrize("keras_model_fn", [residual, sequential, two_inputs])
+def test_gradients_and_features_are_those_of_the_model(keras_model_fn, segments):
+    """With the same masks of dropout."""
+    expected, model = model_of(keras_model_fn), model_of(keras_model_fn, segments=segments)
+    assert model.layers == expected.layers
+    weights, b = expected.init(0), batch()
+    assert_equal(model.init(0), weights)
+    actual = model.gradient(weights, b)
+    assert_close(actual, expected.gradient(weights, b), 1e-6)
+    compiled = tf.function(lambda weights: model.gradient(weights, b), autograph=False)
+    assert_close(compiled(weights), actual, 1e-6)
+    for options in ({"training": True, "seed": b.seed}, {"training": False}):
+        features = expected.features(weights, b.x, **options)
+        assert_close(model.features(weights, b.x, **options), features, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "wide_resnet", "nf_resnet18"])
+def test_residual_networks(name):
+    small = {
+        "resnet18": {"width": 4, "blocks": (1, 1), "groups": 2},
+        "wide_resnet": {"depth": 10, "widen": 1, "dropout_rate": 0.3},
+        "nf_resnet18": {"stem_width": 4, "width": 4},
+    }[name]
+    images = tf.constant(RNG.integers(256, size=(4, 8, 8, 3)), tf.uint8)
+    b = Batch(images, tf.constant([0, 1, 2, 0]), tf.ones([4]), tf.constant([1, 2]))
+    expected = models.build(name, (8, 8, 3), 3, **small)
+    model = models.build(name, (8, 8, 3), 3, **small, segments=3)
+    weights = expected.init(0)
+    assert_close(model.gradient(weights, b), expected.gradient(weights, b), 1e-5)
+
+
+def test_the_parts_of_a_model():
+    model = residual()
+    parts = split(model, 3)
+    x = tf.random.normal([2, 4])
+    outputs = x
+    for part in parts:
+        outputs = part(outputs)
+    assert_equal(outputs, model(x))
+    of_parts = [{layer.name for layer in part.layers if layer.weights} for part in parts]
+    assert of_parts == [
+        *({"stem", "first_a", "first_b"}, {"second_a", "second_b"}),
+        {"head"},
+    ]
+    # After the stem, and in each block after the sum and after its activation.
+    assert len(split(model, 100)) == 1 + 1 + 2 * 2
+
+
+def test_a_gradient_by_hand():
+    """That of `a x^2` is `x^2` for `a`, `2 a x` for `x`."""
+
+    def apply(weights, x, *, training, seed):
+        assert (training, seed) == (True, None)
+        return weights["f"]["a"] * x**2
+
+    weights, x = {"f": {"a": tf.constant(3.0)}, "unused": {"b": tf.ones([2])}}, tf.constant([2.0])
+    with tf.GradientTape() as tape:
+        tape.watch((weights, x))
+        y = 5 * recomputed(apply, ("f",))(weights, x, training=True)
+    of_weights, of_x = tape.gradient(y, (weights, x))
+    assert (float(y), float(of_weights["f"]["a"]), float(of_x)) == (60.0, 20.0, 60.0)
+    assert of_weights["unused"]["b"] is None
+
+
+@pytest.mark.parametrize("outer", [tf.Graph, lambda: tf.__internal__.FuncGraph("outer")])
+def test_it_is_computed_again_only_when_the_gradient_has_come(outer):
+    """Else it would be computed, and kept, at once; a graph of TFF is a `tf.Graph`."""
+
+    def apply(weights, x, **_):
+        return tf.sin(tf.exp(weights["f"]["a"] * x))
+
+    with outer().as_default() as graph:
+        weights, x = {"f": {"a": tf.ones([2])}}, tf.ones([2])
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            y = tf.tan(recomputed(apply, ("f",))(weights, x))
+        gradient = tape.gradient(y, weights)["f"]["a"]
+        assert gradient is not None
+        first, second = [op for op in graph.get_operations() if op.type == "Exp"]
+        (tan,) = [op for op in graph.get_operations() if op.type == "Tan"]
+    assert depends(tan, first) and not depends(first, tan)
+    gradients_of_tan = [c for c in tan.inputs[0].consumers() if c is not tan]
+    assert any(depends(second, op) for op in gradients_of_tan)
+
+
+def depends(operation, on) -> bool:
+    waiting, seen = [operation], set()
+    while waiting:
+        current = waiting.pop()
+        if current is on:
+            return True
+        if current not in seen:
+            seen.add(current)
+            waiting += [tensor.op for tensor in current.inputs]
+    return False
+
+
+@pytest.mark.parametrize(
+    ("vectorize", "compute_type"),
+    [
+        ("always", "bfloat16"),
+        *(slow("never", "bfloat16"), slow("always", "float32"), slow("never", "float32")),
+    ],
+)
+def test_a_round_in_the_executor_is_that_without_segments(vectorize, compute_type):
+    """With weights of float32 whatever layers compute in."""
+
+    def one_round(segments):
+        options = {"segments": segments, "compute_type": compute_type}
+        model = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4), **options)
+        process = build_fedavg(model, EXAMPLES_TYPE, local_sgd(epochs=2), seed=1)
+        context = create_graph_context(vectorize=vectorize)
+        with tff.framework.get_context_stack().install(context):
+            output = process.next(process.initialize(), make_clients(process, [5, 5]))
+        return process, output
+
+    process, output = one_round(segments=3)
+    expected_process, expected = one_round(segments=1)
+    assert process.next.type_signature == expected_process.next.type_signature
+    weights = tf.nest.flatten(process.global_weights(output.state))
+    assert {weight.dtype.name for weight in weights} == {"float32"}
+    assert_close(process.global_weights(output.state), process.global_weights(expected.state), 1e-6)
+
+
+class Subclassed(tf.keras.Model):
+    def __init__(self):
+        super().__init__(name="mine")
+        self.head = layers.Dense(3, name="head")
+
+    def call(self, x):
+        return self.head(x)
+
+
+def unbuilt():
+    return tf.keras.Sequential([layers.Dense(5), layers.Dense(3)], name="unbuilt")
+
+
+@pytest.mark.parametrize(("keras_model_fn", "name"), [(Subclassed, "mine"), (unbuilt, "unbuilt")])
+def test_models_that_cannot_be_cut(keras_model_fn, name):
+    message = f"Keras model {name!r} cannot be cut into segments=2: that takes a functional model"
+    with pytest.raises(KerasModelError, match=re.escape(message)):
+        from_keras(keras_model_fn, input_shape=(4,), segments=2)
+
+
+def test_a_number_of_segments_is_positive():
+    with pytest.raises(ValueError, match="segments must be a whole number of at least 1, got 0"):
+        from_keras(sequential, input_shape=(4,), segments=0)

@@ -1,0 +1,5 @@
+"""Errors of models."""
+
+
+class KerasModelError(ValueError):
+    """A Keras model that cannot be made pure; the message says why and what to change."""
