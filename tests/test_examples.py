@@ -35,7 +35,8 @@ def folder(tmp_path, monkeypatch):
 def assert_is_the_users_own(run):
     config = json.loads((run / "config.json").read_text())
     assert config["algorithm"]["own_share"] == 0.8
-    assert config["model"] == {"name": "small_network", "options": {"width": 4}}
+    assert config["model"]["name"] == "small_network"
+    assert config["model"]["options"] == {"width": 4}
     assert config["import_path"][0] == str(run.parent / "mine")
 
 

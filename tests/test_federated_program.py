@@ -100,7 +100,7 @@ class Program:
         self._dataset = FederatedDataset.from_client_arrays([(d.x, d.y) * 2 for d in data], 3)
 
     def arguments(self, parts, moments=None):
-        store = ClientStateStore(self.process.initialize_client, self.process.client_state_type)
+        store = ClientStateStore(self.process.initialize_clients, self.process.client_state_type)
         source = CohortDataSource(self._dataset, store, self.process.client_type, seed=5)
         around = (moments or Moments()).around
         managers = [_Between(output, around, "release") for output in parts.outputs]

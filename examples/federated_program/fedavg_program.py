@@ -45,7 +45,7 @@ def main(argv):
     process = tff_pfl.experiment.build_process(config, model, dataset)
 
     # TFF's context takes sequences at clients, no structures such as `Examples`.
-    states = tff_pfl.ClientStateStore(process.initialize_client, process.client_state_type)
+    states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, states, process.client_type, seed=config.seed)
     train_source = ExamplesDataSource(source, "train", as_sequences=True)
     data_type = train_source.federated_type.member

@@ -44,7 +44,7 @@ def main(argv):
     process = tff_pfl.experiment.build_process(config, model, dataset)
 
     # In memory: the states of clients are saved with the program's state, by the iterator.
-    states = tff_pfl.ClientStateStore(process.initialize_client, process.client_state_type)
+    states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
     )

@@ -53,7 +53,7 @@ def measure_pooled(workload: Workload, clients_per_call: int) -> dict[str, Any]:
             seed=SEED,
         )
         state = process.initialize_client(np.int32(0))
-        store = ClientStateStore(process.initialize_client, process.client_state_type)
+        store = ClientStateStore(process.initialize_clients, process.client_state_type)
         store.put(range(workload.clients), [state] * workload.clients)
         source = CohortDataSource(dataset, store, process.client_type, seed=SEED)
         bare = _bare_passes(model, images.reshape(-1, *workload.image_shape))

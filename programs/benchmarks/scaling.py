@@ -131,7 +131,7 @@ def measure_point(point: Point) -> dict[str, Any]:
         memory = {"start": memory_mib("VmRSS")}
         path = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
         store = resources.enter_context(
-            ClientStateStore(lambda client_id: first_state, process.client_state_type, path)
+            ClientStateStore(process.initialize_clients, process.client_state_type, path)
         )
         _store_states(store, point.population, first_state)
         dataset = _Federation(point.workload, point.population)

@@ -31,8 +31,8 @@ def state(n, size=4):
     return collections.OrderedDict(w=np.full([size], n, np.float32), n=np.int32(n))
 
 
-def initialize(client_id):
-    return state(-1 - client_id)
+def initialize(client_ids):
+    return [state(-1 - client_id) for client_id in client_ids]
 
 
 def open_store(path=None, state_type=STATE_TYPE, **options):

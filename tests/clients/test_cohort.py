@@ -52,8 +52,9 @@ class FakeDataset:
 
 
 def make_store(path=None):
-    def initialize(client_id):
-        return collections.OrderedDict(w=np.zeros([2], np.float32), n=np.int32(0))
+    def initialize(client_ids):
+        zeros = collections.OrderedDict(w=np.zeros([2], np.float32), n=np.int32(0))
+        return [zeros] * len(client_ids)
 
     return ClientStateStore(initialize, STATE_TYPE, path)
 

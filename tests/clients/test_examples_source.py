@@ -20,7 +20,7 @@ def source():
     data = [random_examples(5 + i, seed=i) for i in range(4)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x[:2], d.y[:2]) for d in data], 3)
     process = tiny_process(build_fedavg)
-    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
     return CohortDataSource(dataset, store, process.client_type, seed=5)
 
 

@@ -44,6 +44,20 @@ def test_a_client_never_seen_gets_its_initial_state_which_is_not_stored(store):
     assert store.known_clients() == []
 
 
+def test_first_states_are_made_in_one_call_of_those_who_have_none():
+    asked = []
+
+    def initialize(client_ids):
+        asked.append(client_ids)
+        return [state(-1 - client_id) for client_id in client_ids]
+
+    store = ClientStateStore(initialize, STATE_TYPE)
+    store.put([5, 2], [state(50), state(20)])
+    assert numbers(store, [7, 5, 0, 2, 7]) == [-8, 50, -1, 20, -8]
+    assert numbers(store, [2, 5]) == [20, 50]
+    assert asked == [[7, 0, 7]]
+
+
 def test_put_is_seen_at_once_and_others_keep_their_state_bit_for_bit(store):
     odd = collections.OrderedDict(w=np.array([np.nan, -0.0, 1e-45], np.float32), n=np.int32(7))
     store.put([300, 2], [odd, state(2)])
@@ -71,7 +85,7 @@ def test_states_share_no_memory_with_the_store(store):
 
 def test_an_initial_state_shares_no_memory_with_the_callers():
     shared = state(0)
-    store = ClientStateStore(lambda client_id: shared, STATE_TYPE)
+    store = ClientStateStore(lambda client_ids: [shared] * len(client_ids), STATE_TYPE)
     store.get([0])[0]["w"][:] = 9
     assert store.get([1])[0]["w"].tolist() == [0] * 4
 

@@ -34,7 +34,7 @@ def federation():
     data = [random_examples(4 + i, seed=i) for i in range(4)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
     process = tiny_process(build_local)
-    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     iterator = source.iterator()
     output = process.next(process.initialize(), iterator.select())

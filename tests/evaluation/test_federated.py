@@ -35,7 +35,7 @@ def dataset():
 def ditto(dataset):
     """`(process, server state, source, evaluation)` after a round of two of the three clients."""
     process = tiny_process(build_ditto)
-    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     iterator = source.iterator()
     output = process.next(process.initialize(), iterator.select(2))
@@ -100,7 +100,7 @@ def test_further_models_on_own_and_on_pooled_examples(dataset):
     }
     process = compose(fedavg, EXAMPLES_TYPE, further_models=further)
     assert process.replace(next_fn=process.next).further_models == process.further_models
-    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
     own = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)

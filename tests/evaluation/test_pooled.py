@@ -105,7 +105,7 @@ MODEL = tiny_model()
 
 
 def source_of(process, dataset):
-    store = ClientStateStore(process.initialize_client, process.client_state_type)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
     return CohortDataSource(dataset, store, process.client_type, seed=0)
 
 

@@ -37,7 +37,7 @@ class CountingStore(ClientStateStore):
     """A store that keeps the ids it was asked for."""
 
     def __init__(self, process):
-        super().__init__(process.initialize_client, process.client_state_type)
+        super().__init__(process.initialize_clients, process.client_state_type)
         self.asked = []
 
     def get(self, client_ids):

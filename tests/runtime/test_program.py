@@ -33,7 +33,7 @@ def plain(dataset):
 
 
 def make_source(dataset):
-    store = ClientStateStore(process().initialize_client, process().client_state_type)
+    store = ClientStateStore(process().initialize_clients, process().client_state_type)
     return CohortDataSource(dataset, store, process().client_type, seed=5)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
@@ -34,7 +34,7 @@ class ClientStateStore:
 
     def __init__(
         self,
-        initialize_client: Callable[[int], Any],
+        initialize_clients: Callable[[list[int]], Sequence[Any]],
         state_type: tff.types.Type,
         path: str | None = None,
         *,
@@ -43,8 +43,8 @@ class ClientStateStore:
         """Opens the store, creating what is missing.
 
         Args:
-            initialize_client: The state of a client never seen, by its id; a computation, such as
-                that of a process, inside a federated program as well.
+            initialize_clients: The states of clients never seen, by their ids, in their order; a
+                computation, such as that of a process, inside a federated program as well.
             state_type: TFF type of a client's state, a structure of tensors.
             path: Directory of the store, or `None` to keep the states in memory.
             read_only: Of a store on disk: create and change nothing, and let others read it, too.
@@ -55,7 +55,7 @@ class ClientStateStore:
             CorruptStateError: If its file is damaged.
             StateStoreError: If it is open already, here or in another process, or the disk is full.
         """
-        self._initialize_client = initialize_client
+        self._initialize_clients = initialize_clients
         self._state_type = state_type
         self._stateless = is_empty(state_type)
         self._pending: dict[int, Leaves] = {}
@@ -89,7 +89,11 @@ class ClientStateStore:
             empty = empty_value(self._state_type)
             return [copy.deepcopy(empty) for _ in client_ids]
         with self._generation.reading() as read:
-            return [self._get(client_id, read) for client_id in client_ids]
+            states = [self._known(client_id, read) for client_id in client_ids]
+        new = [place for place, state in enumerate(states) if state is None]
+        for place, state in zip(new, self._initial([client_ids[i] for i in new]), strict=True):
+            states[place] = state
+        return states
 
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
@@ -170,15 +174,13 @@ class ClientStateStore:
     def __exit__(self, *exc_info) -> None:
         self.close()
 
-    def _get(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
+    def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
+        """The state of a client, pending or stored; `None` if there is none."""
         if client_id in self._pending:
             return self._pending[client_id].value()
         buffer = read(client_id)
         if buffer is None:
-            # A first state has the containers and data types of later ones, too, and shares no
-            # memory with what `initialize_client` keeps.
-            initial = materialized(self._initialize_client, client_id)
-            return Leaves(initial, self._state_type).value()
+            return None
         try:
             return deserialize(buffer, self._state_type)
         except CorruptStateError as e:
@@ -186,6 +188,16 @@ class ClientStateStore:
                 f"The state of client {client_id} in {self._path or 'memory'} is damaged. Restore "
                 f"the directory from a copy, or start the run in a new one. {e}"
             ) from e
+
+    def _initial(self, client_ids: list[int]) -> list[Any]:
+        """First states, with the containers and data types of later ones.
+
+        They share no memory with what `initialize_clients` keeps.
+        """
+        if not client_ids:
+            return []
+        states = materialized(self._initialize_clients, client_ids)
+        return [Leaves(state, self._state_type).value() for state in states]
 
 
 class _Memory:

@@ -82,7 +82,7 @@ class NewClientsEvaluation:
         self._first_id = first_id
         self._split = split
         self._clients_per_call = clients_per_call
-        store = ClientStateStore(lambda client_id: (), client_type.state)
+        store = ClientStateStore(lambda client_ids: [()] * len(client_ids), client_type.state)
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
 
     def __call__(self, server_state: Any) -> ClientMetrics:

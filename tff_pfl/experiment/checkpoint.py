@@ -69,10 +69,7 @@ def client_states(
 ) -> ClientStateStore:
     """The states of a process's clients, with the checkpoint that is committed beside them."""
     return ClientStateStore(
-        lambda client_id: process.initialize_client(np.int32(client_id)),
-        process.client_state_type,
-        path,
-        read_only=read_only,
+        process.initialize_clients, process.client_state_type, path, read_only=read_only
     )
 
 

@@ -1,5 +1,6 @@
 """The process every algorithm of this library is."""
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -65,7 +66,8 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         initialize        : ( -> S@SERVER)
         next              : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
                              -> <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>)
-        initialize_client : (int32 -> C)
+        initialize_client : (int32 -> C), and for a cohort
+        initialize_clients: ({int32}@CLIENTS -> {C}@CLIENTS)
         personalize       : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
                              -> {W}@CLIENTS)
         further_models    : mapping of names to computations of the type of `personalize`
@@ -171,6 +173,20 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def initialize_client(self) -> tff.Computation:
         """`(int32 -> C)`: the state of a client that was never seen, from its id."""
         return self._initialize_client_fn
+
+    @functools.cached_property
+    def initialize_clients(self) -> tff.Computation:
+        """`({int32}@CLIENTS -> {C}@CLIENTS)`: the same for many clients, in one call.
+
+        Random numbers and what is common to all clients are those of `initialize_client` bit for
+        bit. In the graph runtime, vectorized functions of them may round otherwise, as in rounds.
+        """
+
+        @tff.federated_computation(tff.types.FederatedType(np.int32, tff.CLIENTS))
+        def initialize_clients(client_ids):
+            return tff.federated_map(self.initialize_client, client_ids)
+
+        return initialize_clients
 
     @property
     def personalize(self) -> tff.Computation:

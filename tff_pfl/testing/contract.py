@@ -287,7 +287,7 @@ def check_absent_client(subject: Subject) -> None:
     )
     process = subject.process
     with tff.framework.get_context_stack().install(_context()):
-        store = ClientStateStore(process.initialize_client, process.client_state_type)
+        store = ClientStateStore(process.initialize_clients, process.client_state_type)
         source = CohortDataSource(
             dataset, store, process.client_type, seed=1, capacity=federation.CAPACITY
         )

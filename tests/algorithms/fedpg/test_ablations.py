@@ -44,7 +44,7 @@ def results():
             process = build_fedpg(
                 model, examples_type(dataset.image_shape), local_sgd(0.1), **options, seed=seed
             )
-            store = ClientStateStore(process.initialize_client, process.client_state_type)
+            store = ClientStateStore(process.initialize_clients, process.client_state_type)
             source = CohortDataSource(dataset, store, process.client_type, seed=seed)
             iterator, state = source.iterator(), process.initialize()
             for _ in range(ROUNDS):
