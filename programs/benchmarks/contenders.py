@@ -72,7 +72,7 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
-    network = workload.keras_model()
+    network = _eager_network(workload)
 
     def step(x, y):
         losses, gradients = _keras_gradient(network, x, y)
@@ -84,7 +84,7 @@ def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """Likewise what PLGU-LF computes in a first round: two models, two gradients a step."""
-    personal, shared = workload.keras_model(), workload.keras_model()
+    personal, shared = _eager_network(workload), _eager_network(workload)
 
     def step(x, y):
         losses, ascent = _keras_gradient(personal, x, y)
@@ -97,6 +97,12 @@ def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Roun
         return losses
 
     return _bare_keras_rounds(workload, x, y, [shared, personal], step)
+
+
+def _eager_network(workload):
+    # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
+    with tf.__internal__.eager_context.eager_mode():
+        return workload.keras_model()
 
 
 def _keras_gradient(network, x, y):

