@@ -151,11 +151,12 @@ class DiskGeneration:
 
     def _read_root(self) -> None:
         with self._reading(self._meta, buffers=True) as txn:
-            root = self._read(txn, _ROOT, "the root of its marks")
+            value = self._read(txn, _ROOT, "the root of its marks")
             found = sum(share_of(*record) for record in self._records(txn, self._attachments))
-        if root is None or Root.of(root).attachments != digest_of(found):
+        root = None if value is None else Root.of(value)
+        if root is None or root.attachments != digest_of(found):
             raise self._damaged(_LACKS)
-        self._root = Root.of(root)
+        self._root = root
 
     def _add_marks(self) -> None:
         """Makes those of all records; of a generation that is read only, they stay in memory."""

@@ -106,11 +106,6 @@ def paired_values(
     result: RunResult, other: RunResult, column: Column
 ) -> tuple[np.ndarray, np.ndarray]:
     """A quantity of the same clients in two runs; see `paired_differences`."""
-    if not same_partition(result, other):
-        raise OutputDirectoryError(
-            f"{result.path} and {other.path} have different partitions: their clients are not the "
-            "same, and cannot be compared one by one."
-        )
     check_same_clients(result, other)
     return _values(result, column), _values(other, column)
 
@@ -123,11 +118,16 @@ def _values(run, column):
 
 
 def check_same_clients(result: RunResult, other: RunResult) -> None:
-    """Refuses runs of the same partition whose evaluations are of other clients.
+    """Refuses runs that have not evaluated the same clients.
 
     Raises:
-        OutputDirectoryError: If they are.
+        OutputDirectoryError: If their partitions differ, or their samples of clients.
     """
+    if not same_partition(result, other):
+        raise OutputDirectoryError(
+            f"{result.path} and {other.path} have different partitions: their clients are not the "
+            "same, and cannot stand beside each other, one by one."
+        )
     ids, others = (RunFiles(run.path).clients().columns["client_id"] for run in (result, other))
     if not np.array_equal(ids, others):
         raise OutputDirectoryError(
