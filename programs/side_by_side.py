@@ -35,6 +35,7 @@ import json
 from absl import app, flags
 
 import contestants
+from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.names import unknown_name
 
 _FOREIGN = [name for name, framework in contestants.FRAMEWORKS.items() if framework.is_foreign]
@@ -68,11 +69,15 @@ def main(argv):
     )
     _print(contestants.machine())
     records = []
-    for record in contestants.compare(
-        _chosen(), work, rounds=_ROUNDS.value, time_limit=_TIME_LIMIT.value
-    ):
-        _print(record)
-        records.append(record)
+    try:
+        with interruptible():
+            for record in contestants.compare(
+                _chosen(), work, rounds=_ROUNDS.value, time_limit=_TIME_LIMIT.value
+            ):
+                _print(record)
+                records.append(record)
+    except KeyboardInterrupt as interruption:
+        return exit_code(interruption)
     print(contestants.markdown_table(records))
     return 1 if any("failed" in record for record in records) else 0
 
