@@ -1,0 +1,99 @@
+"""What all contestants have in common: their arguments, their data, and how they are asked.
+
+They run in the Python of a framework, where this library may be missing. A contestant reads and
+writes a line each:
+
+    {"versions": {...}, "num_weights": 878538}   it is ready for its first round
+    round                                        the driver wants one more
+    8.91                                         the seconds that it took
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from importlib import metadata
+
+import numpy as np
+
+NUM_CLASSES = 10
+IMAGE_SHAPE = (32, 32, 3)
+
+
+def arguments():
+    """The method and the sizes of the work, from the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--method", required=True)
+    parser.add_argument("--checkout")
+    for name in ("clients", "clients_per_round", "examples_per_client"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("epochs", "batch_size", "seed"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--learning_rate", type=float, required=True)
+    return parser.parse_args()
+
+
+def data(work):
+    """Noise, brighter by class: `uint8[clients, examples, 32, 32, 3]`, and int64 labels."""
+    rng = np.random.default_rng(work.seed)
+    y = rng.integers(NUM_CLASSES, size=(work.clients, work.examples_per_client))
+    x = rng.integers(0, 128, (*y.shape, *IMAGE_SHAPE), np.uint8)
+    x += (12 * y).astype(np.uint8)[..., None, None, None]
+    return x, y
+
+
+def scaled(x):
+    """Images as float32 in [0, 1]."""
+    return x.astype(np.float32) / 255
+
+
+class Turns:
+    """The rounds of a contestant, each when the driver wants it."""
+
+    def __init__(self):
+        """Takes the standard output for answers; what a framework prints goes to the errors."""
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._start = None
+
+    def ready(self, num_weights, *packages, **versions):
+        """Says that the next thing to do is the first round.
+
+        Args:
+            num_weights: Of the model.
+            *packages: Their versions are said, too.
+            **versions: Of what is no package.
+        """
+        versions = {name: metadata.version(name) for name in packages} | versions
+        self._say({"versions": versions, "num_weights": num_weights})
+
+    def next(self):
+        """Ends the round that is on, if one is, and returns when another one is wanted.
+
+        Raises:
+            SystemExit: None is.
+        """
+        if self._start is not None:
+            self._say(time.perf_counter() - self._start)
+        if not sys.stdin.readline():
+            raise SystemExit
+        self._start = time.perf_counter()
+
+    def take(self, one_round):
+        """Runs a function for each round that is wanted."""
+        while True:
+            self.next()
+            one_round()
+
+    def before_each(self, function):
+        """The function, which a framework calls where a round of its own loop begins."""
+
+        def wait_and_call(*args, **kwargs):
+            self.next()
+            return function(*args, **kwargs)
+
+        return wait_and_call
+
+    def _say(self, answer):
+        print(json.dumps(answer), file=self._answers, flush=True)

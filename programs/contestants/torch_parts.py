@@ -1,0 +1,50 @@
+"""PGFed's CNN in PyTorch, and files of clients in the form that PFLlib and its descendants read."""
+
+import os
+import pathlib
+import sys
+
+import common
+import numpy as np
+from torch import nn
+
+
+def cnn():
+    """The network of `tff_pfl.models.cnn_pgfed`."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1600, 512), nn.ReLU()),
+        nn.Linear(512, common.NUM_CLASSES),
+    )
+
+
+def num_weights(model):
+    """How many numbers a model has."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def channels_first(x):
+    """Images as PyTorch takes them, float32 in [0, 1]."""
+    return np.moveaxis(common.scaled(x), -1, -3)
+
+
+def enter(checkout, dataset, work):
+    """Makes the folders that PFLlib's programs expect, with files of all clients, and enters them.
+
+    A test set is one image: rounds have no use for it.
+
+    Args:
+        checkout: Of the repository; its modules can be imported afterwards.
+        dataset: Name of the data set.
+        work: The arguments of the contestant.
+    """
+    sys.path.insert(0, os.path.join(checkout, "system"))
+    folder = pathlib.Path("dataset") / dataset
+    for split, last in (("train", None), ("test", 1)):
+        (folder / split).mkdir(parents=True)
+        for client, (x, y) in enumerate(zip(*common.data(work), strict=True)):
+            examples = {"x": channels_first(x[:last]), "y": y[:last]}
+            np.savez_compressed(folder / split / f"{client}.npz", data=examples)
+    os.mkdir("system")
+    os.chdir("system")

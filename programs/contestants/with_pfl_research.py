@@ -1,0 +1,87 @@
+"""Rounds of pfl-research's FedAvg with PyTorch, in the loop of the algorithm's `run`."""
+
+import common
+import numpy as np
+import torch
+import torch_parts
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+
+FOREVER = 10**9
+
+
+class Classifier(torch.nn.Module):
+    """A network as pfl-research takes it."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def loss(self, x, y):
+        return torch.nn.functional.cross_entropy(self.network(x), y)
+
+    def metrics(self, x, y):  # which it has to have
+        return {}
+
+
+class Wait(TrainingProcessCallback):
+    """Waits for the driver between rounds."""
+
+    def __init__(self, turns):
+        self.turns = turns
+
+    def on_train_begin(self, *, model):
+        self.turns.next()
+        return Metrics()
+
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        self.turns.next()
+        return False, Metrics()
+
+
+def main():
+    turns, work = common.Turns(), common.arguments()
+    np.random.seed(work.seed)
+    torch.manual_seed(work.seed)
+    x, y = common.data(work)
+    x, y = torch.from_numpy(torch_parts.channels_first(x).copy()), torch.from_numpy(y)
+    users = {client: [x[client], y[client]] for client in range(work.clients)}
+    sampler = get_user_sampler("minimize_reuse", range(work.clients))
+    dataset = FederatedDataset.from_slices(users, sampler)
+    network = torch_parts.cnn()
+    classifier = Classifier(network)
+    model = PyTorchModel(
+        classifier,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(classifier.parameters(), lr=1.0),
+    )
+    turns.ready(torch_parts.num_weights(network), "pfl", "torch")
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=FOREVER,
+            evaluation_frequency=FOREVER,
+            train_cohort_size=work.clients_per_round,
+            val_cohort_size=None,
+        ),
+        SimulatedBackend(dataset, dataset, postprocessors=[WeightByDatapoints()]),
+        model,
+        NNTrainHyperParams(
+            local_num_epochs=work.epochs,
+            local_learning_rate=work.learning_rate,
+            local_batch_size=work.batch_size,
+        ),
+        NNEvalHyperParams(local_batch_size=None),
+        callbacks=[Wait(turns)],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Rounds of PFLlib's servers and clients, in the loop of the server's `train`."""
+
+import argparse
+import copy
+import importlib
+
+import common
+import torch
+import torch_parts
+from torch import nn
+
+SERVERS = {"fedavg": "FedAvg", "fedrep": "FedRep", "ditto": "Ditto", "apfl": "APFL"}
+MODULES = {"fedavg": "avg", "fedrep": "rep", "ditto": "ditto", "apfl": "apfl"}
+FOREVER = 10**9
+
+
+def main():
+    turns, work = common.Turns(), common.arguments()
+    dataset = "Cifar10"
+    torch_parts.enter(work.checkout, dataset, work)
+    torch.manual_seed(work.seed)
+    models = importlib.import_module("flcore.trainmodel.models")
+    model = models.FedAvgCNN(in_features=3, num_classes=common.NUM_CLASSES, dim=1600)
+    num_weights = torch_parts.num_weights(model)
+    if work.method == "fedrep":
+        head, model.fc = copy.deepcopy(model.fc), nn.Identity()
+        model = models.BaseHeadSplit(model, head)
+    server = importlib.import_module(f"flcore.servers.server{MODULES[work.method]}")
+    server = getattr(server, SERVERS[work.method])(options(work, dataset, model), 0)
+    server.select_clients = turns.before_each(server.select_clients)
+    server.evaluate = server.evaluate_personalized = lambda: None
+    turns.ready(num_weights, "torch")
+    server.train()
+
+
+def options(work, dataset, model):
+    """What `system/main.py` takes from its command line, with its defaults for all but the work."""
+    return argparse.Namespace(
+        model=model,
+        dataset=dataset,
+        algorithm=SERVERS[work.method],
+        device="cpu",
+        num_classes=common.NUM_CLASSES,
+        num_clients=work.clients,
+        join_ratio=work.clients_per_round / work.clients,
+        batch_size=work.batch_size,
+        local_epochs=work.epochs,
+        plocal_epochs=work.epochs,
+        local_learning_rate=work.learning_rate,
+        mu=0.1,
+        alpha=0.5,
+        global_rounds=FOREVER,
+        eval_gap=FOREVER,
+        goal="test",
+        save_folder_name="items",
+        top_cnt=100,
+        auto_break=False,
+        random_join_ratio=False,
+        few_shot=0,
+        learning_rate_decay=False,
+        learning_rate_decay_gamma=0.99,
+        time_select=False,
+        time_threthold=10000,
+        client_drop_rate=0.0,
+        train_slow_rate=0.0,
+        send_slow_rate=0.0,
+        dlg_eval=False,
+        dlg_gap=100,
+        batch_num_per_client=2,
+        num_new_clients=0,
+        fine_tuning_epoch_new=0,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The driver of side-by-side measurements, with contestants of ten lines and no framework."""
+
+import json
+import time
+
+import pytest
+
+from contestants import Contestant, Work, compare, markdown_table, place
+from tests.runs import ROOT, run_main, run_python
+
+# What a contestant does is its "method".
+TOY = """
+import json, sys, time
+(does,) = [argument.partition("=")[2] for argument in sys.argv if "--method=" in argument]
+if does == "never starts":
+    time.sleep(60)
+num_weights = 6 if does == "other weights" else 5
+print(json.dumps({"versions": {"toy": "1"}, "num_weights": num_weights}), flush=True)
+for number, line in enumerate(sys.stdin):
+    if does == "dies":
+        sys.exit("It cannot go on.")
+    if does == "never answers":
+        time.sleep(60)
+    print("done" if does == "babbles" else 10.0 - number, flush=True)
+"""
+FRAMEWORK = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+import common
+turns, work = common.Turns(), common.arguments()
+print("Welcome to the framework!")
+turns.ready(work.clients, "numpy", toy="2")
+one_round = turns.before_each(lambda: os.system("echo a round"))
+while True:
+    one_round()
+"""
+
+
+def toys(tmp_path, *methods):
+    program = tmp_path / "toy.py"
+    program.write_text(TOY)
+    return [Contestant("toy", method, program=str(program)) for method in methods]
+
+
+def records_of(contestants, **options):
+    return list(compare(contestants, Work(), **{"rounds": 3, "time_limit": 30} | options))
+
+
+def test_contestants_take_turns_after_a_round_that_does_not_count(tmp_path):
+    (toy,) = toys(tmp_path, "works")
+    bare = Contestant("bare_tensorflow", "fedavg", program=toy.program)
+    records = records_of([bare, toy])
+    assert [record.pop("framework") for record in records] == ["bare_tensorflow", "toy"]
+    assert [record.pop("method") for record in records] == ["fedavg", "works"]
+    assert records == 2 * [
+        {
+            "versions": {"toy": "1"},
+            "num_weights": 5,
+            "rounds": 3,
+            "seconds_per_round": {"median": 8.0, "min": 7.0, "max": 9.0},
+            "times_bare": 1.0,
+        }
+    ]
+
+
+def test_one_that_fails_is_reported_and_does_not_stop_the_others(tmp_path):
+    methods = ["works", "dies", "other weights", "babbles"]
+    works, *failed = records_of(toys(tmp_path, *methods))
+    assert works["seconds_per_round"]["median"] == 8.0
+    assert works["times_bare"] is None
+    dies, other, babbles = (record["failed"] for record in failed)
+    assert dies == "It ended with exit code 1."
+    assert failed[0]["stderr"] == ["It cannot go on."]
+    assert other == "Its model has 6 weights, where all have 5."
+    assert babbles == "It answered b'done', which is no JSON."
+
+
+def test_one_that_does_not_answer_has_failed_after_a_time(tmp_path):
+    began = time.monotonic()
+    late = records_of(toys(tmp_path, "never starts", "never answers", "works"), time_limit=1.0)
+    assert time.monotonic() - began < 20
+    assert [record.get("failed") for record in late] == [
+        "It is not ready after 1 seconds.",
+        "It has not finished a round after 1 seconds.",
+        None,
+    ]
+
+
+def test_what_a_framework_prints_does_not_disturb(tmp_path):
+    program = tmp_path / "framework.py"
+    common = ROOT / "programs" / "contestants"
+    program.write_text(FRAMEWORK.replace("sys.argv.pop(1)", repr(str(common))))
+    (record,) = records_of([Contestant("toy", "works", program=str(program))], rounds=2)
+    assert record["versions"].keys() == {"numpy", "toy"}
+    assert (record["num_weights"], record["rounds"]) == (Work().clients, 2)
+    assert 0 < record["seconds_per_round"]["median"] < 5
+
+
+def test_the_table():
+    def measured(framework, method, seconds, times):
+        spread = dict.fromkeys(["median", "min", "max"], seconds)
+        names = {"framework": framework, "method": method}
+        return names | {"seconds_per_round": spread, "times_bare": times}
+
+    records = [
+        measured("bare_tensorflow", "fedavg", 8.0, 1.0),
+        measured("fedjax", "fedavg", 32.0, 4.0),
+        {"framework": "fedjax", "method": "apfl", "failed": "It ended."},
+        measured("pgfed_authors", "pgfed", 17.5, None),
+    ]
+    assert markdown_table(records).splitlines() == [
+        "| framework | fedavg | apfl | pgfed |",
+        "| --- | ---: | ---: | ---: |",
+        "| bare_tensorflow | 8 s (1.00 x) |  |  |",
+        "| fedjax | 32 s (4.00 x) | failed |  |",
+        "| pgfed_authors |  |  | 17.5 s |",
+    ]
+
+
+def test_where_a_framework_is(tmp_path):
+    (tmp_path / "system" / "flcore").mkdir(parents=True)
+    found = place("pfllib", f"sh:{tmp_path}")
+    assert found == {"python": "sh", "checkout": str(tmp_path)}
+    assert place("fedjax", "sh") == {"python": "sh"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "answer"),
+    [
+        ("--fedjax=no_python", "'no_python' is no program that can be run"),
+        ("--fedjax=sh:.", "Found 'sh:.', where PYTHON is expected."),
+        ("--pfllib=sh", "Found 'sh', where PYTHON:CHECKOUT is expected."),
+        ("--pgfed_authors=sh:.", "it has no system/flcore."),
+        ("--methods=fedavg,dito", "Did you mean 'ditto'?"),
+        ("--examples_per_client=70", "70 examples, which make no full batches of 50"),
+        ("--clients_per_round=101", "101 clients a round cannot be selected of 100."),
+    ],
+)
+def test_a_wrong_flag_is_answered_with_what_is_right(flag, answer):
+    ended = run_main("side_by_side.py", flag)
+    assert ended.returncode != 0
+    assert answer in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_this_library_beside_the_bare_loop():
+    sizes = ("--clients=4", "--clients_per_round=2", "--examples_per_client=50", "--rounds=1")
+    ended = run_python("programs/side_by_side.py", *sizes, "--methods=ditto")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    machine, *records, heads, _, bare, own = ended.stdout.splitlines()
+    assert "machine" in json.loads(machine)
+    bare_record, record = map(json.loads, records)
+    assert bare_record["num_weights"] == record["num_weights"] == 878_538
+    assert (bare_record["times_bare"], heads) == (1.0, "| framework | fedavg | ditto |")
+    assert f"({record['times_bare']:.2f} x)" in own
