@@ -154,3 +154,17 @@ def test_this_library_beside_the_bare_loop():
     assert bare_record["num_weights"] == record["num_weights"] == 878_538
     assert (bare_record["times_bare"], heads) == (1.0, "| framework | fedavg | ditto |")
     assert f"({record['times_bare']:.2f} x)" in own
+
+
+def test_the_table_of_the_page_is_that_of_the_run():
+    lines = (ROOT / "docs" / "side_by_side.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines[1:]]
+    page = (ROOT / "docs" / "side_by_side.md").read_text()
+    rows = [_cells(line) for line in page.splitlines() if line.startswith("|")]
+    expected = [_cells(line) for line in markdown_table(records).splitlines()[2:]]
+    assert rows[2 : 2 + len(expected)] == expected
+
+
+def _cells(line):
+    """Of a row of a table, but for its label."""
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
