@@ -106,27 +106,36 @@ case "$*" in
         echo "$list" >>installed.log; [ ! -e broken ] ;;
 esac
 """
+# Notes what it installs, and from where; without a file of that name it fails, as offline.
+FAKE_UV = """#!/bin/sh
+[ -e uv-works ] || exit 1
+for list; do :; done
+echo "uv: $list ${UV_DEFAULT_INDEX:-}" >>installed.log; [ ! -e broken ]
+"""
 WHOLE = ["a .venv", ".venv/build.txt", "requirements/lock.txt", "."]
 GPU = ["requirements/gpu.lock.txt"]
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout with what the set-up needs, and a stand-in for Python."""
+    """A checkout with what the set-up needs, and stand-ins for Python and uv."""
     for name in ("Makefile", "setup.py"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(REQUIREMENTS, tmp_path / "requirements")
-    (tmp_path / "python").write_text(FAKE_PYTHON)
-    (tmp_path / "python").chmod(0o755)
+    for name, script in (("python", FAKE_PYTHON), ("uv", FAKE_UV)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
     return tmp_path
 
 
-def make(checkout, target="venv"):
+def make(checkout, target="venv", **variables):
     """`(exit code, errors, what was installed)`."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "PIP_", "UV_"))}
+    path = f"{checkout}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["make", target, f"PYTHON={checkout / 'python'}"],
         cwd=checkout,
-        env={k: v for k, v in os.environ.items() if not k.startswith("MAKE")},
+        env=inherited | {"PATH": path} | variables,
         capture_output=True,
         text=True,
         timeout=60,
@@ -153,6 +162,18 @@ def test_cuda_for_the_pack_is_installed_once(checkout):
     path = checkout / "requirements" / "gpu.lock.txt"
     path.write_text(path.read_text() + "# a remark\n")
     assert make(checkout, "gpu-pack")[::2] == make(checkout, "gpu-pack")[::2] == (2, GPU)
+
+
+def test_uv_installs_from_the_index_of_pip(checkout):
+    (checkout / "uv-works").touch()
+    by_uv = ["a .venv", *(f"uv: {list} here" for list in WHOLE[1:])]
+    assert make(checkout, PIP_INDEX_URL="here") == (0, "", by_uv)
+
+
+def test_what_uv_cannot_install_is_installed_by_pip(checkout):
+    (checkout / "uv-works").touch()
+    (checkout / "broken").touch()
+    assert make(checkout)[::2] == (2, ["a .venv", "uv: .venv/build.txt ", WHOLE[1]])
 
 
 @pytest.mark.parametrize("name", ["requirements/lock.txt", "requirements/make_venv.sh", "setup.py"])

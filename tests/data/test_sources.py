@@ -40,7 +40,7 @@ def test_emnist_synthetic():
     ("name", "shape", "num_train", "mean"),
     [
         slow("cifar10", (60_000, 32, 32, 3), 50_000, (0.4914, 0.4822, 0.4465)),
-        ("fashion_mnist", (70_000, 28, 28, 1), 60_000, (0.2860,)),
+        slow("fashion_mnist", (70_000, 28, 28, 1), 60_000, (0.2860,)),
     ],
 )
 def test_prepared_data_set(name, shape, num_train, mean):

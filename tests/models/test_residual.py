@@ -62,7 +62,7 @@ def full_batch():
     [
         ("resnet18", {}, 11_173_962),
         slow("resnet50", {}, 23_520_842),
-        ("wide_resnet", {}, 36_479_194),
+        slow("wide_resnet", {}, 36_479_194),
         slow("resnet18", {"num_classes": 100}, 11_220_132),
         slow("resnet18", {"num_classes": 1000, "stem": "imagenet"}, 11_689_512),
         slow("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
@@ -80,7 +80,7 @@ def test_a_network_in_full():
 
 
 @pytest.mark.parametrize(
-    ("name", "last_size"), [("resnet18", 4), slow("resnet50", 4), ("wide_resnet", 8)]
+    ("name", "last_size"), [("resnet18", 4), slow("resnet50", 4), slow("wide_resnet", 8)]
 )
 def test_downsampling(name, last_size):
     model = keras_model(name, (32, 32, 3))

@@ -178,8 +178,8 @@ def depends(operation, on) -> bool:
 @pytest.mark.parametrize(
     ("vectorize", "compute_type"),
     [
-        ("always", "bfloat16"),
-        *(slow("never", "bfloat16"), slow("always", "float32"), slow("never", "float32")),
+        ("never", "bfloat16"),
+        *(slow("always", "bfloat16"), slow("always", "float32"), slow("never", "float32")),
     ],
 )
 def test_a_round_in_the_executor_is_that_without_segments(vectorize, compute_type):

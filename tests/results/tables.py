@@ -83,8 +83,8 @@ def fedpg_dirichlet() -> Rows:
     """Table 1."""
     methods = ("fedpg", "s_fedpg", "fedpg_gamma0.3", "fedpg_gamma0.6", "fedpg_gamma1.0", "fedavg")
     rows = [fedpg_accuracies(f"dir,fmnist,{method}", deviations=True) for method in methods]
-    for other_rate in ("fedavg_0.05", "fedavg_0.01"):
-        run = f"dir,fmnist,{other_rate}"
+    for other in ("fedavg_0.05", "fedavg_0.01", "fedavg_uniform"):
+        run = f"dir,fmnist,{other}"
         rows.append(fedpg_accuracies(run, deviations=False, with_paper=False))
     return [[None, *row] for row in rows]
 

@@ -64,9 +64,9 @@ class TestSecure:
 
             return first_round(compose(exchange(client_work=client_work)), examples(1.0))
 
-        metrics = measuring(0.3, -1e5, 2e6, np.int32(7), np.float64(1.5)).metrics["train"]
-        found = [metrics[str(i)] for i in range(5)]
-        np.testing.assert_allclose(found, [0.3, -1e5, 2**20, 7, 1.5], rtol=1e-6, atol=2**-11)
+        metrics = measuring(0.3, 2e6, np.int32(-7)).metrics["train"]
+        found = [metrics[str(i)] for i in range(3)]
+        np.testing.assert_allclose(found, [0.3, 2**20, -7], rtol=1e-6, atol=2**-11)
 
     def test_without_measurements(self):
         def client_work(server, state, data, context):
