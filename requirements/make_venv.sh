@@ -42,8 +42,8 @@ make_venv() {
     fi
 }
 
-# uv takes a quarter of pip's time; where it is not to be had, or fails, pip does it. Both ask the
-# same index, and hold what they get against the hashes.
+# uv takes less than half of pip's time; where it is not to be had, or fails, pip does it. Both ask
+# the same index, and hold what they get against the hashes.
 install() {
     if [ -n "$uv" ]; then
         "$uv" pip install --quiet --python .venv/bin/python --no-deps --compile-bytecode "$@" \

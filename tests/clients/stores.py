@@ -102,6 +102,12 @@ def _run(function, args, sender):
     function(*args, sender.send)
 
 
+def hold_open(path, send):
+    with open_store(path):
+        send("open")
+        signal.pause()
+
+
 def commit_rounds(path, send):
     with open_store(path) as store:
         for n in itertools.count(int(store.attachment("round") or 0) + 1):

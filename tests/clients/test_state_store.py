@@ -20,6 +20,7 @@ from tests.clients.stores import (
     Empty,
     be_killed_at,
     commit_rounds,
+    hold_open,
     numbers,
     open_store,
     process_of,
@@ -251,8 +252,16 @@ def test_a_store_that_is_only_read(tmp_path):
     assert not (tmp_path / "data.mdb").exists()
 
 
-def test_a_second_opener_is_refused_until_the_first_is_gone(tmp_path):
-    """That is so of another process that was killed, see below."""
+@pytest.mark.slow
+def test_while_another_process_has_it_open_it_is_refused(tmp_path):
+    with process_of(hold_open, str(tmp_path)) as (_, connection):
+        assert connection.recv() == "open"
+        with pytest.raises(StateStoreError, match="open already"):
+            open_store(str(tmp_path))
+    open_store(str(tmp_path)).close()
+
+
+def test_a_second_opener_is_refused(tmp_path):
     with open_store(str(tmp_path)), pytest.raises(StateStoreError, match="open already"):
         open_store(str(tmp_path))
 

@@ -6,6 +6,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
 from tests.federation import assert_close, assert_equal
+from tests.marks import slow
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput
@@ -56,17 +57,25 @@ class TestSecure:
         assert_equal(output.state.algorithm, secure.initialize().algorithm)
         assert output.metrics["train"]["server_kept"] == 1
 
-    def test_totals_are_rounded_and_limited(self):
-        def measuring(*totals):
-            def client_work(server, state, data, context):
-                sums = {str(i): Mean(total, 1.0) for i, total in enumerate(totals)}
-                return ClientOutput(state=state, upload=server, metrics=sums)
+    @pytest.mark.parametrize(
+        ("totals", "expected"),
+        [
+            ((0.3, 2e6, np.int32(-7)), (0.3, 2**20, -7)),
+            slow(
+                (0.3, -1e5, 2e6, np.int32(7), np.float64(1.5)),
+                (0.3, -1e5, 2**20, 7, 1.5),
+            ),
+        ],
+        ids=["three", "five"],
+    )
+    def test_totals_are_rounded_and_limited(self, totals, expected):
+        def client_work(server, state, data, context):
+            sums = {str(i): Mean(total, 1.0) for i, total in enumerate(totals)}
+            return ClientOutput(state=state, upload=server, metrics=sums)
 
-            return first_round(compose(exchange(client_work=client_work)), examples(1.0))
-
-        metrics = measuring(0.3, 2e6, np.int32(-7)).metrics["train"]
-        found = [metrics[str(i)] for i in range(3)]
-        np.testing.assert_allclose(found, [0.3, 2**20, -7], rtol=1e-6, atol=2**-11)
+        output = first_round(compose(exchange(client_work=client_work)), examples(1.0))
+        found = [output.metrics["train"][str(i)] for i in range(len(totals))]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
     def test_without_measurements(self):
         def client_work(server, state, data, context):
