@@ -169,6 +169,14 @@ def test_the_page_has_the_table_and_the_versions_of_the_run():
             assert shown in page, name
 
 
+def test_the_page_has_the_factors_of_a_second_run():
+    lines = (ROOT / "docs" / "side_by_side_fedavg.jsonl").read_text().splitlines()
+    times = {(it := json.loads(line))["framework"]: it["times_bare"] for line in lines[1:]}
+    page = " ".join((ROOT / "docs" / "side_by_side.md").read_text().split())
+    factors = f"{times['tff_pfl']} for this library, {times['pfl_research']} for pfl-research"
+    assert f"had factors of {factors} and {times['flower']} for Flower." in page
+
+
 def _cells(line):
     """Of a row of a table, but for its label."""
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
