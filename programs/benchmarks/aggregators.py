@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks.measurement import spread
+from benchmarks.figures import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms, runtime
 from tff_pfl.compression import COMPRESSORS, compressed

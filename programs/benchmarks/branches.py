@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks.measurement import spread
+from benchmarks.figures import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import models
 from tff_pfl.local import ClientContext, Examples, LocalTraining

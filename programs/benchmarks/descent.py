@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from benchmarks.measurement import spread
+from benchmarks.figures import spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedpg

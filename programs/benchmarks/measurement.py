@@ -1,7 +1,6 @@
 """The measurement: contenders take turns, so that a machine that slows down slows all of them."""
 
 import itertools
-import os
 import resource
 import statistics
 import time
@@ -14,6 +13,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from benchmarks.contenders import CONTENDERS
+from benchmarks.figures import hardware, spread
 from benchmarks.workloads import Workload
 
 _LOSS_TOLERANCE = 0.02
@@ -25,12 +25,10 @@ class DifferentWorkError(RuntimeError):
 
 def machine() -> dict[str, Any]:
     """What the seconds were measured on."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpus = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     return {
         "machine": {
-            "cpus": len(os.sched_getaffinity(0)),
-            "memory_gib": round(memory / 2**30, 1),
+            **hardware(),
             "gpus": [gpu.get("device_name") for gpu in gpus],
             "tensorflow": tf.__version__,
             "tff": tff.__version__,
@@ -101,12 +99,6 @@ def measure(
             for a, b in itertools.combinations(medians, 2)
         },
     }
-
-
-def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """The median and the ends of a measurement."""
-    ends = {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
-    return {key: round(value, 6) for key, value in ends.items()}
 
 
 def check_same_work(losses: dict[str, float]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
-from benchmarks.measurement import spread
+from benchmarks.figures import spread
 from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms import build_ditto

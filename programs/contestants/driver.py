@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import tqdm
 
+from benchmarks.figures import hardware, spread
+
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _ROOT = _FOLDER.parents[1]
 BARE = "bare_tensorflow"
@@ -139,14 +141,7 @@ def machine() -> dict[str, Any]:
     """What the seconds were measured on."""
     with open("/proc/cpuinfo") as file:
         models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "machine": {
-            "cpus": len(os.sched_getaffinity(0)),
-            "model": models[0] if models else None,
-            "memory_gib": round(memory / 2**30, 1),
-        }
-    }
+    return {"machine": {**hardware(), "model": models[0] if models else None}}
 
 
 def place(framework: str, where: str) -> dict[str, str]:
@@ -297,12 +292,11 @@ class _Running:
     def record(self, *bare):
         """What was measured; `bare` is the median of the bare loop, if there is one."""
         seconds = self._seconds[1:]
-        ends = {"median": self.median(), "min": min(seconds), "max": max(seconds)}
         return {
             "versions": self._versions,
             "num_weights": self.num_weights,
             "rounds": len(seconds),
-            "seconds_per_round": {name: round(value, 3) for name, value in ends.items()},
+            "seconds_per_round": spread(seconds),
             "times_bare": round(self.median() / bare[0], 2) if bare else None,
         }
 

@@ -1,5 +1,6 @@
 """PGFed's CNN in PyTorch, and files of clients in the form that PFLlib and its descendants read."""
 
+import argparse
 import os
 import pathlib
 import sys
@@ -7,6 +8,8 @@ import sys
 import common
 import numpy as np
 from torch import nn
+
+FOREVER = 10**9
 
 
 def cnn():
@@ -48,3 +51,28 @@ def enter(checkout, dataset, work):
             np.savez_compressed(folder / split / f"{client}.npz", data=examples)
     os.mkdir("system")
     os.chdir("system")
+
+
+def server_options(work, dataset, model, **others):
+    """What the servers of PFLlib and its descendants take from their command lines.
+
+    Args:
+        work: The arguments of the contestant.
+        dataset: Name of the data set.
+        model: A `torch.nn.Module`.
+        **others: What a server takes besides.
+    """
+    return argparse.Namespace(
+        model=model,
+        dataset=dataset,
+        device="cpu",
+        num_classes=common.NUM_CLASSES,
+        num_clients=work.clients,
+        join_ratio=work.clients_per_round / work.clients,
+        batch_size=work.batch_size,
+        local_learning_rate=work.learning_rate,
+        mu=0.1,
+        global_rounds=FOREVER,
+        eval_gap=FOREVER,
+        **others,
+    )

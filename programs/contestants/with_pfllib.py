@@ -1,6 +1,5 @@
 """Rounds of PFLlib's servers and clients, in the loop of the server's `train`."""
 
-import argparse
 import copy
 import importlib
 
@@ -11,7 +10,6 @@ from torch import nn
 
 SERVERS = {"fedavg": "FedAvg", "fedrep": "FedRep", "ditto": "Ditto", "apfl": "APFL"}
 MODULES = {"fedavg": "avg", "fedrep": "rep", "ditto": "ditto", "apfl": "apfl"}
-FOREVER = 10**9
 
 
 def main():
@@ -35,22 +33,14 @@ def main():
 
 def options(work, dataset, model):
     """What `system/main.py` takes from its command line, with its defaults for all but the work."""
-    return argparse.Namespace(
-        model=model,
-        dataset=dataset,
+    return torch_parts.server_options(
+        work,
+        dataset,
+        model,
         algorithm=SERVERS[work.method],
-        device="cpu",
-        num_classes=common.NUM_CLASSES,
-        num_clients=work.clients,
-        join_ratio=work.clients_per_round / work.clients,
-        batch_size=work.batch_size,
         local_epochs=work.epochs,
         plocal_epochs=work.epochs,
-        local_learning_rate=work.learning_rate,
-        mu=0.1,
         alpha=0.5,
-        global_rounds=FOREVER,
-        eval_gap=FOREVER,
         goal="test",
         save_folder_name="items",
         top_cnt=100,

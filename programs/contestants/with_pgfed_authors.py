@@ -3,13 +3,10 @@
 Its optimizer has a momentum of 0.9, which is no argument.
 """
 
-import argparse
 import importlib
 
 import common
 import torch_parts
-
-FOREVER = 10**9
 
 
 def main():
@@ -18,22 +15,14 @@ def main():
     torch_parts.enter(work.checkout, dataset, work)
     models = importlib.import_module("flcore.trainmodel.models")
     model = models.FedAvgCNN(in_features=3, num_classes=common.NUM_CLASSES, dim=1600)
-    options = argparse.Namespace(
-        model=model,
-        dataset=dataset,
+    options = torch_parts.server_options(
+        work,
+        dataset,
+        model,
         algorithm="PGFed",
-        device="cpu",
-        num_classes=common.NUM_CLASSES,
-        num_clients=work.clients,
-        join_ratio=work.clients_per_round / work.clients,
-        batch_size=work.batch_size,
         local_steps=work.epochs,
-        local_learning_rate=work.learning_rate,
-        mu=0.1,
         lambdaa=0.01,
         beta=0.0,
-        global_rounds=FOREVER,
-        eval_gap=FOREVER,
         goal="cnn",
         hist_dir="../results/",
         log_dir="../logs/",
