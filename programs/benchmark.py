@@ -48,10 +48,11 @@ the model and data of `linear`: the time of a round and of its parts, and the me
 All clients have states on disk, in a directory that is removed afterwards (see TMPDIR): 3.1 GiB
 for 100,000 clients.
 
-With --runs, prints a line for each size of the federation of a whole run of training, of Ditto on
-the model of `linear` with a cohort of 100: milliseconds of a round and of its parts (medians of its
-`timings.csv`), seconds to start, to evaluate 1,000 sampled clients and to resume, memory at its
-peak, and what is on disk. Only clients that took part have states; the data are memory-mapped.
+With --runs, prints a line for each size of the federation of a whole run of training, of
+--algorithm on the model of `linear` with a cohort of 100: milliseconds of a round and of its parts
+(medians of its `timings.csv`), seconds to start, to evaluate 1,000 sampled clients and to resume,
+memory at its peak, and what is on disk. Only clients that took part have states; the data are
+memory-mapped.
 
 With --descent, prints a line for each size of cohorts of FedPG, whose server remembers the
 gradients of seven times as many clients: the time of a round, and of its quadratic program alone.
@@ -111,8 +112,7 @@ _POPULATIONS = flags.DEFINE_list(
     "Of --scaling and --runs: federations with a cohort of 100, or of all clients if they are "
     "fewer.",
 )
-
-
+_ALGORITHM = flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
 _DESCENT = flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 _ONLINE = flags.DEFINE_list("online", ["10", "50", "100"], "Of --descent: clients a round.")
 _NETWORKS = flags.DEFINE_list(
@@ -163,7 +163,11 @@ def main(argv):
     if _RUNS.value:
         runs = [
             benchmarks.TrainingRun(
-                workloads["linear"], int(population), _ROUNDS.value, _WARMUP.value
+                workloads["linear"],
+                int(population),
+                _ROUNDS.value,
+                _WARMUP.value,
+                _ALGORITHM.value,
             )
             for population in _POPULATIONS.value
         ]
@@ -230,6 +234,9 @@ def _are_sizes(sizes):
 
 flags.register_validator("workloads", _names_are_in("workload", "WORKLOADS"))
 flags.register_validator("contenders", _names_are_in("contender", "CONTENDERS"))
+flags.register_validator(
+    "algorithm", lambda name: name == "ditto" or _names_are_in("algorithm", "ALGORITHMS")([name])
+)
 flags.register_validator("networks", _names_are_in("network", "DESCENT_WORKLOADS"))
 flags.register_validator("runtimes", _names_are_in("runtime", "RUNTIMES"))
 for name in ("cohort_sizes", "populations", "online"):

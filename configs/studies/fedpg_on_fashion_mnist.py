@@ -20,24 +20,23 @@ _OF_TABLE_2 = {
     "M3, no personal direction": "fedpg_m3",
     "M4, no memory": "fedpg_m4",
 }
-_FEDAVG = {
-    "FedAvg": {"algorithm.weighting": "num_examples"},
-    "FedAvg, uniform": {"algorithm.weighting": "uniform"},
-}
+# Clients of equal amounts weigh the same either way.
+_FEDAVG = {"FedAvg": {"algorithm.weighting": "num_examples"}}
+_FEDAVG_TWICE = {**_FEDAVG, "FedAvg, uniform": {"algorithm.weighting": "uniform"}}
 
 
 def get_study():
     """On Dirichlet partitions the rows of Table 1, else those of Table 2; FedAvg on all."""
     variants = {}
-    for name, partition, methods in (
-        ("Dir(0.1)", "dir", _OF_TABLE_1),
-        ("Pat-2", "pat", _OF_TABLE_2),
-        ("Pat-2 unequal", "pat_unequal", _OF_TABLE_2),
+    for name, partition, methods, fedavg in (
+        ("Dir(0.1)", "dir", _OF_TABLE_1, _FEDAVG_TWICE),
+        ("Pat-2", "pat", _OF_TABLE_2, _FEDAVG),
+        ("Pat-2 unequal", "pat_unequal", _OF_TABLE_2, _FEDAVG_TWICE),
     ):
         base = f"configs/fedpg.py:{partition},fmnist"
         for label, method in methods.items():
             variants[f"{name}: {label}"] = Variant(f"{base},{method}")
-        for label, settings in _FEDAVG.items():
+        for label, settings in fedavg.items():
             variants[f"{name}: {label}"] = Variant(f"{base},fedavg", settings)
     return Study(
         title="FedPG on Fashion-MNIST, five seeds",

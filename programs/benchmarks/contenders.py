@@ -15,10 +15,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.processes import process_of
 from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import algorithms
-from tff_pfl.local import Examples, LocalTraining, examples_type
+from tff_pfl.local import Examples
 from tff_pfl.templates import Client
 
 Round = Callable[[], float]
@@ -162,16 +163,8 @@ def _in_turn(one_round, server) -> Round:
 
 def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """An algorithm of this library, in the execution context that is TFF's when it runs."""
-    optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
-    process = algorithms.build(
-        name,
-        workload.model(),
-        examples_type(workload.image_shape),
-        LocalTraining(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
-        num_clients=workload.clients,
-        clients_per_round=workload.clients,
-        seed=SEED,
-    )
+    clients = workload.clients
+    process = process_of(name, workload, num_clients=clients, clients_per_round=clients)
     size = np.int32(workload.examples_per_client)
     cohort = [
         Client(np.int32(i), process.initialize_client(np.int32(i)), Examples(*examples, size))

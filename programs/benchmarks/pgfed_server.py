@@ -8,11 +8,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks.figures import spread
+from benchmarks.processes import process_of
 from benchmarks.workloads import SEED, Workload
-from tff_pfl import algorithms, runtime
+from tff_pfl import runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
-from tff_pfl.local import Examples, LocalTraining, examples_type
+from tff_pfl.local import Examples
 from tff_pfl.templates import Client
 
 _MU, _ALPHA_LEARNING_RATE = 0.1, 0.01
@@ -29,19 +30,13 @@ def measure_pgfed_server(workload: Workload, population: int, *, rounds: int) ->
     cohort_size = workload.clients
     context = runtime.create_graph_context(vectorize="never")
     with tff.framework.get_context_stack().install(context):
-        process = algorithms.build_pgfed(
-            workload.model(),
-            examples_type(workload.image_shape),
-            LocalTraining(
-                tff.learning.optimizers.build_sgdm(workload.learning_rate),
-                epochs=workload.epochs,
-                batch_size=workload.batch_size,
-            ),
+        process = process_of(
+            "pgfed",
+            workload,
             num_clients=population,
             clients_per_round=cohort_size,
             mu=_MU,
             alpha_learning_rate=_ALPHA_LEARNING_RATE,
-            seed=SEED,
         )
         images, labels = workload.data()
         size = np.int32(workload.examples_per_client)

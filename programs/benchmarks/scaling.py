@@ -22,14 +22,13 @@ import tensorflow_federated as tff
 import tqdm
 
 from benchmarks.figures import spread
+from benchmarks.processes import process_of
 from benchmarks.runtimes import RUNTIMES
 from benchmarks.workloads import SEED, Workload
-from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
-from tff_pfl.local import Examples, LocalTraining, examples_type
+from tff_pfl.local import Examples
 from tff_pfl.runtime.startup import prepare_process
-from tff_pfl.templates import PersonalizedProcess
 
 # Clients with examples of their own; others have the same. So data do not grow with a federation.
 _DISTINCT_CLIENTS = 100
@@ -125,7 +124,12 @@ def measure_point(point: Point) -> dict[str, Any]:
     with contextlib.ExitStack() as resources:
         context = RUNTIMES[point.runtime]()
         resources.enter_context(tff.framework.get_context_stack().install(context))
-        process = ditto(point.workload)
+        process = process_of(
+            "ditto",
+            point.workload,
+            num_clients=point.population,
+            clients_per_round=point.cohort_size,
+        )
         server_state = process.initialize()
         first_state = process.initialize_client(np.int32(0))
         memory = {"start": memory_mib("VmRSS")}
@@ -183,17 +187,6 @@ def _round(process, server_state, iterator, store, meanwhile, point):
     with watch.measuring("training"):
         process.next(server_state, cohort)
     return output.state, watch.seconds
-
-
-def ditto(workload: Workload) -> PersonalizedProcess:
-    """Ditto on the model of a workload, trained as that says."""
-    optimizer = tff.learning.optimizers.build_sgdm(workload.learning_rate)
-    return build_ditto(
-        workload.model(),
-        examples_type(workload.image_shape),
-        LocalTraining(optimizer, epochs=workload.epochs, batch_size=workload.batch_size),
-        seed=SEED,
-    )
 
 
 def _store_states(store: ClientStateStore, num_clients: int, state: Any) -> None:

@@ -1,7 +1,7 @@
 """What whole runs of training cost in federations of any size: time, memory and disk.
 
-A run is what `programs/train.py` does once the data are there: cohorts of Ditto on the model of
-`linear`, a commit after each round, and an evaluation of a sample of clients at the end. Only
+A run is what `programs/train.py` does once the data are there: cohorts of an algorithm on the model
+of `linear`, a commit after each round, and an evaluation of a sample of clients at the end. Only
 clients that took part have a state on disk. Data lie in memory-mapped files: labels at random, and
 inputs of zeros, whose file has holes in their place and takes no room. So the time to read inputs
 from a disk is not part of a round.
@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
+from benchmarks.processes import process_of
 from benchmarks.runtimes import RUNTIMES
-from benchmarks.scaling import ditto, in_new_processes, memory_mib, size_mib
+from benchmarks.scaling import in_new_processes, memory_mib, size_mib
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import experiment
 from tff_pfl.data import ClientRows, FederatedDataset, Partition
@@ -44,12 +45,14 @@ class TrainingRun:
         population: Clients of the federation; a cohort has 100 of them, or all if they are fewer.
         rounds: Rounds that count.
         warmup: Rounds before that.
+        algorithm: By name.
     """
 
     workload: Workload
     population: int
     rounds: int
     warmup: int
+    algorithm: str = "ditto"
 
 
 def measure_runs(runs: Iterable[TrainingRun]) -> Iterator[dict[str, Any]]:
@@ -74,7 +77,9 @@ def measure_run(run: TrainingRun) -> dict[str, Any]:
         tff.framework.get_context_stack().install(context),
         tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
     ):
-        process = ditto(run.workload)
+        process = process_of(
+            run.algorithm, run.workload, num_clients=run.population, clients_per_round=clients
+        )
         memory = {"start": memory_mib("VmRSS")}
         watch = time.perf_counter()
         dataset = _federation(run, pathlib.Path(folder))
@@ -112,7 +117,7 @@ def measure_run(run: TrainingRun) -> dict[str, Any]:
         if name != "evaluation_seconds"
     }
     return {
-        "run": "ditto",
+        "run": run.algorithm,
         "population": run.population,
         "cohort_size": clients,
         "rounds": run.rounds,

@@ -17,7 +17,7 @@ COPIES = 5
 """How many times a run holds a state, at the least: before and after a round, in it, and written.
 
 With 12,000 clients, where a matrix of pairs is nearly all of the state, the resident memory of
-PGFed's run grew by 10 times the state, of FedAMP's by 8 times, mapped files included.
+FedAMP's run grew by 8 times the state, mapped files included.
 """
 
 # Where the limit of a container stands, by the version of cgroups.

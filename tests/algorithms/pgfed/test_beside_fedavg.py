@@ -18,6 +18,7 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
+from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.local import LocalTraining, trees
 
@@ -62,7 +63,7 @@ def test_without_mu_it_is_fedavg(options):
     process = tiny_process(0.0, **{**options, "weighting": "num_examples"})
     algorithm, found = run(process, cohorts)
     assert_equal([algorithm.weights, found], [weights, models])
-    assert_equal(algorithm.alpha, np.full([4, 4], 0.25, np.float32))
+    assert_equal(matrix_of_pairs(algorithm.alpha, 4), np.full([4, 4], 0.25, np.float32))
 
 
 @pytest.mark.parametrize("options", [{}, CE], ids=["pgfed", "pgfed_ce"])
@@ -90,8 +91,8 @@ def test_one_step_for_all_that_a_client_did_on_its_mini_batches():
     state, clients = process.initialize(), make_clients(process, TINY_SIZES)
     state = process.next(state, clients[:2]).state
     alpha = np.full([4, 4], 0.05, np.float32)
-    state = state._replace(algorithm=state.algorithm._replace(alpha=alpha))
-    found = process.next(state, clients).state.algorithm.alpha
+    state = state._replace(algorithm=state.algorithm._replace(alpha=no_pairs(0.05)))
+    found = matrix_of_pairs(process.next(state, clients).state.algorithm.alpha, 4).numpy()
     shared = server.shared(state.algorithm)
     slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
     for i, size in enumerate(TINY_SIZES):

@@ -22,6 +22,7 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
+from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.templates import Client
@@ -108,7 +109,7 @@ class Federation:
 
     @property
     def alpha(self):
-        return np.array(self.algorithm.alpha)
+        return np.array(matrix_of_pairs(self.algorithm.alpha, N))
 
     @property
     def weights(self):
@@ -186,9 +187,7 @@ def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
     """Along alpha on average over J, as the gradient of each of it is replaced by the mean."""
     federation = after(last, steps=1)
     w = federation.weights + np.float32([0.2, -0.4, 0.1, 0.3])  # away from all models
-    algorithm = federation.algorithm._replace(
-        weights=weights_of(w, *DIMS), alpha=np.ones([N, N], np.float32)
-    )
+    algorithm = federation.algorithm._replace(weights=weights_of(w, *DIMS), alpha=no_pairs(1.0))
     federation.state = federation.state._replace(algorithm=algorithm)
     own, alpha, columns = quadratic(0), federation.alpha[0], list(last)
     objective = functools.partial(federation.expected.objective, 0, own)

@@ -189,6 +189,17 @@ def test_roll(shift, axis):
     assert_exact(lambda x, own: (tf.roll(x, shift, axis), tf.roll(x, own, axis)), x, shifts)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_search_in_values_of_all_and_in_ones_own(side):
+    sorted_rows = np.sort(np.random.default_rng(0).integers(0, 6, [3, 2, 5]))  # some are repeated
+    values = np.random.default_rng(1).integers(-1, 7, [3, 2, 4])
+
+    def search(own, values):
+        return tf.searchsorted(own, values, side), tf.searchsorted(sorted_rows[0], values, side)
+
+    assert_exact(search, sorted_rows, values)
+
+
 @pytest.mark.parametrize("segment_sum", [slow(tf.sparse.segment_sum), tf.sparse.segment_mean])
 def test_gradient_of_sparse_segments(segment_sum):
     def gradient(x):

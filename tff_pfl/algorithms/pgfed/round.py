@@ -35,6 +35,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import FieldsFactory, StackFactory
+from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, exact_gradient, trees
@@ -48,6 +49,8 @@ from tff_pfl.templates import (
     last_own_model,
     weighing,
 )
+
+_MOST_CLIENTS_SHOWN = 4096  # 64 MiB a snapshot
 
 
 class OwnModel(NamedTuple):
@@ -102,14 +105,16 @@ def pgfed(
     """PGFed or one of its variants.
 
     The process measures, at the server, the mean and the largest entry of `alpha`, and the share
-    of its entries that are 0; its snapshot is `alpha`.
+    of its entries that are 0. `alpha_ij` is kept where `j` took part in the round before one of
+    `i`'s, 12 bytes each; all others are as they were at the start. The snapshot is `alpha` as a
+    matrix; of more than 4,096 clients there is none.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
         num_clients: Clients of the federation, whose ids are less.
         clients_per_round: The most clients that take part in a round; `alpha_ij` starts as one over
-            it, and `4 n clients_per_round` bytes is the server's state for `n` weights.
+            it, and `4 n clients_per_round` bytes are the last cohort's gradients, of `n` weights.
         mu: Weight of the other clients' risks; the paper's grid is 0.001 to 0.1.
         alpha_learning_rate: `eta_alpha`.
         beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: none.
@@ -182,6 +187,9 @@ def pgfed(
             metrics=trained.totals,
         )
 
+    def snapshot(state):
+        return {"alpha": matrix_of_pairs(state.alpha, num_clients)}
+
     return Algorithm(
         server_init=lambda seed: server.init(model.init(seed)),
         client_init=client_init,
@@ -199,7 +207,7 @@ def pgfed(
             distribute=lambda state: state.weights, client_work=last_own_model
         ),
         global_weights=lambda state: state.weights,
-        snapshot=lambda state: {"alpha": state.alpha},
+        snapshot=snapshot if num_clients <= _MOST_CLIENTS_SHOWN else None,
     )
 
 

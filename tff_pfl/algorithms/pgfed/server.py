@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.algorithms.pgfed.pairs import Pairs, get_pairs, no_pairs, put_pairs
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
 
@@ -34,13 +35,13 @@ class PGFedState(NamedTuple):
 
     Attributes:
         weights: `W`, the global model.
-        alpha: float32 `[num_clients, num_clients]`; `alpha[i, j]` is how much client `i` takes of
-            the risk of client `j`.
+        alpha: `Pairs`; the number of `(i, j)` is how much client `i` takes of the risk of client
+            `j`.
         last: A `LastCohort`.
     """
 
     weights: Weights
-    alpha: tf.Tensor
+    alpha: Pairs
     last: LastCohort
 
 
@@ -104,7 +105,7 @@ class PGFedServer:
         """The state before the first round."""
         return PGFedState(
             weights,
-            tf.fill([self.num_clients] * 2, 1.0 / self.clients_per_round),
+            no_pairs(1.0 / self.clients_per_round),
             LastCohort(
                 client_ids=trees.no_rows([], tf.int32),
                 gradients=tf.nest.map_structure(lambda w: trees.no_rows(w.shape, w.dtype), weights),
@@ -126,7 +127,7 @@ class PGFedServer:
 
     def own(self, server: PGFedState, client_id: tf.Tensor) -> Own:
         """What a client alone receives."""
-        alpha = tf.gather(tf.gather(server.alpha, client_id), server.last.client_ids)
+        alpha = self._alpha(server, [client_id])[0]
         auxiliary_gradient = trees.combine(self.mu * alpha, server.last.gradients)
         if self.communication_efficient:
             return Own(auxiliary_gradient)
@@ -149,28 +150,36 @@ class PGFedServer:
         )
         with tf.control_dependencies([fits]):
             alpha = self._updated_alpha(server, risks)
-        metrics = collections.OrderedDict(
-            alpha_mean=tf.reduce_mean(alpha),
-            alpha_max=tf.reduce_max(alpha),
-            alpha_zeros=tf.reduce_mean(tf.cast(tf.equal(alpha, 0.0), tf.float32)),
-        )
         weights = trees.add(server.weights, uploads["change"])
         last = LastCohort(risks.client_id, risks.gradient, risks.intercept)
-        return PGFedState(weights, alpha, last), metrics
+        return PGFedState(weights, alpha, last), self._metrics(alpha)
+
+    def _alpha(self, server, client_ids):
+        """Of some clients for the last cohort: float32 `[len(client_ids), k]`."""
+        return get_pairs(server.alpha, self.num_clients, client_ids, server.last.client_ids)
+
+    def _metrics(self, alpha):
+        met, others = alpha.values[:-1], alpha.values[-1]
+        num_pairs = self.num_clients**2
+        largest_other = tf.where(tf.size(met) < num_pairs, others, 0.0)
+        return collections.OrderedDict(
+            alpha_mean=others + tf.reduce_sum(met - others) / num_pairs,
+            alpha_max=tf.maximum(tf.reduce_max(met), largest_other),
+            alpha_zeros=tf.reduce_sum(tf.cast(tf.equal(met, 0.0), tf.float32)) / num_pairs,
+        )
 
     def _updated_alpha(self, server, risks):
         """`alpha`, with the entries of this cohort's rows and the last cohort's columns new."""
         last = server.last
         if self.communication_efficient:
-            rows = tf.gather(tf.gather(server.alpha, risks.client_id), last.client_ids, axis=1)
+            rows = self._alpha(server, risks.client_id)
             at_weights = trees.dot(self._mean_gradient(last), server.weights)
             slopes = self.mu * last.intercepts + at_weights
             steps = tf.cast(risks.num_steps, tf.float32)[:, tf.newaxis]
             rows = tf.maximum(rows - steps * self.alpha_learning_rate * slopes, 0.0)
         else:
             rows = risks.alpha[:, : tf.size(last.client_ids)]
-        indices = tf.meshgrid(risks.client_id, last.client_ids, indexing="ij")
-        return tf.tensor_scatter_nd_update(server.alpha, tf.stack(indices, axis=-1), rows)
+        return put_pairs(server.alpha, self.num_clients, risks.client_id, last.client_ids, rows)
 
     def _mean_gradient(self, last):
         """`(mu / k) sum_j g_j`."""

@@ -20,6 +20,8 @@ that is a loop or wants an input to be shared, and a few of its rules are wrong.
                             transposed.
     slice                   from where each client says, if all slices have the same size.
                             TensorFlow's rule gives all clients the largest.
+    searches                in sorted values that clients share. TensorFlow's rule copies these for
+                            every client.
     unsorted segments       with negative ids as well, which drop a row. TensorFlow's rule gives
                             such rows to the client before.
     sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
@@ -106,8 +108,10 @@ def _new_rules():
         "DepthwiseConv2dNative": _depthwise,
         "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
         "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
+        "LowerBound": _search,
         "Roll": _roll,
         "Slice": _slice,
+        "UpperBound": _search,
     }
     return {
         "L2Loss": _l2_loss,
@@ -196,6 +200,18 @@ def _slice(pfor_input, otherwise):
         ):
             raise NotVectorizableError("Slices whose sizes may differ by client.")
     return otherwise(pfor_input)
+
+
+def _search(pfor_input, otherwise):
+    """Inputs: rows that are sorted, rows of values to search for."""
+    if pfor_input.input(0).is_stacked:
+        return otherwise(pfor_input)
+    values = pfor_input.stacked_input(1)
+    clients, rows, length = tf.unstack(tf.shape(values))
+    side_by_side = tf.reshape(tf.transpose(values, [1, 0, 2]), [rows, clients * length])
+    (found,) = _outputs(pfor_input, [pfor_input.unstacked_input(0), side_by_side])
+    found = tf.reshape(found, [rows, clients, length])
+    return wrap(tf.transpose(found, [1, 0, 2]))
 
 
 def _roll(pfor_input, otherwise):
