@@ -27,6 +27,12 @@ prepare_process()
 _STUDY = flags.DEFINE_string("study", None, "File of the study, see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the study's results.")
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time, a process each.", lower_bound=1)
+_KEEP_CHECKPOINTS = flags.DEFINE_bool(
+    "keep_checkpoints",
+    True,
+    "Whether finished runs of the table keep their checkpoints, which can take hundreds of "
+    "megabytes each. Reports do without; evaluate.py, and a run that is to go on, do not.",
+)
 _TRAIN = pathlib.Path(__file__).with_name("train.py")
 
 
@@ -37,7 +43,13 @@ def main(argv):
     try:
         study = studies.load_study(_STUDY.value)
         with interruptible():
-            failed = studies.run_study(study, output_dir, _TRAIN, jobs=_JOBS.value)
+            failed = studies.run_study(
+                study,
+                output_dir,
+                _TRAIN,
+                jobs=_JOBS.value,
+                keep_checkpoints=_KEEP_CHECKPOINTS.value,
+            )
         comparison = studies.comparison_of_study(study, output_dir)
         table = reports.to_markdown(reports.results_table(comparison))
         studies.write_csv(output_dir / "results.csv", comparison)

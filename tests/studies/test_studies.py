@@ -38,7 +38,7 @@ if flags.get("config.fails") == "True":
     sys.exit("It failed.")
 while flags.get("config.waits") == "True":
     time.sleep(0.01)
-folder.mkdir(parents=True, exist_ok=True)
+(folder / "checkpoint" if flags.get("config.saves") else folder).mkdir(parents=True, exist_ok=True)
 rounds, rate = int(flags.get("config.rounds", 3)), float(flags.get("config.rate", 0))
 # The lowest rate is the best at last, but not at first; of infinity there is no number.
 accuracy = rounds * (10 - rate) if rounds > 2 else rate
@@ -102,6 +102,24 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, program, capsys):
     assert "It failed." in (tmp_path / "study/bad/seed0.log").read_text()
     assert (tmp_path / "study/good/seed0/summary.json").exists()
     assert "bad/seed0 failed" in "".join(capsys.readouterr())
+
+
+def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
+    folder = tmp_path / "study"
+    variants = {name: Variant(f"{name}.py", {"saves": True}) for name in "ab"}
+    one, two = (Study("One or two", variants, seeds=range(n + 1)) for n in range(2))
+    studies.run_study(one, folder, program)
+    assert len(list(folder.rglob("checkpoint"))) == 2
+    failing = Study("Failing", {**variants, "bad": Variant("a.py", {"fails": True})}, two.seeds)
+    for left in (folder / "bad/seed0/checkpoint", folder / "elsewhere/checkpoint"):
+        left.mkdir(parents=True)
+    studies.run_study(failing, folder, program, keep_checkpoints=False)
+    # Of those before as well, but not of what failed or is none of the study's.
+    found = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("checkpoint")}
+    assert found == {"bad/seed0", "elsewhere"}
+    before = started(program)
+    assert studies.run_study(two, folder, program, keep_checkpoints=False) == []
+    assert started(program) == before
 
 
 def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, program):

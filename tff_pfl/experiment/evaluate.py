@@ -29,7 +29,7 @@ from tff_pfl.experiment.client_tables import statistics_table
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import suitable_capacity
 from tff_pfl.experiment.results import Evaluation
-from tff_pfl.experiment.run_directory import OutputDirectoryError, write_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, write_json
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
@@ -248,7 +248,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         OutputDirectoryError: If there is no run, or none with a checkpoint.
         ConfigError: If the run's config is not one of this version.
     """
-    store_path = os.path.join(run_dir, "checkpoint")
+    store_path = os.path.join(run_dir, CHECKPOINT)
     config = _config_of(run_dir, changes)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")

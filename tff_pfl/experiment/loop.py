@@ -30,7 +30,7 @@ from tff_pfl.experiment.results import (
     Result,
     best_on,
 )
-from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, flatten
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
 from tff_pfl.privacy import PrivacyLoss
@@ -103,7 +103,7 @@ def train(
     participation.check(dataset.num_clients, clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
-    with client_states(process, directory.file("checkpoint")) as store:
+    with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
             store,

@@ -26,6 +26,8 @@ RESUMABLE = (
     "paper",
 )
 
+CHECKPOINT = "checkpoint"
+
 # Present in every directory of a run, and in no other; locked while a program writes to it.
 _LOCK_FILE = "tff_pfl_run.lock"
 
@@ -64,7 +66,7 @@ class RunDirectory:
         "tensorboard",
         "partition.npz",
         "partition.png",
-        "checkpoint",
+        CHECKPOINT,
         "summary.json",
     )
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
-from tff_pfl.experiment.run_directory import write_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, write_json
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
@@ -30,7 +31,12 @@ class StudyError(RuntimeError):
 
 
 def run_study(
-    study: Study, output_dir: str | os.PathLike, program: str | os.PathLike, jobs: int = 1
+    study: Study,
+    output_dir: str | os.PathLike,
+    program: str | os.PathLike,
+    jobs: int = 1,
+    *,
+    keep_checkpoints: bool = True,
 ) -> list[Run]:
     """Runs what of a study is not finished: first what settings are chosen by, then the rest.
 
@@ -41,6 +47,8 @@ def run_study(
         output_dir: Of the study; each run has a folder in it.
         program: The training program, such as `programs/train.py`.
         jobs: Runs at a time.
+        keep_checkpoints: Whether the runs of the table keep theirs once they are finished. Without
+            one, a run is in all reports as before, but cannot go on or be evaluated again.
 
     Returns:
         The runs that failed.
@@ -68,7 +76,7 @@ def run_study(
                         scores.add(label, trial, rounds, summaries)
             chosen = scores.chosen()
             _record_variants(root, study, scores)
-        pool.run(study.runs(chosen))
+        pool.run(study.runs(chosen), keep_checkpoints)
     return pool.failed
 
 
@@ -96,19 +104,29 @@ class _Pool:
         self._executor.shutdown(cancel_futures=True)
         self._bar.close()
 
-    def run(self, runs: Iterable[Run]) -> None:
+    def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
         runs = list(runs)
         _record(self._root, runs)
         todo = [x for x in runs if finished_summary(self._root / x.folder, x.rounds) is None]
         self._bar.update(len(runs) - len(todo))
+        if not keep_checkpoints:
+            for run in set(runs) - set(todo):
+                self._discard_checkpoint(run)
         futures = {self._executor.submit(self._run, run): run for run in todo}
         for future in concurrent.futures.as_completed(futures):
             run = futures[future]
             if future.result() != 0:
                 self.failed.append(run)
                 self._bar.write(f"{run.folder} failed: see {self._root / run.folder}.log")
+            elif not keep_checkpoints:
+                self._discard_checkpoint(run)
             self._bar.update()
+
+    def _discard_checkpoint(self, run):
+        path = self._root / run.folder / CHECKPOINT
+        if path.exists():
+            shutil.rmtree(path)
 
     def _run(self, run: Run) -> int | None:
         """The exit status; `None` of a run that was not started any more."""
