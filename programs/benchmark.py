@@ -54,6 +54,10 @@ With --runs, prints a line for each size of the federation of a whole run of tra
 memory at its peak, and what is on disk. Only clients that took part have states; the data are
 memory-mapped.
 
+With --start, prints a line for `--help`, for refused flags and for each of --algorithms, trained
+for a round on handwritten digits: the seconds of --rounds whole processes, and by how much they
+exceed those of importing TensorFlow and TFF, which are taken before each.
+
 With --descent, prints a line for each size of cohorts of FedPG, whose server remembers the
 gradients of seven times as many clients: the time of a round, and of its quadratic program alone.
 
@@ -112,6 +116,12 @@ _POPULATIONS = flags.DEFINE_list(
     "Of --scaling and --runs: federations with a cohort of 100, or of all clients if they are "
     "fewer.",
 )
+_START = flags.DEFINE_bool("start", False, "Measure what programs take to start.")
+_ALGORITHMS = flags.DEFINE_list(
+    "algorithms",
+    ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"],
+    "Of --start: algorithms by name.",
+)
 _ALGORITHM = flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
 _DESCENT = flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 _ONLINE = flags.DEFINE_list("online", ["10", "50", "100"], "Of --descent: clients a round.")
@@ -136,77 +146,97 @@ _CLIENTS_PER_TURN = flags.DEFINE_integer(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = {
+    measurements = [
+        (_START, _start),
+        (_SCALING, _scaling),
+        (_RUNS, _runs),
+        (_DESCENT, _descent),
+        (_PGFED_SERVER, _pgfed_server),
+        (_BRANCHES, _branches),
+        (_AGGREGATORS, _aggregators),
+        (_POOLED, _pooled),
+    ]
+    chosen = (measure for flag, measure in measurements if flag.value)
+    measure = next(chosen, _contenders)
+    announce_tensorflow()
+    _print(benchmarks.machine())
+    for record in measure():
+        _print(record)
+
+
+def _start():
+    return benchmarks.measure_start(_ALGORITHMS.value, repetitions=_ROUNDS.value)
+
+
+def _scaling():
+    points = benchmarks.scaling_points(
+        _RUNTIMES.value,
+        _adapted(benchmarks.WORKLOADS["linear"]),
+        cohort_sizes=list(map(int, _COHORT_SIZES.value)),
+        populations=list(map(int, _POPULATIONS.value)),
+        rounds=_ROUNDS.value,
+        warmup=_WARMUP.value,
+    )
+    return benchmarks.measure_scaling(points)
+
+
+def _runs():
+    return benchmarks.measure_runs(
+        benchmarks.TrainingRun(
+            _adapted(benchmarks.WORKLOADS["linear"]),
+            int(population),
+            _ROUNDS.value,
+            _WARMUP.value,
+            _ALGORITHM.value,
+        )
+        for population in _POPULATIONS.value
+    )
+
+
+def _descent():
+    for name in _NETWORKS.value:
+        workload = _adapted(benchmarks.DESCENT_WORKLOADS[name])
+        sizes = list(map(int, _ONLINE.value))
+        yield from benchmarks.measure_descent(name, workload, sizes, rounds=_ROUNDS.value)
+
+
+def _pgfed_server():
+    workload, population = _adapted(benchmarks.MANY_CLIENTS), _POPULATION.value
+    return [benchmarks.measure_pgfed_server(workload, population, rounds=_ROUNDS.value)]
+
+
+def _branches():
+    workload, branches = _adapted(benchmarks.BRANCHED), _NUM_BRANCHES.value
+    return benchmarks.measure_branches(workload, branches, rounds=_ROUNDS.value)
+
+
+def _aggregators():
+    workload = _adapted(benchmarks.AGGREGATED)
+    return benchmarks.measure_aggregators(workload, rounds=_ROUNDS.value)
+
+
+def _pooled():
+    return [benchmarks.measure_pooled(_adapted(benchmarks.POOLED), _CLIENTS_PER_TURN.value)]
+
+
+def _contenders():
+    for name in _WORKLOADS.value:
+        workload = _adapted(benchmarks.WORKLOADS[name])
+        contenders = _CONTENDERS.value or workload.default_contenders()
+        yield from benchmarks.measure(
+            name, workload, contenders, rounds=_ROUNDS.value, warmup=_WARMUP.value
+        )
+
+
+def _adapted(workload):
+    """A workload with the numbers that flags give."""
+    numbers = {
         "clients": _CLIENTS.value,
         "examples_per_client": _EXAMPLES_PER_CLIENT.value,
         "batch_size": _BATCH_SIZE.value,
     }
-    chosen = {key: value for key, value in chosen.items() if value is not None}
-    workloads = {
-        name: dataclasses.replace(workload, **chosen)
-        for name, workload in benchmarks.WORKLOADS.items()
-    }
-    announce_tensorflow()
-    _print(benchmarks.machine())
-    if _SCALING.value:
-        points = benchmarks.scaling_points(
-            _RUNTIMES.value,
-            workloads["linear"],
-            cohort_sizes=list(map(int, _COHORT_SIZES.value)),
-            populations=list(map(int, _POPULATIONS.value)),
-            rounds=_ROUNDS.value,
-            warmup=_WARMUP.value,
-        )
-        for record in benchmarks.measure_scaling(points):
-            _print(record)
-        return
-    if _RUNS.value:
-        runs = [
-            benchmarks.TrainingRun(
-                workloads["linear"],
-                int(population),
-                _ROUNDS.value,
-                _WARMUP.value,
-                _ALGORITHM.value,
-            )
-            for population in _POPULATIONS.value
-        ]
-        for record in benchmarks.measure_runs(runs):
-            _print(record)
-        return
-    if _DESCENT.value:
-        for name in _NETWORKS.value:
-            workload = dataclasses.replace(benchmarks.DESCENT_WORKLOADS[name], **chosen)
-            sizes = list(map(int, _ONLINE.value))
-            for record in benchmarks.measure_descent(name, workload, sizes, rounds=_ROUNDS.value):
-                _print(record)
-        return
-    if _PGFED_SERVER.value:
-        workload = dataclasses.replace(benchmarks.MANY_CLIENTS, **chosen)
-        population = _POPULATION.value
-        _print(benchmarks.measure_pgfed_server(workload, population, rounds=_ROUNDS.value))
-        return
-    if _BRANCHES.value:
-        workload = dataclasses.replace(benchmarks.BRANCHED, **chosen)
-        branches = _NUM_BRANCHES.value
-        for record in benchmarks.measure_branches(workload, branches, rounds=_ROUNDS.value):
-            _print(record)
-        return
-    if _AGGREGATORS.value:
-        workload = dataclasses.replace(benchmarks.AGGREGATED, **chosen)
-        for record in benchmarks.measure_aggregators(workload, rounds=_ROUNDS.value):
-            _print(record)
-        return
-    if _POOLED.value:
-        workload = dataclasses.replace(benchmarks.POOLED, **chosen)
-        _print(benchmarks.measure_pooled(workload, _CLIENTS_PER_TURN.value))
-        return
-    for name in _WORKLOADS.value:
-        contenders = _CONTENDERS.value or workloads[name].default_contenders()
-        for record in benchmarks.measure(
-            name, workloads[name], contenders, rounds=_ROUNDS.value, warmup=_WARMUP.value
-        ):
-            _print(record)
+    given = {key: value for key, value in numbers.items() if value is not None}
+    return dataclasses.replace(workload, **given)
 
 
 def _print(record):

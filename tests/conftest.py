@@ -13,9 +13,6 @@ prepare_process()
 # Shells have what they start in the background ignore interruption; the programs that tests
 # interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Graphs are traced all the time, of objects that live on: looking for garbage less often spares a
-# twentieth of the time.
-gc.set_threshold(10_000, 20, 20)
 cheap_tracing.apply()
 
 

@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = offer(
         "processes": ("ALGORITHMS", "process_of"),
         "runtimes": ("RUNTIMES",),
         "scaling": ("Point", "measure_point", "measure_scaling", "scaling_points"),
+        "start": ("measure_start",),
         "training_runs": ("TrainingRun", "measure_run", "measure_runs"),
         "workloads": (
             "AGGREGATED",

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import tensorflow as tf
 
 import benchmarks
-from benchmarks import training_runs
+from benchmarks import start, training_runs
 from tests.runs import run_main, run_python
 from tff_pfl import algorithms
 from tff_pfl.algorithms import ALGORITHMS
@@ -117,6 +118,25 @@ def test_the_federation_of_runs(tmp_path):
     assert dataset.examples(6, "test").x.shape == (4, 28, 28, 1)
     assert set(dataset.y) > {0, 1}
     assert (tmp_path / "x.npy").stat().st_blocks * 512 < dataset.x.nbytes
+
+
+@pytest.mark.slow
+def test_starts_print_a_line_a_kind():
+    ended = run("--start", "--algorithms=fedavg", "--rounds=1")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    _, *records = map(json.loads, ended.stdout.splitlines())
+    beyond = {record["start"]: record["beyond_import"] for record in records}
+    refusals = {"a refused flag", "a refused key of a config"}
+    assert set(beyond) == {"train --help", "report --help", "fedavg"} | refusals
+    assert beyond["train --help"] < 0 < beyond["fedavg"]
+    assert all(record["seconds"]["min"] > 0 for record in records)
+
+
+def test_a_start_that_ends_otherwise_is_no_measurement():
+    failing = [sys.executable, "-c", "raise SystemExit('It failed.')"]
+    assert start._seconds(failing, 1) > 0
+    with pytest.raises(start.StartError, match="(?s)ended with 1, not 0:.*It failed"):
+        start._seconds(failing, 0)
 
 
 @pytest.mark.slow

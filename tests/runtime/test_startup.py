@@ -1,5 +1,6 @@
 """What `prepare_process` hides, and that it hides nothing else."""
 
+import gc
 import subprocess
 import sys
 import types
@@ -27,6 +28,11 @@ def test_it_imports_no_tensorflow_and_other_exceptions_at_exit_are_reported():
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("Exception ignored in") == 1
     assert ended.stderr.strip().endswith("ValueError: worth knowing")
+
+
+def test_the_process_looks_for_garbage_less_often():
+    startup.prepare_process()
+    assert gc.isenabled() and gc.get_threshold() == (10_000, 20, 20)
 
 
 def test_the_known_destructors_are_dropped_only_at_exit(monkeypatch):

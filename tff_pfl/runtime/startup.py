@@ -4,6 +4,7 @@ This module imports neither TensorFlow nor TensorFlow Federated.
 """
 
 import functools
+import gc
 import os
 import sys
 
@@ -11,6 +12,9 @@ import absl.flags
 import absl.logging
 
 from tff_pfl.runtime.cuda import load_cuda_libraries
+
+# In place of Python's 700, 10 and 10; the memory at the peak of runs is the same.
+_GARBAGE_COLLECTION = (10_000, 20, 20)
 
 # What TensorFlow and TFF leave to the interpreter's last moments, when the modules that these
 # functions use are gone already: nothing is lost, but a traceback is printed.
@@ -32,7 +36,7 @@ _HARMLESS_AT_EXIT = frozenset(
 def prepare_process() -> None:
     """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of both.
 
-    Call it before TensorFlow is imported. It does five things, once in a process:
+    Call it before TensorFlow is imported. It does six things, once in a process:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
@@ -47,12 +51,15 @@ def prepare_process() -> None:
         `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
     *   Where there is NVIDIA's driver, makes TensorFlow use the CUDA libraries of `make gpu` rather
         than others that the machine may have; see `tff_pfl.runtime.cuda`.
+    *   Has Python look for reference cycles less often. Imports and graphs are objects that stay:
+        to go through them again and again is a tenth of the time until the first round is done.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
     load_cuda_libraries()
+    gc.set_threshold(*_GARBAGE_COLLECTION)
 
 
 def announce_tensorflow() -> None:
