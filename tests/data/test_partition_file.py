@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from tff_pfl.data import partition_file
 from tff_pfl.data.federated_dataset import FederatedDataset, federate
 from tff_pfl.data.partition import PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, PartitionFileError
@@ -142,11 +143,11 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     make().save(path)
     old = path.read_bytes()
 
-    def fail(file, **content):
+    def fail(file, arrays):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(np, "savez_compressed", fail)
+    monkeypatch.setattr(partition_file, "save_compressed", fail)
     with pytest.raises(OSError, match="disk full"):
         make().save(path)
     assert path.read_bytes() == old

@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
+from tff_pfl.npz import save_compressed
 
 SPLITS = ("train", "validation", "test")
 
@@ -113,7 +114,7 @@ class Partition:
         temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
         try:
             with open(temporary, "wb") as file:
-                np.savez_compressed(file, **content, **self.flat())
+                save_compressed(file, content | self.flat())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

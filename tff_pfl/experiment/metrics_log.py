@@ -18,6 +18,7 @@ from tff_pfl.experiment.run_directory import (
     whole_file,
     writing,
 )
+from tff_pfl.npz import save_compressed
 
 # What differs between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
@@ -114,7 +115,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         path = self.directory.file(name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with whole_file(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
+            save_compressed(file, arrays)
         self.record(name)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from tff_pfl import evaluation, experiment
 from tff_pfl.experiment import ConfigError
 from tff_pfl.experiment.run_directory import whole_file
+from tff_pfl.npz import save_compressed
 from tff_pfl.reports import figures
 
 if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
@@ -137,7 +138,7 @@ def plot_loss_surfaces(found: LossSurfaces, output: str | os.PathLike) -> str:
     numbers = f"{os.path.splitext(output)[0]}.npz"
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     with whole_file(numbers, "wb") as file:
-        np.savez_compressed(file, axis=found.axis, **found.surfaces)
+        save_compressed(file, {"axis": found.axis, **found.surfaces})
 
     levels, norm = _levels(np.stack(list(found.surfaces.values())))
     figure = figures.new_figure(3.9 * len(found.surfaces) + 1.2, 5.0)
