@@ -22,7 +22,7 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs
+from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs, put_pairs
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.templates import Client
@@ -290,6 +290,22 @@ def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
 def test_a_cohort_that_is_too_large():
     with pytest.raises(tf.errors.InvalidArgumentError, match="was built for 3 clients"):
         Federation().next((0, 1, 2, 3))
+
+
+def test_metrics_are_of_all_pairs_of_a_million_clients():
+    server = dataclasses.replace(SERVER, num_clients=10**6)
+    ids, one = np.int32([10**6 - 1]), np.float32([[0.0]])
+    metrics = server._metrics(put_pairs(no_pairs(0.25), server.num_clients, ids, ids, one))
+    assert (metrics["alpha_mean"], metrics["alpha_max"]) == (0.25, 0.25)
+    assert float(metrics["alpha_zeros"]) == pytest.approx(1e-12)
+
+
+def test_metrics_when_all_pairs_have_met():
+    everyone, values = np.arange(N), np.linspace(0, 0.1, N * N, dtype=np.float32).reshape(N, N)
+    metrics = SERVER._metrics(put_pairs(no_pairs(0.5), N, everyone, everyone, values))
+    assert float(metrics["alpha_mean"]) == pytest.approx(0.05)
+    assert metrics["alpha_max"] == values.max()
+    assert float(metrics["alpha_zeros"]) == pytest.approx(1 / N**2)
 
 
 def test_snapshot_and_metrics_are_of_alpha():

@@ -161,7 +161,9 @@ class PGFedServer:
     def _metrics(self, alpha):
         met, others = alpha.values[:-1], alpha.values[-1]
         num_pairs = self.num_clients**2
-        largest_other = tf.where(tf.size(met) < num_pairs, others, 0.0)
+        # TensorFlow takes an integer that int32 does not have for another one, without a word.
+        all_met = tf.equal(tf.size(met, tf.int64), tf.constant(num_pairs, tf.int64))
+        largest_other = tf.where(all_met, 0.0, others)
         return collections.OrderedDict(
             alpha_mean=others + tf.reduce_sum(met - others) / num_pairs,
             alpha_max=tf.maximum(tf.reduce_max(met), largest_other),
