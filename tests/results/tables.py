@@ -61,7 +61,21 @@ def methods_on_digits() -> Rows:
 
 def fedpg_accuracies(run: str, *, deviations: bool, with_paper: bool = True) -> list[str]:
     """L, S, G and GM of a run of FedPG's tables, as its page writes them."""
-    metrics, expected = read_json(f"fedpg/{run}/evaluation.json")["metrics"], paper(f"fedpg/{run}")
+    metrics = read_json(f"fedpg/{run}/evaluation.json")["metrics"]
+    return _of_pools(metrics, paper(f"fedpg/{run}"), deviations, with_paper)
+
+
+def fedpg_unequal_amounts() -> Rows:
+    """The runs of the study that are finished, of one seed."""
+    rows = []
+    for method in ("FedPG", "M1_mean_direction", "M2_no_fairness", "M3_no_personal_direction"):
+        run = f"fedpg/study/Pat-2_unequal_{method}/seed0"
+        metrics = read_json(f"{run}/summary.json")["final"]["metrics"]
+        rows.append([None, *_of_pools(metrics, paper(run))])
+    return rows
+
+
+def _of_pools(metrics, expected, deviations=True, with_paper=True):
     names = {
         "l_acc": "personalized/local_test",
         "s_acc": "personalized/synthetic50_test",
@@ -269,8 +283,9 @@ TABLES = {
     ("digits", 0): methods_on_digits,
     ("fedpg", 0): fedpg_dirichlet,
     ("fedpg", 1): fedpg_two_classes,
-    ("fedpg", 2): fedpg_cifar10,
-    ("fedpg", 3): fedamp_tuned,
+    ("fedpg", 2): fedpg_unequal_amounts,
+    ("fedpg", 3): fedpg_cifar10,
+    ("fedpg", 4): fedamp_tuned,
     ("pfedmb", 0): pfedmb_pairs,
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
