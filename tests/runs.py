@@ -41,6 +41,14 @@ def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.Com
     )
 
 
+def assert_refused(program: str, flag: str, answer: str) -> None:
+    """A program ends at once, and says what is right; see `run_main`."""
+    ended = run_main(program, flag)
+    assert ended.returncode != 0
+    assert answer in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
     """Runs a program in this process, in the context of the tests.
 

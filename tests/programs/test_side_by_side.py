@@ -6,7 +6,7 @@ import time
 import pytest
 
 from contestants import Contestant, Work, compare, markdown_table, place
-from tests.runs import ROOT, run_main, run_python
+from tests.runs import ROOT, assert_refused, run_python
 
 # What a contestant does is its "method".
 TOY = """
@@ -137,10 +137,7 @@ def test_where_a_framework_is(tmp_path):
     ],
 )
 def test_a_wrong_flag_is_answered_with_what_is_right(flag, answer):
-    ended = run_main("side_by_side.py", flag)
-    assert ended.returncode != 0
-    assert answer in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert_refused("side_by_side.py", flag, answer)
 
 
 @pytest.mark.slow
