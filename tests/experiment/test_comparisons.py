@@ -214,6 +214,18 @@ def test_models_of_pfedmb_are_fine_tuned_at_a_rate_of_their_own(method):
     assert config.evaluation.fine_tune_learning_rate == 0.03
 
 
+def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
+    plain, recipe = (pfedmb.get_config(f"dirichlet,15,ifca{part}") for part in ("", ",moon"))
+    check_config(recipe)
+    assert (recipe.local.momentum, recipe.local.weight_decay) == (0.9, 1e-5)
+    assert recipe.local.augmentation.name == "crop_and_flip"
+    recipe.local = plain.local
+    recipe.evaluation.fine_tune_learning_rate = plain.evaluation.fine_tune_learning_rate
+    assert recipe == plain
+    with pytest.raises(UnknownNameError, match="Unknown RECIPE 'mon'. Did you mean 'moon'"):
+        pfedmb.get_config("dirichlet,15,ifca,mon")
+
+
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
