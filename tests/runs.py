@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import json
 import os
 import pathlib
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -111,6 +113,18 @@ def tiny_config(algorithm="ditto", **changes):
     config.model.options.hidden = (4,)
     config.update(changes)
     return config
+
+
+def with_settings(change):
+    """A function that copies a run to a path, with its saved config changed by `change`."""
+
+    def copy(run, path):
+        shutil.copytree(run, path)
+        settings = json.loads((path / "config.json").read_text())
+        change(settings)
+        (path / "config.json").write_text(json.dumps(settings))
+
+    return copy
 
 
 def config_of_flags(monkeypatch, *arguments):
