@@ -1,6 +1,6 @@
 """Runs a study, which is many trainings, and writes the table that compares them.
 
-    sweep.py --study=configs/studies/NAME.py --output_dir=DIR [--jobs=2]
+    sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
 `tff_pfl.studies.study` says what a study's file holds. A study that was stopped, or a run of which
 failed, goes on when it is started again; runs that are finished are not repeated. Where the study
@@ -24,7 +24,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-_STUDY = flags.DEFINE_string("study", None, "File of the study, see above.")
+_STUDY = flags.DEFINE_string("study", None, "File of the study, and its choice, see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the study's results.")
 _JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time, a process each.", lower_bound=1)
 _KEEP_CHECKPOINTS = flags.DEFINE_bool(

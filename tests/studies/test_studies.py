@@ -216,9 +216,31 @@ def test_files_that_are_no_studies(tmp_path, content, error, message):
         studies.load_study(path)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs/studies").glob("*.py")), ids=str)
-def test_the_studies_of_the_repository(path):
-    study = studies.load_study(path)
+def test_a_file_of_several_studies(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(
+        "from tff_pfl.studies import Study, Variant\n"
+        "def get_study(choice): return Study(choice, {'a': Variant('x')})"
+    )
+    assert studies.load_study(f"{path}:two,three").title == "two,three"
+    with pytest.raises(ValueError, match="needs a choice, as in FILE:CHOICE"):
+        studies.load_study(path)
+    path.write_text("def get_study(): pass")
+    with pytest.raises(ValueError, match="takes no choice, found '.*study.py:two'"):
+        studies.load_study(f"{path}:two")
+
+
+_CHOICES = {"pfedmb_moon.py": ("pairs", "two_classes", "dirichlet")}
+_OF_THE_REPOSITORY = [
+    ":".join([str(path), *choice])
+    for path in sorted((ROOT / "configs/studies").glob("*.py"))
+    for choice in ([(choice,) for choice in _CHOICES.get(path.name, ())] or [()])
+]
+
+
+@pytest.mark.parametrize("source", _OF_THE_REPOSITORY)
+def test_the_studies_of_the_repository(source):
+    study = studies.load_study(source)
     assert len({run.folder for run in study.runs()}) == len(study.variants) * len(study.seeds)
     for variant in study.variants.values():
         assert (ROOT / variant.config.partition(":")[0]).is_file()

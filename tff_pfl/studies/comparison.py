@@ -30,13 +30,13 @@ def comparison_of(arguments: Sequence[str]) -> Comparison:
     """What a command line compares.
 
     Args:
-        arguments: `STUDY_FILE DIR`; or directories of studies, and runs as `NAME:DIR`.
+        arguments: `STUDY_FILE[:CHOICE] DIR`; or directories of studies, and runs as `NAME:DIR`.
 
     Raises:
         OutputDirectoryError: See `named_runs` and `comparison_of_study`.
         StudyError: If there is no such study, or two variants have the same label.
     """
-    if arguments[0].endswith(".py"):
+    if arguments[0].partition(":")[0].endswith(".py"):
         if len(arguments) != 2:
             raise StudyError(f"A study's file is followed by its directory, found {arguments[1:]}.")
         try:

@@ -17,9 +17,12 @@ def get_study():
             rounds=(5, 10, 20),
         ),
     )
+
+`get_study` may take a choice, as `get_config` does: that of `--study=FILE:CHOICE`.
 """
 
 import dataclasses
+import inspect
 import os
 import pathlib
 import re
@@ -188,21 +191,33 @@ class Study:
         return Run(label, seed, folder, (f"--config={variant.config}", *flags))
 
 
-def load_study(path: str | os.PathLike) -> Study:
+def load_study(source: str | os.PathLike) -> Study:
     """The study of a file.
+
+    Args:
+        source: FILE, which defines `get_study()`; or FILE:CHOICE, which defines
+            `get_study(choice)`, as files of configs do.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not define `get_study`, or that returns no `Study`.
+        ValueError: If it does not define `get_study`, that takes no choice or needs one, the
+            choice is none of its own, or what it returns is no `Study`.
     """
+    path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
-        raise FileNotFoundError(f"There is no study {os.fspath(path)!r}.")
-    get_study = runpy.run_path(os.fspath(path)).get("get_study")
+        raise FileNotFoundError(f"There is no study {path!r}.")
+    get_study = runpy.run_path(path).get("get_study")
     if not callable(get_study):
-        raise ValueError(f"{os.fspath(path)} defines no function get_study().")
-    study = get_study()
+        raise ValueError(f"{path} defines no function get_study().")
+    arguments = [choice] if colon else []
+    try:
+        inspect.signature(get_study).bind(*arguments)
+    except TypeError as error:
+        problem = "takes no choice" if colon else "needs a choice, as in FILE:CHOICE"
+        raise ValueError(f"get_study of {path} {problem}, found {source!r}.") from error
+    study = get_study(*arguments)
     if not isinstance(study, Study):
-        raise ValueError(f"get_study() of {os.fspath(path)} returns no Study, but {study!r}.")
+        raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
 
 
