@@ -47,7 +47,7 @@ __getattr__, __dir__, __all__ = offer(
             "scan_batches",
             "trees",
         ),
-        "models": ("MODELS", "Mean", "Model", "Weights", "from_keras", "partition"),
+        "models": ("MODELS", "Mean", "Model", "ModelSaver", "Weights", "from_keras", "partition"),
         "ranges": ("takes",),
         "runtime": ("set_cpp_context", "set_graph_context"),
         "runtime.startup": ("prepare_process",),

@@ -320,3 +320,20 @@ def check_writable(path: str | os.PathLike) -> None:
         raise OutputDirectoryError(f"{path} cannot be written: {existing} is a file.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OutputDirectoryError(f"{path} cannot be written: no permission in {existing}.")
+
+
+def check_empty_folder(path: str | os.PathLike) -> None:
+    """Says before anything is computed that results could not be a folder of their own.
+
+    Args:
+        path: The folder, which may yet be made.
+
+    Raises:
+        OutputDirectoryError: If something is there already, or no folder can be.
+    """
+    folder = pathlib.Path(os.path.abspath(path))
+    check_writable(folder / "file" if folder.exists() else folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise OutputDirectoryError(
+            f"{path} is not empty; these results need a folder of their own."
+        )

@@ -8,6 +8,7 @@ from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branc
 from tff_pfl.models.normalization import layer_groups, normalization_layers
 from tff_pfl.models.partition import Partition, partition
 from tff_pfl.models.precision import COMPUTE_TYPES
+from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
 
@@ -18,6 +19,7 @@ __all__ = [
     "MODELS",
     "Mean",
     "Model",
+    "ModelSaver",
     "MultiBranch",
     "Partition",
     "Totals",

@@ -1,0 +1,50 @@
+"""Writes the trained models of a run as SavedModels, which need nothing of this library.
+
+    export.py --run_dir=DIR --output=FOLDER [--clients=0,7]
+
+The models are those of the run's last checkpoint: of each client its own, as the run evaluates it
+(`personalized`), in FOLDER/client_ID, and the global one, if the algorithm has one, in
+FOLDER/global. Elsewhere, with TensorFlow alone,
+
+    model = tf.saved_model.load("FOLDER/client_7")
+    logits = model(images)
+
+takes inputs as the data set has them, such as uint8 images, with a batch axis; `model.weights` are
+its variables, by layers. FOLDER/models.json tells of which run and round they are, and the shape
+and type of inputs. FOLDER is made, or empty. Nothing in DIR is changed.
+"""
+
+from absl import app, flags
+
+from tff_pfl import experiment
+from tff_pfl.runtime.flags import set_context_from_flags
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+_RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
+_OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
+_CLIENTS = flags.DEFINE_list(
+    "clients", None, "Ids of those whose models are written; by default all that train."
+)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    return experiment.export_program(
+        _RUN_DIR.value,
+        _OUTPUT.value,
+        client_ids=None if _CLIENTS.value is None else list(map(int, _CLIENTS.value)),
+        set_context=set_context_from_flags,
+    )
+
+
+@flags.validator("clients", "Ids are whole numbers, as in --clients=0,7.")
+def _are_ids(values):
+    return all(value.isdecimal() for value in values or ())
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["run_dir", "output"])
+    app.run(main, flags_parser=experiment.parse_flags)

@@ -1,0 +1,42 @@
+"""`ModelSaver`: what a program without this library finds in a SavedModel."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import test_keras
+from tff_pfl.models import ModelSaver, build, from_keras
+
+X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+
+def test_models_of_several_weights(tmp_path):
+    model = from_keras(test_keras.mlp, input_shape=(4,), preprocess=lambda x: 2 * x)
+    saver = ModelSaver(model, (4,), np.float32)
+    for seed in (0, 1):
+        saver.save(model.init(seed), tmp_path / f"{seed}")
+    for seed in (0, 1):
+        weights, loaded = model.init(seed), tf.saved_model.load(str(tmp_path / f"{seed}"))
+        np.testing.assert_array_equal(loaded(X), model.apply(weights, X, training=False))
+        np.testing.assert_array_equal(loaded(X[:1])[0], loaded(X)[0])
+        assert list(loaded.weights) == list(weights)
+        for layer, values in weights.items():
+            for name, value in values.items():
+                np.testing.assert_array_equal(loaded.weights[layer][name], value)
+        (served,) = loaded.signatures["serving_default"](x=tf.constant(X)).values()
+        np.testing.assert_array_equal(served, loaded(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mlp", {"hidden": (3,)}), ("resnet18", {"width": 4, "blocks": (1,), "groups": 2})],
+)
+def test_images_are_taken_as_they_are_stored(tmp_path, name, options):
+    model = build(name, (8, 8, 3), 4, **options)
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype(np.uint8)
+    ModelSaver(model, (8, 8, 3), images.dtype).save(model.init(3), tmp_path / "saved")
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    expected = model.apply(model.init(3), images, training=False)
+    np.testing.assert_allclose(loaded(images), expected, rtol=1e-6)
+    with pytest.raises(TypeError, match="uint8"):
+        loaded(tf.cast(images, tf.float32))

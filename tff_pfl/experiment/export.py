@@ -1,0 +1,102 @@
+"""The trained models of a run, for programs that know nothing of this library."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tqdm
+
+from tff_pfl import models
+from tff_pfl.experiment.evaluate import restored_run
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    check_empty_folder,
+    write_json,
+)
+
+_DESCRIPTION = "models.json"
+
+
+class ExportedRun(NamedTuple):
+    """What was written.
+
+    Attributes:
+        run: The algorithm and the data set.
+        round_num: Rounds done.
+        models: The names of the folders.
+    """
+
+    run: str
+    round_num: int
+    models: Sequence[str]
+
+
+def export_run(
+    run_dir: str | os.PathLike,
+    output: str | os.PathLike,
+    client_ids: Sequence[int] | None = None,
+) -> ExportedRun:
+    """Writes the models of a run's last checkpoint, each as a SavedModel in a folder of its own.
+
+    A client's own model is what the run evaluates as `personalized`, with the fine-tuning of
+    `config.evaluation.fine_tune_epochs`; see `tff_pfl.models.ModelSaver` for how to load one.
+
+    Args:
+        run_dir: The run's output directory; nothing in it is changed.
+        output: A folder that is made, or empty. It receives `client_ID` for each client, `global`
+            if the algorithm has a global model, and `models.json`, which tells of which run and
+            round they are, and what they take.
+        client_ids: Whose models are written; `None`: of all clients that train.
+
+    Raises:
+        OutputDirectoryError: If there is no run, or none with a checkpoint; if the run has no such
+            client, or the folder holds anything.
+        ConfigError: If the run's config is not one of this version.
+    """
+    check_empty_folder(output)
+    output = pathlib.Path(output)
+    with restored_run(run_dir) as run:
+        dataset, process = run.dataset, run.process
+        client_ids = range(dataset.num_clients) if client_ids is None else client_ids
+        _check_clients(client_ids, dataset.num_clients, run_dir)
+        saver = models.ModelSaver(
+            process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype
+        )
+        names = []
+
+        def save(name, weights):
+            saver.save(weights, output / name)
+            names.append(name)
+
+        if process.global_weights is not None:
+            save("global", process.global_weights(run.server_state))
+        at_a_time = run.config.evaluation.clients_per_call
+        with tqdm.tqdm(total=len(client_ids), desc="models", unit="client") as bar:
+            for start in range(0, len(client_ids), at_a_time):
+                ids = client_ids[start : start + at_a_time]
+                clients = run.source.select_clients(ids)
+                personal = process.personalize(run.server_state, clients)
+                for client_id, weights in zip(ids, personal, strict=True):
+                    save(f"client_{client_id}", weights)
+                    bar.update()
+    exported = ExportedRun(run.title, run.round_num, names)
+    description = {
+        **exported._asdict(),
+        "input_shape": dataset.image_shape,
+        "input_dtype": str(dataset.x_dtype),
+        "num_classes": dataset.num_classes,
+    }
+    write_json(str(output / _DESCRIPTION), description)
+    return exported
+
+
+def _check_clients(client_ids, num_clients, run_dir):
+    for client_id in client_ids:
+        if not 0 <= client_id < num_clients:
+            raise OutputDirectoryError(
+                f"{os.fspath(run_dir)} has no client {client_id} that trains; they are 0 to "
+                f"{num_clients - 1}."
+            )
+    if len(set(client_ids)) < len(client_ids):
+        raise OutputDirectoryError(f"A client is named twice: {list(client_ids)}.")

@@ -1,0 +1,106 @@
+"""What `programs/evaluate.py` and `programs/export.py` do between flags and exit code."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tff_pfl import experiment, runtime
+from tff_pfl.experiment.client_tables import client_tables
+from tff_pfl.experiment.errors import user_errors
+from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.run_directory import check_empty_folder, check_writable
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import rows
+from tff_pfl.runtime.startup import announce_tensorflow
+
+
+def evaluate_program(
+    run_dir: str,
+    output: str,
+    *,
+    baseline: str | None = None,
+    set_context: Callable[[], None] | None = None,
+    **changes: Any,
+) -> int:
+    """Evaluates a run and prints the result.
+
+    Args:
+        run_dir: The run's output directory; nothing in it is changed.
+        output: Prefix of the results: `OUTPUT.json`, with all statistics; `OUTPUT_table.csv`, the
+            same with a row for each quantity and group of clients; `OUTPUT.csv`, a row a client;
+            and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
+            made.
+        baseline: See `evaluate_run`.
+        set_context: Sets the context in which TFF computations are executed; by default
+            `runtime.set_graph_context`.
+        **changes: Keys of `config.evaluation` that are other than the run's.
+
+    Returns:
+        The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
+        SIGTERM.
+    """
+
+    def evaluate():
+        check_writable(output)
+        _prepare([run_dir, *filter(None, [baseline])], set_context)
+        found = experiment.evaluate_run(run_dir, baseline, **changes)
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        files = found.write(output)
+        print(f"round {found.evaluation.round_num} of {found.run}")
+        print("\n".join(rows(found.evaluation.metrics)))
+        print("\n".join(client_tables(found.distributions(), found.gains())))
+        if found.baseline is not None:
+            print(f"gains are over round {found.baseline.round_num} of {found.baseline.run}")
+        print(f"results: {', '.join(files)}")
+
+    return _exit_code_of(evaluate)
+
+
+def export_program(
+    run_dir: str,
+    output: str,
+    *,
+    client_ids: Sequence[int] | None = None,
+    set_context: Callable[[], None] | None = None,
+) -> int:
+    """Writes the models of a run and prints which.
+
+    Args:
+        run_dir: See `export_run`.
+        output: See `export_run`.
+        client_ids: See `export_run`.
+        set_context: See `evaluate_program`.
+
+    Returns:
+        The exit code, see `evaluate_program`.
+    """
+
+    def export():
+        check_empty_folder(output)
+        _prepare([run_dir], set_context)
+        exported = experiment.export_run(run_dir, output, client_ids)
+        print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
+        print(f"results: {output}")
+
+    return _exit_code_of(export)
+
+
+def _prepare(run_dirs, set_context):
+    for directory in run_dirs:
+        RunFiles(directory).settings()  # is there a run?
+    announce_tensorflow()
+    (set_context or runtime.set_graph_context)()
+
+
+def _exit_code_of(work) -> int:
+    try:
+        with interruptible():
+            work()
+    except user_errors() as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interruption:
+        print("\ninterrupted", file=sys.stderr)
+        return exit_code(interruption)
+    return 0
