@@ -97,6 +97,9 @@ def of_fedpg() -> Iterator[str]:
     (low, high, mean), (low_equal, high_equal, mean_equal) = late
     yield f"between {low} and {high} on the clients' own test examples, {mean} on average"
     yield f"between {low_equal} and {high_equal}, {mean_equal} on average."
+    unequal = "fedpg/study/Pat-2_unequal_FedAvg"
+    (*_, mean), (*_, mean_equal) = (_late_global(f"{unequal}{w}/seed0") for w in ("", "_uniform"))
+    yield f"in unequal amounts, these averages are {mean} and, with equal weights, {mean_equal}."
     metrics, in_paper = _fedpg("dir,fmnist,fedpg_gamma0.3")
     both = (metrics[f"{PERSONALIZED}_mean"], in_paper["l_acc_mean"])
     yield f"L at gamma = 0.3 rises less than in the paper ({', '.join(map(short, both))})"

@@ -68,10 +68,19 @@ def fedpg_accuracies(run: str, *, deviations: bool, with_paper: bool = True) -> 
 def fedpg_unequal_amounts() -> Rows:
     """The runs of the study that are finished, of one seed."""
     rows = []
-    for method in ("FedPG", "M1_mean_direction", "M2_no_fairness", "M3_no_personal_direction"):
+    for method in (
+        "FedPG",
+        "M1_mean_direction",
+        "M2_no_fairness",
+        "M3_no_personal_direction",
+        "M4_no_memory",
+        "FedAvg",
+        "FedAvg_uniform",
+    ):
         run = f"fedpg/study/Pat-2_unequal_{method}/seed0"
         metrics = read_json(f"{run}/summary.json")["final"]["metrics"]
-        rows.append([None, *_of_pools(metrics, paper(run))])
+        with_paper = not method.startswith("FedAvg")
+        rows.append([None, *_of_pools(metrics, paper(run), with_paper=with_paper)])
     return rows
 
 
