@@ -83,7 +83,8 @@ def get_config(choice: str = ""):
         config.local.momentum = 0.9
         config.local.weight_decay = 1e-5
         config.local.augmentation.name = "crop_and_flip"
-        config.evaluation.fine_tune_learning_rate = 0.003  # momentum makes it ten times as much
+        # Of 0.001, 0.003 and 0.01 the best on FedAvg's validation images, Dirichlet, 10 rounds.
+        config.evaluation.fine_tune_learning_rate = 0.001
     if algorithm == "pfedmb":
         config.algorithm.branches = 5
         config.algorithm.shared_alpha = partition == "pairs"
