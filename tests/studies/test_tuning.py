@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -69,13 +70,14 @@ def test_the_better_half_goes_on_and_the_best_is_run_on_test_data(tmp_path, prog
     assert started(program) == found
 
 
-def test_a_score_is_that_of_its_stage_whatever_came_after(tmp_path, program):  # noqa: F811
-    """A trial that goes on is measured anew; the choices before stay as they were."""
+def test_trials_whose_score_is_known_are_not_run_again(tmp_path, program):  # noqa: F811
+    """Where their folders are gone, `tuning.json` is enough."""
     studies.run_study(STUDY, tmp_path / "study", program)
-    before = Scores(STUDY, tmp_path / "study").rows()
-    (tmp_path / "study/tuning/A/rate_1.0/seed0/summary.json").unlink()
+    before, found = Scores(STUDY, tmp_path / "study").rows(), started(program)
+    shutil.rmtree(tmp_path / "study/tuning")
     assert studies.run_study(STUDY, tmp_path / "study", program) == []
     assert Scores(STUDY, tmp_path / "study").rows() == before
+    assert started(program) == found
 
 
 def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):  # noqa: F811

@@ -69,6 +69,8 @@ def run_study(
                     (label, trial): list(study.tuning_runs(label, trial, rounds))
                     for label, trial in scores.candidates(rounds)
                 }
+                known = [trials.pop(x) for x in list(trials) if scores.has(*x, rounds)]
+                pool.leave_out(itertools.chain(*known))
                 pool.run(itertools.chain(*trials.values()))
                 for (label, trial), runs in trials.items():
                     summaries = [finished_summary(root / run.folder, rounds) for run in runs]
@@ -122,6 +124,12 @@ class _Pool:
             elif not keep_checkpoints:
                 self._discard_checkpoint(run)
             self._bar.update()
+
+    def leave_out(self, runs: Iterable[Run]) -> None:
+        """Counts runs whose results are kept elsewhere as finished."""
+        runs = list(runs)
+        _record(self._root, runs)
+        self._bar.update(len(runs))
 
     def _discard_checkpoint(self, run):
         path = self._root / run.folder / CHECKPOINT
