@@ -46,6 +46,15 @@ def test_the_mean_over_clients_at_each_evaluation(run_dir):
     )
 
 
+def test_evaluations_whose_table_is_gone_are_those_of_the_metrics(run_dir):
+    (run_dir / "metrics.csv").write_text(
+        f"round,{LOSS}_mean,train_loss\n5,9.0,1.0\n6,,1.0\n10,2.5,1.0\n11,nan,1.0\n"
+    )
+    assert_curve(read_curve(run_dir, LOSS), [5, 10, 20, 1000000], [3.0, 2.5, 2.0, 0.5])
+    assert_curve(read_curve(run_dir, LOSS, [2]), [5, 20, 1000000], [1.5, 1.0, 0.5])
+    assert_curve(read_curve(run_dir, "global/local_test/accuracy"), [5, 20, 1000000], [1.5] * 3)
+
+
 def test_clients_that_are_left_out(run_dir):
     assert_curve(read_curve(run_dir, LOSS, [2]), [5, 20, 1000000], [1.5, 1.0, 0.5])
     assert_curve(read_curve(run_dir, LOSS, iter([0, 2])), [5, 20, 1000000], [2.0, 1.5, 1.0])

@@ -100,6 +100,13 @@ def of_fedpg() -> Iterator[str]:
     unequal = "fedpg/study/Pat-2_unequal_FedAvg"
     (*_, mean), (*_, mean_equal) = (_late_global(f"{unequal}{w}/seed0") for w in ("", "_uniform"))
     yield f"in unequal amounts, these averages are {mean} and, with equal weights, {mean_equal}."
+    at_200 = []
+    for method in ("M1_mean_direction", "M2_no_fairness", "FedPG", "M4_no_memory"):
+        run = f"fedpg/study/Pat-2_{method}/seed0"
+        own = evaluated(run)[200][f"{GLOBAL}_mean"]
+        at_200.append(f"{short(own)} ({short(paper(run)['gm_acc_mean'])})")
+    m1, m2, fedpg, m4 = at_200
+    yield f"{m1.replace('(', '(paper ')} and {m2}; FedPG, {fedpg}, and M4, {m4}, are not there yet."
     metrics, in_paper = _fedpg("dir,fmnist,fedpg_gamma0.3")
     both = (metrics[f"{PERSONALIZED}_mean"], in_paper["l_acc_mean"])
     yield f"L at gamma = 0.3 rises less than in the paper ({', '.join(map(short, both))})"

@@ -84,6 +84,35 @@ def fedpg_unequal_amounts() -> Rows:
     return rows
 
 
+_OVER_ROUNDS = {
+    "Dir_0.1": ("FedPG", "S-FedPG", "FedAvg", "FedAvg_uniform"),
+    "Pat-2": ("FedPG", "M1_mean_direction", "M2_no_fairness", "M4_no_memory", "FedAvg"),
+    "Pat-2_unequal": (
+        "FedPG",
+        "M1_mean_direction",
+        "M2_no_fairness",
+        "M4_no_memory",
+        "FedAvg",
+        "FedAvg_uniform",
+    ),
+}
+
+
+def fedpg_over_rounds() -> Rows:
+    """The global model at some rounds, its mean over the last 1,000, and its best."""
+    rows = []
+    for partition, methods in _OVER_ROUNDS.items():
+        for method in methods:
+            run = evaluated(f"fedpg/study/{partition}_{method}/seed0")
+            values = {number: numbers[f"{GLOBAL}_mean"] for number, numbers in run.items()}
+            late = [value for number, value in values.items() if number > 1000]
+            best = max(values, key=values.get)
+            at = [short(values[number]) for number in (100, 200, 500, 1000, 2000)]
+            mean, highest = short(sum(late) / len(late)), f"{short(values[best])} ({best})"
+            rows.append([None, *at, mean, highest])
+    return rows
+
+
 def _of_pools(metrics, expected, deviations=True, with_paper=True):
     names = {
         "l_acc": "personalized/local_test",
@@ -293,8 +322,9 @@ TABLES = {
     ("fedpg", 0): fedpg_dirichlet,
     ("fedpg", 1): fedpg_two_classes,
     ("fedpg", 2): fedpg_unequal_amounts,
-    ("fedpg", 3): fedpg_cifar10,
-    ("fedpg", 4): fedamp_tuned,
+    ("fedpg", 3): fedpg_over_rounds,
+    ("fedpg", 4): fedpg_cifar10,
+    ("fedpg", 5): fedamp_tuned,
     ("pfedmb", 0): pfedmb_pairs,
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),

@@ -36,6 +36,9 @@ def read_curve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`(rounds, means)`: the mean over clients of a quantity, at each evaluation of a run.
 
+    Of evaluations whose table of clients is not there any more, it is that of `metrics.csv`, which
+    says it of all clients alone.
+
     Args:
         run_dir: The run's output directory.
         column: Of `clients/round_*.csv`, as `global/local_test/loss`.
@@ -51,9 +54,21 @@ def read_curve(
         columns |= clients.columns
         if column in clients.columns:  # not all evaluations have all
             means[round_num] = clients.values(column, exclude_clients).mean()
+    if not exclude_clients:
+        means = dict(sorted((_means_of_metrics(files, column) | means).items()))
     if not means:
         raise OutputDirectoryError(unknown_name(f"column of {run_dir}", column, columns))
     return np.array(list(means)), np.array(list(means.values()))
+
+
+def _means_of_metrics(files, column):
+    """By rounds; none of a run without `metrics.csv`."""
+    if not (files.path / "metrics.csv").exists():
+        return {}
+    metrics = files.metrics()
+    means = metrics.get(f"{column}_mean", np.full_like(metrics["round"], np.nan))
+    known = np.isfinite(means)
+    return dict(zip(metrics["round"][known].astype(int).tolist(), means[known], strict=True))
 
 
 def curve_over_seeds(
