@@ -29,9 +29,9 @@ _VARIANTS = {
     "fedavg": ("fedavg", {"personalized": "local", "weighting": "num_examples"}),
     # Options of the authors' comparison.
     "fedprox": ("fedprox", {"personalized": "local", "mu": 0.5}),
-    "fedmgda_plus": ("fedmgda_plus", {"personalized": "local", "eps": 0.1}),
+    "fedmgda_plus": ("fedmgda_plus", {"personalized": "local", "eps": 0.1, "server_lr": 0.1}),
     "ditto": ("ditto", {"lambda_": 0.1}),
-    "apfl": ("apfl", {"alpha": 0.5, "adaptive": True}),
+    "apfl": ("apfl", {"alpha": 0.5, "adaptive": True, "alpha_decay": 0.02}),
     "pfedme": ("pfedme", {"lambda_": 15.0, "beta": 1.0}),
     "fedamp": ("fedamp", {"alpha": 5e-3, "sigma": 0.1, "lambda_": 5e-7}),
     # With those options it is Local; these are the best on validation data, for Fashion-MNIST.
@@ -142,6 +142,8 @@ def get_config(choice: str = ""):
     config.rounds = 2000
     config.data.num_clients = 100
     config.clients_per_round = int(percent[0]) if percent else 10
+    if method == "fedfomo":
+        config.algorithm.num_models = config.clients_per_round  # as in the authors' comparison
     if partition == "dir":
         config.data.partitioner = "dirichlet"
         config.data.dirichlet.alpha = 0.1

@@ -7,9 +7,11 @@
 Luo et al., "PGFed: Personalize each client's global objective for federated learning", ICCV 2023:
 Dir(0.3) with at least 40 examples a client, train and test split merged and cut 75 % to 25 % for
 each client, 25 % of the clients a round, 300 rounds of 5 local epochs in batches of 10 without the
-partial one, SGD with momentum 0.9 (APFL: none). The paper takes the best of the learning rates 0.1,
-0.01, 0.001 and 0.0001 for each method; here it is 0.01, or 0.001 for the methods that were better
-with it on validation data (see `docs/results/pgfed.md`), of those that were tried. The paper's
+partial one, SGD with momentum 0.9. As in the paper's code, APFL, FedFomo, FedRep, FedRoD,
+Per-FedAvg and pFedMe have no momentum, and Per-FedAvg batches of 20, whose halves it uses. The
+paper takes the best of the learning rates 0.1, 0.01, 0.001 and 0.0001 for each method; here it is
+0.01, or 0.001 for the methods that were better with it on validation data (see
+`docs/results/pgfed.md`), of those that were tried. The paper's
 code, other than the library by default, goes on with a client's momentum in its next round:
 `--config.local.persist_optimizer_state`.
 `config.paper` has its results, in %, the best over rounds.
@@ -35,7 +37,9 @@ _OPTIONS = {
     "lg_fedavg": {"alternate": True},
     "fedrod": {"personal_init": "copy"},
     "fedbabu": {"fine_tune_epochs": 1},
+    "fedfomo": {"num_models": 8, "candidates": "last_cohort", "affinity": "clipped"},
 }
+_WITHOUT_MOMENTUM = ("apfl", "fedrep", "fedfomo", "fedrod", "per_fedavg", "pfedme")
 
 # Mean personalized accuracy and its deviation over 3 seeds.
 _PAPER = {
@@ -175,9 +179,9 @@ def get_config(choice: str = ""):
     config.data.normalization = "half"
     config.model.name = "cnn_pgfed"
     config.local.learning_rate = 0.001 if method in _SLOWER else 0.01
-    config.local.momentum = 0.0 if method == "apfl" else 0.9
+    config.local.momentum = 0.0 if method in _WITHOUT_MOMENTUM else 0.9
     config.local.epochs = 5
-    config.local.batch_size = 10
+    config.local.batch_size = 20 if method == "per_fedavg" else 10  # two halves of 10 a step
     config.local.drop_remainder = True
     config.evaluation.every = 5
     config.checkpoint_every = 5

@@ -188,6 +188,8 @@ def get_config(choice: str = ""):
     config.checkpoint_every = 5
     if method == "plgu_lf":
         config.algorithm.num_personal_layers = 5
+    if method in ("pfedhn", "pfedhn_pc"):
+        config.algorithm.hidden_layers = 3  # the paper's hypernetwork, as PLGU-GHN has by default
     results = {
         (model, method): table[method][_SETTINGS.index((dataset, cohort))]
         for model, table in (("global", _GLOBAL), ("personalized", _PERSONALIZED))

@@ -93,6 +93,37 @@ def test_every_comparison_of_pgfed(dataset, clients, cohort, method):
     assert ("personalized_accuracy_percent" in config.paper) == (method != "ditto")
 
 
+def test_local_training_of_pgfeds_comparison():
+    local = {
+        method: pgfed.get_config(f"cifar10,25,{method}").local
+        for method in ("pgfed", "fedper", "fedrod", "fedrep", "per_fedavg", "fedfomo")
+    }
+    found = {method: (one.momentum, one.batch_size) for method, one in local.items()}
+    assert found == {
+        "pgfed": (0.9, 10),
+        "fedper": (0.9, 10),
+        "fedrod": (0.0, 10),
+        "fedrep": (0.0, 10),
+        "per_fedavg": (0.0, 20),
+        "fedfomo": (0.0, 10),
+    }
+
+
+def test_fedfomo_of_fedpgs_comparison_sends_as_many_models_as_clients_take_part():
+    for percent, number in (("", 10), (",50", 50)):
+        config = fedpg.get_config(f"dir,fmnist,fedfomo{percent}")
+        check_config(config)
+        assert config.algorithm.num_models == config.clients_per_round == number
+
+
+@pytest.mark.parametrize("method", ["pfedhn", "pfedhn_pc", "plgu_ghn"])
+def test_hypernetworks_of_plgus_comparison_have_the_same_depth(method):
+    config = plgu.get_config(f"cifar10,10,{method}")
+    check_config(config)
+    depth = algorithms.hyperparameters(method) | config.algorithm.to_dict()
+    assert depth["hidden_layers"] == 3
+
+
 def test_results_of_pgfed_stand_beside_their_protocol():
     def accuracy(choice):
         return pgfed.get_config(choice).paper.personalized_accuracy_percent
@@ -133,6 +164,8 @@ def test_every_comparison_of_plgu(choice, clients, labels, model, method):
     expected = algorithms.hyperparameters(method)
     if method == "plgu_lf":
         expected["num_personal_layers"] = 5
+    if method == "pfedhn":
+        expected["hidden_layers"] = 3
     assert config.algorithm.to_dict() == {"name": method} | expected
     assert config.data.name == choice.split(",")[0]
     assert config.clients_per_round == int(choice.split(",")[1])
