@@ -96,7 +96,8 @@ def test_rounds_on_quadratics(weighting, weights):
         ends = [client_result(i, w, rate=RATE * 0.5 ** (t - 1)) for i in cohort]
         w = np.average(ends, axis=0, weights=[weights[i] for i in cohort])
         assert_close(vector_of(process.global_weights(state)), w)
-        expected = [client_result(i, w, 2, True, RATE * 0.5**t) for i in range(3)]
+        # At the rate of the round that is over.
+        expected = [client_result(i, w, 2, True, RATE * 0.5 ** (t - 1)) for i in range(3)]
         assert_close(list(map(vector_of, process.personalize(state, clients))), expected)
 
 

@@ -236,6 +236,12 @@ def test_values_out_of_range(options, message):
         build(**options)
 
 
+def test_warm_up_hides_no_rate_that_is_too_large():
+    local = local_sgd(0.5, warm_up_rounds=10)
+    with pytest.raises(ValueError, match="the learning rate, 0.5, times lambda_=4 is 2"):
+        eager("pfedme", quadratic_model(2, 1), local, lambda_=4.0)
+
+
 @pytest.mark.parametrize("name", ["learning_rate", "personal_learning_rate"])
 def test_products_below_2_are_allowed(name):
     build(**{name: 0.49, "lambda_": 4.0})

@@ -159,12 +159,13 @@ def test_the_scores_do_not_depend_on_the_learning_rate():
         assert_close(found, np.repeat(r / r.sum(), DIMS[:2]), tolerance=1e-3)
 
 
-def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch():
+@pytest.mark.parametrize("limits", [{}, {"clip_norm": 0.2, "weight_decay": 0.1}])
+def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch(limits):
     """Whose batch is all of a client's examples, so that batches of FedRep are the same."""
     options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
-    local = {"learning_rate": 0.3, "batch_size": max(SIZES)}
-    twice = eager("fedrep", MODEL, local_sgd(steps=2, **local), **options)
-    process = eager("plgu_grep", MODEL, local_sgd(**local), rho=0.0, **options)
+    local = dataclasses.replace(local_sgd(learning_rate=0.3, batch_size=max(SIZES)), **limits)
+    twice = eager("fedrep", MODEL, dataclasses.replace(local, steps=2), **options)
+    process = eager("plgu_grep", MODEL, local, rho=0.0, **options)
     pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
     for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
         assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
@@ -236,7 +237,7 @@ def test_options_of_fedrep():
     assert np.array_equal(clients[0].state.head["layer0"]["w"], start["layer0"]["w"])
     w = np.append(start["layer0"]["w"], vector_of(state.algorithm.weights))
     (model,) = process.personalize(state, clients[:1])
-    w[:3] -= RATE * DECAY * (A[0] @ (w - C[0]))[:3]
+    w[:3] -= RATE * (A[0] @ (w - C[0]))[:3]  # at the rate of the round that is over
     assert_close(vector_of(model), w)
 
 

@@ -25,6 +25,7 @@ from tff_pfl.testing.eager import EagerProcess
 MODEL = tiny_model()
 SIZES = (4, 6, 3, 0)
 COHORTS = ((0, 1), (1, 3))  # the third client takes part in no round
+LAST_ROUND = len(COHORTS) - 1  # whose rate fine-tuning has
 SEED, EPOCHS = 5, 2
 # Of FedAvg, Ditto, whose clients keep models and optimizers, and pFedHN, which sends each its own.
 ALGORITHMS = {"fedavg": {}, "ditto": {}, "pfedhn": {"hidden_width": 6}}
@@ -73,7 +74,7 @@ def test_clients_train_their_own_models_on_their_examples(name):
     models = zip(clients, models_of(name), models_of(name, EPOCHS), strict=True)
     for client, weights, found in models:
         seed = client_seed(run_seed(SEED, FINE_TUNING), state.round_num, client.client_id)
-        context = ClientContext(state.round_num, client.client_id, seed)
+        context = ClientContext(LAST_ROUND, client.client_id, seed)
         expected = local.train(MODEL, weights, client.data, context, epochs=EPOCHS)
         assert_close(found, expected.weights)
         if client.data.size:
@@ -116,7 +117,7 @@ def test_the_global_model_as_each_client_trains_it():
     models = EagerProcess(trained, SEED).personalize(state, clients)
     # A client's examples are one batch, whose order, which the seed draws, does not matter.
     for client, found in zip(clients, models, strict=True):
-        context = ClientContext(state.round_num, client.client_id, np.array([0, 0], np.int32))
+        context = ClientContext(LAST_ROUND, client.client_id, np.array([0, 0], np.int32))
         start = state.algorithm.weights
         assert_close(found, local.train(MODEL, start, client.data, context).weights)
         assert not np.allclose(found["head"]["bias"], start["head"]["bias"]) or not client.data.size

@@ -81,16 +81,18 @@ def fedbabu(
     Args:
         model: The model, of weights `W`.
         local: The local training of the body; and of the model where it is fine-tuned, with the
-            learning rate of the round and a new optimizer.
+            learning rate of the last round and a new optimizer.
         head_layers: Names of the head's layers; default the model's last layer.
         fine_tune_epochs: Passes of fine-tuning; 1 in PGFed's comparison, 5 in others.
-        fine_tune_learning_rate: Of fine-tuning, before its decay; default that of `local`. That can
-            be too high for the head: the features of a body grow large under a small random head.
+        fine_tune_learning_rate: Of fine-tuning, after whatever round; default that of `local`. That
+            can be too high for the head: the features of a body grow large under a small random
+            head.
         fine_tune_part: What is fine-tuned: "full", "body" or "head".
         **options: Those of `averaging`; the authors weigh clients uniformly.
     """
     check_names("fine_tune_part", [fine_tune_part], PARTS)
     parts = partition(model, personal=head_layers)
+    tuning = local if fine_tune_learning_rate is None else local.at_constant_rate()
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))
@@ -112,7 +114,7 @@ def fedbabu(
 
     def fine_tune(weights, examples, context):
         def tuned(trained_model, start):
-            return local.train(
+            return tuning.train(
                 trained_model,
                 start,
                 examples,

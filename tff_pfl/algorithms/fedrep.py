@@ -51,6 +51,7 @@ def fedrep(
     model: Model,
     local: LocalTraining,
     body_objective: Callable[[Model, ClientContext], Mapping[str, Any]] = lambda model, context: {},
+    body_local: LocalTraining | None = None,
     *,
     personal_layers: Iterable[str] | None = None,
     head_epochs: int | None = None,
@@ -68,6 +69,7 @@ def fedrep(
         body_objective: `(model of the body, context) -> keyword arguments of LocalTraining.train`:
             what clients minimise while they train the body; for algorithms that are FedRep but for
             that.
+        body_local: How the body trains, for those algorithms, where not as `local` says.
         personal_layers: Names of the head's layers; default the model's last layer.
         head_epochs: Passes over the examples for the head; default those of `local`. The paper has
             10, PGFed's and FedPG's comparisons 5.
@@ -101,7 +103,7 @@ def fedrep(
             **_epochs_or_steps(head_epochs, head_steps),
         )
         body_model = parts.shared_model(model, head.weights)
-        trained = local.train(
+        trained = (body_local or local).train(
             body_model,
             body,
             examples,

@@ -23,6 +23,7 @@ the authors' simulation, clients that are not sampled do not train.
 lambda = 0 or beta = 0: the global model stays as it is.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -88,7 +89,7 @@ def pfedme(
             more, with which what it pulls together flies apart.
     """
     rates = {
-        "the learning rate": float(local.learning_rate(0)),
+        "the learning rate": float(dataclasses.replace(local, warm_up_rounds=0).learning_rate(0)),
         "personal_learning_rate": personal_learning_rate,
     }
     for name, rate in rates.items():

@@ -18,7 +18,8 @@ The paper prints (13) with the unperturbed gradient, of which it then would have
 personal model is the client's own head on the current body, for every client; heads start from a
 common initial value. There is no global model.
 
-A step of the local training goes along `g1 + g3`: by plain SGD, that is both of the above.
+A step of the local training goes along `g1 + g3`, each clipped and with the decay of the weights
+that it is of: by plain SGD, that is both of the above.
 
 How long both phases are, the paper says twice, and differently: K epochs, or K mini-batches of the
 head and one of the body. By default the head trains as long as `local` says and the body one epoch;
@@ -26,6 +27,8 @@ head_steps=K, body_steps=1 is the other reading.
 
 rho = 0: FedRep, whose body does two steps on each batch.
 """
+
+import dataclasses
 
 from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
@@ -79,15 +82,17 @@ def plgu_grep(
 
         def gradient(body, batch, carry):
             first, totals = body_model.gradient(body, batch)
+            first = local.direction(body, first)
             stepped = trees.subtract(body, trees.scale(first, rate))
             ascent, _ = body_model.gradient(stepped, batch)
             # The step is eta g1: eta cancels when scores are normalised.
             xi = xi_scale * sharpness.layer_scores(first, groups)
             eps = sharpness.perturbation(ascent, rho, xi, p=norm_order)
             last, _ = body_model.gradient(trees.add(stepped, eps), batch)
-            return trees.add(first, last), totals, carry
+            return trees.add(first, local.direction(stepped, last)), totals, carry
 
         return {"gradient": gradient}
 
     options = {"body_epochs": body_epochs, "weighting": weighting, **options}
-    return fedrep(model, local, lwsam_steps, **options)
+    along_both = dataclasses.replace(local, clip_norm=None, weight_decay=0.0)
+    return fedrep(model, local, lwsam_steps, along_both, **options)

@@ -2,6 +2,7 @@
 step, a client's training of the global model.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ def fine_tuned(
     Args:
         algorithm: Any algorithm.
         model: Its model.
-        local: How clients fine-tune, with the learning rate of the round and a new optimizer.
+        local: How clients fine-tune, with the learning rate of the last round and a new optimizer.
         epochs: Passes over the client's training examples, 0 or more.
     """
     tune = fine_tuning(algorithm.evaluated_model or model, local, epochs)
@@ -42,7 +43,7 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
     Args:
         algorithm: Any algorithm with a global model.
         model: Its model.
-        local: How clients train, with the learning rate of the round and a new optimizer.
+        local: How clients train, with the learning rate of the last round and a new optimizer.
 
     Raises:
         ValueError: If the algorithm has no global model.
@@ -72,6 +73,7 @@ def fine_tuning(
 
     def tune(weights, examples, context):
         trained = local.train(model, weights, examples, context, epochs=epochs, optimizer_state=())
-        return trained.weights
+        constant = {name: weights[name] for name in model.constant_layers}
+        return collections.OrderedDict({**trained.weights, **constant})
 
     return tune

@@ -89,7 +89,7 @@ class NewClientsEvaluation:
         """Evaluates; see `evaluate_federation`.
 
         Args:
-            server_state: The algorithm's `ServerState`; its round sets the learning rate.
+            server_state: The algorithm's `ServerState`; its last round sets the learning rate.
 
         Returns:
             Values such as `fine_tuned/new_clients_test/accuracy`, and likewise `locally_trained`,
@@ -122,7 +122,7 @@ def _build_evaluation(model, trainings, client_type, seed) -> tff.Computation:
         client, test = evaluated
         round_num = received.round_num
         drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
-        context = ClientContext(round_num, client.client_id, drawn)
+        context = ClientContext(round_num, client.client_id, drawn).of_evaluation()
         models = {
             name: train(received.weights, client.data, context) for name, train in trainings.items()
         }

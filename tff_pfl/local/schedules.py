@@ -30,8 +30,9 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
     """Half a cosine from 1 to `least` (Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts).
 
     Args:
-        rounds: When it is reached; mostly `config.rounds`. It stays so, for fine-tuning, too.
-        least: The last factor.
+        rounds: When it is reached; mostly `config.rounds`. It stays so.
+        least: The last factor. Fine-tuning has the rate of the last round, with 0 next to none: it
+            needs a rate of its own, such as `config.evaluation.fine_tune_learning_rate`.
     """
 
     def factor(round_num):

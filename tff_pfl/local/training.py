@@ -171,14 +171,19 @@ class LocalTraining:
         rate = self.learning_rate(context.round_num, learning_rate)
         return self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
-    def step(self, weights: Any, direction: Any, optimizer_state: Any) -> tuple[Any, Any]:
-        """`(weights, optimizer's state)` after a step along `clip(direction) + wd * weights`."""
-        if self.clip_norm is not None:
-            direction = trees.clip(direction, self.clip_norm)
-        if self.weight_decay:
-            direction = trees.add(direction, trees.scale(weights, self.weight_decay))
+    def step(self, weights: Any, gradient: Any, optimizer_state: Any) -> tuple[Any, Any]:
+        """`(weights, optimizer's state)` after a step along `direction(weights, gradient)`."""
+        direction = self.direction(weights, gradient)
         optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
         return weights, optimizer_state
+
+    def direction(self, weights: Any, gradient: Any) -> Any:
+        """`clip(gradient) + wd * weights`, what the optimizer descends along."""
+        if self.clip_norm is not None:
+            gradient = trees.clip(gradient, self.clip_norm)
+        if self.weight_decay:
+            gradient = trees.add(gradient, trees.scale(weights, self.weight_decay))
+        return gradient
 
     def kept(self, optimizer_state: Any) -> Any:
         """What a client keeps of its optimizer after its last step; `()` if nothing."""
@@ -193,6 +198,10 @@ class LocalTraining:
         if self.drop_remainder:
             return self.epochs * tf.maximum(size // self.batch_size, some)
         return self.epochs * ((size + self.batch_size - 1) // self.batch_size)
+
+    def at_constant_rate(self) -> "LocalTraining":
+        """The same training with the optimizer's learning rate in all rounds."""
+        return dataclasses.replace(self, learning_rate_decay=1.0, schedule=None, warm_up_rounds=0)
 
     def learning_rate(self, round_num, first: float | None = None) -> tf.Tensor:
         """The learning rate of a round, a float32 scalar; `first` overrides the optimizer's."""

@@ -1,5 +1,7 @@
 """Arithmetic on weights: nested structures of tensors, taken as one vector."""
 
+import math
+
 import tensorflow as tf
 
 
@@ -30,7 +32,9 @@ def norm(a) -> tf.Tensor:
 
 
 def clip(a, longest: float):
-    """`a`, shortened to the norm `longest` if it is longer."""
+    """`a`, shortened to the norm `longest`, which may be `inf`, if it is longer."""
+    if math.isinf(longest):
+        return a
     return scale(a, longest / tf.maximum(norm(a), longest))
 
 

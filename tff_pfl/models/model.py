@@ -55,6 +55,8 @@ class Model:
         name: For messages and summaries.
         features: `(W, x, training, seed) -> float32[batch, d]`, what the last layer takes, of a
             model that ends in a linear head: outputs are `linear(W[last], features)`; else `None`.
+        constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
+            them, but decay of weights would.
     """
 
     init: Callable[[int], Weights]
@@ -65,6 +67,7 @@ class Model:
     )
     name: str = "model"
     features: Callable[..., Any] | None = None
+    constant_layers: tuple[str, ...] = ()
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:

@@ -92,6 +92,7 @@ class TwoExits:
             apply=apply,
             features=None,
             name=f"{self.model.name}_gated",
+            constant_layers=(_GATE,),
         )
 
     def gated(self, weights: Weights, threshold: float) -> Weights:

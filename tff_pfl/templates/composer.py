@@ -168,9 +168,10 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
 
     def client_work(message, client, context):
         examples, _ = readable(client.data)
+        drawn = client_seed(run_seed(seed, FINE_TUNING), context.round_num, context.client_id)
+        context = context.of_evaluation()
         weights = personalize.client_work(message, client.state, examples, context)
         if personalize.fine_tune is not None:
-            drawn = client_seed(run_seed(seed, FINE_TUNING), context.round_num, context.client_id)
             weights = personalize.fine_tune(weights, examples, context._replace(seed=drawn))
         return weights
 

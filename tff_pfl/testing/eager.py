@@ -97,10 +97,10 @@ class EagerProcess:
         for client in map(_tensors, clients):
             message = _message(personalization, server, client.client_id)
             examples, _ = readable(client.data)
-            context = self._context(index, round_num, client.client_id)
+            context = self._context(index, round_num, client.client_id).of_evaluation()
             weights = personalization.client_work(message, client.state, examples, context)
             if personalization.fine_tune is not None:
-                context = self._context(FINE_TUNING, round_num, client.client_id)
+                context = self._context(FINE_TUNING, round_num, client.client_id).of_evaluation()
                 weights = personalization.fine_tune(weights, examples, context)
             models.append(_arrays(weights))
         return models

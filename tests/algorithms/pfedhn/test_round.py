@@ -101,6 +101,11 @@ def test_plgu_ghn_without_rho_is_pfedhn():
     assert not np.allclose(perturbed.algorithm.embeddings, of_pfedhn[0].algorithm.embeddings)
 
 
+def test_an_infinite_limit_is_none():
+    found, expected = (last(run(process_of(server_clip_norm=norm))) for norm in (np.inf, None))
+    assert_equal(found[0].algorithm, expected[0].algorithm)
+
+
 def test_without_local_steps_nothing_changes():
     process = process_of("plgu_ghn", epochs=0, server_weight_decay=0.0)
     start = process.initialize()

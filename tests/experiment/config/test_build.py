@@ -54,6 +54,8 @@ def shrunk(name, algorithm):
     config.data.update(name="digits", num_clients=5, num_validation=0)
     config.data.dirichlet.min_examples = 1
     config.clients_per_round = 2
+    if algorithm == "fedfomo":
+        config.algorithm.num_models = 2
     config.model.name = "mlp"
     config.model.options = {"hidden": (4,) * 4}
     return config
@@ -190,8 +192,11 @@ def test_advice_for_a_run_that_is_finished_can_be_followed():
 def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rate):
     config = small()
     config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
+    config.local.learning_rate_decay = 0.5
     _, received, examples, context, model, algorithm = run_client(config)
-    config.local.learning_rate = learning_rate or config.local.learning_rate
+    context = context._replace(round_num=tf.constant(3))
+    if learning_rate is not None:  # in all rounds
+        config.local.update(learning_rate=learning_rate, learning_rate_decay=1.0)
     expected = build_local(config).train(model, received, examples, context, epochs=2)
     assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
 

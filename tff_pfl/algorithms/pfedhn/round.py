@@ -22,6 +22,7 @@ PLGU-GHN with rho = 0: pFedHN. Embeddings "one_hot" that are kept, a linear hype
 Local; "constant": FedAvg with uniform weights.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -138,7 +139,7 @@ def pfedhn(
         tff.learning.optimizers.build_sgdm(server_learning_rate, server_momentum or None),
         embedding_learning_rate,
         weight_decay=server_weight_decay,
-        clip_norm=server_clip_norm,
+        clip_norm=None if server_clip_norm == math.inf else server_clip_norm,
         rho=rho,
         layer_wise=layer_wise,
         clip_jointly=clip_jointly,

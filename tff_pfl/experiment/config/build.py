@@ -344,6 +344,9 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
     """The algorithm, with one of `FURTHER_MODELS` in the place of each client's own."""
     if name == "locally_trained":
         return evaluation.locally_trained(algorithm, model, build_local(config))
-    fine_tuning = build_local(config, config.evaluation.fine_tune_learning_rate)
+    rate = config.evaluation.fine_tune_learning_rate
+    fine_tuning = build_local(config, rate)
+    if rate is not None:
+        fine_tuning = fine_tuning.at_constant_rate()
     epochs = config.evaluation.fine_tune_epochs
     return evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)

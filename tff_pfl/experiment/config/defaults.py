@@ -90,7 +90,8 @@ def default_config(
     config.evaluation.late_share = 0.1  # of the evaluations, whose mean is in summary.json
     config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
     config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
-    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # None: local's
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
+    # None: local's, of the last round
     config.evaluation.clients = 0  # so many, drawn once, with an interval of the mean; 0: all
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
