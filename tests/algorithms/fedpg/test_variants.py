@@ -17,6 +17,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tff_pfl.local import trees
 from tff_pfl.models import from_keras
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
@@ -94,6 +95,23 @@ def test_who_was_never_selected_has_the_global_model_who_was_its_last():
     assert_equal(models[:2], [c.state.model for c in clients[:2]])
     assert_equal(models[2], state.algorithm.weights)
     assert [int(c.state.participations) for c in clients] == [1, 2, 0]
+
+
+def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
+    """Whatever is remembered of those who were absent before."""
+    process, state, clients = network_run("fedpg", cohorts=((0, 1), (1,)))
+    rebuilt = process.next(state, clients).clients
+    everyone = [c._replace(state=own) for c, own in zip(clients, rebuilt, strict=True)]
+    models = process.personalize(state, everyone)
+    forgetful = process.initialize()
+    with_same_weights = forgetful._replace(
+        round_num=state.round_num,
+        algorithm=forgetful.algorithm._replace(weights=state.algorithm.weights),
+    )
+    expected = process.next(with_same_weights, make_clients(process, SIZES)).clients
+    assert_close(models, [own.model for own in expected], 1e-6)
+    step = trees.subtract(models[2], state.algorithm.weights)
+    assert float(trees.norm(step)) > 1e-3
 
 
 def test_the_gradient_memory_is_bounded():

@@ -18,7 +18,9 @@ and the rate `eta`:
     client  theta_i = w + eta d_i,   d_i = d + gamma_i (-g_i - d)            (w before the round)
 
 The personal model is `theta_i` of the last round the client took part in; the current `w` for a
-client that never did. S-FedPG (`step_search`) has an exchange "search" between the two: the server
+client that never did. To have all of them at the present `w` ("rebuild"), let all clients take part
+in a round that is not kept: `process.next(state, everyone).clients` are their states then, and
+`state` stays. S-FedPG (`step_search`) has an exchange "search" between the two: the server
 sends `d` and a ladder of steps, each client returns its loss at each, and the server takes the
 largest step at which every online loss and the fairness descend enough.
 
