@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_close, leaves
 from tff_pfl.aggregators import BranchMeanFactory, Shares
+from tff_pfl.aggregators.branch_mean import mean_of_sums
 
 BRANCHES, NUM_CLIENTS = 3, 4
 WEIGHT = tff.types.to_type(np.float32)
@@ -180,6 +181,12 @@ def test_a_small_share_counts_down_to_a_limit(share, known):
         lambda a, b: scale * (a + 3 * b) / 4, *[upload.value for upload in values]
     )
     assert_close(result, expected)
+
+
+def test_shares_that_are_no_numbers_are_not_hidden():
+    """As of an aggregator that has too few clients: the server is to keep its state."""
+    sums = Shares({"w": tf.ones([2, 3])}, {"w": tf.constant([np.nan, 2.0])})
+    np.testing.assert_array_equal(mean_of_sums(sums)["w"], [[np.nan] * 3, [0.5] * 3])
 
 
 def test_weights_scale_shares():

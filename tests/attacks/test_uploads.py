@@ -18,10 +18,12 @@ from tests.federation import (
 from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd
 from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
-from tff_pfl.aggregators import StackFactory
+from tff_pfl.aggregators import Shares, StackFactory
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS, scaled_uploads
+from tff_pfl.attacks.attackers import are_attacked
 from tff_pfl.local import ClientContext, evaluate, trees
+from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client, ClientOutput, compose
 from tff_pfl.testing.eager import EagerProcess
 
@@ -112,8 +114,20 @@ def test_attacks_add_up():
 
 def test_without_attackers_the_exchanges_are_as_they_were():
     exchange = mean_exchange()
-    for options in ({}, {"client_ids": []}, {"client_ids": [0], "exchange_name": "other"}):
+    for options in ({}, {"client_ids": []}):
         assert scaled_uploads(algorithm(exchange), **options).exchanges == (exchange,)
+
+
+def test_of_shares_the_values_are_attacked_alone():
+    upload = Shares({"w": tf.ones([2, 3])}, {"w": tf.ones([2])})
+    assert are_attacked(upload) == [True, False]
+    assert are_attacked({"n": tf.constant(1), "rows": tf.ones([3])}) == [False, True]
+
+
+@pytest.mark.parametrize("name", ["scaled_uploads", "sign_flipped", "inner_product"])
+def test_an_unknown_exchange_is_no_attack_that_nobody_sees(name):
+    with pytest.raises(UnknownNameError, match="Unknown exchange 'trian'. Did you mean 'train'"):
+        ATTACKS[name](algorithm(mean_exchange()), client_ids=[0], exchange_name="trian")
 
 
 def test_attacks_have_names():

@@ -109,5 +109,17 @@ def test_refusals(values, message):
         Accountant(**{"num_clients": 500, "clients_per_round": 50, "delta": 1e-3} | values)
 
 
+def test_noise_that_is_none_is_refused():
+    """NaN would have an epsilon that reassures."""
+    for noise in (np.nan, -1.0):
+        with pytest.raises(ValueError, match="noise_multiplier must be"):
+            POISSON.epsilon(noise, 10)
+        with pytest.raises(ValueError, match="noise_multiplier must be"):
+            PrivacyLoss(POISSON, noise)
+    for rounds in (-3, 2.5):
+        with pytest.raises(ValueError, match="rounds must be a whole number"):
+            POISSON.epsilon(1.0, rounds)
+
+
 def test_delta_is_less_than_one_over_the_clients_by_default():
     assert default_delta(100) == pytest.approx(100**-1.1)

@@ -70,6 +70,23 @@ def test_a_client_moves_the_mean_by_the_clipping_norm_at_most(seed):
 
 
 @each_seed
+@pytest.mark.parametrize("secure", [False, True])
+@each_clipping
+def test_of_an_upload_whose_norm_float32_cannot_hold_too(clipping, secure, seed):
+    process = CLIPPINGS[clipping](0.0, CLIENTS, NORM, seed, secure=secure).create(TYPE)
+    cohort = uploads(1e-4)  # too short to be clipped
+    cohort[0] = [np.full(500, 2e37, np.float32), np.float32(-1e38)]
+    long = [np.full(500, 2.0, np.float32), np.float32(-10.0)]
+    cohorts = (cohort, cohort[1:], [long, *cohort[1:]])
+    (with_all,), (without,), (with_long,) = (rounds(process, of) for of in cohorts)
+    moved = CLIENTS * (vector(with_all.result) - vector(without.result))
+    direction = np.append(np.full(500, 2.0), -10.0)
+    expected = NORM * direction / np.linalg.norm(direction)
+    np.testing.assert_allclose(moved, expected, atol=1e-3 if secure else 1e-6)
+    assert_equal(with_all.state, with_long.state)  # where it is counted among the long ones
+
+
+@each_seed
 @each_clipping
 def test_without_noise_it_is_what_tff_has(clipping, seed):
     cohorts = [uploads(seed=seed) for seed in range(3)]
@@ -91,6 +108,8 @@ def test_secure_sums_make_no_difference_but_for_quantization(clipping):
     found, expected = (rounds(of, *cohorts) for of in (secure, process_of(clipping, 0.3)))
     for with_secure_sums, without in zip(found, expected, strict=True):
         assert_close(with_secure_sums.result, without.result)
+        # No count of clients without noise.
+        assert_close(with_secure_sums.measurements, without.measurements)
 
 
 @each_clipping

@@ -1,5 +1,6 @@
 """Algorithms whose server sees a noisy mean, and nothing else."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -16,9 +17,10 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
+from tests.templates.mean_process import algorithm, mean_exchange
 from tff_pfl.algorithms import make
-from tff_pfl.privacy import with_privacy
-from tff_pfl.templates import compose
+from tff_pfl.privacy import with_distributed_privacy, with_privacy
+from tff_pfl.templates import compose, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
 
 MODEL, LOCAL = tiny_model(), local_sgd()
@@ -130,6 +132,25 @@ def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away(
 def test_methods_that_need_more_than_a_mean_refuse_by_name(name, message):
     with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced: .*{message}"):
         composed(name, noise_multiplier=0.1)
+
+
+@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
+def test_several_uploads_in_a_round_are_refused(make_private):
+    exchanges = [mean_exchange(), dataclasses.replace(mean_exchange(), name="second")]
+    message = "upload in 2 exchanges of a round, train, second: privacy is of one noisy mean"
+    with pytest.raises(AggregatorError, match=message):
+        make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=20)
+
+
+@pytest.mark.parametrize("name", ["feddyn", "pfedmb", "fedavg"])
+@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
+def test_privacy_is_not_taken_back_by_another_aggregator(name, make_private):
+    options = {"noise_multiplier": 0.1, "clients_per_round": 20}
+    private = make_private(make(name, MODEL, LOCAL, num_clients=5), **options)
+    with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
+        with_aggregator(private, tff.aggregators.MeanFactory())
+    with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
+        make_private(private, **options)
 
 
 def test_an_unknown_clipping():

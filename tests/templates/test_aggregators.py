@@ -110,6 +110,11 @@ def test_options_reach_the_rules():
         assert found == pytest.approx(expected, abs=1e-5), name
 
 
+def test_multi_krum_does_not_select_all():
+    with pytest.raises(ValueError, match="num_selected=5 would be more than the honest ones of"):
+        AGGREGATORS["multi_krum"](clients_per_round=5, num_selected=5)
+
+
 @pytest.mark.parametrize("name", ["krum", "multi_krum"])
 def test_krum_needs_enough_clients_a_round(name):
     message = (

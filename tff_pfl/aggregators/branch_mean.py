@@ -59,6 +59,11 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self.pairs = pairs
         self.least_part = least_part
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing but a sum or a mean was chosen."""
+        return self.pairs is None or isinstance(self.pairs, tff.aggregators.MeanFactory)
+
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
         """The same with another aggregator of the pairs."""
         return BranchMeanFactory(pairs, self.least_part)
@@ -113,7 +118,7 @@ def mean_of_sums(sums: Shares, least_part: float = 0.0):
 
     def divided_by(share, leaf):
         least = tf.maximum(least_part * tf.reduce_mean(share), tf.cast(_LEAST_SHARE, share.dtype))
-        known = share >= least
+        known = tf.logical_not(share < least)  # NaN is not below, and stays
         return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
 
     return _each_part(divided_by, sums.share, sums.value)

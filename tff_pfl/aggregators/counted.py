@@ -29,6 +29,7 @@ class CountedFactory(FieldsFactory):
 
     Attributes:
         mean: The aggregator of the values.
+        is_default: Whether nothing but a mean was chosen.
     """
 
     def __init__(self, mean: Aggregator | None = None, number: int | None = None):
@@ -40,6 +41,7 @@ class CountedFactory(FieldsFactory):
                 and nobody is to know the other.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
+        self.is_default = number is None and isinstance(self.mean, tff.aggregators.MeanFactory)
         if number is not None:
             sum_ = _ConstantFactory(float(number))
         elif mean is not None and is_secure(mean):

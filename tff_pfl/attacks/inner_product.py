@@ -13,8 +13,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import Aggregator
-from tff_pfl.attacks.attackers import is_attacked, is_attacker
+from tff_pfl.attacks.attackers import are_attacked, is_attacker
 from tff_pfl.attacks.registry import ATTACKS
+from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
@@ -49,7 +50,9 @@ def inner_product(
 
     Raises:
         AggregatorError: If clients send something else in the place of their uploads.
+        UnknownNameError: If there is no such exchange.
     """
+    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
 
     def change(exchange: Exchange) -> Exchange:
         if exchange.name != exchange_name or not len(client_ids) or exchange.aggregator is None:
@@ -127,12 +130,13 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
         def attack(marked, honest_mean):
             means = iter(honest_mean)
 
-            def send(leaf):
-                if not is_attacked(leaf):
-                    return leaf
-                return tf.where(marked.attacks > 0.0, -self._epsilon * next(means), leaf)
-
-            return tf.nest.map_structure(send, marked.value)
+            sent = [
+                tf.where(marked.attacks > 0.0, -self._epsilon * next(means), leaf)
+                if is_attacked
+                else leaf
+                for leaf, is_attacked in _leaves(marked.value)
+            ]
+            return tf.nest.pack_sequence_as(marked.value, sent)
 
         @tff.federated_computation(
             inner.initialize.type_signature.result,
@@ -149,4 +153,9 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def _attacked(value: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in tf.nest.flatten(value) if is_attacked(leaf)]
+    return [leaf for leaf, is_attacked in _leaves(value) if is_attacked]
+
+
+def _leaves(value: Any) -> list[tuple[tf.Tensor, bool]]:
+    """Each tensor, and whether attackers change it."""
+    return list(zip(tf.nest.flatten(value), are_attacked(value), strict=True))

@@ -8,8 +8,13 @@ FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS = -1, -2, -3
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:
-    """`int32[2]`, a function of (seed of the run, block)."""
-    return tf.constant([seed & 0x7FFFFFFF, block], tf.int32)
+    """`int32[2]`, a function of (seed of the run, of which 63 bits count, and block)."""
+    result = tf.constant([seed & 0x7FFFFFFF, block], tf.int32)
+    rest = (seed & 0x7FFFFFFFFFFFFFFF) >> 31
+    while rest:
+        result = tf.random.experimental.stateless_fold_in(result, rest & 0x7FFFFFFF)
+        rest >>= 31
+    return result
 
 
 def client_seed(seed: tf.Tensor, round_num: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:

@@ -23,7 +23,7 @@ import dp_accounting
 from dp_accounting import rdp
 
 from tff_pfl.names import check_names
-from tff_pfl.ranges import inside, takes, whole
+from tff_pfl.ranges import above, at_least, inside, takes, whole
 
 SAMPLINGS = ("poisson", "fixed")
 _RELATIONS = {
@@ -83,6 +83,7 @@ class Accountant:
             dp_accounting.GaussianDpEvent(noise_multiplier / 2),
         )
 
+    @takes(noise_multiplier=at_least(0), rounds=whole(0))
     def epsilon(self, noise_multiplier: float, rounds: int) -> float:
         """What so many rounds reveal; infinite without noise.
 
@@ -97,6 +98,7 @@ class Accountant:
         orders, divergences = _of_a_round(self, noise_multiplier)
         return float(rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0])
 
+    @takes(epsilon=above(0), rounds=whole(1))
     def noise_multiplier(self, epsilon: float, rounds: int) -> float:
         """The least noise with which so many rounds reveal no more than `epsilon`.
 
@@ -120,6 +122,7 @@ class Accountant:
         return rdp.RdpAccountant(_ORDERS[self.sampling], _RELATIONS[self.sampling])
 
 
+@takes(noise_multiplier=at_least(0))
 @dataclasses.dataclass(frozen=True)
 class PrivacyLoss:
     """What the rounds of a run reveal.

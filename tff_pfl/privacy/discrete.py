@@ -84,8 +84,9 @@ class DiscreteGaussian:
         """The finest with which the sum is within the modulus.
 
         The rotation makes the numbers of a vector much alike: those of a sum of `k` vectors of the
-        length `r = s C` deviate by `k r / sqrt(d)` at most, by `sqrt(k) / 2` for rounding and by
-        `z (r + sqrt(d))` for noise. `r` is such that these make a sixth of half the modulus.
+        length `r = s C` deviate by `k r / sqrt(m)` at most, with `m` the largest power of two up to
+        `d`, by `sqrt(k) / 2` for rounding and by `z (r + sqrt(d))` for noise. `r` is such that
+        these make a sixth of half the modulus.
 
         Args:
             size: `d`, of the vectors.
@@ -95,8 +96,9 @@ class DiscreteGaussian:
         """
         z, k, root = self.noise_multiplier, self.clients_per_round, math.sqrt(size)
         most = self.modulus / 2 / _DEVIATIONS_WITHIN
+        evened_out = 1 << (size.bit_length() - 1)  # numbers, by a rotation of powers of two
         # The positive root of a r^2 + 2 b r + c = 0.
-        a = k**2 / size + z**2
+        a = k**2 / evened_out + z**2
         b = z**2 * root
         c = (z * root) ** 2 + k / 4 - most**2
         length = (math.sqrt(b**2 - a * c) - b) / a if c < 0 else 0.0

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, branch_mean
 from tff_pfl.privacy.discrete import DiscreteGaussian
-from tff_pfl.privacy.private import LEAST_PART
+from tff_pfl.privacy.private import LEAST_PART, check_one_upload
 from tff_pfl.templates import Algorithm, Exchange, with_aggregator
 
 
@@ -43,10 +43,12 @@ def with_distributed_privacy(
         bits: Of a number that is sent, 8 to 24.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or there are none;
-            from `compose`: if there are too few bits, or uploads are not float32.
+        AggregatorError: If the server needs more of uploads than their mean, or there are none, or
+            several in a round; from `compose`: if there are too few bits, or uploads are not
+            float32.
         ValueError: If a value is wrong.
     """
+    check_one_upload(algorithm)
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
     averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
     private = averaged.with_exchanges(lambda exchange: _with_noise(exchange, mechanism))

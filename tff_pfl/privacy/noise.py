@@ -7,7 +7,6 @@ state. Who knows the seed can subtract the noise: it is for simulations alone.
 """
 
 import collections
-import functools
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -46,13 +45,8 @@ def fixed_clipping(
         seed: Of the noise; `None`: of the machine.
         secure: Whether uploads are added by secure sums, before there is noise.
     """
-    if seed is None:
-        query = tfp.GaussianSumQuery(clip_norm, noise_multiplier * clip_norm)
-    else:
-        query = SeededGaussianSumQuery(
-            clip_norm, noise_multiplier * clip_norm, seed, NOISE_OF_UPLOADS
-        )
-    return _mean_of(query, clients_per_round, clip_norm if secure else None)
+    query = _sum_query(float(clip_norm), noise_multiplier * clip_norm, seed)
+    return _mean_of(query, clients_per_round, float(clip_norm) if secure else None)
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
@@ -88,11 +82,9 @@ def adaptive_clipping(
             f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
             f"{most:g} for a clipping norm that adapts, got {noise_multiplier:g}."
         )
-    query = tfp.QuantileAdaptiveClipSumQuery
-    if seed is not None:
-        query = functools.partial(_SeededAdaptiveQuery, seed)
-    query = query(
-        initial_l2_norm_clip=clip_norm,
+    query = _AdaptiveQuery(
+        seed,
+        initial_l2_norm_clip=float(clip_norm),
         noise_multiplier=noise_of_mean(noise_multiplier, clients_per_round),
         target_unclipped_quantile=_QUANTILE,
         learning_rate=_LEARNING_RATE,
@@ -116,8 +108,30 @@ def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
     return (noise_multiplier**-2 - of_count**-2) ** -0.5
 
 
-class SeededGaussianSumQuery(tfp.GaussianSumQuery):
-    """`tfp.GaussianSumQuery` with noise that is a function of a seed and of the draws before."""
+class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
+    """`tfp.GaussianSumQuery` whose records may be so long that float32 has no number for it.
+
+    The base class makes NaN of these, which is no clipped record: it would tell who was there.
+    """
+
+    def preprocess_record_impl(self, params, record):
+        """See the base class; the norm of such a record is `inf`."""
+        leaves = tf.nest.flatten(record)
+        norm = tf.linalg.global_norm(leaves)
+        entries = [tf.reshape(tf.abs(leaf), [-1]) for leaf in leaves]
+        largest = tf.reduce_max(tf.concat(entries, axis=0))
+        # As long as can be measured, and still longer than the clipping norm.
+        shrunk = [leaf / largest * (2.0 * params) for leaf in leaves]
+        fitting = [
+            tf.where(tf.math.is_inf(norm), short, leaf)
+            for short, leaf in zip(shrunk, leaves, strict=True)
+        ]
+        clipped, _ = tf.clip_by_global_norm(fitting, params)
+        return tf.nest.pack_sequence_as(record, clipped), norm
+
+
+class SeededGaussianSumQuery(ClippedGaussianSumQuery):
+    """The same with noise that is a function of a seed and of the draws before."""
 
     _GlobalState = collections.namedtuple("_GlobalState", ["l2_norm_clip", "stddev", "draws"])
 
@@ -165,32 +179,59 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
         return tfp.NormalizedQuery(query, denominator=expected_num_records)
 
 
-class _SeededAdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
+class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
     def __init__(self, seed, **options):
         super().__init__(**options)
         norm = options["initial_l2_norm_clip"]
-        self._sum_query = SeededGaussianSumQuery(
-            norm, options["noise_multiplier"] * norm, seed, NOISE_OF_UPLOADS
-        )
-        self._quantile_estimator_query = _SeededQuantileQuery(
-            norm,
-            options["target_unclipped_quantile"],
-            options["learning_rate"],
-            options["clipped_count_stddev"],
-            options["expected_num_records"],
-            geometric_update=True,
-            seed=seed,
-        )
+        self._is_seeded = seed is not None
+        self._sum_query = _sum_query(norm, options["noise_multiplier"] * norm, seed)
+        if self._is_seeded:
+            self._quantile_estimator_query = _SeededQuantileQuery(
+                norm,
+                options["target_unclipped_quantile"],
+                options["learning_rate"],
+                options["clipped_count_stddev"],
+                options["expected_num_records"],
+                geometric_update=True,
+                seed=seed,
+            )
 
     def get_noised_result(self, sample_state, global_state):
         result, state, event = super().get_noised_result(sample_state, global_state)
-        # The base class makes the state of the sum anew.
-        draws = global_state.sum_state.draws + 1
-        return result, state._replace(sum_state=state.sum_state._replace(draws=draws)), event
+        if self._is_seeded:  # the base class makes the state of the sum anew
+            draws = global_state.sum_state.draws + 1
+            state = state._replace(sum_state=state.sum_state._replace(draws=draws))
+        return result, state, event
+
+
+def _sum_query(clip_norm, stddev, seed):
+    if seed is None:
+        return ClippedGaussianSumQuery(clip_norm, stddev)
+    return SeededGaussianSumQuery(clip_norm, stddev, seed, NOISE_OF_UPLOADS)
 
 
 def _mean_of(query, clients_per_round, bound):
     """The mean; by secure sums of numbers up to `bound`, if there is one."""
     mean = tfp.NormalizedQuery(query, denominator=float(clients_per_round))
-    sum_ = None if bound is None else tff.aggregators.SecureSumFactory(bound, -bound)
+    sum_ = None if bound is None else _UnmeasuredSecureSum(bound)
     return tff.aggregators.DifferentiallyPrivateFactory(mean, sum_)
+
+
+class _UnmeasuredSecureSum(tff.aggregators.UnweightedAggregationFactory):
+    """`SecureSumFactory` without its counts of clipped clients, which have no noise."""
+
+    def __init__(self, bound: float):
+        self._factory = tff.aggregators.SecureSumFactory(bound, -bound)
+
+    def create(self, value_type) -> tff.templates.AggregationProcess:
+        inner = self._factory.create(value_type)
+
+        @tff.federated_computation(
+            inner.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
+        )
+        def unmeasured(state, value):
+            output = inner.next(state, value)
+            nothing = tff.federated_value((), tff.SERVER)
+            return tff.templates.MeasuredProcessOutput(output.state, output.result, nothing)
+
+        return tff.templates.AggregationProcess(inner.initialize, unmeasured)

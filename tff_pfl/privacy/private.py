@@ -10,6 +10,7 @@ from tff_pfl.names import check_names
 from tff_pfl.privacy.noise import adaptive_clipping, fixed_clipping
 from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates import Algorithm, Exchange, with_aggregator
+from tff_pfl.templates.errors import AggregatorError
 
 CLIPPINGS: Mapping[str, Callable[..., tff.aggregators.UnweightedAggregationFactory]] = {
     "adaptive": adaptive_clipping,
@@ -50,10 +51,12 @@ def with_privacy(
         seed: Of the noise, for simulations that can be repeated; `None`: of the machine.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or there are none.
+        AggregatorError: If the server needs more of uploads than their mean, or there are none, or
+            several in a round.
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
+    check_one_upload(algorithm)
     mean = CLIPPINGS[clipping](
         noise_multiplier, clients_per_round, clip_norm, seed, secure=secure_sums
     )
@@ -68,3 +71,17 @@ def with_privacy(
 
     private = with_aggregator(algorithm, mean).with_exchanges(blind)
     return dataclasses.replace(private, report="none")
+
+
+def check_one_upload(algorithm: Algorithm) -> None:
+    """An `Accountant` counts one noisy mean a round.
+
+    Raises:
+        AggregatorError: If clients upload in more than one exchange of a round.
+    """
+    names = [exchange.name for exchange in algorithm.exchanges if exchange.aggregator is not None]
+    if len(names) > 1:
+        raise AggregatorError(
+            f"Clients of {algorithm.name} upload in {len(names)} exchanges of a round, "
+            f"{', '.join(names)}: privacy is of one noisy mean a round. Send all in one exchange."
+        )

@@ -72,7 +72,7 @@ def dp(
         ValueError: If so few clients cannot have that much noise.
     """
     _check_noise(noise_multiplier, clients_per_round)
-    return tff.learning.dp_aggregator(noise_multiplier, clients_per_round, zeroing)
+    return tff.learning.dp_aggregator(float(noise_multiplier), clients_per_round, zeroing)
 
 
 @AGGREGATORS.register("secure")
@@ -143,14 +143,19 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
         present = exchange.aggregator
         if present is None:
             return exchange
-        if isinstance(present, BranchMeanFactory | CountedFactory):
-            return dataclasses.replace(exchange, aggregator=present.around(aggregator))
-        if not isinstance(present, tff.aggregators.MeanFactory):
+        is_around = isinstance(present, BranchMeanFactory | CountedFactory)
+        reason = None
+        if is_around and not present.is_default:
+            reason = "another than the mean was chosen before"
+        elif not is_around and not isinstance(present, tff.aggregators.MeanFactory):
             reason = getattr(present, "reason", f"it is {type(present).__name__}")
+        if reason is not None:
             raise AggregatorError(
                 f"The aggregator of {algorithm.name} (exchange {exchange.name!r}) cannot be "
                 f"replaced: {reason}."
             )
+        if is_around:
+            return dataclasses.replace(exchange, aggregator=present.around(aggregator))
         return dataclasses.replace(exchange, aggregator=aggregator)
 
     if all(exchange.aggregator is None for exchange in algorithm.exchanges):

@@ -18,7 +18,7 @@ def clipped(*, norm: float = 1.0) -> Aggregator:
     Args:
         norm: The longest upload, all of its tensors being one vector.
     """
-    return tff.aggregators.clipping_factory(norm, tff.aggregators.MeanFactory())
+    return tff.aggregators.clipping_factory(float(norm), tff.aggregators.MeanFactory())
 
 
 @AGGREGATORS.register("trimmed_mean")
@@ -93,6 +93,11 @@ def _krum(clients_per_round, num_attackers, num_selected):
         raise ValueError(
             f"num_attackers={num_attackers} needs 2 * num_attackers + 3 = {fewest} clients a round "
             f"or more, found clients_per_round={clients_per_round}."
+        )
+    if num_selected is not None and num_selected > clients_per_round - num_attackers:
+        raise ValueError(
+            f"num_selected={num_selected} would be more than the honest ones of "
+            f"clients_per_round={clients_per_round}, if num_attackers={num_attackers} are not."
         )
     rule = functools.partial(
         robust_rules.krum, num_attackers=num_attackers, num_selected=num_selected
