@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
@@ -17,6 +18,7 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
+from tests.templates import mean_process
 from tests.templates.mean_process import algorithm, mean_exchange
 from tff_pfl.algorithms import make
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
@@ -132,6 +134,22 @@ def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away(
 def test_methods_that_need_more_than_a_mean_refuse_by_name(name, message):
     with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced: .*{message}"):
         composed(name, noise_multiplier=0.1)
+
+
+def test_a_state_that_the_server_does_not_take_draws_its_noise_nevertheless():
+    def finalize(server, change, round_num):
+        return server + tf.where(tf.equal(round_num, 1), np.inf, 0.0), {"change": change}
+
+    honest = algorithm(mean_exchange(finalize=finalize))
+    options = {"noise_multiplier": 1.0, "clients_per_round": 20, "clipping": "fixed", "seed": 1}
+    process = compose(with_privacy(honest, **options), mean_process.EXAMPLES_TYPE)
+    state, noise = process.initialize(), []
+    for kept in (0, 1, 0):
+        output = process.next(state, [])
+        state = output.state
+        assert output.metrics["train"]["server_kept"] == kept
+        noise.append(tuple(output.metrics["train"]["server"]["change"]))
+    assert len(set(noise)) == 3
 
 
 @pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])

@@ -123,6 +123,8 @@ def guarded(
         result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
         if "aggregators" in inputs:
             old_aggregator, new_aggregator = inputs["aggregators"]
+            if report is None:  # private: noise that was drawn is not drawn again
+                sound = trees.all_finite(new_aggregator)
             result["aggregator"] = _choose(sound, new_aggregator, old_aggregator)
         return result
 
