@@ -215,6 +215,16 @@ def test_gains_over_local_training(run, local, tmp_path, capsys):
     assert itself == (4, 0.0, 0.0, 0.0)
 
 
+def test_a_baseline_has_its_own_models_not_those_that_it_fine_tuned_beside_them(run, tmp_path):
+    change = {"fine_tune_epochs": 3, "further_models": ["fine_tuned"]}
+    with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")
+    found = evaluate_run(tmp_path / "tuned", tmp_path / "tuned")
+    loss = MetricName("personalized", "local_test", "loss")
+    assert found.gains()["all"][loss] == (4, 0.0, 0.0, 0.0)
+    tuned = found.clients.values[loss._replace(model="fine_tuned")]
+    assert np.all(tuned < found.clients.values[loss])
+
+
 def test_gains_in_all_pools(run, local):
     """Over what the client's own model of the baseline has there."""
     others = {"generalization": "last", "synthetic": (0.5,)}

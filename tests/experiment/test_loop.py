@@ -252,6 +252,15 @@ def test_fewer_rounds_than_are_done(dataset, tmp_path):
         run(tmp_path, dataset, rounds=1)
 
 
+def test_a_run_whose_checkpoint_is_gone_does_not_begin_again(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=1)
+    (tmp_path / "checkpoint" / "data.mdb").unlink()
+    before = (tmp_path / "metrics.csv").read_bytes()
+    with pytest.raises(OutputDirectoryError, match="cannot go on: its checkpoint is gone"):
+        run(tmp_path, dataset, rounds=2)
+    assert (tmp_path / "metrics.csv").read_bytes() == before
+
+
 def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
     before = (tmp_path / "partition.npz").read_bytes()

@@ -105,12 +105,14 @@ def test_files_of_others_are_not_a_run_even_with_a_config(tmp_path):
 def test_a_run_is_resumed_with_its_own_settings(tmp_path):
     start(tmp_path)
     start(tmp_path, resume=True)
-    start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
+    refused = start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
+    assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
+    refused.write_settings()  # now it goes on
     start(
         tmp_path,
         SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
         resume=True,
-    )
+    ).write_settings()
     more = RunDirectory(tmp_path, SETTINGS | {"rounds": 12}, resume=True)
     assert (
         more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]

@@ -8,7 +8,14 @@ from matplotlib.axes import Axes
 
 from tests.runs import tiny_config, train_run
 from tff_pfl.clients.attackers import drawn_attackers
-from tff_pfl.evaluation import MetricName, mean_margin, sampled_clients
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import (
+    EvaluationOptions,
+    Evaluator,
+    MetricName,
+    mean_margin,
+    sampled_clients,
+)
 from tff_pfl.experiment import (
     ConfigError,
     OutputDirectoryError,
@@ -32,6 +39,15 @@ def config_of(number):
 def run_dir(tmp_path_factory):
     """The directory of a run of four clients, two of which are evaluated."""
     return train_run(tmp_path_factory.mktemp("runs") / "run", config_of(2))
+
+
+def test_a_sample_without_examples_is_refused():
+    x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
+    arrays = (x, y, x[:0], y[:0])
+    dataset = FederatedDataset.from_client_arrays([arrays] * 3, num_classes=2)
+    message = "None of the clients=2 that were drawn has test examples"
+    with pytest.raises(ValueError, match=message):
+        Evaluator(None, None, dataset, EvaluationOptions(clients=2))
 
 
 def test_the_same_clients_are_evaluated_each_time(run_dir):

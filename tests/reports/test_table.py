@@ -5,7 +5,7 @@ import pytest
 from tests.reports.hand_written import write_run
 from tests.runs import config_of_flags
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment import resolved
+from tff_pfl.experiment import OutputDirectoryError, resolved
 from tff_pfl.names import UnknownNameError
 from tff_pfl.reports import (
     Cell,
@@ -110,6 +110,9 @@ def test_against_a_variant(comparison):
     assert [row[2:6] for row in rows(table)] == [["-"] * 4] * 3
     with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
         results_table(comparison, against="Local")
+    for columns in ([], named_columns(comparison, [f"{ACCURACY}_worst_5_percent"])):
+        with pytest.raises(OutputDirectoryError, match="first column, which must be a mean"):
+            results_table(comparison, columns, against="Local_1")
 
 
 def test_the_difference_to_the_paper(tmp_path):

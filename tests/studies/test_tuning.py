@@ -90,6 +90,14 @@ def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, p
     assert len([x for x in started(program) if "validation" in x]) == 8
 
 
+def test_scores_of_other_seeds_are_others(tmp_path, program):  # noqa: F811
+    one = dataclasses.replace(STUDY, tuning=Tuning(RATES[:2]))
+    two = dataclasses.replace(STUDY, tuning=Tuning(RATES[:2], seeds=(0, 1)))
+    studies.run_study(one, tmp_path / "study", program)
+    assert Scores(two, tmp_path / "study").rows() == []
+    assert len(Scores(one, tmp_path / "study").rows()) == 2
+
+
 def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program):  # noqa: F811
     trials = [{"rate": float("inf")}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
     bad = [{"rate": rate, "fails": True} for rate in (1.0, 2.0)]

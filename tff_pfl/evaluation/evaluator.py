@@ -98,11 +98,17 @@ class Evaluator:
         """Draws the sample.
 
         Raises:
-            ValueError: If the federation has fewer clients than are to be evaluated.
+            ValueError: If the federation has fewer clients than are to be evaluated, or none of
+                those that were drawn has examples.
         """
         self.client_ids = None
         if options.clients:
             self.client_ids = sampled_clients(options.seed, dataset.num_clients, options.clients)
+            if not np.any(dataset.sizes(options.split)[self.client_ids]):
+                raise ValueError(
+                    f"None of the clients={options.clients} that were drawn has {options.split} "
+                    "examples. Evaluate more of them."
+                )
         self._dataset = dataset
         self._options = options
         self._local = build_evaluation(process, model)

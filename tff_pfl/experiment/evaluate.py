@@ -26,6 +26,7 @@ from tff_pfl.evaluation import (
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.client_tables import statistics_table
+from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import suitable_capacity
 from tff_pfl.experiment.results import Evaluation
@@ -164,7 +165,8 @@ def evaluate_run(
                 f"{run.dataset.fingerprint}): clients cannot be compared. Train it with the same "
                 "config.data, config.seed and config.new_clients.number."
             )
-        evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        with values_of("evaluation"):
+            evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
         new_clients = _evaluate_new_clients(run)
     metrics = summarize(clients)
@@ -196,9 +198,13 @@ def _evaluate_new_clients(run) -> ClientMetrics | None:
 
 def _evaluate_baseline(run_dir, options) -> Baseline:
     """A baseline on the same examples as the run that is compared with it."""
-    with restored_run(run_dir, further_models=()) as run:
+    # Its own models, as it calls them: those that it fine-tuned beside them are others.
+    beside = "fine_tuned" in _config_of(run_dir, {}).evaluation.further_models
+    tuning = {"fine_tune_epochs": 0} if beside else {}
+    with restored_run(run_dir, further_models=(), **tuning) as run:
         configs.check_split(run.dataset, options.split)
-        evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        with values_of("evaluation"):
+            evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
         return Baseline(run.title, run.round_num, run.dataset.fingerprint, clients)
 

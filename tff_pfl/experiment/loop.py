@@ -1,6 +1,7 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -90,7 +91,7 @@ def train(
 
     Raises:
         OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
-            its files are not as they were at the checkpoint.
+            its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
             impossible, see `Participation.check`.
@@ -103,6 +104,11 @@ def train(
     participation.check(dataset.num_clients, clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
+    if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
+        raise OutputDirectoryError(
+            f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
+            "with --overwrite, or in another directory."
+        )
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
@@ -120,6 +126,7 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
+        directory.write_settings()
         # A run that was to be longer may have stopped here without an evaluation.
         reopen = done == rounds and rounds not in [e.round_num for e in progress.evaluations]
         log = _open_log(directory, dataset, progress, reopen=reopen)

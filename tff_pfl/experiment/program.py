@@ -12,6 +12,7 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.errors import user_errors
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import RunDirectory, resolved
 from tff_pfl.experiment.summary import read_summary, table, write_summary
 
@@ -103,6 +104,10 @@ def _run(config, directory):
     capacity = suitable_capacity(model, config.clients_per_round)
     title = f"{config.algorithm.name} on {config.data.name}"
     early_stop = configs.build_early_stop(config, process, model, dataset)
+    evaluate_new_clients = configs.build_new_clients_evaluation(
+        config, process, model, new_clients, capacity
+    )
+    check_server_memory(process)  # before anything that there is is deleted
     with directory:
         result = train(
             process,
@@ -118,9 +123,7 @@ def _run(config, directory):
             participation=configs.participation(config),
             early_stop=early_stop,
             privacy=configs.privacy_loss(config, dataset.num_clients),
-            evaluate_new_clients=configs.build_new_clients_evaluation(
-                config, process, model, new_clients, capacity
-            ),
+            evaluate_new_clients=evaluate_new_clients,
             capacity=capacity,
             title=title,
         )

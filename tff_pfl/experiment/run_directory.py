@@ -125,6 +125,11 @@ class RunDirectory:
             for name in reversed(self.FILES):  # the settings last, so that they tell of the rest
                 self._delete(name)
         os.makedirs(self.file("clients"), exist_ok=True)
+        if not (self._resume and self.has("config.json")):
+            self.write_settings()
+
+    def write_settings(self) -> None:
+        """Writes the settings; of a run that goes on, once it is known that it does."""
         self.write_json("config.json", self._settings)
 
     def close(self) -> None:

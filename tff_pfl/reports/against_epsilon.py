@@ -92,7 +92,7 @@ def _point_of(results: Sequence[RunResult], column: str) -> PrivatePoint:
         files = RunFiles(run.path)
         spent = files.metrics().get("privacy/epsilon")
         epsilons.append(math.inf if spent is None else spent[-1])
-        means.append(files.clients().values(column).mean())
+        means.append(files.clients(run.final.round_num).values(column).mean())
     deviation = np.std(means, ddof=1) if len(means) > 1 else 0.0
     return PrivatePoint(_rounded(np.mean(epsilons)), float(np.mean(means)), float(deviation))
 

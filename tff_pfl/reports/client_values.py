@@ -42,7 +42,9 @@ def client_values(comparison: Comparison, column: str) -> ClientValues:
         first, *others = runs.values()
         for other in others:
             check_same_clients(first, other)
-        tables = {label: RunFiles(run.path).clients() for label, run in runs.items()}
+        tables = {
+            label: RunFiles(run.path).clients(run.final.round_num) for label, run in runs.items()
+        }
         ids = next(iter(tables.values())).values("client_id")
         values = {label: table.values(column).tolist() for label, table in tables.items()}
         of_labels = [values.get(label, [None] * len(ids)) for label in labels]

@@ -10,6 +10,7 @@ import numpy as np
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import Evaluation, LateMean, RunFiles
+from tff_pfl.experiment.run_directory import reading
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.names import check_names
 from tff_pfl.reports.runs import Runs
@@ -116,17 +117,21 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
         summary = finished_summary(run_dir)
         if summary is not None:
             files = RunFiles(run_dir)
-            settings, metrics = files.settings(), files.metrics()
-            seconds = files.timings()["round_seconds"]
+            settings, metrics, timings = files.settings(), files.metrics(), files.timings()
+            with reading(files.path / "metrics.csv"):
+                down, up = (metrics[f"bytes_{way}_per_client"][-1] for way in ("down", "up"))
+            with reading(files.path / "timings.csv"):
+                seconds = timings["round_seconds"]
+            seconds = seconds[_WARM_UP:] if len(seconds) > _WARM_UP else seconds
             results.append(
                 RunResult(
                     files.path,
                     settings["seed"],
                     settings,
                     summary.evaluations,
-                    metrics["bytes_down_per_client"][-1],
-                    metrics["bytes_up_per_client"][-1],
-                    float(np.median(seconds[_WARM_UP:] if len(seconds) > _WARM_UP else seconds)),
+                    down,
+                    up,
+                    float(np.nanmedian(seconds)),
                 )
             )
     return results

@@ -44,7 +44,9 @@ def cross_values(
     def mean_of(run: RunResult) -> float:
         files = RunFiles(run.path)
         attackers = files.attackers() if exclude_attackers else ()
-        return float(files.clients().values(column, left_out.union(attackers)).mean())
+        return float(
+            files.clients(run.final.round_num).values(column, left_out.union(attackers)).mean()
+        )
 
     return [
         RunValue(*_parts(label), run.seed, mean_of(run))
@@ -73,10 +75,11 @@ def cross_table(
         CommandLineError: If a label is of another form.
         OutputDirectoryError: See `ClientTable.values`.
     """
-    exclude_clients, name = set(exclude_clients), MetricName.parse(f"{column}_mean")
+    exclude_clients = set(exclude_clients)
     values = cross_values(
         comparison, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
     )
+    name = MetricName.parse(f"{column}_mean")
     rows, heads = {}, {}
     for row, head in map(_parts, comparison.results):
         found = [value.value for value in values if (value.row, value.column) == (row, head)]

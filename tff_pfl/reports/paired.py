@@ -21,7 +21,8 @@ class PairedTest(NamedTuple):
         high: Where it ends.
         p_value: Two-sided; NaN where there are fewer than two seeds.
         num_seeds: Those that both variants have.
-        share_worse: The share of clients, of all seeds, with less than under the other variant.
+        share_worse: The share of clients, of all seeds, with less than under the other variant, or
+            with more of what is better the less of it there is.
     """
 
     difference: float
@@ -32,7 +33,7 @@ class PairedTest(NamedTuple):
     share_worse: float
 
 
-def paired_test(differences: Sequence[np.ndarray]) -> PairedTest:
+def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> PairedTest:
     """Tests whether the mean difference is zero: Student's t of the means of the seeds.
 
     In each seed, clients are compared with themselves, and their differences averaged; the test is
@@ -58,12 +59,13 @@ def paired_test(differences: Sequence[np.ndarray]) -> PairedTest:
 
     Args:
         differences: Of each seed, those of its clients, float64 `[clients]`.
+        direction: 1 where more is better, or -1.
     """
     from scipy import special
 
     means = np.array([own.mean() for own in differences])
     difference, num_seeds = float(means.mean()), len(means)
-    share_worse = float(np.mean(np.concatenate(differences) < 0))
+    share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
     error = float(means.std(ddof=1) / np.sqrt(num_seeds))

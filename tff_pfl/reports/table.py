@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_pfl.evaluation import direction
+from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports.cells import ABSENT, best, is_share, mean_and_deviation, scaled
 from tff_pfl.reports.columns import Column, default_columns
 from tff_pfl.reports.comparison import Comparison
@@ -30,12 +32,14 @@ def results_table(
 
     Raises:
         UnknownNameError: If no run has a column, or there is no variant `against`.
-        OutputDirectoryError: See `paired_differences`.
+        OutputDirectoryError: If there is `against`, and the first column is no mean; and see
+            `paired_differences`.
     """
     if columns is None:
         columns = default_columns(comparison)
     if against is not None:
         comparison.check_label(against)
+        _check_paired(columns)
     blocks = [_labels(comparison), *([_chosen(comparison)] if comparison.chosen else [])]
     for column in columns:
         blocks += _metric(comparison, column)
@@ -44,6 +48,15 @@ def results_table(
     blocks += _costs(comparison)
     heads, *rows = zip(*blocks, strict=True)
     return Table([head.text for head in heads], rows, _notes(comparison, columns, against))
+
+
+def _check_paired(columns):
+    if not columns or columns[0].name.statistic != "mean":
+        found = f"{columns[0].name}" if columns else "none"
+        raise OutputDirectoryError(
+            "Clients are compared by the first column, which must be a mean over them, such as "
+            f"personalized/local_test/accuracy; found {found}."
+        )
 
 
 def _labels(comparison):
@@ -89,7 +102,7 @@ def _paired(comparison, column, against):
         has_both = all(run.value(*column) is not None for run in (*results, *others))
         differences = paired_differences(results, others, column) if has_both else []
         if differences and label != against:
-            found = paired_test(differences)
+            found = paired_test(differences, direction(column.name.quantity))
             cells[0] = f"{scale * found.difference:+.2f}"
             cells[3] = f"{100 * found.share_worse:.0f} %"
             if not np.isnan(found.p_value):

@@ -104,4 +104,8 @@ class Scores:
         return sorted(known, key=quality, reverse=True)
 
     def _key(self, rounds):
-        return f"{self._study.tuning.metric}, {'all' if rounds is None else rounds} rounds"
+        tuning = self._study.tuning
+        seeds = (
+            "" if tuple(tuning.seeds) == (0,) else f", seeds {', '.join(map(str, tuning.seeds))}"
+        )
+        return f"{tuning.metric}, {'all' if rounds is None else rounds} rounds{seeds}"
