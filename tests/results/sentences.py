@@ -150,6 +150,23 @@ def of_pfedmb() -> Iterator[str]:
     yield f"pFedMB is {behind:.1f} below it"
     ahead = at_20["dirichlet", "pfedmb"] - at_20["dirichlet", "local"]
     yield f"pFedMB is {ahead:.1f} above Local"
+    yield from _with_moons_recipe(at_20)
+
+
+def _with_moons_recipe(at_20) -> Iterator[str]:
+    more, above, below = [], [], []
+    for label, method in (("Local", "local"), ("FedAvg", "fedavg")):
+        run = f"pfedmb/moon_dirichlet/{label}/seed0"
+        rounds, in_paper = evaluated(run), paper(run)["accuracy_percent"]
+        found = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in rounds.items()}
+        more.append(f"{found[40] - at_20['dirichlet', method]:.2f}")
+        above.append(f"{found[40] - in_paper:.2f}")
+        below.append(f"{in_paper - at_20['dirichlet', method]:.2f}")
+        if method == "local":
+            yield f"after 20 rounds ({found[20]:.2f} then, {found[40]:.2f} after 40)"
+    yield f"Local has {more[0]} points more"
+    yield f"FedAvg {more[1]}. Both are above the paper, by {above[0]} and {above[1]};"
+    yield f"they were below it, by {below[0]} and {below[1]}."
 
 
 def of_pgfed() -> Iterator[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.results import plgu, studies
 from tests.results.files import (
+    FOLDER,
     GLOBAL,
     PERSONALIZED,
     accuracies,
@@ -212,6 +213,21 @@ def pfedmb_fifteen_clients(partition: str) -> Rows:
     return rows
 
 
+def pfedmb_with_moons_recipe() -> Rows:
+    """Validation accuracies of the trials; test accuracies of the runs that are finished."""
+    study, rows = "pfedmb/moon_dirichlet", []
+    for label, stages in read_json(f"{study}/tuning.json").items():
+        (trials,) = stages.values()
+        row = [label, *(percent(value) for value in trials.values()), None, None, None]
+        run = f"{study}/{label}/seed0"
+        if (FOLDER / run).exists():
+            last = read_json(f"{run}/summary.json")["final"]["metrics"]
+            row[3:5] = (percent(last[f"{PERSONALIZED}_{of}"]) for of in ("mean", "std"))
+            row[5] = f"{paper(run)['accuracy_percent']:.2f}"
+        rows.append(row)
+    return rows
+
+
 def pgfed_on_cifar10() -> Rows:
     """After the last round, and the best one."""
     rows = []
@@ -328,6 +344,7 @@ TABLES = {
     ("pfedmb", 0): pfedmb_pairs,
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
+    ("pfedmb", 3): pfedmb_with_moons_recipe,
     ("pgfed", 0): pgfed_on_cifar10,
     ("pgfed", 2): rates_of_other_methods,
     ("pgfed", 3): pgfed_thirty_rounds,
