@@ -48,9 +48,9 @@ def with_distributed_privacy(
             float32.
         ValueError: If a value is wrong.
     """
-    check_one_upload(algorithm)
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
     averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
+    check_one_upload(algorithm)
     private = averaged.with_exchanges(lambda exchange: _with_noise(exchange, mechanism))
     return dataclasses.replace(private, report="none")
 

@@ -56,7 +56,6 @@ def with_privacy(
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
-    check_one_upload(algorithm)
     mean = CLIPPINGS[clipping](
         noise_multiplier, clients_per_round, clip_norm, seed, secure=secure_sums
     )
@@ -69,7 +68,9 @@ def with_privacy(
             aggregator = BranchMeanFactory(mean, least_part=LEAST_PART)
         return dataclasses.replace(exchange, aggregator=aggregator)
 
-    private = with_aggregator(algorithm, mean).with_exchanges(blind)
+    averaged = with_aggregator(algorithm, mean)  # or it refuses
+    check_one_upload(algorithm)
+    private = averaged.with_exchanges(blind)
     return dataclasses.replace(private, report="none")
 
 
