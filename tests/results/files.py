@@ -44,6 +44,11 @@ def evaluated(run: str) -> dict[int, dict[str, float]]:
     return {int(row["round"]): row for row in numbers if "num_clients_never_selected" in row}
 
 
+def late(run: str, name: str) -> list[float]:
+    """A number at the evaluations after round 1,000."""
+    return [numbers[name] for number, numbers in evaluated(run).items() if number > 1000]
+
+
 def final(run: str) -> dict[str, float]:
     """The numbers of the last evaluation."""
     return list(evaluated(run).values())[-1]

@@ -11,6 +11,7 @@ from tests.results.files import (
     PERSONALIZED,
     accuracies,
     evaluated,
+    late,
     paper,
     percent,
     read_json,
@@ -93,8 +94,8 @@ def of_fedpg() -> Iterator[str]:
     metrics, _ = _fedpg("dir,fmnist,fedavg_uniform")
     difference = metrics["global/generalization_test/accuracy_mean"] - in_paper["gm_acc_mean"]
     yield f"as in FedPG, it is {short(difference)} above the paper's."
-    late = [_late_global(f"fedpg/dir,fmnist,{run}") for run in ("fedavg", "fedavg_uniform")]
-    (low, high, mean), (low_equal, high_equal, mean_equal) = late
+    runs = [_late_global(f"fedpg/dir,fmnist,{run}") for run in ("fedavg", "fedavg_uniform")]
+    (low, high, mean), (low_equal, high_equal, mean_equal) = runs
     yield f"between {low} and {high} on the clients' own test examples, {mean} on average"
     yield f"between {low_equal} and {high_equal}, {mean_equal} on average."
     unequal = "fedpg/study/Pat-2_unequal_FedAvg"
@@ -114,9 +115,8 @@ def of_fedpg() -> Iterator[str]:
 
 def _late_global(run):
     """The least, the greatest and the mean accuracy of the global model after round 1,000."""
-    name = f"{GLOBAL}_mean"
-    late = [numbers[name] for number, numbers in evaluated(run).items() if number > 1000]
-    return tuple(map(short, (min(late), max(late), sum(late) / len(late))))
+    values = late(run, f"{GLOBAL}_mean")
+    return tuple(map(short, (min(values), max(values), sum(values) / len(values))))
 
 
 def _fedpg(run):

@@ -14,6 +14,7 @@ from tests.results.files import (
     accuracies,
     evaluated,
     final,
+    late,
     paper,
     percent,
     rate,
@@ -104,12 +105,11 @@ def fedpg_over_rounds() -> Rows:
     rows = []
     for partition, methods in _OVER_ROUNDS.items():
         for method in methods:
-            run = evaluated(f"fedpg/study/{partition}_{method}/seed0")
-            values = {number: numbers[f"{GLOBAL}_mean"] for number, numbers in run.items()}
-            late = [value for number, value in values.items() if number > 1000]
+            run, name = f"fedpg/study/{partition}_{method}/seed0", f"{GLOBAL}_mean"
+            values = {number: numbers[name] for number, numbers in evaluated(run).items()}
             best = max(values, key=values.get)
             at = [short(values[number]) for number in (100, 200, 500, 1000, 2000)]
-            mean, highest = short(sum(late) / len(late)), f"{short(values[best])} ({best})"
+            mean, highest = short(np.mean(late(run, name))), f"{short(values[best])} ({best})"
             rows.append([None, *at, mean, highest])
     return rows
 

@@ -168,11 +168,11 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
 
     def client_work(message, client, context):
         examples, _ = readable(client.data)
-        drawn = client_seed(run_seed(seed, FINE_TUNING), context.round_num, context.client_id)
-        context = context.of_evaluation()
-        weights = personalize.client_work(message, client.state, examples, context)
+        known = context.of_evaluation()
+        weights = personalize.client_work(message, client.state, examples, known)
         if personalize.fine_tune is not None:
-            weights = personalize.fine_tune(weights, examples, context._replace(seed=drawn))
+            drawn = client_seed(run_seed(seed, FINE_TUNING), context.round_num, context.client_id)
+            weights = personalize.fine_tune(weights, examples, known._replace(seed=drawn))
         return weights
 
     block = blocks.ClientBlock(
