@@ -20,6 +20,7 @@ from absl import app, flags
 
 from tff_pfl import reports, studies
 from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -56,7 +57,7 @@ def main(argv):
         if study.tuning:
             studies.write_scores(output_dir / "tuning.csv", studies.Scores(study, output_dir))
         (output_dir / "table.md").write_text(f"{table}\n")
-    except (OSError, ValueError, studies.StudyError) as error:
+    except (OSError, ValueError, OutputDirectoryError, studies.StudyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:

@@ -327,6 +327,13 @@ def test_what_does_not_fit_together(options, message):
         Participation(**options)
 
 
+def test_numbers_of_classes_may_be_lists():
+    values = {"class_shares": [1.0, 3.0], "dropout": np.array([0.5, 0.1]), "median_seconds": [2.0]}
+    found = Participation(**values)
+    assert found == Participation(**{name: tuple(numbers) for name, numbers in values.items()})
+    assert len(found.participants(0, 1, 20, 5).selected) == 5
+
+
 def test_a_day_has_its_best_time_at_the_most_probable():
     with pytest.raises(ValueError, match="least=0.9 is above most=0.1"):
         Diurnal(least=0.9, most=0.1)

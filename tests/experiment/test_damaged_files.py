@@ -133,13 +133,33 @@ def test_columns_that_came_after_the_checkpoint_go_with_their_rows(tmp_path):
 def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
     """The last round may have its row, that of its second release, or none."""
     log, directory = start_log(tmp_path, "a", "a")
-    released = log.released
+    released = json.loads(json.dumps(log.released_before_the_end(1)))
     for _ in range(2):
-        log = MetricsLog(directory, 2, released, reopen=True)
+        log = MetricsLog(directory, 2, released)
         assert (tmp_path / "metrics.csv").read_text().count("\n") == 2
-        log = MetricsLog(directory, 2, released, reopen=True)
+        log = MetricsLog(directory, 2, released)
         release(log, 2, {"a": 2 / 7, "b": 1.0})
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 3
+    assert log.rounds == log.released["rounds"] == 2
+
+
+def test_files_of_rounds_that_were_not_committed_go_and_no_others(tmp_path):
+    log, directory = start_log(tmp_path, "a", "a")
+    for round_num in (1, 2):
+        log.release_table(f"clients/round_{round_num:06d}.csv", {"loss": np.ones(2)})
+        log.release_snapshot(round_num, {"alpha": np.ones(2)})
+    released = log.released
+    release(log, 3, {"a": 1.0})
+    log.release_table("clients/round_000003.csv", {"loss": np.ones(2)})
+    log.release_snapshot(3, {"alpha": np.ones(2)})
+    kept = ["clients/round_000003.csv.txt", "clients/round_3.csv", "round_000003.csv"]
+    for name in kept:
+        (tmp_path / name).touch()
+    MetricsLog(directory, 2, released)
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*round_*")}
+    rounds = [f"clients/round_00000{i}.csv" for i in (1, 2)]
+    snapshots = [f"snapshots/round_00000{i}.npz" for i in (1, 2)]
+    assert names == {*kept, *rounds, *snapshots}
 
 
 def test_a_disk_that_is_full_for_tensorboard(tmp_path):

@@ -37,7 +37,7 @@ class Killed(BaseException):
         (2, 0.0, "personalized/accuracy", [0.5, 0.5], None),
         (1, 0.0, "personalized/accuracy", [0.5, 0.5], "0.5000 after round 1"),
         (1, 0.2, "personalized/accuracy", [0.5, 0.6], "0.5000 after round 1"),
-        # Many small steps are a gain over the best, which is the first.
+        # Many small steps are a gain over the last improvement, which is the first.
         (3, 0.15, "personalized/accuracy", [0.5, 0.6, 0.7, 0.8], None),
         (1, 0.0, "global/loss", [2.0, 1.0, 1.5], "1.0000 after round 2"),
         (2, 0.0, "global/loss", [2.0, math.nan, 1.5, math.nan], None),
@@ -51,7 +51,7 @@ def test_when_it_ends_and_why(patience, least_gain, metric, values, best):
     else:
         model, _, quantity = metric.partition("/")
         assert reason.startswith(f"{model}/local_validation/{quantity}_mean did not get better by")
-        assert f" up to round {len(values)}; the best was {best}" in reason
+        assert f" up to round {len(values)}; the last improvement was {best}" in reason
 
 
 def test_what_was_never_finite_ends_too():
@@ -121,7 +121,7 @@ def stopped(tmp_path_factory, dataset):
 def test_a_run_that_stopped_is_one_of_so_many_rounds(stopped, dataset, tmp_path):
     path, result = stopped
     assert result.final.round_num == 6  # the best one is that of round 2, then come two more
-    assert "in 2 evaluations up to round 6; the best was" in result.stopped
+    assert "in 2 evaluations up to round 6; the last improvement was" in result.stopped
     straight = run(tmp_path / "straight", dataset, rounds=6)
     assert numbers_of(tmp_path / "straight") == numbers_of(path)
     assert_equal(straight.server_state, result.server_state)
@@ -179,6 +179,35 @@ def test_an_evaluation_of_a_last_round_alone_does_not_count(stopped, dataset, tm
     assert run(tmp_path, dataset, rounds=3).stopped is None
     assert run(tmp_path, dataset, rounds=5).stopped is None
     assert run(tmp_path, dataset, rounds=9).stopped == expected.stopped
+
+
+def test_a_run_that_has_stopped_goes_on_with_more_patience(stopped, dataset, tmp_path):
+    run(tmp_path / "stopped", dataset)
+    patient = {"early_stop": EarlyStop(patience=9), "rounds": 8}
+    result = run(tmp_path / "stopped", dataset, **patient)
+    straight = run(tmp_path / "straight", dataset, **patient)
+    assert (result.stopped, result.final) == (straight.stopped, straight.final)
+    assert_equal(result.server_state, straight.server_state)
+
+
+def test_with_less_patience_it_stops_where_it_is_with_all_that_is_evaluated_then(
+    stopped, dataset, tmp_path, monkeypatch
+):
+    path, expected = stopped
+    commits, commit = iter(range(6)), ClientStateStore.commit
+
+    def killed_after_six(*args):
+        if next(commits, None) is None:
+            raise Killed
+        commit(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientStateStore, "commit", killed_after_six)
+        with pytest.raises(Killed):
+            run(tmp_path, dataset, early_stop=dataclasses.replace(NEVER_BETTER, patience=9))
+    result = run(tmp_path, dataset)
+    assert (result.stopped, result.final) == (expected.stopped, expected.final)
+    assert numbers_of(tmp_path) == numbers_of(path)
 
 
 def test_where_validation_examples_are_evaluated_anyway_it_watches_these(

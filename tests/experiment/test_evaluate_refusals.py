@@ -150,3 +150,11 @@ def test_a_run_from_before_there_were_attacks(run, tmp_path):
     with_settings(lambda settings: settings.pop("attack"))(run, tmp_path / "old")
     found = evaluate_run(str(tmp_path / "old"))
     assert found.evaluation.round_num == 2
+
+
+@pytest.mark.parametrize("name", ["metrics", "summary", "clients/mine", "../run/timings"])
+def test_results_do_not_take_the_place_of_files_of_the_run(run, capsys, name):
+    before = sorted(run.rglob("*"))
+    assert evaluate_program(str(run), str(run / name), set_context=keep_the_context) == 1
+    assert f"error: output='{run / name}': {run}" in capsys.readouterr().err
+    assert sorted(run.rglob("*")) == before

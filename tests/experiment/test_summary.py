@@ -64,6 +64,14 @@ def test_columns_do_not_run_together():
     assert len(rows(measured(loss=(1.5, 1.5, 1.5)))[1]) == len(line)
 
 
+def test_models_with_a_loss_alone_have_a_row_too():
+    values = {"global/local_test/loss": np.array([1.0, 2.0])}
+    metrics = summarize(ClientMetrics(np.arange(2), np.array([10, 10]), from_text(values)))
+    header, line = rows(metrics)
+    assert line.split() == ["global/local_test", *"----", "1.5000"]
+    assert len(header) == len(line)
+
+
 def test_tables():
     assert aligned([["", "a", "a longer name"], ["x", "-123456.7891", "1"]]) == [
         "                a  a longer name",

@@ -310,3 +310,8 @@ def test_the_program(tmp_path, monkeypatch):
     assert len(pathlib.Path(tmp_path / "out/results.csv").read_text().splitlines()) == 2
     ended = run_main("sweep.py", f"--study={file}x", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and "There is no study" in ended.stderr
+    for name in ("study.json", "variants.json"):
+        (tmp_path / "out" / name).write_text("{")
+    ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"error: {tmp_path / 'out/study.json'} is damaged: " in ended.stderr

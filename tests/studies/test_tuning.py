@@ -11,6 +11,7 @@ import pytest
 from tests.reports.hand_written import write_run
 from tests.studies.test_studies import program, started  # noqa: F401
 from tff_pfl import studies
+from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import results_table, to_markdown
 from tff_pfl.studies import Scores, Study, StudyError, Tuning, Variant, draws, grid
 
@@ -200,3 +201,9 @@ def test_names_of_trials_tell_them_apart():
     trials = [{}, {"a.x": 1, "b.x": 2}, {"a.x": 2, "b.x": 1}, {"c.y": 1}]
     study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
     assert list(study.trials("A")) == ["as it is", "a.x 1, b.x 2", "a.x 2, b.x 1", "y 1"]
+
+
+def test_scores_that_are_damaged(tmp_path):
+    (tmp_path / "tuning.json").write_text("[]")
+    with pytest.raises(OutputDirectoryError, match="tuning.json is damaged: a JSON object"):
+        Scores(STUDY, tmp_path)

@@ -136,6 +136,8 @@ class Participation:
     deadline: float | None = None
 
     def __post_init__(self):
+        for name in ("class_shares", "dropout", "median_seconds"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # lists have no hash
         check_names("sampling", [self.sampling], SAMPLINGS)
         availability = self.availability
         if isinstance(availability, type) or not dataclasses.is_dataclass(availability):

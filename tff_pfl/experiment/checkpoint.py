@@ -34,9 +34,11 @@ class Progress:
         reported: bool `[clients]`, who was in a cohort, and reported.
         evaluations: Those so far, in order.
         metrics: Of the last round's training, by name.
+        timings: Seconds of the last round's training, by name.
         seconds: Of training and evaluation.
         released: See `MetricsLog.released`.
         watched: `(round, value)` of each evaluation that an early stop is decided by.
+        ended: The round that was evaluated as the last one, if there is one yet; else 0.
     """
 
     server_state: Any
@@ -44,14 +46,23 @@ class Progress:
     reported: np.ndarray
     evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     watched: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    ended: int = 0
 
     @property
     def round_num(self) -> int:
         """Rounds done."""
         return self.iterator.round_num
+
+    def forget_evaluation(self) -> None:
+        """Forgets what was evaluated after the last round, if anything was."""
+        round_num = self.round_num
+        self.evaluations = [e for e in self.evaluations if e.round_num != round_num]
+        self.watched = [(number, value) for number, value in self.watched if number != round_num]
+        self.ended = 0
 
     def copy(self) -> "Progress":
         """As it is now, whatever happens to this one."""
@@ -111,15 +122,22 @@ class Checkpoint:
         except ForeignStateError as error:
             raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
         iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
+        evaluations = [
+            Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]
+        ]
+        # Earlier versions took any evaluation of the last round for that of the end.
+        ended = evaluations[-1].round_num if evaluations else 0
         return Progress(
             state,
             iterator,
             self._reported(source, iterator.round_num, clients_per_round),
-            [Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]],
+            evaluations,
             content["metrics"],
+            content.get("timings", {}),
             content["seconds"],
             content["released"],
             [(number, value) for number, value in content.get("watched", [])],
+            content.get("ended", ended),
         )
 
     def _reported(self, source, rounds, clients_per_round) -> np.ndarray:
@@ -138,9 +156,11 @@ class Checkpoint:
             "data": self._data,
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
             "metrics": progress.metrics,
+            "timings": progress.timings,
             "seconds": progress.seconds,
             "released": progress.released,
             "watched": progress.watched,
+            "ended": progress.ended,
         }
         self._store.commit(
             {

@@ -20,8 +20,8 @@ SPLIT = "validation"
 class EarlyStop:
     """Ends a run after so many evaluations in a row without an improvement on validation data.
 
-    An evaluation is an improvement if it is better than the best one before it by more than
-    `least_gain`; a number that is not finite is none.
+    The first evaluation is an improvement, and so is each that is better than the last improvement
+    by more than `least_gain`; a number that is not finite is none.
 
     Attributes:
         patience: Evaluations without an improvement, after which the run ends.
@@ -83,7 +83,7 @@ class EarlyStop:
                 waited += 1
         if waited < self.patience:
             return None
-        so_far = f"the best was {sign * best:.4f} after round {best_round}"
+        so_far = f"the last improvement was {sign * best:.4f} after round {best_round}"
         return (
             f"{self.watched} did not get better by more than {self.least_gain:g} in "
             f"{self.patience} evaluation{'s' * (self.patience > 1)} up to round {watched[-1][0]}; "

@@ -35,6 +35,8 @@ from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
+RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
+"""The files of `EvaluatedRun.write`, after their prefix."""
 _CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
 
 
@@ -117,14 +119,14 @@ class EvaluatedRun(NamedTuple):
 
     def write(self, prefix: str) -> list[str]:
         """Writes the files of `evaluate_program`, and returns their paths."""
-        tables = {"_table": statistics_table(self.distributions(), self.gains())}
-        tables |= {"": self.columns()}
+        tables = [statistics_table(self.distributions(), self.gains()), self.columns()]
         if self.new_clients is not None:
-            tables["_new_clients"] = self.new_clients.columns()
-        write_json(f"{prefix}.json", self.to_json())
-        for name, columns in tables.items():
-            write_table(f"{prefix}{name}.csv", columns)
-        return [f"{prefix}.json", *(f"{prefix}{name}.csv" for name in tables)]
+            tables.append(self.new_clients.columns())
+        paths = [prefix + suffix for suffix in RESULT_SUFFIXES[: 1 + len(tables)]]
+        write_json(paths[0], self.to_json())
+        for path, columns in zip(paths[1:], tables, strict=True):
+            write_table(path, columns)
+        return paths
 
 
 def _grouped_to_json(groups: Mapping[str, Mapping[MetricName, NamedTuple]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.measurements import Measurements
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.metrics_log import WHOLE_SECONDS, MetricsLog
+from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import (
     Evaluation,
@@ -127,9 +127,19 @@ def train(
                 f"for. Ask for {done} or more."
             )
         directory.write_settings()
-        # A run that was to be longer may have stopped here without an evaluation.
-        reopen = done == rounds and rounds not in [e.round_num for e in progress.evaluations]
-        log = _open_log(directory, dataset, progress, reopen=reopen)
+        log = _open_log(directory, dataset, progress)
+        # A run that was to be longer may have stopped here without all that is evaluated at its
+        # end, or been stopped while it made up for that.
+        is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
+        reopen = log.rounds < done or (is_over and progress.ended < done)
+        if reopen:
+            progress.forget_evaluation()
+        if reopen or (not is_over and progress.ended):
+            # Files must not be those of a commit when they are written again.
+            progress.released = log.released_before_the_end(done - bool(reopen))
+            progress.ended = 0
+            checkpoint.save(progress)
+            log = _open_log(directory, dataset, progress)
         changes = record_versions(directory, done)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
@@ -163,7 +173,7 @@ def train(
                 privacy,
             )
             if reopen:
-                loop.finish_round(Stopwatch())
+                loop.finish_round(Stopwatch(progress.timings))
             loop.run(clients_per_round)
     evaluations = progress.evaluations
     return Result(
@@ -275,6 +285,8 @@ class _Loop:
             progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
         for warning in _warnings(output.metrics) if clients else ["nobody reported"]:
             self.bar.write(f"round {progress.round_num}: {warning}")
+        progress.timings = dict(watch.seconds)
+        progress.seconds += watch.seconds["round_seconds"]
         self.finish_round(watch)
         self.bar.set_postfix(_postfix(output.metrics, watch.seconds))
         self.bar.update()
@@ -286,10 +298,10 @@ class _Loop:
         if self.schedule.evaluates(round_num):
             with watch.measuring("evaluation_seconds"):
                 measured = self._measure(round_num)
+            progress.seconds += watch.seconds["evaluation_seconds"]
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {_one_line(measured)}")
-        progress.seconds += sum(watch.seconds.get(name, 0.0) for name in WHOLE_SECONDS)
         commits = self.schedule.commits(round_num) or self.stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
         if self.stopped is not None:
@@ -316,14 +328,15 @@ class _Loop:
         if early_stop is not None and self.schedule.is_regular(round_num):
             self.progress.watched.append((round_num, validated[early_stop.watched]))
         is_last = self.schedule.is_last(round_num) or self.stopped is not None
+        self.progress.ended = round_num if is_last else 0
         reported = self.progress.reported
         measured = self.measure(clients, state, round_num, reported, is_last=is_last)
         return measured | validated
 
 
-def _open_log(directory, dataset, progress, *, reopen) -> MetricsLog:
+def _open_log(directory, dataset, progress) -> MetricsLog:
     """The log of a run; of a new one, with who has which data."""
-    log = MetricsLog(directory, progress.round_num, progress.released, reopen=reopen)
+    log = MetricsLog(directory, progress.round_num, progress.released)
     if progress.round_num == 0:  # else it is there, of the same data
         dataset.partition.save(directory.file("partition.npz"))
         log.record("partition.npz")

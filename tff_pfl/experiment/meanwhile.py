@@ -3,7 +3,7 @@
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 
 class Meanwhile:
@@ -48,9 +48,9 @@ class Stopwatch:
         seconds: So far.
     """
 
-    def __init__(self):
-        """Has measured nothing yet."""
-        self.seconds: dict[str, float] = {}
+    def __init__(self, seconds: Mapping[str, float] | None = None):
+        """Has measured nothing yet, or what another one has."""
+        self.seconds = dict(seconds or {})
 
     @contextlib.contextmanager
     def measuring(self, name: str) -> Iterator[None]:

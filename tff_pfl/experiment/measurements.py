@@ -10,7 +10,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
-from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import PersonalizedProcess
 
@@ -63,7 +63,7 @@ class Measurements:
         metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~reported))
         if self.evaluate_new_clients is not None and is_last:
             clients = self.evaluate_new_clients(server_state)
-            self.log.release_table("new_clients.csv", clients.columns())
+            self.log.release_table(NEW_CLIENTS, clients.columns())
             metrics |= evaluation.summarize(clients)
         snapshot = evaluation.take_snapshot(
             self.process,

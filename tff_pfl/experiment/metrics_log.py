@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import pathlib
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +27,9 @@ WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
 PART_SECONDS = ("select_seconds", "compute_seconds", "write_seconds", "update_seconds")
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
+NEW_CLIENTS = "new_clients.csv"
+_OF_A_ROUND = re.compile(r"(?:clients/round_(\d{6,})\.csv|snapshots/round_(\d{6,})\.npz)")
+
 
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
     """Releases the metrics of a run to its own directory, round after round.
@@ -39,48 +44,69 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
     Attributes:
         directory: Of the run.
+        rounds: That were released.
     """
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        rounds_done: int,
-        released: Mapping[str, Any],
-        *,
-        reopen: bool = False,
-    ):
-        """Opens the log.
+    def __init__(self, directory: RunDirectory, rounds_done: int, released: Mapping[str, Any]):
+        """Opens the log; what was written of rounds that were not committed is deleted.
 
         Args:
             directory: Of the run.
             rounds_done: Rounds up to the checkpoint.
             released: As it was at the checkpoint; empty for a new run.
-            reopen: Whether the last of these rounds is to be released again.
 
         Raises:
             OutputDirectoryError: If a file that was released is missing, or is not as it was.
         """
         self.directory = directory
+        self.rounds = released.get("rounds", rounds_done)
         self._tables = {
-            name: _Table(
-                directory.file(name), rounds_done - reopen, released.get(name, (0, 0))[not reopen]
-            )
+            name: _Table(directory.file(name), self.rounds, released.get(name, (0, 0))[1])
             for name in ("metrics.csv", "timings.csv")
         }
-        self._files = {name: sum_ for name, sum_ in released.items() if name not in self._tables}
+        others = ("rounds", *self._tables)
+        self._files = {name: sum_ for name, sum_ in released.items() if name not in others}
         for name, checksum in self._files.items():
             if not directory.has(name) or _checksum(directory.file(name)) != checksum:
                 raise _not_as_written(directory.file(name))
+        self._delete_later_rounds()
         self._tensorboard = tff.program.TensorBoardReleaseManager(directory.file("tensorboard"))
 
     @property
     def released(self) -> dict[str, Any]:
-        """JSON: the checksum of each file; of tables with a row a round, those of their rows."""
-        return {name: table.checksums for name, table in self._tables.items()} | self._files
+        """JSON: how many rounds there are, and the checksum of each file.
+
+        Of tables with a row a round, there are those of their rows, see `_Table`.
+        """
+        tables = {name: table.checksums for name, table in self._tables.items()}
+        return {"rounds": self.rounds, **tables, **self._files}
+
+    def released_before_the_end(self, rounds: int) -> dict[str, Any]:
+        """`released` without what a run writes at its end alone.
+
+        Args:
+            rounds: That stay released; the last one may be none of them.
+        """
+        released = self.released
+        released.pop(NEW_CLIENTS, None)
+        if rounds < self.rounds:
+            for name, table in self._tables.items():
+                released[name] = (0, table.checksums[0])
+            for name in self._files:
+                if _round_of(name) == self.rounds:
+                    del released[name]
+            released["rounds"] = rounds
+        return released
 
     def record(self, name: str) -> None:
         """Counts a file that somebody else has written among those released."""
         self._files[name] = _checksum(self.directory.file(name))
+
+    def _delete_later_rounds(self):
+        root = pathlib.Path(self.directory.path)
+        for path in root.glob("*/round_*"):
+            if _round_of(path.relative_to(root).as_posix()) > self.rounds:
+                path.unlink()
 
     async def release(self, value: Mapping[str, float], key: int) -> None:
         """Writes the numbers of a round, in all places.
@@ -93,6 +119,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         timings = {name: value[name] for name in TIMINGS if name in value}
         self._tables["metrics.csv"].append({"round": key, **metrics})
         self._tables["timings.csv"].append({"round": key, **timings})
+        self.rounds = key
         try:
             await self._tensorboard.release(value, key)
         except tf.errors.OpError as error:  # whose class differs with what the disk says
@@ -171,6 +198,12 @@ class _Table:
                 raise ValueError("it has no header")
         columns, *rows = lines
         return columns, rows
+
+
+def _round_of(name: str) -> int:
+    """The round whose table or snapshot a file is; 0: it is of none."""
+    match = _OF_A_ROUND.fullmatch(name)
+    return int(match[1] or match[2]) if match else 0
 
 
 def _checksum(path: str) -> int:

@@ -8,8 +8,14 @@ from typing import Any
 from tff_pfl import experiment, runtime
 from tff_pfl.experiment.client_tables import client_tables
 from tff_pfl.experiment.errors import user_errors
+from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
 from tff_pfl.experiment.interruption import exit_code, interruptible
-from tff_pfl.experiment.run_directory import check_empty_folder, check_writable
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    check_empty_folder,
+    check_writable,
+)
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import rows
 from tff_pfl.runtime.startup import announce_tensorflow
@@ -43,7 +49,9 @@ def evaluate_program(
 
     def evaluate():
         check_writable(output)
-        _prepare([run_dir, *filter(None, [baseline])], set_context)
+        runs = [run_dir, *filter(None, [baseline])]
+        _check_apart(output, runs)
+        _prepare(runs, set_context)
         found = experiment.evaluate_run(run_dir, baseline, **changes)
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         files = found.write(output)
@@ -84,6 +92,18 @@ def export_program(
         print(f"results: {output}")
 
     return _exit_code_of(export)
+
+
+def _check_apart(output, run_dirs):
+    """Checks that results would not take the place of files of the runs themselves."""
+    for suffix in RESULT_SUFFIXES:
+        for directory in map(os.path.realpath, run_dirs):
+            inside = os.path.relpath(os.path.realpath(output + suffix), directory)
+            if inside.split(os.sep)[0] in RunDirectory.FILES:
+                raise OutputDirectoryError(
+                    f"output={output!r}: {output + suffix} belongs to the run itself, which stays "
+                    "as it is. Choose another prefix."
+                )
 
 
 def _prepare(run_dirs, set_context):

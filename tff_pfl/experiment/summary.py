@@ -204,8 +204,13 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     shown = [mean, MARGIN, *others] if _of_sample(metrics) else STATISTICS
     heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
     cells = [["", *heads, "loss"]]
+    with_statistics = {(name.model, name.pool) for name in metrics if name.statistic == "std"}
     for name in metrics:
-        if name.statistic == "std":  # of what has all statistics, one
+        of_loss = (name.quantity, name.statistic) == ("loss", "mean")
+        if of_loss and (name.model, name.pool) not in with_statistics:
+            nothing = ["-"] * len(shown)
+            cells.append([f"{name.model}/{name.pool}", *nothing, decimal(metrics[name])])
+        elif name.statistic == "std":  # of what has all statistics, one
             values = [metrics.get(name._replace(statistic=it), math.nan) for it in shown]
             loss = metrics[name._replace(quantity="loss", statistic="mean")]
             cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])

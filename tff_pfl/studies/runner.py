@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import os
 import pathlib
 import shutil
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
-from tff_pfl.experiment.run_directory import CHECKPOINT, write_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, read_json, write_json
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
@@ -55,6 +54,7 @@ def run_study(
 
     Raises:
         OSError: If a record of the study cannot be written.
+        OutputDirectoryError: If a record is damaged.
         StudyError: If a run of the directory was one of other settings.
     """
     root = pathlib.Path(output_dir)
@@ -198,7 +198,7 @@ def _count(study: Study) -> int:
 def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
     """Writes which settings each run has, if those that are there have the same."""
     path = root / _RECORD
-    recorded = json.loads(path.read_text()) if path.exists() else {}
+    recorded = read_json(str(path)) if path.exists() else {}
     for run in runs:
         found = recorded.setdefault(run.folder, list(run.flags))
         if found != list(run.flags):

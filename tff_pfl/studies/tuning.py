@@ -1,6 +1,5 @@
 """The scores of trials, and which settings they choose."""
 
-import json
 import math
 import os
 import pathlib
@@ -9,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tff_pfl.evaluation import direction
-from tff_pfl.experiment.run_directory import write_json
+from tff_pfl.experiment.run_directory import read_json, write_json
 from tff_pfl.experiment.summary import Summary
 from tff_pfl.studies.study import Study
 
@@ -23,10 +22,14 @@ class Scores:
     """
 
     def __init__(self, study: Study, root: str | os.PathLike):
-        """Reads those of a study's directory that are there."""
+        """Reads those of a study's directory that are there.
+
+        Raises:
+            OutputDirectoryError: If their file is damaged.
+        """
         self._study = study
         self._path = pathlib.Path(root) / _FILE
-        self._scores = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self._scores = read_json(str(self._path)) if self._path.exists() else {}
 
     def candidates(self, rounds: int | None) -> list[tuple[str, str]]:
         """`(label, trial)` of all that are trained in the stage of so many rounds.
