@@ -147,3 +147,18 @@ def test_a_saved_config_of_an_earlier_version():
     del config["local"]
     with pytest.raises(ConfigError, match="describes no run of this version: local are missing"):
         config_of_run(config)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "message"),
+    [
+        ("algorithm", "name", "config.algorithm.name: Unknown algorithm 'neme'. Did you mean"),
+        ("local", "optimizer", "config.local.optimizer: Unknown optimizer 'neme'."),
+        ("attack", "name", "config.attack.name: Unknown attack 'neme'."),
+    ],
+)
+def test_an_unknown_name_that_a_config_was_given_in_python(section, key, message):
+    config = default_config()
+    config[section][key] = "neme"
+    with pytest.raises(ConfigError, match=message):
+        complete(config)

@@ -89,11 +89,12 @@ class Choice(NamedTuple):
         """Adds the options that a config has not set, at their defaults.
 
         Raises:
-            UnknownNameError: For an unknown name; it gives the nearest one.
-            ConfigError: If one that it has set is of another type.
+            ConfigError: For an unknown name, with the nearest one; or if an option that the config
+                has set is of another type.
         """
         given = self.options_in(config)
-        self.set(config, self.name_in(config))
+        with values_of(self.key):
+            self.set(config, self.name_in(config))
         with values_of(self.section_in(config)), config.unlocked():
             if given:
                 try:
@@ -169,9 +170,9 @@ def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None 
             options that it has for what they replace give way.
 
     Raises:
-        UnknownNameError: For an unknown name; it gives the nearest one.
-        ConfigError: If an option is of another type; as `ImportsError`, if a module cannot be
-            imported.
+        UnknownNameError: For an unknown name of `names`; it gives the nearest one.
+        ConfigError: For an unknown name of the config's own, with the nearest one; or if an option
+            is of another type; as `ImportsError`, if a module cannot be imported.
     """
     import_modules(config.get("imports", ()), config.get("import_path", ()))
     for choice in CHOICES:
