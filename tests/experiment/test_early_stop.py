@@ -14,7 +14,7 @@ from tff_pfl import experiment
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.evaluation import EvaluationOptions, MetricName
+from tff_pfl.evaluation import EvaluationOptions, MetricName, sampled_clients
 from tff_pfl.experiment import ConfigError, EarlyStop, RunDirectory, check_config, read_summary
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.summary import finished_summary
@@ -249,7 +249,11 @@ def test_what_is_watched_has_to_be_there(dataset, tmp_path):
         run(tmp_path, dataset, early_stop=of_global, build=build_local)
     bare = dataclasses.replace(MODEL, example_metrics={})
     with pytest.raises(ValueError, match="has no accuracy. Choose 'personalized/loss'"):
-        NEVER_BETTER.check(tiny_process(build_ditto), bare, dataset)
+        NEVER_BETTER.check(tiny_process(build_ditto), bare, dataset, EvaluationOptions())
+    draws = (EvaluationOptions(clients=1, seed=seed) for seed in range(99))
+    last = next(it for it in draws if sampled_clients(it.seed, 5, 1) == [4])
+    with pytest.raises(ValueError, match="none of the clients=1 that are evaluated has valid"):
+        run(tmp_path, dataset, evaluate=last)
     assert not (tmp_path / "checkpoint").exists()
 
 

@@ -327,6 +327,13 @@ def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.parametrize("number", ["rounds", "checkpoint_every", "evaluate_every", "seed"])
+def test_numbers_out_of_range(dataset, tmp_path, number):
+    with pytest.raises(ValueError, match=f"^{number} must be "):
+        run(tmp_path, dataset, **{number: 0 if number in ("rounds", "checkpoint_every") else -1})
+    assert not (tmp_path / "checkpoint").exists()
+
+
 def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
     process = tiny_process(build_local)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import MetricName, direction
+from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
 from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
@@ -43,11 +43,18 @@ class EarlyStop:
         model, quantity = model_and_quantity(self.metric, "the early stop's")
         return MetricName(model, f"local_{SPLIT}", quantity, "mean")
 
-    def check(self, process: PersonalizedProcess, model: Model, dataset: FederatedDataset) -> None:
-        """Checks that a run has what is watched.
+    def check(
+        self,
+        process: PersonalizedProcess,
+        model: Model,
+        dataset: FederatedDataset,
+        options: EvaluationOptions,
+    ) -> None:
+        """Checks that a run, evaluated with these options, has what is watched.
 
         Raises:
-            ValueError: If no client has validation examples, or nothing has the metric.
+            ValueError: If no client that is evaluated has validation examples, or nothing has the
+                metric.
         """
         if not dataset.sizes(SPLIT).any():
             raise ValueError(
@@ -55,6 +62,14 @@ class EarlyStop:
                 "examples. config.data.fractions, or without merge config.data.num_validation, "
                 "gives them some; with patience=0 no run ends early."
             )
+        if options.clients:
+            drawn = sampled_clients(options.seed, dataset.num_clients, options.clients)
+            if not dataset.sizes(SPLIT)[drawn].any():
+                raise ValueError(
+                    f"patience={self.patience} needs validation data, but none of the "
+                    f"clients={options.clients} that are evaluated has validation examples. "
+                    "Evaluate more of them."
+                )
         watched = self.watched
         if watched.model == "global" and process.global_weights is None:
             raise ValueError(

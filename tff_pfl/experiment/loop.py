@@ -35,9 +35,11 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, R
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
 from tff_pfl.privacy import PrivacyLoss
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 
+@takes(rounds=whole(1), seed=whole(0), evaluate_every=whole(0), checkpoint_every=whole(1))
 def train(
     process: PersonalizedProcess,
     model: Model,
@@ -94,15 +96,15 @@ def train(
             its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`.
+            impossible, see `Participation.check`; or a number is out of range.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
     check_server_memory(process)
-    if early_stop is not None:
-        early_stop.check(process, model, dataset)
-    participation.check(dataset.num_clients, clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
+    if early_stop is not None:
+        early_stop.check(process, model, dataset, options)
+    participation.check(dataset.num_clients, clients_per_round)
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(

@@ -227,7 +227,7 @@ def build_early_stop(
     stop = early_stop(config)
     if stop is not None:
         with values_of("early_stop"):
-            stop.check(process, model, dataset)
+            stop.check(process, model, dataset, evaluation_options(config))
     return stop
 
 
