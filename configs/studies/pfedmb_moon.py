@@ -2,7 +2,7 @@
 
     PARTITION  pairs (Table 1, ten clients), or two_classes or dirichlet (Table 2, 15 clients)
 
-`configs/pfedmb.py` says where the recipe is from. Every method has two rates, of which 10
+`configs/pfedmb.py` says where the recipe is from. Every method has three rates, of which 10
 rounds choose on the validation images, models being fine-tuned at the rate of all; its other
 options are those of the tables without the recipe. pFedMe, whose round takes five times that of
 FedAvg, is left out.
@@ -11,10 +11,10 @@ FedAvg, is left out.
 from tff_pfl.names import check_names
 from tff_pfl.studies import Study, Tuning, Variant, grid
 
-_RATES = grid({"local.learning_rate": (0.01, 0.03)})
+_RATES = grid({"local.learning_rate": (0.003, 0.01, 0.03)})
 # Branches start larger, so that their mean is as large as an ordinary start. At first the mixture
 # moves at the rate over the number of branches.
-_LARGER_RATES = grid({"local.learning_rate": (0.03, 0.1)})
+_LARGER_RATES = grid({"local.learning_rate": (0.01, 0.03, 0.1)})
 _THREE = {"algorithm.branches": 3, "algorithm.init_scale": 1.732}
 _FIVE = {"algorithm.branches": 5, "algorithm.init_scale": 2.236}
 
