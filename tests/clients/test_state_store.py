@@ -141,6 +141,33 @@ def test_only_commits_survive_reopening(tmp_path):
         assert store.attachment("round") == b"1"
 
 
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_commit_that_is_interrupted_may_be_done_again(tmp_path, monkeypatch, is_on_disk):
+    """By Ctrl-C, before the transaction or right after it."""
+    with open_store(str(tmp_path)) as store:
+        store.put([1], [state(1)])
+        store.commit({"round": b"1"})
+        original = type(store._generation)._try_write
+
+        def interrupted(generation, put):
+            root = generation._root
+            if is_on_disk:
+                original(generation, put)
+            generation._root = root
+            raise KeyboardInterrupt
+
+        store.put([1, 2], [state(10), state(20)])
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store._generation), "_try_write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.commit({"round": b"2"})
+        assert store.attachment("round") == (b"2" if is_on_disk else b"1")
+        store.commit({"round": b"3"})
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [1, 2]) == [10, 20]
+        assert store.attachment("round") == b"3"
+
+
 def test_the_map_grows_and_the_file_is_sparse(tmp_path):
     with open_store(str(tmp_path)) as store:
         store.put([0], [state(0)])

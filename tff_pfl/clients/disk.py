@@ -281,7 +281,11 @@ class DiskGeneration:
     def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
         if self._read_only:
             raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
-        self._write(lambda txn: self._put(txn, states, attachments))
+        try:
+            self._write(lambda txn: self._put(txn, states, attachments))
+        except KeyboardInterrupt:
+            self._read_root()  # what was interrupted may be on the disk, or not
+            raise
 
     def _write(self, put: Callable[[lmdb.Transaction], Root]) -> None:
         """Writes one generation: what `put` does, and the root that it returns."""
