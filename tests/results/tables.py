@@ -8,7 +8,6 @@ import numpy as np
 
 from tests.results import plgu, studies
 from tests.results.files import (
-    FOLDER,
     GLOBAL,
     PERSONALIZED,
     accuracies,
@@ -214,17 +213,20 @@ def pfedmb_fifteen_clients(partition: str) -> Rows:
 
 
 def pfedmb_with_moons_recipe() -> Rows:
-    """Validation accuracies of the trials; test accuracies of the runs that are finished."""
+    """Validation accuracies of the trials; test accuracies of the runs."""
     study, rows = "pfedmb/moon_dirichlet", []
     for label, stages in read_json(f"{study}/tuning.json").items():
         (trials,) = stages.values()
-        row = [label, *(percent(value) for value in trials.values()), None, None, None]
+        rates = (f"learning_rate {rate}" for rate in (0.003, 0.01, 0.03, 0.1))
         run = f"{study}/{label}/seed0"
-        if (FOLDER / run).exists():
-            last = read_json(f"{run}/summary.json")["final"]["metrics"]
-            row[3:5] = (percent(last[f"{PERSONALIZED}_{of}"]) for of in ("mean", "std"))
-            row[5] = f"{paper(run)['accuracy_percent']:.2f}"
-        rows.append(row)
+        last = read_json(f"{run}/summary.json")["final"]["metrics"]
+        rows.append(
+            [
+                *(label, *(percent(trials[rate]) if rate in trials else "-" for rate in rates)),
+                *(percent(last[f"{PERSONALIZED}_{of}"]) for of in ("mean", "std")),
+                f"{paper(run)['accuracy_percent']:.2f}",
+            ]
+        )
     return rows
 
 
