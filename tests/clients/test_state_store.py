@@ -28,6 +28,7 @@ from tests.clients.stores import (
     state,
 )
 from tests.permissions import read_only
+from tff_pfl.clients import disk
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
 from tff_pfl.clients.state_store import ClientStateStore
 
@@ -166,6 +167,30 @@ def test_a_commit_that_is_interrupted_may_be_done_again(tmp_path, monkeypatch, i
     with open_store(str(tmp_path)) as store:
         assert numbers(store, [1, 2]) == [10, 20]
         assert store.attachment("round") == b"3"
+
+
+def test_a_closed_store_says_so(tmp_path):
+    store = open_store(str(tmp_path))
+    store.close()
+    for use in (lambda: store.get([0]), store.known_clients, lambda: store.attachment("a")):
+        with pytest.raises(StateStoreError, match=f"{tmp_path} were closed. Open them anew"):
+            use()
+    store.put([0], [state(0)])
+    with pytest.raises(StateStoreError, match="were closed"):
+        store.commit()
+
+
+def test_an_attachment_that_is_too_large(tmp_path, monkeypatch):
+    """LMDB's own limit is 4 GiB."""
+    monkeypatch.setattr(disk, "_LARGEST_RECORD", 2 << 20)
+    with open_store(str(tmp_path)) as store:
+        store.commit({"server": b"1"})
+        with pytest.raises(StateStoreError, match="'server' takes 3 MiB; a .* at most 2 MiB of it"):
+            store.commit({"server": bytes(3 << 20)})
+        assert store.attachment("server") == b"1"
+        store.commit({"server": b"2"})
+    with open_store(str(tmp_path)) as store:
+        assert store.attachment("server") == b"2"
 
 
 def test_the_map_grows_and_the_file_is_sparse(tmp_path):

@@ -174,6 +174,11 @@ def test_from_client_arrays_names_the_client():
         make(x, y, x.astype(np.float64), y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)
+    for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "{'x'")):
+        with pytest.raises(ExamplesError, match=f"client 1 must be .x_train, .* found .?{found}"):
+            make(*arrays) if isinstance(arrays, tuple) else FederatedDataset.from_client_arrays(
+                [good, arrays], num_classes=2
+            )
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,12 @@ def twins():
             "lstm_cell/bias.*tf.keras.initializers",
         ),
         (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
+        (
+            sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
+            "'dense' has a kernel_regularizer.*weight_decay",
+        ),
+        (sequential(lambda: layers.Dense(4, activity_regularizer="l1")), "activity_regularizer"),
+        (sequential(lambda: layers.Dense(4, bias_constraint="non_neg")), "bias_constraint"),
         (compiled, r"not weights of the model.*compile\(\)"),
         (twins, "'kernel' of layer 'a' exists 2 times"),
     ],

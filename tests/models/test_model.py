@@ -1,6 +1,7 @@
 """Tests of `tff_pfl.models.model`, on a linear model of one weight matrix."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from tests.quadratics import quadratic_model
 from tff_pfl.local import Batch
-from tff_pfl.models import Model
+from tff_pfl.models import ExampleValuesError, Model
 from tff_pfl.models.model import correct, sparse_cross_entropy
 
 RNG = np.random.default_rng(0)
@@ -66,6 +67,20 @@ def test_a_batch_without_examples_has_gradient_zero():
     for value in tf.nest.flatten((gradient, totals)):
         assert not np.any(value)
     tf.nest.assert_same_structure(totals, MODEL.zero_totals())
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        ("loss", tf.keras.losses.SparseCategoricalCrossentropy(True), r"a loss of shape \(\) for"),
+        ("accuracy", lambda y, z: correct(y, z)[:, None], r"accuracy of shape \(5, 1\)"),
+    ],
+)
+def test_a_number_for_each_example(where, value, message):
+    changes = {"example_loss": value} if where == "loss" else {"example_metrics": {where: value}}
+    model = dataclasses.replace(MODEL, **changes)
+    with pytest.raises(ExampleValuesError, match=message):
+        model.totals(weights(), make_batch(np.ones(5, np.float32)))
 
 
 def test_layers_and_sizes():

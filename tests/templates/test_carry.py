@@ -281,3 +281,38 @@ def test_a_field_of_the_server_may_change_its_length():
     # A round without a sound update leaves the length too.
     kept = process.next(state, clients(process, examples(np.nan))).state
     assert_equal(kept.algorithm, state.algorithm)
+
+
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
+@pytest.mark.usefixtures("on_runtime")
+def test_a_state_of_a_client_may_change_its_length():
+    def append(message, state, data, context):
+        means = tf.concat([state, [mean_value(data)]], axis=0)
+        return ClientOutput(means, tf.reduce_sum(means))
+
+    process = compose(
+        Exchange(
+            distribute=lambda server: server,
+            client_work=append,
+            aggregator=tff.aggregators.SumFactory(),
+            finalize=lambda server, total, round_num: (server + total, {}),
+        ),
+        server_init=lambda seed: tf.constant(0.0),
+        client_init=lambda client_id, seed: trees.no_rows([], tf.float32),
+        personalize=Personalization(
+            distribute=lambda server: server,
+            client_work=lambda server, state, data, context: tf.reduce_sum(state),
+        ),
+        global_weights=None,
+    )
+    state, cohort = process.initialize(), clients(process, examples(1.0), examples(2.0))
+    for data in ([3.0, 4.0], [np.nan, 5.0]):
+        cohort = [
+            client._replace(data=examples(value))
+            for client, value in zip(cohort, data, strict=True)
+        ]
+        output = process.next(state, cohort)
+        cohort = [
+            client._replace(state=kept) for client, kept in zip(cohort, output.clients, strict=True)
+        ]
+    assert [np.array(client.state).tolist() for client in cohort] == [[3.0], [4.0, 5.0]]

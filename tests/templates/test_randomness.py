@@ -42,6 +42,9 @@ UNSEEDED = {
     )[0],
     "NonDeterministicInts": lambda x: tf.raw_ops.NonDeterministicInts(shape=[2]),
     "ShuffleDataset": lambda x: shuffled(),
+    "FractionalMaxPool": lambda x: tf.nn.fractional_max_pool(
+        x * tf.ones([1, 4, 4, 1]), [1, 1.4, 1.4, 1], pseudo_random=True
+    )[0],
 }
 NESTED = {
     "a function": lambda x: tf.function(lambda: x * draw())(),

@@ -29,6 +29,7 @@ _FORMAT = b"3"
 _WITHOUT_MARKS = b"2"  # The format before it, of earlier versions.
 _DATABASES = (b"meta", b"states", b"attachments", b"marks")
 _INITIAL_MAP_SIZE = 64 << 20
+_LARGEST_RECORD = (1 << 32) - 1  # of LMDB
 _ROOT = b"root"
 _LACKS = "it lacks records, or has others than were committed"
 _DAMAGE = (
@@ -65,6 +66,7 @@ class DiskGeneration:
         self._path = path
         self._data_path = os.path.join(path, _DATA_FILE)
         self._read_only = read_only
+        self._is_closed = False
         with contextlib.ExitStack() as resources:
             self._take_lock(resources)
             self._open(resources, state_type.encode())
@@ -221,6 +223,7 @@ class DiskGeneration:
 
     @contextlib.contextmanager
     def _reading(self, database, **options):
+        self._check_open()
         try:
             with self._env.begin(db=database, **options) as txn:
                 yield txn
@@ -289,6 +292,7 @@ class DiskGeneration:
 
     def _write(self, put: Callable[[lmdb.Transaction], Root]) -> None:
         """Writes one generation: what `put` does, and the root that it returns."""
+        self._check_open()
         try:
             while not self._try_write(put):
                 self._grow()
@@ -324,6 +328,11 @@ class DiskGeneration:
         for name, value in attachments.items():
             key = name.encode()
             old, new = txn.get(key, db=self._attachments), record_of(key, value)
+            if len(new) > _LARGEST_RECORD:
+                raise StateStoreError(
+                    f"{name!r} takes {len(new) >> 20} MiB; a checkpoint holds at most "
+                    f"{_LARGEST_RECORD >> 20} MiB of it. The states committed before are intact."
+                )
             shares += share_of(key, new) - (0 if old is None else share_of(key, old))
             txn.put(key, new, db=self._attachments)
         return Root(digest_of(shares), pages)
@@ -337,7 +346,12 @@ class DiskGeneration:
         return self._env.info()["map_size"]
 
     def close(self) -> None:
+        self._is_closed = True
         self._resources.close()
+
+    def _check_open(self):
+        if self._is_closed:
+            raise StateStoreError(f"The client states in {self._path} were closed. Open them anew.")
 
     def _damaged(self, cause) -> CorruptStateError:
         return CorruptStateError(

@@ -89,6 +89,14 @@ class FederatedDataset:
         Raises:
             ExamplesError: See `check_examples`; or inputs differ in shape or data type.
         """
+        for i, arrays in enumerate(clients):
+            if not isinstance(arrays, tuple | list) or len(arrays) != 4:
+                found = f"{len(arrays)} values" if isinstance(arrays, tuple | list) else arrays
+                raise ExamplesError(
+                    f"client {i} must be (x_train, y_train, x_test, y_test), found {found!r:.60}. "
+                    "Validation examples are a matter of the partition: FederatedDataset(x, y, "
+                    "num_classes, Partition(train, validation, test))."
+                )
         pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
         pairs = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
         if not pairs:

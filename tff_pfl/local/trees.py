@@ -125,13 +125,16 @@ def select(condition, a, b):
     """`a` if the scalar bool `condition` holds, else `b`.
 
     The op behind it copies the chosen side only, which on large models is several times cheaper
-    than `tf.where`, and unlike `tf.cond` it stays one op when it is vectorised over clients.
+    than `tf.where`, and unlike `tf.cond` it stays one op when it is vectorised over clients. Leaves
+    of open shape, which may differ in size, are chosen by `tf.cond`.
     """
-    return tf.nest.map_structure(
-        lambda x, y: tf.raw_ops.Select(condition=condition, x=x, y=y),
-        a,
-        b,
-    )
+
+    def choose(x, y):
+        if x.shape.is_fully_defined() and y.shape.is_fully_defined():
+            return tf.raw_ops.Select(condition=condition, x=x, y=y)
+        return tf.cond(condition, lambda: tf.identity(x), lambda: y)  # of which may be other sizes
+
+    return tf.nest.map_structure(choose, a, b)
 
 
 def all_finite(*trees) -> tf.Tensor:

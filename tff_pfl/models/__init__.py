@@ -1,6 +1,6 @@
 """Pure functional models, and the partition of their layers."""
 
-from tff_pfl.models.errors import KerasModelError
+from tff_pfl.models.errors import ExampleValuesError, KerasModelError
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Mean, Model, Totals, Weights, linear, prefixed
@@ -15,6 +15,7 @@ from tff_pfl.models.zoo import MODELS, build
 __all__ = [
     "COMPUTE_TYPES",
     "Hypernetwork",
+    "ExampleValuesError",
     "KerasModelError",
     "MODELS",
     "Mean",

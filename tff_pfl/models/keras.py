@@ -290,6 +290,17 @@ def _check_weights(model, created):
                 f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
                 "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
             )
+        ignored = [
+            key.lstrip("_")
+            for key, value in vars(layer).items()
+            if key.endswith(("_regularizer", "_constraint")) and value
+        ]
+        if ignored:
+            raise KerasModelError(
+                f"Layer {layer.name!r} has a {ignored[0]}, which nothing would follow: the loss is "
+                "that of the examples. Leave it out; penalties of weights are a matter of local "
+                "training, such as its optimizer's weight_decay."
+            )
     if not model.weights:
         raise KerasModelError(f"Keras model {model.name!r} has no weights.")
     here = {variable.ref() for variable in created}

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.models.errors import ExampleValuesError
+
 
 class Mean(NamedTuple):
     """A mean over examples, kept as its two sums so that it can be added up over clients.
@@ -125,11 +127,23 @@ class Model:
         )
 
     def example_values(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
-        """The loss and the metrics of each example, float32 `[batch]`; anything for padding."""
+        """The loss and the metrics of each example, float32 `[batch]`; anything for padding.
+
+        Raises:
+            ExampleValuesError: If one is of another shape.
+        """
         outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)
         values = collections.OrderedDict(loss=self.example_loss(batch.y, outputs))
         for name, metric in self.example_metrics.items():
             values[name] = metric(batch.y, outputs)
+        for name, value in values.items():
+            shape = tf.convert_to_tensor(value).shape
+            if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):
+                raise ExampleValuesError(
+                    f"The model {self.name!r} has a {name} of shape {tuple(shape)} for a batch of "
+                    f"{tuple(batch.weight.shape)}: return one number for each example, not their "
+                    "mean. Of a Keras loss, that is what reduction='none' gives."
+                )
         return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
 
     def _loss_and_totals(self, weights, batch, training):

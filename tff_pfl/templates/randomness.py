@@ -55,7 +55,7 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
 
 
 def _has_own_generator(op) -> bool:
-    if op.name == "NonDeterministicInts":
+    if op.name in ("NonDeterministicInts", "FractionalMaxPool", "FractionalAvgPool"):
         return True
     seeds = {"seed", "seed2"} <= {attribute.name for attribute in op.attr}
     # That of recurrent layers is for their dropout, which Keras does not use.
