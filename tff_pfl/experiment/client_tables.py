@@ -7,6 +7,9 @@ import numpy as np
 from tff_pfl.evaluation import Distribution, Gain, MetricName
 from tff_pfl.tables import aligned, decimal
 
+RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
+"""The files of an evaluation after their prefix, see `evaluate_program`."""
+
 _GROUPS = {
     "all": "all",
     "participants": "took part",

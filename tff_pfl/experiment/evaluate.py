@@ -25,7 +25,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
-from tff_pfl.experiment.client_tables import statistics_table
+from tff_pfl.experiment.client_tables import RESULT_SUFFIXES, statistics_table
 from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import suitable_capacity
@@ -35,8 +35,6 @@ from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
-RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
-"""The files of `EvaluatedRun.write`, after their prefix."""
 _CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
 
 

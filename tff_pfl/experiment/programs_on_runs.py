@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_pfl import experiment, runtime
-from tff_pfl.experiment.client_tables import client_tables
+from tff_pfl.experiment.client_tables import RESULT_SUFFIXES, client_tables
 from tff_pfl.experiment.errors import user_errors
-from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
