@@ -11,6 +11,7 @@ from tests.results.files import (
     PERSONALIZED,
     accuracies,
     evaluated,
+    final,
     late,
     paper,
     percent,
@@ -19,6 +20,8 @@ from tests.results.files import (
     statistics,
 )
 from tests.results.tables import LAST_ROUNDS, fedpg_accuracies
+
+_OF_TABLE_1 = ("personalized/synthetic50", "personalized/generalization", "global/generalization")
 
 
 def of_attacks() -> Iterator[str]:
@@ -108,6 +111,13 @@ def of_fedpg() -> Iterator[str]:
         at_200.append(f"{short(own)} ({short(paper(run)['gm_acc_mean'])})")
     m1, m2, fedpg, m4 = at_200
     yield f"{m1.replace('(', '(paper ')} and {m2}; FedPG, {fedpg}, and M4, {m4}, are not there yet."
+    seeds = [final(f"fedpg/study/Dir_0.1_FedPG/seed{seed}") for seed in (0, 1)]
+    names = (f"{PERSONALIZED}_mean", *(f"{name}_test/accuracy_mean" for name in _OF_TABLE_1))
+    first, second = ([of[name] for name in names] for of in seeds)
+    l_acc, s_acc, g_acc, gm_acc = map(short, second)
+    yield f"L {l_acc}, S {s_acc}, G {g_acc}, GM {gm_acc}, as the first"
+    apart = max(abs(a - b) for a, b in zip(first, second, strict=True))
+    yield f"as the first seed up to {short(apart)}."
     metrics, in_paper = _fedpg("dir,fmnist,fedpg_gamma0.3")
     both = (metrics[f"{PERSONALIZED}_mean"], in_paper["l_acc_mean"])
     yield f"L at gamma = 0.3 rises less than in the paper ({', '.join(map(short, both))})"
