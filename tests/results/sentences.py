@@ -5,6 +5,8 @@ Each function yields parts of one page. What else is told there in words has no 
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tests.results import plgu, studies
 from tests.results.files import (
     GLOBAL,
@@ -19,9 +21,8 @@ from tests.results.files import (
     short,
     statistics,
 )
+from tests.results.pages import FOLDER
 from tests.results.tables import LAST_ROUNDS, fedpg_accuracies
-
-_OF_TABLE_1 = ("personalized/synthetic50", "personalized/generalization", "global/generalization")
 
 
 def of_attacks() -> Iterator[str]:
@@ -111,16 +112,43 @@ def of_fedpg() -> Iterator[str]:
         at_200.append(f"{short(own)} ({short(paper(run)['gm_acc_mean'])})")
     m1, m2, fedpg, m4 = at_200
     yield f"{m1.replace('(', '(paper ')} and {m2}; FedPG, {fedpg}, and M4, {m4}, are not there yet."
-    seeds = [final(f"fedpg/study/Dir_0.1_FedPG/seed{seed}") for seed in (0, 1)]
-    names = (f"{PERSONALIZED}_mean", *(f"{name}_test/accuracy_mean" for name in _OF_TABLE_1))
-    first, second = ([of[name] for name in names] for of in seeds)
-    l_acc, s_acc, g_acc, gm_acc = map(short, second)
-    yield f"L {l_acc}, S {s_acc}, G {g_acc}, GM {gm_acc}, as the first"
-    apart = max(abs(a - b) for a, b in zip(first, second, strict=True))
-    yield f"as the first seed up to {short(apart)}."
+    yield from _of_two_seeds()
     metrics, in_paper = _fedpg("dir,fmnist,fedpg_gamma0.3")
     both = (metrics[f"{PERSONALIZED}_mean"], in_paper["l_acc_mean"])
     yield f"L at gamma = 0.3 rises less than in the paper ({', '.join(map(short, both))})"
+
+
+def _of_two_seeds():
+    """Of FedPG's study: which methods are level, and what the weights of FedAvg do."""
+
+    def of_global(variant):
+        runs = (f"fedpg/study/{variant}/seed{seed}" for seed in (0, 1))
+        return np.array([final(run)["global/generalization_test/accuracy_mean"] for run in runs])
+
+    level = {
+        "Dir_0.1": ("FedPG", "S-FedPG"),
+        "Pat-2": ("FedPG", "M2_no_fairness"),
+        "Pat-2_unequal": ("FedPG", "M2_no_fairness"),
+    }
+    apart = [
+        np.ptp([of_global(f"{partition}_{method}").mean() for method in methods])
+        for partition, methods in level.items()
+    ]
+    yield f"their global models are within {short(max(apart))} of one another, less than the seeds"
+    assert max(apart) < np.ptp(of_global("Pat-2_unequal_FedPG"))
+    for partition in ("Pat-2", "Pat-2_unequal"):
+        best = np.maximum(
+            *(of_global(f"{partition}_{m}") for m in ("M1_mean_direction", "M4_no_memory"))
+        )
+        least = np.minimum(*(of_global(f"{partition}_{m}") for m in level[partition]))
+        assert np.all(best < least)
+    first, second = of_global("Dir_0.1_FedAvg_uniform") - of_global("Dir_0.1_FedAvg")
+    yield f"{short(first)} better on Dir(0.1) in the first seed and {short(-second)} worse in the"
+    unequal = "Pat-2_unequal_FedAvg"
+    first, second = of_global(f"{unequal}_uniform") - of_global(unequal)
+    yield f"in unequal amounts {short(first)} better and {short(-second)} worse."
+    runs = FOLDER.glob("fedpg/study/*/seed*/summary.json")
+    yield f"and some of the third are run, {len(list(runs))} of its 100 runs."
 
 
 def _late_global(run):

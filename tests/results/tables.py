@@ -40,6 +40,14 @@ LAST_ROUNDS = {
 """Of pFedMB's comparison with fifteen clients, in the order of its table."""
 
 
+_POOLS = {
+    "l_acc": "personalized/local_test",
+    "s_acc": "personalized/synthetic50_test",
+    "g_acc": "personalized/generalization_test",
+    "gm_acc": "global/generalization_test",
+}
+
+
 def methods_on_digits() -> Rows:
     """All of the table: means and deviations over seeds."""
     personalized, in_global, down, up, seconds = (
@@ -66,22 +74,47 @@ def fedpg_accuracies(run: str, *, deviations: bool, with_paper: bool = True) -> 
     return _of_pools(metrics, paper(f"fedpg/{run}"), deviations, with_paper)
 
 
-def fedpg_unequal_amounts() -> Rows:
-    """The runs of the study that are finished, of one seed."""
-    rows = []
-    for method in (
+_UNEQUAL = "Pat-2_unequal"
+_METHODS = {
+    "Dir_0.1": ("FedPG", "S-FedPG", *(f"FedPG_gamma_{gamma}" for gamma in ("0.3", "0.6", "1"))),
+    "Pat-2": (
         "FedPG",
         "M1_mean_direction",
         "M2_no_fairness",
         "M3_no_personal_direction",
         "M4_no_memory",
-        "FedAvg",
-        "FedAvg_uniform",
-    ):
+    ),
+}
+_METHODS[_UNEQUAL] = _METHODS["Pat-2"]
+FEDPG_STUDY = {
+    partition: (*methods, "FedAvg", *(["FedAvg_uniform"] if partition != "Pat-2" else []))
+    for partition, methods in _METHODS.items()
+}
+"""The variants of FedPG's study, by partition, in the order of its tables."""
+
+
+def fedpg_unequal_amounts() -> Rows:
+    """The first seed of the study."""
+    rows = []
+    for method in FEDPG_STUDY[_UNEQUAL]:
         run = f"fedpg/study/Pat-2_unequal_{method}/seed0"
         metrics = read_json(f"{run}/summary.json")["final"]["metrics"]
         with_paper = not method.startswith("FedAvg")
         rows.append([None, *_of_pools(metrics, paper(run), with_paper=with_paper)])
+    return rows
+
+
+def fedpg_two_seeds() -> Rows:
+    """Of each pool the mean of the two seeds, and how far they are apart."""
+    rows = []
+    for partition, methods in FEDPG_STUDY.items():
+        for method in methods:
+            seeds = [final(f"fedpg/study/{partition}_{method}/seed{seed}") for seed in (0, 1)]
+            of_pools = [[of[f"{name}/accuracy_mean"] for of in seeds] for name in _POOLS.values()]
+            cells = [
+                f"{short(np.mean(both))} ({short(abs(both[0] - both[1]))})" for both in of_pools
+            ]
+            rows.append([None, *cells])
     return rows
 
 
@@ -114,14 +147,8 @@ def fedpg_over_rounds() -> Rows:
 
 
 def _of_pools(metrics, expected, deviations=True, with_paper=True):
-    names = {
-        "l_acc": "personalized/local_test",
-        "s_acc": "personalized/synthetic50_test",
-        "g_acc": "personalized/generalization_test",
-        "gm_acc": "global/generalization_test",
-    }
     cells = []
-    for key, name in names.items():
+    for key, name in _POOLS.items():
         cell = short(metrics[f"{name}/accuracy_mean"])
         if deviations and key != "gm_acc":
             cell += f" ({short(metrics[f'{name}/accuracy_std'])})"
@@ -340,9 +367,10 @@ TABLES = {
     ("fedpg", 0): fedpg_dirichlet,
     ("fedpg", 1): fedpg_two_classes,
     ("fedpg", 2): fedpg_unequal_amounts,
-    ("fedpg", 3): fedpg_over_rounds,
-    ("fedpg", 4): fedpg_cifar10,
-    ("fedpg", 5): fedamp_tuned,
+    ("fedpg", 3): fedpg_two_seeds,
+    ("fedpg", 4): fedpg_over_rounds,
+    ("fedpg", 5): fedpg_cifar10,
+    ("fedpg", 6): fedamp_tuned,
     ("pfedmb", 0): pfedmb_pairs,
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
