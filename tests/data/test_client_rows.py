@@ -35,6 +35,20 @@ def test_some_of_the_clients(ids, dtype):
 
 
 @pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, -2], "Client -2 does not exist: ids are 0..3"),
+        ([4], "Client 4 does not exist"),
+        ([True, False, True, False], "ids are integers, got bool"),
+        ([1.0], "ids are integers, got float64"),
+    ],
+)
+def test_clients_that_there_are_not(ids, message):
+    with pytest.raises(IndexError, match=message):
+        ClientRows.of(PARTS).chosen(ids)
+
+
+@pytest.mark.parametrize(
     ("rows", "offsets", "message"),
     [
         (np.zeros(3), [0, 3], "rows must be integers of shape .*, got float64"),
@@ -99,9 +113,9 @@ def test_a_data_set_of_memory_mapped_arrays_copies_what_a_client_has_alone(in_fi
 
 
 def test_the_first_example_that_is_not_finite_is_found_in_every_chunk(in_files, monkeypatch):
-    from tff_pfl.data import ExamplesError, federated_dataset
+    from tff_pfl.data import ExamplesError, checks
 
-    monkeypatch.setattr(federated_dataset, "_CHECKED_AT_A_TIME", 32)
+    monkeypatch.setattr(checks, "_CHECKED_AT_A_TIME", 32)
     for bad in ([0], [31, 32], [159]):
         arrays = dict(in_files[0], x=in_files[0]["x"].astype(np.float32))
         dataset_of(arrays)

@@ -159,6 +159,14 @@ def test_from_client_arrays():
     assert dataset.sizes("validation").tolist() == [0, 0]
 
 
+def test_clients_may_come_one_by_one_without_examples_and_with_labels_of_several_types():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    clients = [(x, y.astype(np.uint64), x[:0], []), (x, y, x[:1], [1])]
+    dataset = FederatedDataset.from_client_arrays((client for client in clients), num_classes=2)
+    assert dataset.sizes().tolist() == [2, 2] and dataset.sizes("test").tolist() == [0, 1]
+    assert dataset.y.dtype == np.int32 and dataset.y.tolist() == [0, 1, 0, 1, 1]
+
+
 def test_from_client_arrays_names_the_client():
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     good = (x, y, x, y)
@@ -174,8 +182,8 @@ def test_from_client_arrays_names_the_client():
         make(x, y, x.astype(np.float64), y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)
-    for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "{'x'")):
-        with pytest.raises(ExamplesError, match=f"client 1 must be .x_train, .* found .?{found}"):
+    for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "dict")):
+        with pytest.raises(ExamplesError, match=f"client 1 must be .x_train, .* found {found}. "):
             make(*arrays) if isinstance(arrays, tuple) else FederatedDataset.from_client_arrays(
                 [good, arrays], num_classes=2
             )
@@ -187,6 +195,7 @@ def test_from_client_arrays_names_the_client():
         (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
         (np.zeros(2), np.array([0, -1]), "label -1 of example 1"),
         (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
+        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be numbers, got <U1"),
         (np.zeros(2), np.array([[0], [1]]), r"shape \(2, 1\)"),
         (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
         (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
@@ -202,6 +211,32 @@ def test_federate_checks_the_examples():
     images = IMAGES._replace(y=LABELS + 1)
     with pytest.raises(ExamplesError, match="toy: label 5 of example 4"):
         federate(images, num_clients=2, partitioner="iid", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_train": 601}, "num_train=601 must be an integer within 1..600"),
+        ({"num_train": 0}, "num_train=0 must be"),
+        ({"num_train": -10}, "num_train=-10 must be"),
+        ({"num_train": 500.0}, "num_train=500.0 must be"),
+        ({"writer": WRITER[:-1]}, r"writer must be integers .* \[600\], .*int32 of shape \(599,\)"),
+        ({"writer": WRITER - 1}, "some below 0"),
+        ({"writer": WRITER.astype(float)}, "writer must be integers .* got float64"),
+    ],
+)
+@pytest.mark.parametrize("merge", [True, False])
+def test_federate_checks_the_splits_and_the_writers(changes, message, merge):
+    with pytest.raises(
+        ExamplesError, match=f"toy: {message}" if "some" not in message else message
+    ):
+        federate(IMAGES._replace(**changes), partitioner="natural", merge=merge, seed=0)
+
+
+def test_no_original_split_is_needed_where_fractions_say_what_is_trained_on():
+    images = IMAGES._replace(num_train=0)
+    dataset = federate(images, num_clients=3, partitioner="iid", fractions=(4, 1, 1), seed=0)
+    assert dataset.sizes().sum() == pytest.approx(400, abs=3)
 
 
 @pytest.mark.parametrize(

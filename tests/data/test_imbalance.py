@@ -58,8 +58,11 @@ def test_sizes_fall_exponentially_whatever_there_was(factor):
 
 def test_the_largest_factor_is_the_one_that_the_message_says():
     there = np.array([400, 30, 350, 90])  # 30 ** (3 / 2) = 164.3
-    with pytest.raises(PartitionError, match="of 170 leaves the last of 4 .* 30 .* at most 164."):
+    with pytest.raises(PartitionError, match="of 170 leaves the last of 4 .* 30 .* at most 164.3."):
         long_tailed_sizes(there, 170)
+    with pytest.raises(PartitionError, match="at most 14.6."):  # 14.697
+        long_tailed_sizes(np.array([100, 6, 100, 100]), 15)
+    assert long_tailed_sizes(np.array([100, 6, 100, 100]), 14.6)[-1] == 1
     assert long_tailed_sizes(there, 164).tolist() == [164, 30, 5, 1]
 
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.marks import slow
 from tff_pfl.data import sources
-from tff_pfl.data.federated_dataset import check_examples
+from tff_pfl.data.checks import check_examples
 from tff_pfl.data.sources import DataNotFoundError
 
 

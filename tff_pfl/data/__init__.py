@@ -5,8 +5,9 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
+        "checks": ("ExamplesError", "check_examples"),
         "client_rows": ("ClientRows",),
-        "federated_dataset": ("ExamplesError", "FederatedDataset", "check_examples", "federate"),
+        "federated_dataset": ("FederatedDataset", "federate"),
         "partition": ("PARTITIONERS", "PartitionError"),
         "partition_file": ("SPLITS", "Partition", "PartitionFileError"),
         "pictures": ("plot_partition",),

@@ -63,8 +63,18 @@ class ClientRows(Sequence):
         return np.diff(self.offsets).astype(np.int64, copy=False)
 
     def chosen(self, client_ids: Sequence[int]) -> "ClientRows":
-        """Those of some of the clients, which are then 0, 1 and so on."""
-        client_ids = np.asarray(client_ids, np.int64)
+        """Those of some of the clients, which are then 0, 1 and so on.
+
+        Raises:
+            IndexError: There is no such client.
+        """
+        found = np.asarray(client_ids)
+        if found.size and not np.issubdtype(found.dtype, np.integer):
+            raise IndexError(f"Client ids are integers, got {found.dtype}.")
+        client_ids = found.astype(np.int64)
+        unknown = client_ids[(client_ids < 0) | (client_ids >= len(self))]
+        if unknown.size:
+            raise IndexError(f"Client {unknown[0]} does not exist: ids are 0..{len(self) - 1}.")
         sizes = self.sizes[client_ids]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[client_ids] - offsets[:-1], sizes)

@@ -15,12 +15,13 @@ The clients of FedPG's Table 1, for example:
 
 import functools
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_pfl.data import partition as partitioners
+from tff_pfl.data.checks import ExamplesError, check_examples, check_images
 from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
@@ -28,12 +29,6 @@ from tff_pfl.data.sources import LabelledImages
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
-
-_CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
-
-
-class ExamplesError(ValueError):
-    """Arrays of examples that no model can be trained on; the message names the first bad one."""
 
 
 class FederatedDataset:
@@ -80,7 +75,7 @@ class FederatedDataset:
     @classmethod
     def from_client_arrays(
         cls,
-        clients: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+        clients: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
         num_classes: int,
         name: str = "custom",
     ) -> "FederatedDataset":
@@ -89,16 +84,19 @@ class FederatedDataset:
         Raises:
             ExamplesError: See `check_examples`; or inputs differ in shape or data type.
         """
+        clients = list(clients)
         for i, arrays in enumerate(clients):
-            if not isinstance(arrays, tuple | list) or len(arrays) != 4:
-                found = f"{len(arrays)} values" if isinstance(arrays, tuple | list) else arrays
+            is_sequence = isinstance(arrays, tuple | list)
+            if not is_sequence or len(arrays) != 4:
+                found = f"{len(arrays)} values" if is_sequence else type(arrays).__name__
                 raise ExamplesError(
-                    f"client {i} must be (x_train, y_train, x_test, y_test), found {found!r:.60}. "
+                    f"client {i} must be (x_train, y_train, x_test, y_test), found {found}. "
                     "Validation examples are a matter of the partition: FederatedDataset(x, y, "
                     "num_classes, Partition(train, validation, test))."
                 )
         pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
-        pairs = [(np.asarray(x), np.asarray(y)) for x, y in pairs]
+        # An empty list has floats of no shape.
+        pairs = [(np.asarray(x), np.asarray(y, None if len(y) else np.int32)) for x, y in pairs]
         if not pairs:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
         first = pairs[0][0]
@@ -115,7 +113,8 @@ class FederatedDataset:
         none = tuple(np.empty(0, np.int64) for _ in clients)
         partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]))
         xs, ys = zip(*pairs, strict=True)
-        return cls(np.concatenate(xs), np.concatenate(ys), num_classes, partition, name)
+        labels = np.concatenate(ys, dtype=np.int32, casting="unsafe")  # they were checked
+        return cls(np.concatenate(xs), labels, num_classes, partition, name)
 
     @property
     def num_clients(self) -> int:
@@ -223,10 +222,11 @@ def federate(
     Raises:
         ValueError: Unknown partitioner; arguments that it does not have, misses, or that do not
             go together.
-        ExamplesError: See `check_examples`.
+        ExamplesError: See `check_images`.
         PartitionError: The partition cannot be made.
     """
     args = dict(partition_args or {})
+    check_images(images, takes_original_split=not merge or fractions is None)
     _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation)
     if merge and imbalance > 1 and not imbalanced_test:
         raise ValueError(
@@ -234,7 +234,6 @@ def federate(
             "test examples are cut from the same pool as those it trains on. Set merge=False, "
             "which leaves the original test split whole."
         )
-    check_examples(images.x, images.y, images.num_classes, images.name)
     if partitioner == "natural":
         num_clients = int(images.writer.max()) + 1
     spec = {
@@ -300,44 +299,6 @@ def federate(
     metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
     partition = Partition(*map(tuple, splits), metadata)
     return FederatedDataset(images.x, images.y, images.num_classes, partition, images.name)
-
-
-def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = "data set") -> None:
-    """Refuses arrays that no model can be trained on.
-
-    Args:
-        x: `[n, ...]` inputs.
-        y: `[n]` class labels.
-        num_classes: Number of classes.
-        where: What the arrays are, for the message.
-
-    Raises:
-        ExamplesError: x and y differ in length, labels are not integers within
-            0..num_classes-1, or an input is not finite. The message names the first bad example.
-    """
-    x, y = np.asarray(x), np.asarray(y)
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ExamplesError(
-            f"{where}: labels must be integers of shape [n], got {y.dtype} of shape {y.shape}."
-        )
-    if x.ndim == 0 or len(x) != len(y):
-        raise ExamplesError(
-            f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
-        )
-    bad = np.flatnonzero((y < 0) | (y >= num_classes))
-    if len(bad):
-        raise ExamplesError(
-            f"{where}: label {y[bad[0]]} of example {bad[0]} is not within 0..{num_classes - 1} "
-            f"({len(bad)} such labels)."
-        )
-    if x.dtype.kind == "f":
-        chunks = (x[i : i + _CHECKED_AT_A_TIME] for i in range(0, len(x), _CHECKED_AT_A_TIME))
-        finite = [np.isfinite(chunk).all(axis=tuple(range(1, x.ndim))) for chunk in chunks]
-        bad = np.flatnonzero(~np.concatenate(finite)) if finite else ()
-        if len(bad):
-            raise ExamplesError(
-                f"{where}: input of example {bad[0]} is not finite ({len(bad)} such examples)."
-            )
 
 
 def _advise_random(array: np.ndarray) -> None:

@@ -31,7 +31,8 @@ def long_tailed_sizes(class_sizes: np.ndarray, factor: float) -> np.ndarray:
     if factor > largest:
         raise PartitionError(
             f"An imbalance of {factor:g} leaves the last of {len(class_sizes)} classes, which have "
-            f"{class_sizes.min()} examples or more, without any. Choose at most {largest:.0f}."
+            f"{class_sizes.min()} examples or more, without any. Choose at most "
+            f"{np.floor(10 * largest) / 10:g}."
         )
     shares = (1 / factor) ** places
     most = (class_sizes / shares).min(initial=np.inf)
