@@ -3,7 +3,6 @@
 import collections
 import functools
 import random
-import re
 
 import numpy as np
 import pytest
@@ -233,6 +232,15 @@ def test_inputs_are_preprocessed_as_floats():
         np.testing.assert_allclose(outputs, expected, rtol=1e-3)
 
 
+def test_classes_are_those_of_the_logits():
+    model = pure(mlp)
+    assert model.num_classes == 3
+    model.check_classes(3)
+    with pytest.raises(ValueError, match="3 logits, but the data have 4 classes.*needs 4 units"):
+        model.check_classes(4)
+    pure(mlp, example_loss=lambda y, outputs: outputs[:, 0]).check_classes(4)
+
+
 def test_loss_and_metrics_may_be_ones_own():
     def squared(y, outputs):
         return tf.square(outputs[:, 0] - tf.cast(y, tf.float32))
@@ -242,6 +250,8 @@ def test_loss_and_metrics_may_be_ones_own():
 
     with pytest.raises(KerasModelError, match="probabilities"):
         pure(probabilities)
+    with pytest.raises(ValueError, match='example_metrics has "loss", which is the name of'):
+        pure(probabilities, example_loss=squared, example_metrics={"loss": squared})
     metrics = {"twice": lambda y, outputs: 2 * y}
     model = pure(probabilities, example_loss=squared, example_metrics=metrics)
     batch = Batch(tf.zeros([2, 4]), tf.constant([1, 3]), tf.ones([2]), tf.zeros([2], tf.int32))
@@ -270,116 +280,3 @@ def test_initial_values_that_are_not_drawn_need_no_initializer():
     weights = model.init(3)
     np.testing.assert_array_equal(weights["lstm/lstm_cell"]["bias"], [0, 0, 1, 1, 0, 0, 0, 0])
     np.testing.assert_array_equal(weights["dense"]["kernel"], np.ones([2, 2]))
-
-
-class Unseeded(tf.keras.initializers.Initializer):
-    def __call__(self, shape, dtype=None, **kwargs):
-        return tf.random.normal(shape, dtype=dtype)
-
-
-class Frozen(tf.keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.scale = self.add_weight(name="scale", shape=(4,), trainable=False)
-        self.head = layers.Dense(3)
-
-    def call(self, x):
-        return self.head(self.scale * x)
-
-
-def ending_in(*makers):
-    return lambda: tf.keras.Sequential([tf.keras.Input((4,)), *[make() for make in makers]])
-
-
-def compiled():
-    model = mlp()
-    model.compile("adam", "mse", metrics=["accuracy"])
-    return model
-
-
-def twins():
-    towers = [tf.keras.Sequential([layers.Dense(2, name="a", input_shape=(4,))]) for _ in "ab"]
-    x = tf.keras.Input((4,))
-    return tf.keras.Model(x, layers.Add()([tower(x) for tower in towers]))
-
-
-@pytest.mark.parametrize(
-    ("keras_model_fn", "message"),
-    [
-        (sequential(layers.BatchNormalization), "'batch_normalization'.*GroupNormalization"),
-        (
-            sequential(lambda: tf.keras.Sequential([layers.BatchNormalization()])),
-            "GroupNormalization",
-        ),
-        (ending_in(lambda: layers.Dense(3, "softmax")), "probabilities"),
-        (ending_in(lambda: layers.Dense(3, tf.nn.softmax)), "probabilities"),
-        (ending_in(lambda: layers.Dense(3), layers.Softmax), "probabilities"),
-        (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
-        (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
-        (sequential(lambda: layers.AlphaDropout(0.1)), "alpha_dropout"),
-        (ending_in(layers.Flatten), "no weights"),
-        (sequential(lambda: layers.Dense(4, trainable=False)), "'dense/kernel:0'.*trainable"),
-        (Frozen, "non-trainable.*scale"),
-        (lambda: layers.Dense(3), "tf.keras.Model, got Dense"),
-        (
-            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: normal(s))),
-            "dense/kernel.*tf.keras.initializers",
-        ),
-        (
-            lambda: tf.keras.Sequential(
-                [
-                    layers.Reshape((4, 1), input_shape=(4,)),
-                    layers.LSTM(2, bias_initializer="normal"),
-                ]
-            ),
-            "lstm_cell/bias.*tf.keras.initializers",
-        ),
-        (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
-        (
-            sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
-            "'dense' has a kernel_regularizer.*weight_decay",
-        ),
-        (sequential(lambda: layers.Dense(4, activity_regularizer="l1")), "activity_regularizer"),
-        (sequential(lambda: layers.Dense(4, bias_constraint="non_neg")), "bias_constraint"),
-        (compiled, r"not weights of the model.*compile\(\)"),
-        (twins, "'kernel' of layer 'a' exists 2 times"),
-    ],
-)
-def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
-    with pytest.raises(KerasModelError) as refused:
-        pure(keras_model_fn)
-    assert re.search(message, str(refused.value))
-
-
-def built_before(model):
-    return lambda: model
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (mlp, r"is a Sequential, built already.*from_keras\(network, ...\), not"),
-        (lambda: layers.Dense(3), "is a Dense, built already"),
-        (lambda: "mlp", "must be a function that builds a model, got 'mlp'"),
-        (
-            lambda: built_before(mlp()),
-            r"'body/kernel:0', .* were there before it was",
-        ),
-    ],
-)
-def test_models_that_are_built_already_are_refused(make, message):
-    with pytest.raises(KerasModelError, match=message):
-        from_keras(make(), input_shape=(4,))
-
-
-def test_a_layer_that_is_built_before_is_refused():
-    kept = layers.Dense(5, name="body")
-    kept.build((None, 4))
-    with pytest.raises(KerasModelError, match="anew at every call"):
-        from_keras(sequential(lambda: kept), input_shape=(4,))
-
-
-def test_a_model_that_is_kept_is_refused():
-    model = from_keras(functools.cache(mlp), input_shape=(4,))
-    with pytest.raises(KerasModelError, match="anew at every call"):
-        model.apply(model.init(0), np.zeros([1, 4]))

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.federation import IMAGE_SHAPE, NUM_CLASSES, assert_close, assert_equal, tiny_model
 from tff_pfl.local import Batch, trees
-from tff_pfl.models import build, two_exits
+from tff_pfl.models import build, from_keras, two_exits
 
 MODEL = tiny_model()
 BOTH = two_exits(MODEL)
@@ -105,6 +105,16 @@ def test_the_gated_model_begins_as_the_server_exit():
     assert model.layers == ("dense1", "head", "client_head", "gate")
     assert_close(model.apply(model.init(3), X), MODEL.apply(MODEL.init(3), X))
     assert tf.nest.map_structure(np.shape, model.init(0))["gate"] == {"threshold": ()}
+
+
+@pytest.mark.parametrize("taken", ["client_head", "gate"])
+def test_names_that_the_second_exit_needs(taken):
+    def network():
+        layers = [tf.keras.layers.Dense(3, name=name) for name in (taken, "head")]
+        return tf.keras.Sequential([tf.keras.Input((4,)), *layers])
+
+    with pytest.raises(ValueError, match=f"Layer '{taken}' has a name that the second exit needs"):
+        two_exits(from_keras(network, input_shape=(4,)))
 
 
 def test_unknown_layers():

@@ -90,3 +90,26 @@ def test_options_reach_the_network():
 def test_an_unknown_network_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="'lenett'. Did you mean 'lenet'"):
         models.build("lenett", (32, 32, 3), 10)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mean", "std", "message"),
+    [
+        ((8, 8, 1), (0.5,) * 3, (0.2,) * 3, r"shape \(8, 8, 1\) each has one number and"),
+        ((8, 8, 3), (0.5,) * 2, (0.2,), r"shape \(8, 8, 3\) each has one number, or 3, and"),
+        ((8, 8, 1), (0.5,), (0.0,), "deviations are above 0"),
+    ],
+)
+def test_a_normalization_of_other_images_is_refused(shape, mean, std, message):
+    with pytest.raises(ValueError, match=message):
+        models.build("mlp", shape, 10, mean=mean, std=std)
+
+
+def test_whole_numbers_normalize_as_well():
+    x = np.full([1, 2, 2, 1], 255, np.uint8)
+    whole = models.build("mlp", (2, 2, 1), 3, mean=(0,), std=(1,))
+    floats = models.build("mlp", (2, 2, 1), 3)
+    weights = whole.init(0)
+    np.testing.assert_array_equal(
+        whole.apply(weights, x, training=False), floats.apply(weights, x, training=False)
+    )

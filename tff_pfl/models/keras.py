@@ -6,7 +6,6 @@ so that the graph has no variable at all. Layer by layer, weights keep their Ker
 """
 
 import collections
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models.errors import KerasModelError
+from tff_pfl.models.keras_checks import (
+    check_arguments,
+    check_logits,
+    check_losses,
+    check_stateless,
+    check_weights,
+    nodes,
+)
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.precision import COMPUTE_TYPES, FLOAT32, computing_in, in_types
 from tff_pfl.models.segments import Segment, in_turn, split
@@ -42,12 +49,14 @@ class _Record(NamedTuple):
         slots: Its variables.
         whole: Its segments, one or more.
         below_head: Those of what is below its linear head; none if it has no such head.
+        num_classes: Of its logits; `None` where they are none.
     """
 
     name: str
     slots: list[_Slot]
     whole: list[Segment]
     below_head: list[Segment]
+    num_classes: int | None
 
 
 @takes(segments=whole(1))
@@ -102,7 +111,7 @@ def from_keras(
         UnknownNameError: For another `compute_type`.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
-    _check_is_function(keras_model_fn)
+    check_arguments(keras_model_fn, input_shape)
     if preprocess is None:
         preprocess = tf.identity
     takes_logits = example_loss is sparse_cross_entropy
@@ -161,21 +170,10 @@ def from_keras(
         example_loss=example_loss,
         example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
         name=record.name,
+        num_classes=record.num_classes,
     )
     _check_initial_weights(model)
     return model
-
-
-def _check_is_function(keras_model_fn):
-    if isinstance(keras_model_fn, tf.keras.layers.Layer):  # which can be called, too
-        raise KerasModelError(
-            f"keras_model_fn is a {type(keras_model_fn).__name__}, built already. Give the "
-            "function that builds it: from_keras(network, ...), not from_keras(network(), ...)."
-        )
-    if not callable(keras_model_fn):
-        raise KerasModelError(
-            f"keras_model_fn must be a function that builds a model, got {keras_model_fn!r}."
-        )
 
 
 def _eager_mode():
@@ -229,9 +227,10 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
         parts = split(model, segments)
         inputs = preprocess(tf.zeros([1, *input_shape]))
         outputs = model(inputs, training=True)
-        _check_weights(model, [variable for variable, _ in created])
+        check_weights(model, [variable for variable, _ in created])
+        check_losses(model)
         if takes_logits:
-            _check_logits(outputs)
+            check_logits(outputs)
         slots = []
         for variable, initial_value in created:
             layer, weight = _names(variable, model)
@@ -240,7 +239,7 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
         below_head = []
         if head == slots[-1].layer:
             below_head = _plan(model, split(_below_head(model), segments), inputs)
-    _check_stateless(graph)
+    check_stateless(graph)
     counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
     (layer, weight), count = counts.most_common(1)[0]
     if count > 1:
@@ -248,7 +247,8 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
             f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
             "of its own, also across nested models."
         )
-    return _Record(model.name, slots, whole, below_head)
+    num_classes = outputs.shape[-1] if takes_logits and outputs.shape.rank == 2 else None
+    return _Record(model.name, slots, whole, below_head, num_classes)
 
 
 def _names(variable, model) -> tuple[str, str]:
@@ -283,59 +283,6 @@ def _below_head(model) -> tf.keras.Model:
     return tf.keras.Model(model.inputs, model.layers[-1].input)
 
 
-def _check_weights(model, created):
-    for layer in model._flatten_layers():
-        if isinstance(layer, tf.keras.layers.BatchNormalization):
-            raise KerasModelError(
-                f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
-                "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
-            )
-        ignored = [
-            key.lstrip("_")
-            for key, value in vars(layer).items()
-            if key.endswith(("_regularizer", "_constraint")) and value
-        ]
-        if ignored:
-            raise KerasModelError(
-                f"Layer {layer.name!r} has a {ignored[0]}, which nothing would follow: the loss is "
-                "that of the examples. Leave it out; penalties of weights are a matter of local "
-                "training, such as its optimizer's weight_decay."
-            )
-    if not model.weights:
-        raise KerasModelError(f"Keras model {model.name!r} has no weights.")
-    here = {variable.ref() for variable in created}
-    before = [weight.name for weight in model.weights if weight.ref() not in here]
-    if before:
-        raise KerasModelError(
-            f"keras_model_fn returns a model whose weights {before} were there before it was "
-            "called. It must build the model, and all of its layers, anew at every call."
-        )
-    if model.non_trainable_weights:
-        raise KerasModelError(
-            f"Keras model {model.name!r} has non-trainable weights "
-            f"{[w.name for w in model.non_trainable_weights]}. Every weight of a federated model "
-            "is trained and sent; make them constants, or trainable."
-        )
-    weights = {weight.ref() for weight in model.weights}
-    others = [variable.name for variable in created if variable.ref() not in weights]
-    if others:
-        raise KerasModelError(
-            f"keras_model_fn creates variables {others}, which are not weights of the model it "
-            "returns. Leave out compile(), and layers that the model does not use."
-        )
-
-
-def _check_logits(outputs):
-    operation = outputs.op
-    while operation.type == "Identity":
-        operation = operation.inputs[0].op
-    if operation.type == "Softmax":
-        raise KerasModelError(
-            f"The last operation {operation.name!r} returns probabilities, and the loss takes "
-            "logits. Leave the softmax out."
-        )
-
-
 def _seedable(initial_value, name) -> Callable[[int], Any]:
     """`(seed: int) -> tensor` from the initial value that Keras passes to a variable."""
     initializer = getattr(initial_value, "func", None)
@@ -360,7 +307,7 @@ def _constant(initial_value, name) -> np.ndarray:
         with _eager_mode():
             traced = tf.function(initial_value, autograph=False).get_concrete_function()
             first, second = traced().numpy(), np.asarray(initial_value())
-        if not any(name in node.op for node in _nodes(traced.graph) for name in _RANDOM) and (
+        if not any(name in node.op for node in nodes(traced.graph) for name in _RANDOM) and (
             np.array_equal(first, second)
         ):
             return first
@@ -368,12 +315,6 @@ def _constant(initial_value, name) -> np.ndarray:
         f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
         "tf.keras.initializers, which can be seeded, or one that draws no random numbers."
     )
-
-
-def _nodes(graph) -> list:
-    """All nodes of a graph, those of its functions included."""
-    definition = graph.as_graph_def()
-    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
 
 
 def _derived_seed(seed: int, index: int) -> int:
@@ -384,16 +325,4 @@ def _check_initial_weights(model):
     graph = tf.Graph()
     with graph.as_default():
         model.init(0)
-    _check_stateless(graph)
-
-
-def _check_stateless(graph):
-    """Refuses what would make a round irreproducible."""
-    for node in _nodes(graph):
-        with contextlib.suppress(KeyError):
-            if node.op.startswith("Random") and graph.op_def_for_type(node.op).is_stateful:
-                raise KerasModelError(
-                    f"Operation {node.name!r} of type {node.op!r} draws random numbers that no "
-                    "seed of the round controls. Of Keras's stochastic layers, dropout is made "
-                    "stateless automatically; write others with tf.random.stateless_* ops."
-                )
+    check_stateless(graph)

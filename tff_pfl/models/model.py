@@ -59,6 +59,7 @@ class Model:
             model that ends in a linear head: outputs are `linear(W[last], features)`; else `None`.
         constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
             them, but decay of weights would.
+        num_classes: Labels are to be below it; `None`: that is not known.
     """
 
     init: Callable[[int], Weights]
@@ -70,6 +71,14 @@ class Model:
     name: str = "model"
     features: Callable[..., Any] | None = None
     constant_layers: tuple[str, ...] = ()
+    num_classes: int | None = None
+
+    def __post_init__(self):
+        if "loss" in self.example_metrics:
+            raise ValueError(
+                'example_metrics has "loss", which is the name of what example_loss gives. Choose '
+                "another name."
+            )
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
@@ -86,6 +95,21 @@ class Model:
         """The number of scalar weights."""
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
+
+    def check_classes(self, num_classes: int) -> None:
+        """Checks that the model tells so many classes apart.
+
+        Not all devices do while they compute: some take a label without a logit for one of a loss
+        that is no number.
+
+        Raises:
+            ValueError: If it has fewer outputs.
+        """
+        if self.num_classes is not None and num_classes > self.num_classes:
+            raise ValueError(
+                f"The model {self.name!r} has {self.num_classes} logits, but the data have "
+                f"{num_classes} classes. Its last layer needs {num_classes} units."
+            )
 
     def in_terms_of(self, init: Callable[[int], Any], weights_of: Callable[[Any], Weights]):
         """The model as a function of something else, of which its weights are made.

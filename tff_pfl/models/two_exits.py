@@ -115,6 +115,14 @@ def two_exits(model: Model, *, exit_layers: Iterable[str] | None = None) -> TwoE
         exit_layers: Names of the layers that are there twice; default the last layer of the model.
 
     Raises:
-        ValueError: See `partition`.
+        ValueError: See `partition`; or a layer has a name that a layer of the client exit, or the
+            gate, is to have.
     """
-    return TwoExits(model, partition(model, personal=exit_layers))
+    exits = partition(model, personal=exit_layers)
+    for name in model.layers:
+        if name in (_GATE, *(_CLIENT + layer for layer in exits.personal)):
+            raise ValueError(
+                f"Layer {name!r} has a name that the second exit needs for a layer of its own. "
+                "Give it another one."
+            )
+    return TwoExits(model, exits)

@@ -114,13 +114,25 @@ def build(
         **chosen: Those of its options that are not to have their defaults.
 
     Raises:
-        ValueError: For an unknown name, of a network or an option; it gives the nearest one.
+        ValueError: For an unknown name, of a network or an option; it gives the nearest one. Or
+            if the normalization is not one of such images.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
+    channels = image_shape[-1] if len(image_shape) > 2 else 1
+    if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
+        numbers = "one number" if channels == 1 else f"one number, or {channels},"
+        raise ValueError(
+            f"The normalization has the mean {mean} and the deviation {std}, but of images of "
+            f"shape {tuple(image_shape)} each has {numbers} and deviations are above 0."
+        )
+
+    def normalize(x):
+        return (x / 255.0 - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
+
     return from_keras(
         lambda: MODELS[name](tuple(image_shape), num_classes, **chosen),
         input_shape=tuple(image_shape),
-        preprocess=lambda x: (x / 255.0 - tf.constant(mean)) / tf.constant(std),
+        preprocess=normalize,
         segments=segments,
         compute_type=compute_type,
     )

@@ -1,0 +1,156 @@
+"""Keras models that cannot be made pure: what is refused, and what the message says."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models.test_keras import layers, mlp, normal, pure, sequential
+from tff_pfl.models import KerasModelError, from_keras
+
+
+class Unseeded(tf.keras.initializers.Initializer):
+    def __call__(self, shape, dtype=None, **kwargs):
+        return tf.random.normal(shape, dtype=dtype)
+
+
+class Frozen(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scale = self.add_weight(name="scale", shape=(4,), trainable=False)
+        self.head = layers.Dense(3)
+
+    def call(self, x):
+        return self.head(self.scale * x)
+
+
+def ending_in(*makers):
+    return lambda: tf.keras.Sequential([tf.keras.Input((4,)), *[make() for make in makers]])
+
+
+class Penalised(layers.Dense):
+    """What its outputs cost is no attribute of it."""
+
+    def __init__(self, **options):
+        super().__init__(4, **options)
+        self.use_constraint = True  # means nothing to Keras
+
+    def call(self, inputs):
+        outputs = super().call(inputs)
+        self.add_loss(tf.reduce_sum(tf.square(outputs)))
+        return outputs
+
+
+def two_heads():
+    x = tf.keras.Input((4,))
+    return tf.keras.Model(x, [layers.Dense(3, name=name)(x) for name in "ab"])
+
+
+def compiled():
+    model = mlp()
+    model.compile("adam", "mse", metrics=["accuracy"])
+    return model
+
+
+def twins():
+    towers = [tf.keras.Sequential([layers.Dense(2, name="a", input_shape=(4,))]) for _ in "ab"]
+    x = tf.keras.Input((4,))
+    return tf.keras.Model(x, layers.Add()([tower(x) for tower in towers]))
+
+
+@pytest.mark.parametrize(
+    ("keras_model_fn", "message"),
+    [
+        (sequential(layers.BatchNormalization), "'batch_normalization'.*GroupNormalization"),
+        (
+            sequential(lambda: tf.keras.Sequential([layers.BatchNormalization()])),
+            "GroupNormalization",
+        ),
+        (ending_in(lambda: layers.Dense(3, "softmax")), "probabilities"),
+        (ending_in(lambda: layers.Dense(3, tf.nn.softmax)), "probabilities"),
+        (ending_in(lambda: layers.Dense(3), layers.Softmax), "probabilities"),
+        (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
+        (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
+        (sequential(lambda: layers.AlphaDropout(0.1)), "alpha_dropout"),
+        (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Leave the sigmoid out"),
+        (two_heads, "returns 2 outputs.*example_loss"),
+        (ending_in(layers.Flatten), "no weights"),
+        (sequential(lambda: layers.Dense(4, trainable=False)), "'dense/kernel:0'.*trainable"),
+        (Frozen, "non-trainable.*scale"),
+        (lambda: layers.Dense(3), "tf.keras.Model, got Dense"),
+        (
+            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: normal(s))),
+            "dense/kernel.*tf.keras.initializers",
+        ),
+        (
+            lambda: tf.keras.Sequential(
+                [
+                    layers.Reshape((4, 1), input_shape=(4,)),
+                    layers.LSTM(2, bias_initializer="normal"),
+                ]
+            ),
+            "lstm_cell/bias.*tf.keras.initializers",
+        ),
+        (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
+        (
+            sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
+            "'dense' has a loss of its own.*weight_decay",
+        ),
+        (
+            sequential(lambda: layers.Dense(4, activity_regularizer="l1")),
+            "'dense' has a loss of its own, by a regularizer or add_loss",
+        ),
+        (sequential(lambda: Penalised(name="own")), "'own' has a loss of its own"),
+        (
+            sequential(lambda: layers.Dense(4, bias_constraint="non_neg")),
+            "'dense/bias:0' has a constraint",
+        ),
+        (compiled, r"not weights of the model.*compile\(\)"),
+        (twins, "'kernel' of layer 'a' exists 2 times"),
+    ],
+)
+def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
+    with pytest.raises(KerasModelError) as refused:
+        pure(keras_model_fn)
+    assert re.search(message, str(refused.value))
+
+
+def built_before(model):
+    return lambda: model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (mlp, r"is a Sequential, built already.*from_keras\(network, ...\), not"),
+        (lambda: layers.Dense(3), "is a Dense, built already"),
+        (lambda: "mlp", "must be a function that builds a model, got 'mlp'"),
+        (
+            lambda: built_before(mlp()),
+            r"'body/kernel:0', .* were there before it was",
+        ),
+    ],
+)
+def test_models_that_are_built_already_are_refused(make, message):
+    with pytest.raises(KerasModelError, match=message):
+        from_keras(make(), input_shape=(4,))
+
+
+def test_a_layer_that_is_built_before_is_refused():
+    kept = layers.Dense(5, name="body")
+    kept.build((None, 4))
+    with pytest.raises(KerasModelError, match="anew at every call"):
+        from_keras(sequential(lambda: kept), input_shape=(4,))
+
+
+def test_a_model_that_is_kept_is_refused():
+    model = from_keras(functools.cache(mlp), input_shape=(4,))
+    with pytest.raises(KerasModelError, match="anew at every call"):
+        model.apply(model.init(0), np.zeros([1, 4]))
+
+
+def test_a_number_is_no_shape():
+    with pytest.raises(KerasModelError, match=r"input_shape=4 must be a shape.* such as \(8,\)"):
+        from_keras(mlp, input_shape=4)

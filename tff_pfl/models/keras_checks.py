@@ -1,0 +1,115 @@
+"""What a Keras model must be like, so that a pure model can be made of it."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.models.errors import KerasModelError
+
+_PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+
+
+def check_arguments(keras_model_fn: Callable[[], tf.keras.Model], input_shape: Any) -> None:
+    """What is given is a function that builds a model, and the shape of an input."""
+    if isinstance(keras_model_fn, tf.keras.layers.Layer):  # which can be called, too
+        raise KerasModelError(
+            f"keras_model_fn is a {type(keras_model_fn).__name__}, built already. Give the "
+            "function that builds it: from_keras(network, ...), not from_keras(network(), ...)."
+        )
+    if not callable(keras_model_fn):
+        raise KerasModelError(
+            f"keras_model_fn must be a function that builds a model, got {keras_model_fn!r}."
+        )
+    if isinstance(input_shape, (int, str)):
+        raise KerasModelError(
+            f"input_shape={input_shape!r} must be a shape, without the batch axis, such as (8,) or "
+            "(28, 28, 1)."
+        )
+
+
+def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None:
+    """All weights are trained, and all that was created while it was built is a weight."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            raise KerasModelError(
+                f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
+                "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
+            )
+    if not model.weights:
+        raise KerasModelError(f"Keras model {model.name!r} has no weights.")
+    here = {variable.ref() for variable in created}
+    before = [weight.name for weight in model.weights if weight.ref() not in here]
+    if before:
+        raise KerasModelError(
+            f"keras_model_fn returns a model whose weights {before} were there before it was "
+            "called. It must build the model, and all of its layers, anew at every call."
+        )
+    if model.non_trainable_weights:
+        raise KerasModelError(
+            f"Keras model {model.name!r} has non-trainable weights "
+            f"{[w.name for w in model.non_trainable_weights]}. Every weight of a federated model "
+            "is trained and sent; make them constants, or trainable."
+        )
+    weights = {weight.ref() for weight in model.weights}
+    others = [variable.name for variable in created if variable.ref() not in weights]
+    if others:
+        raise KerasModelError(
+            f"keras_model_fn creates variables {others}, which are not weights of the model it "
+            "returns. Leave out compile(), and layers that the model does not use."
+        )
+
+
+def check_losses(model: tf.keras.Model) -> None:
+    """Once it was called: nothing but the loss of the examples shall be minimised."""
+    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.losses]
+    if layers or model.losses:
+        of = f"Layer {layers[0].name!r}" if layers else f"The model {model.name!r}"
+        raise KerasModelError(
+            f"{of} has a loss of its own, by a regularizer or add_loss, which nothing would "
+            "follow: the loss is that of the examples. Leave it out; penalties of weights are a "
+            "matter of local training, such as config.local.weight_decay, those of outputs of "
+            "example_loss."
+        )
+    for weight in model.weights:
+        if getattr(weight, "constraint", None) is not None:
+            raise KerasModelError(
+                f"Weight {weight.name!r} has a constraint, which nothing would follow: a step of "
+                "an optimizer and a mean over clients need not keep it. Leave it out."
+            )
+
+
+def check_logits(outputs: Any) -> None:
+    """What the default loss takes: one tensor, that is no probabilities."""
+    if not isinstance(outputs, tf.Tensor):
+        raise KerasModelError(
+            f"The model returns {len(tf.nest.flatten(outputs))} outputs, and the loss takes one "
+            "tensor of logits. Give an example_loss, and example_metrics, of all of them."
+        )
+    operation = outputs.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    if activation := _PROBABILITIES.get(operation.type):
+        raise KerasModelError(
+            f"The last operation {operation.name!r} returns probabilities, and the loss takes "
+            f"logits. Leave the {activation} out."
+        )
+
+
+def nodes(graph: tf.Graph) -> list:
+    """All nodes of a graph, those of its functions included."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
+def check_stateless(graph: tf.Graph) -> None:
+    """Refuses what would make a round irreproducible."""
+    for node in nodes(graph):
+        with contextlib.suppress(KeyError):
+            if node.op.startswith("Random") and graph.op_def_for_type(node.op).is_stateful:
+                raise KerasModelError(
+                    f"Operation {node.name!r} of type {node.op!r} draws random numbers that no "
+                    "seed of the round controls. Of Keras's stochastic layers, dropout is made "
+                    "stateless automatically; write others with tf.random.stateless_* ops."
+                )
