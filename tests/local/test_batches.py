@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.local import Examples, examples_type, scan_batches
+from tff_pfl import runtime
+from tff_pfl.local import Examples, batches, examples_type, scan_batches
 
 SEED = np.array([3, 4], np.int32)
 # A batch of 3 and these sizes: no example, fewer than a batch, one, one and a part, two.
@@ -150,6 +151,46 @@ def test_steps_go_on_in_further_epochs(drop_remainder):
         for found, expected in zip(stopped[1:3], (labels, xs), strict=True):
             np.testing.assert_array_equal(found[:steps], expected[:steps])
             assert not np.any(found[steps:])
+
+
+@pytest.mark.parametrize("length", [{"epochs": 8}, {"epochs": 9}, {"epochs": 17}, {"steps": 20}])
+def test_orders_of_many_epochs_are_those_drawn_side_by_side(monkeypatch, length):
+    found = scan(make_examples(4, 7), 34, **length)
+    monkeypatch.setattr(batches, "_AT_A_TIME", 100)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, found, scan(make_examples(4, 7), 34, **length)
+    )
+
+
+@pytest.mark.parametrize("steps", [20, 1000])
+def test_a_graph_does_not_grow_with_the_number_of_steps(steps):
+    @tf.function(autograph=False)
+    def visit(x, y, size):
+        return scan(Examples(x, y, size), 2, steps=steps)
+
+    graph = visit.get_concrete_function(*make_examples(4)).graph.as_graph_def()
+    assert sum(len(function.node_def) for function in graph.library.function) < 600
+
+
+def test_many_epochs_can_be_vectorised():
+    """By the library's own rules: for TensorFlow's, random numbers differ by client."""
+    type_ = examples_type([2], np.float32)
+
+    @tff.tensorflow.computation(type_)
+    def visit(examples):
+        return scan(examples, 18, epochs=9)
+
+    visit_all = tff.federated_computation(
+        lambda clients: tff.federated_map(visit, clients),
+        tff.types.FederatedType(type_, tff.CLIENTS),
+    )
+    clients = [Examples(*map(np.asarray, make_examples(size, 5))) for size in (5, 0, 2)]
+    found = []
+    for vectorize in ("always", "never"):
+        context = runtime.create_graph_context(vectorize=vectorize)
+        with tff.framework.get_context_stack().install(context):
+            found.append(visit_all(clients))
+    tf.nest.map_structure(np.testing.assert_array_equal, *found)
 
 
 def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():

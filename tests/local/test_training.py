@@ -86,6 +86,14 @@ def test_the_rate_decays_with_the_round():
         np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
 
 
+def test_an_optimizer_without_a_rate_of_its_own_is_refused():
+    scheduled = tff.learning.optimizers.schedule_learning_rate(
+        tff.learning.optimizers.build_sgdm(0.1), lambda step: 0.1
+    )
+    with pytest.raises(ValueError, match="has no learning rate that a round could set.*schedule"):
+        train_quadratic(LocalTraining(scheduled, epochs=1, batch_size=2))
+
+
 def test_totals_are_those_before_each_step():
     w, losses = W, []
     for _ in range(K):

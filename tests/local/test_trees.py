@@ -48,6 +48,14 @@ def test_select_takes_one_side_only_and_so_does_its_gradient(condition):
     np.testing.assert_array_equal(db, [[1.0]])
 
 
+def test_select_takes_what_becomes_tensors():
+    x, y = trees.select(tf.constant(False), (1.0, np.zeros(2)), (2.0, np.ones(2)))
+    np.testing.assert_array_equal(x, 2.0)
+    np.testing.assert_array_equal(y, [1.0, 1.0])
+    either = tf.function(lambda rows: trees.select(True, rows, -rows), [tf.TensorSpec([None])])
+    np.testing.assert_array_equal(either([1.0]), [1.0])
+
+
 def test_select_can_be_vectorised():
     conditions = tf.constant([True, False, True])
     x = tf.reshape(tf.range(6.0), [3, 2])

@@ -59,6 +59,9 @@ SEEDED = {
     "stateless": lambda x: tf.random.stateless_normal(SHAPE, [1, 2]),
     "stateless shuffle": lambda x: tf.random.experimental.stateless_shuffle(tf.range(4), [1, 2]),
     "data set": lambda x: shuffled(seed=0),
+    "fractional pooling": lambda x: tf.nn.fractional_max_pool(
+        x * tf.reshape(tf.range(36.0), [1, 6, 6, 1]), [1, 1.4, 1.4, 1], pseudo_random=True, seed=3
+    )[0],
     "no numbers": lambda x: x,
     "tf.function": tf.function(lambda x: x + tf.random.stateless_uniform([], [1, 2])),
 }

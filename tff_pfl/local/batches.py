@@ -8,6 +8,10 @@ import tensorflow as tf
 from tff_pfl.local import trees
 from tff_pfl.local.examples import Batch, Examples, random_order
 
+# Epochs whose orders are drawn side by side; those of more in a loop, a graph of thousands of
+# operations otherwise.
+_AT_A_TIME = 8
+
 
 def scan_batches(
     step: Callable[[Any, Batch], Any],
@@ -97,8 +101,20 @@ def _epoch_orders(examples, epochs, length, seed):
     padding = [[0, length - capacity]]
     if seed is None:
         return tf.tile(tf.pad(tf.range(capacity), padding)[tf.newaxis], [epochs, 1])
-    orders = [random_order(examples, _fold_in(seed, epoch)) for epoch in range(epochs)]
-    return tf.stack([tf.pad(order, padding) for order in orders])
+
+    def order(epoch):
+        return tf.pad(random_order(examples, _fold_in(seed, epoch)), padding)
+
+    def next_orders(first, orders):  # not tf.map_fn, whose lists cannot be vectorised over clients
+        some = [first + index for index in range(_AT_A_TIME)]
+        rows, places = tf.stack(list(map(order, some))), tf.stack(some)[:, tf.newaxis]
+        return first + _AT_A_TIME, tf.tensor_scatter_nd_update(orders, places, rows)
+
+    if epochs <= _AT_A_TIME:
+        return tf.stack([order(epoch) for epoch in range(epochs)])
+    none = tf.zeros([-(-epochs // _AT_A_TIME) * _AT_A_TIME, length], tf.int32)
+    _, orders = tf.while_loop(lambda first, _: first < epochs, next_orders, (tf.constant(0), none))
+    return orders[:epochs]
 
 
 def _fold_in(seed, data):

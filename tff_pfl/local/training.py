@@ -207,7 +207,13 @@ class LocalTraining:
         """The learning rate of a round, a float32 scalar; `first` overrides the optimizer's."""
         if first is None:
             state = self._initial_state(tf.constant(0.0))
-            first = self.optimizer.get_hparams(state)["learning_rate"]
+            first = self.optimizer.get_hparams(state).get("learning_rate")
+        if first is None:
+            raise ValueError(
+                f"The optimizer {type(self.optimizer).__name__} of local training has no learning "
+                "rate that a round could set. Give the optimizer itself, and the course of its "
+                "rate as learning_rate_decay or schedule."
+            )
         rate = tf.cast(first, tf.float32)
         round_num = tf.cast(round_num, tf.float32)
         rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num

@@ -129,10 +129,13 @@ def select(condition, a, b):
     of open shape, which may differ in size, are chosen by `tf.cond`.
     """
 
+    condition = tf.convert_to_tensor(condition)
+
     def choose(x, y):
+        x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
         if x.shape.is_fully_defined() and y.shape.is_fully_defined():
             return tf.raw_ops.Select(condition=condition, x=x, y=y)
-        return tf.cond(condition, lambda: tf.identity(x), lambda: y)  # of which may be other sizes
+        return tf.cond(condition, lambda: tf.identity(x), lambda: y)
 
     return tf.nest.map_structure(choose, a, b)
 

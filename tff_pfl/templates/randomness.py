@@ -50,13 +50,15 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
                 op = graph.op_def_for_type(node.op)
             except KeyError:  # a call of a function
                 continue
-            if _has_own_generator(op) or _has_no_seed(op, node, constants):
+            if _has_own_generator(op, node) or _has_no_seed(op, node, constants):
                 yield node.name, node.op
 
 
-def _has_own_generator(op) -> bool:
-    if op.name in ("NonDeterministicInts", "FractionalMaxPool", "FractionalAvgPool"):
+def _has_own_generator(op, node) -> bool:
+    if op.name == "NonDeterministicInts":
         return True
+    if op.name in ("FractionalMaxPool", "FractionalAvgPool"):  # with a seed, always the same
+        return not (node.attr["seed"].i or node.attr["seed2"].i)
     seeds = {"seed", "seed2"} <= {attribute.name for attribute in op.attr}
     # That of recurrent layers is for their dropout, which Keras does not use.
     return op.is_stateful and seeds and not op.name.startswith("CudnnRNN")
