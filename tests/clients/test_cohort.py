@@ -3,6 +3,7 @@
 import collections
 import copy
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -12,10 +13,9 @@ from tff_pfl.clients.cohort import (
     CohortDataSource,
     CohortIterator,
     UnknownCohortSourceError,
-    pad_examples,
-    shared_capacity,
 )
 from tff_pfl.clients.errors import CorruptStateError
+from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type
@@ -178,6 +178,27 @@ class TestSource:
             )
         with pytest.raises(ValueError, match="found -1"):
             make_source(seed=-1)
+
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "expected"),
+        [
+            ([2, 2], np.float32, "float32[2,2]"),
+            ([2, 3], np.uint8, "uint8[2,3]"),
+            ([2], np.uint8, "uint8[2]"),
+        ],
+    )
+    def test_refuses_data_that_do_not_fit(self, shape, dtype, expected):
+        fields = [
+            ("client_id", np.int32),
+            ("state", STATE_TYPE),
+            ("data", examples_type(shape, dtype)),
+        ]
+        type_ = tff.types.StructWithPythonType(fields, Client)
+        message = f"takes inputs of {expected}, but those of the data are uint8[2,2]. Compose it "
+        with pytest.raises(
+            TypeError, match=re.escape(f"{message}with examples_type((2, 2), np.uint8)")
+        ):
+            CohortDataSource(FakeDataset(), make_store(), type_, seed=0)
 
 
 class TestIterator:

@@ -193,6 +193,14 @@ def test_an_attachment_that_is_too_large(tmp_path, monkeypatch):
         assert store.attachment("server") == b"2"
 
 
+def test_a_state_that_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_LARGEST_RECORD", 100)
+    with open_store(str(tmp_path)) as store:
+        store.put([3], [state(3)])
+        with pytest.raises(StateStoreError, match="The state of client 3 takes .* holds at most"):
+            store.commit()
+
+
 def test_the_map_grows_and_the_file_is_sparse(tmp_path):
     with open_store(str(tmp_path)) as store:
         store.put([0], [state(0)])

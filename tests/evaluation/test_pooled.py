@@ -25,6 +25,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.local import examples_type
 from tff_pfl.models import Model
+from tff_pfl.ranges import RangeError
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 TEST_SIZES = (7, 0, 4, 1, 5, 3)
@@ -59,6 +60,8 @@ class TestDrawnClients:
             (0.25, 3, 1),
             (0.24, 3, 0),
             (0.99, 4, 3),
+            (0.29, 51, 15),  # of floating-point numbers, 0.29 * 50 is less than 14.5
+            (0.57, 51, 29),
         ],
     )
     def test_the_number_of_others_is_rounded_half_up(self, fraction, num_clients, others):
@@ -291,6 +294,22 @@ class TestSubsample:
 def test_without_subsample_the_pool_is_whole(telltale):
     drawn = telltale("generalization_test", [20] * NUM_CLIENTS)
     assert drawn == [set(range(20))] * NUM_CLIENTS
+
+
+def test_clients_may_have_a_fixed_number_of_rows(trained, dataset, columns):
+    process, state, source = trained
+    fixed = build_ditto(MODEL, examples_type(IMAGE_SHAPE, capacity=12), local_sgd(), seed=1)
+    store = source.store
+    padded = CohortDataSource(dataset, store, fixed.client_type, seed=0, capacity=12)
+    found = pooled((fixed, state, padded), dataset, synthetic=(0, 0.5, 1))
+    assert found.keys() == columns.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, columns[name], rtol=1e-6)
+
+
+def test_a_fraction_is_one(trained, dataset):
+    with pytest.raises(RangeError, match="synthetic must be .*2"):
+        PooledEvaluation(trained[0], MODEL, dataset, synthetic=(2.0,))
 
 
 def test_fractions_are_in_the_names(trained, dataset):

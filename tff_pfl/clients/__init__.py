@@ -6,15 +6,10 @@ __getattr__, __dir__, __all__ = offer(
     __name__,
     {
         "availability": ("AVAILABILITIES", "Availability", "Devices"),
-        "cohort": (
-            "CohortDataSource",
-            "CohortIterator",
-            "UnknownCohortSourceError",
-            "pad_examples",
-            "shared_capacity",
-        ),
+        "cohort": ("CohortDataSource", "CohortIterator", "UnknownCohortSourceError"),
         "errors": ("CorruptStateError", "ForeignStateError", "StateStoreError"),
         "examples_source": ("ExamplesDataSource", "ExamplesIterator"),
+        "padding": ("pad_examples", "shared_capacity"),
         "participation": ("EVERYBODY_REPORTS", "SAMPLINGS", "Participants", "Participation"),
         "serialization": ("deserialize", "serialize"),
         "state_store": ("ClientStateStore",),

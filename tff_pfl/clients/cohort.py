@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
@@ -21,42 +22,6 @@ _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakV
 
 class UnknownCohortSourceError(LookupError):
     """An iterator was restored before the data source it belongs to was constructed."""
-
-
-def pad_examples(examples: Examples, capacity: int) -> Examples:
-    """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
-
-    Raises:
-        ValueError: If the client has more than `capacity` examples, or `size` is not in 0 .. rows.
-    """
-    size, rows = int(examples.size), (len(examples.x), len(examples.y))
-    if not 0 <= size <= min(rows):
-        raise ValueError(
-            f"A client's Examples have the size {size}, which must be in 0 to {min(rows)}, the "
-            f"rows of x ({rows[0]}) and y ({rows[1]})."
-        )
-    if size > capacity:
-        raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
-
-    def pad(rows):
-        rows = np.asarray(rows)[:size]
-        if size == capacity:
-            return rows
-        return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
-
-    return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
-
-
-def shared_capacity(sizes: Iterable[int]) -> int:
-    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
-
-    Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
-    serves others; the largest client is padded by less than half of its rows.
-    """
-    largest = max(sizes, default=0)
-    power = 1 << max(largest - 1, 0).bit_length()
-    capacities = (power * 3 // 4, power) if power > 2 else (power,)
-    return next(capacity for capacity in capacities if capacity >= largest) if largest else 0
 
 
 class CohortDataSource(tff.program.FederatedDataSource):
@@ -94,7 +59,8 @@ class CohortDataSource(tff.program.FederatedDataSource):
             participation: Who is selected in a round, and who of them reports.
 
         Raises:
-            TypeError: If `client_type` is not as above, or its `C` is not the store's.
+            TypeError: If `client_type` is not as above, its `C` is not the store's, or its `D` not
+                what the data are.
             ValueError: If `seed` is negative, or `capacity` is not that of `D`.
         """
         if (
@@ -113,6 +79,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 f"Process: {client_type.state}\n"
                 f"Store:   {store.state_type}"
             )
+        _check_inputs(dataset, client_type.data.x)
         rows = client_type.data.x.shape[0]
         if rows is not None and capacity != rows:
             raise ValueError(
@@ -389,4 +356,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             and self._round_num == other._round_num
             and np.array_equal(self._cohort, other._cohort)
             and self._outstanding == other._outstanding
+        )
+
+
+def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
+    """Checks that the inputs of a data set, by those of its first client, are of a type."""
+    x = np.asarray(dataset.examples(0, "train").x)
+    wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
+    found = tff.types.TensorType(x.dtype.type, x.shape[1:])
+    if not wanted.is_assignable_from(found):
+        raise TypeError(
+            f"The process takes inputs of {wanted}, but those of the data are {found}. Compose it "
+            f"with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
         )

@@ -319,7 +319,10 @@ class DiskGeneration:
         for page, client_ids in clients_of.items():
             marks = self._page(txn, page)
             for client_id in client_ids:
-                record = record_of(key_of(client_id), states[client_id])
+                record = _of_a_size(
+                    f"The state of client {client_id}",
+                    record_of(key_of(client_id), states[client_id]),
+                )
                 txn.put(key_of(client_id), record, db=self._states)
                 marks.put(client_id % PAGE_CLIENTS, mark_of(record))
             txn.put(key_of(page), record_of(key_of(page), marks), db=self._marks)
@@ -327,12 +330,8 @@ class DiskGeneration:
         shares = int.from_bytes(self._root.attachments, "big")
         for name, value in attachments.items():
             key = name.encode()
-            old, new = txn.get(key, db=self._attachments), record_of(key, value)
-            if len(new) > _LARGEST_RECORD:
-                raise StateStoreError(
-                    f"{name!r} takes {len(new) >> 20} MiB; a checkpoint holds at most "
-                    f"{_LARGEST_RECORD >> 20} MiB of it. The states committed before are intact."
-                )
+            old = txn.get(key, db=self._attachments)
+            new = _of_a_size(repr(name), record_of(key, value))
             shares += share_of(key, new) - (0 if old is None else share_of(key, old))
             txn.put(key, new, db=self._attachments)
         return Root(digest_of(shares), pages)
@@ -366,6 +365,16 @@ class DiskGeneration:
             f"{stats.f_bavail * stats.f_frsize >> 20} MiB left; if that is too little, or a quota "
             "is used up, free space and commit again. The states committed before are intact."
         )
+
+
+def _of_a_size(what: str, record: bytes) -> bytes:
+    """A record, if it can be stored."""
+    if len(record) > _LARGEST_RECORD:
+        raise StateStoreError(
+            f"{what} takes {len(record) >> 20} MiB; a checkpoint holds at most "
+            f"{_LARGEST_RECORD >> 20} MiB of it. The states committed before are intact."
+        )
+    return record
 
 
 def _mark_of_page(page: int, marks: Marks) -> bytes:

@@ -11,6 +11,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, evaluate
 from tff_pfl.models import Model
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
 BATCH_SIZE = 200  # examples of a forward pass
@@ -73,6 +74,7 @@ def build_evaluation(
     return evaluate_clients
 
 
+@takes(clients_per_call=whole(1))
 def evaluate_federation(
     evaluation: tff.Computation,
     server_state: Any,

@@ -15,6 +15,7 @@ from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.local import ClientContext, LocalTraining, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
 
@@ -25,6 +26,7 @@ class _Received(NamedTuple):
     round_num: tf.Tensor
 
 
+@takes(epochs=whole(0), clients_per_call=whole(1))
 class NewClientsEvaluation:
     """Evaluates the global model at clients that are new to it, before and after fine-tuning."""
 

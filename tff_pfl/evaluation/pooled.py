@@ -25,11 +25,14 @@ from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.metrics import MetricName
 from tff_pfl.local import Batch, Examples
+from tff_pfl.local import examples_type as open_examples_type
 from tff_pfl.models import Model
+from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 # Tell the random numbers of these draws from others of the same seed.
 _CLIENTS_STREAM, _EXAMPLES_STREAM = 0x5ACC, 0x5ACC5
+_ROUNDING = 1e-9  # 0.29 * 50 is less than 14.5
 
 
 def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) -> np.ndarray:
@@ -46,10 +49,11 @@ def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) 
     """
     others = np.delete(np.arange(num_clients), client_id)
     order = np.random.default_rng([seed, client_id, _CLIENTS_STREAM]).permutation(others)
-    number = int(np.floor(fraction * (num_clients - 1) + 0.5))
+    number = int(np.floor(fraction * (num_clients - 1) + 0.5 + _ROUNDING))
     return np.sort(np.append(order[:number], client_id))
 
 
+@takes(synthetic=each(between(0, 1)), seed=whole(0), batch_size=whole(1))
 class PooledEvaluation:
     """Evaluates every client's models, and the global one, on the pool."""
 
@@ -79,7 +83,7 @@ class PooledEvaluation:
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
-        self._score = _scores(process.evaluated_model or model, process.client_type.data)
+        self._score = _scores(process.evaluated_model or model, process.client_type.data.x)
         self._subsample = subsample
         self._seed = seed
         self._sizes = dataset.sizes(split)
@@ -166,10 +170,12 @@ class PooledEvaluation:
         return rows
 
 
-def _scores(model: Model, examples_type) -> tff.Computation:
+def _scores(model: Model, x_type: tff.types.TensorType) -> tff.Computation:
     """`(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`: the metrics of each of the server's examples
     under each client's weights.
     """
+    # Any number of rows, also where clients have a fixed one.
+    examples_type = open_examples_type(x_type.shape[1:], x_type.dtype.type)
 
     @tff.tensorflow.computation(model.weights_type, examples_type)
     def score(weights, examples):

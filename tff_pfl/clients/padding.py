@@ -1,0 +1,43 @@
+"""Rows for the examples of clients that are computed together."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tff_pfl.local.examples import Examples
+
+
+def pad_examples(examples: Examples, capacity: int) -> Examples:
+    """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
+
+    Raises:
+        ValueError: If the client has more than `capacity` examples, or `size` is not in 0 .. rows.
+    """
+    size, rows = int(examples.size), (len(examples.x), len(examples.y))
+    if not 0 <= size <= min(rows):
+        raise ValueError(
+            f"A client's Examples have the size {size}, which must be in 0 to {min(rows)}, the "
+            f"rows of x ({rows[0]}) and y ({rows[1]})."
+        )
+    if size > capacity:
+        raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
+
+    def pad(rows):
+        rows = np.asarray(rows)[:size]
+        if size == capacity:
+            return rows
+        return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
+
+    return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
+
+
+def shared_capacity(sizes: Iterable[int]) -> int:
+    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
+
+    Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
+    serves others; the largest client is padded by less than half of its rows.
+    """
+    largest = max(sizes, default=0)
+    power = 1 << max(largest - 1, 0).bit_length()
+    capacities = (power * 3 // 4, power) if power > 2 else (power,)
+    return next(capacity for capacity in capacities if capacity >= largest) if largest else 0
