@@ -133,6 +133,17 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     assert len(started(program)) == 4
 
 
+def test_what_failed_before_it_had_results_can_have_other_settings(tmp_path, program):
+    folder = tmp_path / "study"
+    failing = Study("Failing", {"one": Variant("a.py", {"fails": True})})
+    assert studies.run_study(failing, folder, program)
+    mended = Study("Mended", {"one": Variant("a.py", {"rounds": 3})})
+    assert studies.run_study(mended, folder, program) == []
+    assert started(program) == ["--config=a.py fails=True seed=0", "--config=a.py rounds=3 seed=0"]
+    with pytest.raises(StudyError, match="(?s)other settings,.*rounds=3.*and not.*fails=True"):
+        studies.run_study(failing, folder, program)
+
+
 def test_an_interruption_ends_the_runs(tmp_path, program):
     variants = {str(i): Variant("a.py", {"waits": True}) for i in range(3)}
     timer = threading.Timer(0.0, interrupt_when, [tmp_path / "started.txt"])
@@ -296,8 +307,12 @@ def test_the_program(tmp_path, monkeypatch):
     file.write_text(
         "from tff_pfl.studies import Study, Variant\n"
         "def get_study():\n"
-        "    return Study('One', {'a': Variant('a.py')})\n"
+        f"    return Study('One', {{'a': Variant('{tmp_path}/a.py:choice')}})\n"
     )
+    missing = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
+    assert missing.stderr.startswith(f"error: The config of 'a', '{tmp_path}/a.py', is not there.")
+    assert missing.returncode == 1 and not (tmp_path / "out").exists()
+    (tmp_path / "a.py").touch()
     finished = tmp_path / "out/a/seed0"
     train_run(finished, tiny_config("fedavg"))
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tqdm
 
@@ -109,7 +109,7 @@ class _Pool:
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
         runs = list(runs)
-        _record(self._root, runs)
+        _record(self._root, runs, has_results=lambda run: (self._root / run.folder).exists())
         todo = [x for x in runs if finished_summary(self._root / x.folder, x.rounds) is None]
         self._bar.update(len(runs) - len(todo))
         if not keep_checkpoints:
@@ -128,7 +128,7 @@ class _Pool:
     def leave_out(self, runs: Iterable[Run]) -> None:
         """Counts runs whose results are kept elsewhere as finished."""
         runs = list(runs)
-        _record(self._root, runs)
+        _record(self._root, runs, has_results=lambda run: True)
         self._bar.update(len(runs))
 
     def _discard_checkpoint(self, run):
@@ -195,13 +195,14 @@ def _count(study: Study) -> int:
     return total
 
 
-def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
-    """Writes which settings each run has, if those that are there have the same."""
+def _record(root: pathlib.Path, runs: Sequence[Run], has_results: Callable[[Run], bool]) -> None:
+    """Writes which settings each run has, if those that have results have the same."""
     path = root / _RECORD
     recorded = read_json(str(path)) if path.exists() else {}
     for run in runs:
-        found = recorded.setdefault(run.folder, list(run.flags))
-        if found != list(run.flags):
+        found, wanted = recorded.get(run.folder), list(run.flags)
+        recorded[run.folder] = wanted
+        if found not in (None, wanted) and has_results(run):
             raise StudyError(
                 f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
                 f"  {' '.join(run.flags)}\nDelete it, and its entry in {path}, or give another "
