@@ -190,24 +190,45 @@ def test_a_run_that_has_stopped_goes_on_with_more_patience(stopped, dataset, tmp
     assert_equal(result.server_state, straight.server_state)
 
 
-def test_with_less_patience_it_stops_where_it_is_with_all_that_is_evaluated_then(
-    stopped, dataset, tmp_path, monkeypatch
-):
-    path, expected = stopped
-    commits, commit = iter(range(6)), ClientStateStore.commit
+def killed_by_patience(path, dataset, monkeypatch, rounds):
+    """Is killed after so many rounds, having more patience than the run that stops at round 6."""
+    commits, commit = iter(range(rounds)), ClientStateStore.commit
 
-    def killed_after_six(*args):
+    def killed(*args):
         if next(commits, None) is None:
             raise Killed
         commit(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ClientStateStore, "commit", killed_after_six)
+        patch.setattr(ClientStateStore, "commit", killed)
         with pytest.raises(Killed):
-            run(tmp_path, dataset, early_stop=dataclasses.replace(NEVER_BETTER, patience=9))
+            run(path, dataset, early_stop=dataclasses.replace(NEVER_BETTER, patience=9))
+
+
+def test_with_less_patience_it_stops_where_it_is_with_all_that_is_evaluated_then(
+    stopped, dataset, tmp_path, monkeypatch
+):
+    path, expected = stopped
+    killed_by_patience(tmp_path, dataset, monkeypatch, rounds=6)
     result = run(tmp_path, dataset)
     assert (result.stopped, result.final) == (expected.stopped, expected.final)
     assert numbers_of(tmp_path) == numbers_of(path)
+
+
+def test_also_where_that_round_would_not_have_been_evaluated(dataset, tmp_path, monkeypatch):
+    killed_by_patience(tmp_path, dataset, monkeypatch, rounds=7)
+    result = run(tmp_path, dataset)
+    assert result.final.round_num == 7 and "up to round 6" in result.stopped
+    assert (tmp_path / "clients" / "round_000007.csv").exists()
+    before = numbers_of(tmp_path)
+    assert run(tmp_path, dataset).final == result.final
+    assert numbers_of(tmp_path) == before
+
+
+def test_an_early_stop_needs_evaluations(dataset, tmp_path):
+    with pytest.raises(ValueError, match="evaluate_every=0: only the last round is evaluated"):
+        run(tmp_path, dataset, evaluate_every=0)
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_where_validation_examples_are_evaluated_anyway_it_watches_these(

@@ -154,7 +154,20 @@ def test_a_run_from_before_there_were_attacks(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["metrics", "summary", "clients/mine", "../run/timings"])
 def test_results_do_not_take_the_place_of_files_of_the_run(run, capsys, name):
-    before = sorted(run.rglob("*"))
+    before = contents(run)
     assert evaluate_program(str(run), str(run / name), set_context=keep_the_context) == 1
     assert f"error: output='{run / name}': {run}" in capsys.readouterr().err
-    assert sorted(run.rglob("*")) == before
+    assert contents(run) == before
+
+
+def test_nor_of_those_of_another_run(run, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    before = contents(other)
+    assert evaluate_program(str(run), str(other / "metrics"), set_context=keep_the_context) == 1
+    assert f"error: output='{other / 'metrics'}': {other}" in capsys.readouterr().err
+    assert contents(other) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import csv
+import dataclasses
 import threading
 
 import numpy as np
@@ -44,11 +45,11 @@ def dataset():
     return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
 
 
-def run(path, dataset, process=None, rounds=6, **options):
+def run(path, dataset, process=None, rounds=6, model=MODEL, **options):
     process = process or tiny_process(build_ditto)
     arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
     with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
-        return train(process, MODEL, dataset, directory, rounds=rounds, **arguments)
+        return train(process, model, dataset, directory, rounds=rounds, **arguments)
 
 
 def read(path, name="metrics.csv"):
@@ -324,6 +325,13 @@ def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path
 def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):
     with pytest.raises(ValueError, match="cohort of 6 clients .* federation of 5"):
         run(tmp_path, dataset, clients_per_round=6)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_model_of_fewer_classes_is_refused_before_anything_is_written(dataset, tmp_path):
+    model = dataclasses.replace(MODEL, num_classes=2)
+    with pytest.raises(ValueError, match="2 logits, but the data have 3 classes"):
+        run(tmp_path, dataset, model=model)
     assert not (tmp_path / "checkpoint").exists()
 
 

@@ -43,8 +43,9 @@ def run_dir(tmp_path_factory):
 
 def test_a_sample_without_examples_is_refused():
     x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
-    arrays = (x, y, x[:0], y[:0])
-    dataset = FederatedDataset.from_client_arrays([arrays] * 3, num_classes=2)
+    drawn = sampled_clients(0, 3, 2)
+    arrays = [(x, y, x[:0], y[:0]) if i in drawn else (x, y, x, y) for i in range(3)]
+    dataset = FederatedDataset.from_client_arrays(arrays, num_classes=2)
     message = "None of the clients=2 that were drawn has test examples"
     with pytest.raises(ValueError, match=message):
         Evaluator(None, None, dataset, EvaluationOptions(clients=2))

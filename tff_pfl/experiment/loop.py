@@ -96,14 +96,21 @@ def train(
             its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`; or a number is out of range.
+            impossible, see `Participation.check`; or a number is out of range; or the model has
+            fewer logits than there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
     check_server_memory(process)
+    model.check_classes(dataset.num_classes)
     options = evaluate or evaluation.EvaluationOptions()
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
+        if not evaluate_every:
+            raise ValueError(
+                "An early stop is decided by evaluations, but evaluate_every=0: only the last "
+                "round is evaluated. Choose 1 or more."
+            )
     participation.check(dataset.num_clients, clients_per_round)
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
@@ -297,7 +304,7 @@ class _Loop:
         """Evaluates what is due after the round that was trained last; `write` is due then."""
         progress, round_num = self.progress, self.progress.round_num
         metrics = dict(progress.metrics)
-        if self.schedule.evaluates(round_num):
+        if self.schedule.evaluates(round_num) or self.stopped is not None:
             with watch.measuring("evaluation_seconds"):
                 measured = self._measure(round_num)
             progress.seconds += watch.seconds["evaluation_seconds"]

@@ -50,6 +50,8 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
     def __init__(self, directory: RunDirectory, rounds_done: int, released: Mapping[str, Any]):
         """Opens the log; what was written of rounds that were not committed is deleted.
 
+        But `new_clients.csv` stays as that of the last end, until there is another one.
+
         Args:
             directory: Of the run.
             rounds_done: Rounds up to the checkpoint.

@@ -1,6 +1,7 @@
 """What `programs/evaluate.py` and `programs/export.py` do between flags and exit code."""
 
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tff_pfl.experiment.run_directory import (
     RunDirectory,
     check_empty_folder,
     check_writable,
+    is_of_a_run,
 )
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import rows
@@ -49,7 +51,7 @@ def evaluate_program(
     def evaluate():
         check_writable(output)
         runs = [run_dir, *filter(None, [baseline])]
-        _check_apart(output, runs)
+        _check_apart(output)
         _prepare(runs, set_context)
         found = experiment.evaluate_run(run_dir, baseline, **changes)
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
@@ -93,14 +95,14 @@ def export_program(
     return _exit_code_of(export)
 
 
-def _check_apart(output, run_dirs):
-    """Checks that results would not take the place of files of the runs themselves."""
+def _check_apart(output):
+    """Checks that results would not take the place of files of a run, be it another one."""
     for suffix in RESULT_SUFFIXES:
-        for directory in map(os.path.realpath, run_dirs):
-            inside = os.path.relpath(os.path.realpath(output + suffix), directory)
-            if inside.split(os.sep)[0] in RunDirectory.FILES:
+        path = pathlib.Path(os.path.realpath(output + suffix))
+        for folder in filter(is_of_a_run, path.parents):
+            if path.relative_to(folder).parts[0] in RunDirectory.FILES:
                 raise OutputDirectoryError(
-                    f"output={output!r}: {output + suffix} belongs to the run itself, which stays "
+                    f"output={output!r}: {output + suffix} belongs to a run itself, which stays "
                     "as it is. Choose another prefix."
                 )
 

@@ -124,6 +124,55 @@ def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, va
     assert getattr(found, "to_dict", lambda: found)() == value
 
 
+IDLE = [
+    ("early_stop.metric=global/loss", "", "early_stop.patience=3"),
+    ("evaluation.fine_tune_learning_rate=0.1", "", "evaluation.fine_tune_epochs=2"),
+    ("new_clients.fine_tune_epochs=3", "", "new_clients.number=2"),
+    ("attack.factor=-1.0", "", "attack.client_ids=(0,)"),
+    ("data.fractions=(0.5,0.2,0.3)", "config.data.merge = False", "data.merge=True"),
+    ("data.imbalance=2", "config.data.partition_file = 'a.npz'", "data.partition_file="),
+    ("data.classes_per_client.classes=3", "", "data.partitioner=classes_per_client"),
+]
+
+
+@pytest.fixture
+def own_config(tmp_path):
+    """`(line) -> flag` of a config file that changes the default config by a line."""
+
+    def write(line):
+        path = tmp_path / "own.py"
+        path.write_text(
+            "from tff_pfl.experiment import default_config\n\n"
+            f"def get_config():\n    config = default_config()\n    {line}\n    return config\n"
+        )
+        return f"--config={path}"
+
+    return write
+
+
+@pytest.mark.parametrize(("setting", "line", "switch"), IDLE)
+def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setting, line, switch):
+    config = own_config(line)
+    with pytest.raises(SystemExit):
+        config_of_flags(monkeypatch, config, f"--config.{setting}")
+    printed = capsys.readouterr().err
+    key, switched = setting.partition("=")[0], switch.partition("=")[0]
+    assert f"error: --config.{key} has no effect: config.{switched} is " in printed
+    assert f". --config.{switched}=" in printed
+    config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
+
+
+def test_a_flag_may_be_without_effect_where_another_one_or_the_file_turns_it_off(
+    monkeypatch, own_config
+):
+    off = ("--config.attack.fraction=0", "--config.attack.factor=-1.0")
+    assert config_of_flags(monkeypatch, own_config(""), *off).attack.factor == -1
+    config = own_config("config.early_stop.metric = 'global/loss'")
+    assert config_of_flags(monkeypatch, config).early_stop.metric == "global/loss"
+    no_attack = ("--config.attack.name=", "--config.rounds=3")
+    assert config_of_flags(monkeypatch, config, *no_attack).rounds == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

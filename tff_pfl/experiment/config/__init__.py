@@ -20,6 +20,7 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "check": ("check_config", "number_ranges"),
         "defaults": ("default_config",),
+        "effect": ("without_effect",),
         "errors": ("ConfigError", "ImportsError"),
         "flags": ("parse_flags",),
         "options": ("complete",),

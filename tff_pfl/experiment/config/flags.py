@@ -84,7 +84,8 @@ def parse_flags(argv):
     """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
 
     Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Other flags are
-    looked at first: a mistake in them is answered before a config file imports TensorFlow.
+    looked at first: a mistake in them is answered before a config file imports TensorFlow. A flag
+    that would have no effect is a mistake, see `without_effect`.
     """
     if "config" in flags.FLAGS:
         flag = flags.FLAGS["config"]
@@ -99,7 +100,6 @@ def parse_flags(argv):
         positional = flags.FLAGS(argv)
         for value in flags.FLAGS.flag_values_dict().values():
             hasattr(value, "items")  # a config file that is missing raises when it is used
-        return positional
     except (
         flags.Error,
         AttributeError,
@@ -110,6 +110,11 @@ def parse_flags(argv):
         ValueError,
     ) as error:
         _refuse(_unknown_key(argv) or _reason(error))
+    if "config" in flags.FLAGS and isinstance(flags.FLAGS.config, ml_collections.ConfigDict):
+        keys = [key for key, _ in _overrides(argv, "config")]
+        if reason := configs.without_effect(flags.FLAGS.config, keys):
+            _refuse(reason)
+    return positional
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -1,0 +1,97 @@
+"""Settings that nothing looks at, as others are what they are."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from tff_pfl.experiment.config.options import FRACTION, PARTITIONER, value_of
+
+
+class _Switch(NamedTuple):
+    """What some settings need to have an effect.
+
+    Attributes:
+        sections: Keys, or sections of keys.
+        switches: The keys that turn their effect on and off; those among `sections` are no
+            settings that it is of.
+        remedy: What turns it on.
+        is_on: Of the values of `switches`: whether the settings have an effect.
+    """
+
+    sections: Collection[str]
+    switches: Sequence[str]
+    remedy: str
+    is_on: Callable[[list[Any]], bool] = any
+
+    def holds(self, key: str) -> bool:
+        """Whether it says when a key has an effect."""
+        inside = any(f"{key}.".startswith(f"{section}.") for section in self.sections)
+        return inside and key not in self.switches
+
+
+def _switches():
+    yield _Switch(
+        ("early_stop",),
+        ("early_stop.patience",),
+        "--config.early_stop.patience=5 stops after 5 evaluations without an improvement",
+    )
+    yield _Switch(
+        ("evaluation.fine_tune_learning_rate",),
+        ("evaluation.fine_tune_epochs",),
+        "--config.evaluation.fine_tune_epochs=1 fine-tunes in one pass",
+    )
+    yield _Switch(
+        ("new_clients",),
+        ("new_clients.number",),
+        "--config.new_clients.number=5 keeps the last 5 clients out of training",
+    )
+    yield _Switch(
+        ("attack",),
+        ("attack.client_ids", f"attack.{FRACTION}"),
+        "--config.attack.client_ids='(0,)' says who attacks",
+    )
+    yield _Switch(
+        ("data.fractions",),
+        ("data.merge",),
+        "--config.data.merge=True pools the original splits, and cuts by fractions",
+    )
+    yield _Switch(
+        (
+            *("data.num_clients", "data.partitioner", "data.merge", "data.fractions"),
+            *("data.num_validation", "data.imbalance", "data.imbalanced_test"),
+            *(PARTITIONER.section.format(name) for name in PARTITIONER.registry),
+        ),
+        ("data.partition_file",),
+        "--config.data.partition_file= makes a new partition",
+        lambda values: not any(values),
+    )
+    for name in PARTITIONER.registry:
+        yield _Switch(
+            (PARTITIONER.section.format(name),),
+            (PARTITIONER.key,),
+            f"--config.{PARTITIONER.key}={name} chooses its partitioner",
+            lambda values, name=name: values == [name],
+        )
+
+
+def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> str | None:
+    """The message for the first of some settings that has no effect; `None` if all have one.
+
+    A config file may have settings of what is turned off: somebody may turn it on. And what is
+    turned off beside them, among the same keys, is meant to be off.
+
+    Args:
+        config: All keys; of other configs than those of `default_config` nothing is said.
+        keys: Those that somebody has set by hand.
+    """
+    for switch in _switches():
+        values = [value_of(config, key) for key in switch.switches]
+        if values[0] is None or set(switch.switches) & set(keys) or switch.is_on(values):
+            continue
+        for key in filter(switch.holds, keys):
+            return (
+                f"--config.{key} has no effect: config.{switch.switches[0]} is {values[0]!r}. "
+                f"{switch.remedy}."
+            )
+    return None
