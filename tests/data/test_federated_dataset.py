@@ -144,6 +144,24 @@ def test_a_saved_partition_makes_the_same_data_set(tmp_path):
     assert again.fingerprint == dataset.fingerprint
 
 
+def test_the_inputs_have_a_fingerprint_of_their_own():
+    x = np.arange(2000.0).reshape(1000, 2)
+
+    def fingerprints(x):
+        rows = np.arange(len(x))
+        partition = Partition((rows,), (rows[:0],), (rows[:0],))
+        dataset = FederatedDataset(x, np.zeros(len(x), np.int64), 1, partition)
+        return dataset.fingerprint, dataset.inputs_fingerprint
+
+    (data, inputs), (same, others) = fingerprints(x), fingerprints(x / 255)
+    assert data == same and inputs != others
+    for row in (0, 999):  # the first and the last
+        changed = x.copy()
+        changed[row] += 1
+        assert fingerprints(changed)[1] != inputs
+    assert len(fingerprints(x[:0])[1]) == 16
+
+
 def test_from_client_arrays():
     x = np.arange(12, dtype=np.float32).reshape(6, 2)
     y = np.array([0, 1, 2, 0, 1, 2])

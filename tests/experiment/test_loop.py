@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import csv
 import dataclasses
+import json
 import threading
 
 import numpy as np
@@ -27,9 +28,11 @@ from tff_pfl.experiment import (
     train,
     write_summary,
 )
+from tff_pfl.experiment.checkpoint import client_states
 from tff_pfl.experiment.meanwhile import Meanwhile
 from tff_pfl.experiment.metrics_log import PART_SECONDS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
+from tff_pfl.experiment.run_directory import CHECKPOINT
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 MODEL = tiny_model()
@@ -271,6 +274,19 @@ def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
     with pytest.raises(OutputDirectoryError, match="has other data or another partition"):
         run(tmp_path, other, rounds=2)
     assert (tmp_path / "partition.npz").read_bytes() == before
+
+
+def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path):
+    run(tmp_path, dataset, rounds=1)
+    other = FederatedDataset(255 - dataset.x, dataset.y, 3, dataset.partition)
+    with pytest.raises(OutputDirectoryError, match="has other inputs, perhaps the same that were"):
+        run(tmp_path, other, rounds=2)
+    process = tiny_process(build_ditto)
+    with client_states(process, str(tmp_path / CHECKPOINT)) as store:  # as of an earlier version
+        progress = json.loads(store.attachment("progress"))
+        del progress["inputs"]
+        store.commit({"progress": json.dumps(progress).encode()})
+    assert run(tmp_path, dataset, rounds=2).final.round_num == 2
 
 
 def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):

@@ -92,7 +92,7 @@ class Checkpoint:
     ):
         self._store = store
         self._process = process
-        self._data = dataset.fingerprint
+        self._data = {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
         self._state_type = process.initialize.type_signature.result.member
 
     def load(self, source: CohortDataSource, clients_per_round: int) -> Progress:
@@ -111,12 +111,7 @@ class Checkpoint:
             nobody = np.zeros([source.num_clients], np.bool_)
             return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
-        if content["data"] != self._data:
-            raise OutputDirectoryError(
-                f"The run in {os.path.dirname(self._store.path)} has other data or another "
-                f"partition of them (fingerprint {content['data']}, here {self._data}). Resume it "
-                "with its own; its partition.npz has the partition."
-            )
+        self._check_data(content)
         try:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
@@ -140,6 +135,19 @@ class Checkpoint:
             content.get("ended", ended),
         )
 
+    def _check_data(self, content):
+        found = {"inputs": self._data["inputs"]} | content  # earlier versions did not keep them
+        for key, what in (
+            ("data", "other data or another partition of them"),
+            ("inputs", "other inputs, perhaps the same that were prepared in another way"),
+        ):
+            if found[key] != self._data[key]:
+                raise OutputDirectoryError(
+                    f"The run in {os.path.dirname(self._store.path)} has {what} (fingerprint "
+                    f"{found[key]}, here {self._data[key]}). Resume it with its own; its "
+                    "partition.npz has the partition."
+                )
+
     def _reported(self, source, rounds, clients_per_round) -> np.ndarray:
         bits = self._store.attachment("reported")
         if bits is None:
@@ -153,7 +161,7 @@ class Checkpoint:
     def save(self, progress: Progress) -> None:
         """Commits, all or nothing."""
         content = {
-            "data": self._data,
+            **self._data,
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
             "metrics": progress.metrics,
             "timings": progress.timings,
