@@ -113,3 +113,14 @@ def test_whole_numbers_normalize_as_well():
     np.testing.assert_array_equal(
         whole.apply(weights, x, training=False), floats.apply(weights, x, training=False)
     )
+
+
+def test_without_a_normalization_inputs_are_taken_as_they_are():
+    x = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
+    found, scaled = (models.build("mlp", (2, 2, 1), 3, mean=mean) for mean in (None, (0.0,)))
+    weights = found.init(0)
+    np.testing.assert_allclose(
+        found.apply(weights, x, training=False),
+        scaled.apply(weights, 255 * x, training=False),
+        rtol=1e-5,
+    )

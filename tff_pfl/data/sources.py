@@ -19,7 +19,9 @@ DATASETS = Registry("data set")
 _ENVIRONMENT = "TFDS_DATA_DIR"
 _DOWNLOAD_RETRIES = 4  # within some seconds
 
-NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+NORMALIZATIONS: dict[str, tuple[tuple[float, ...] | None, tuple[float, ...]]] = {
+    # What is no image of bytes.
+    "none": (None, (1.0,)),
     # FedPG, section 6.1 of the protocol: Fashion-MNIST is only scaled to [0, 1].
     "unit": ((0.0,), (1.0,)),
     # FedPG, CIFAR-10 and CIFAR-100.
@@ -39,7 +41,8 @@ class LabelledImages(NamedTuple):
 
     Attributes:
         name: Its name, as given to `load`.
-        x: uint8 `[n, height, width, channels]`, 0..255.
+        x: uint8 `[n, height, width, channels]`, 0..255; or inputs that are no images, of another
+            type or shape.
         y: int32 `[n]` class labels, 0..num_classes-1.
         num_classes: Number of classes.
         num_train: The first `num_train` rows are the original training split, the rest the test
@@ -93,12 +96,13 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
     return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
 
 
-def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalization(name: str) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
     """The (mean, std) to normalise images by, from `NORMALIZATIONS`.
 
     Returns:
         Two tuples with one number per channel, or a single one for all channels, in units of an
-        image scaled to [0, 1]: the model's input is `(x / 255 - mean) / std`.
+        image scaled to [0, 1]: the model's input is `(x / 255 - mean) / std`. With a mean of
+        `None` it is `x`.
 
     Raises:
         ValueError: The name is unknown.

@@ -107,7 +107,8 @@ def build(
         name: A key of `MODELS`.
         image_shape: `(height, width, channels)`.
         num_classes: Number of logits.
-        mean: Per-channel mean of images in [0, 1], subtracted.
+        mean: Per-channel mean of images in [0, 1], subtracted; `None`: inputs are no images of
+            bytes, and taken as they are.
         std: Per-channel standard deviation, divided by.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
@@ -119,7 +120,7 @@ def build(
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     channels = image_shape[-1] if len(image_shape) > 2 else 1
-    if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
+    if mean is not None and (not {len(mean), len(std)} <= {1, channels} or min(std) <= 0):
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
         raise ValueError(
             f"The normalization has the mean {mean} and the deviation {std}, but of images of "
@@ -132,7 +133,7 @@ def build(
     return from_keras(
         lambda: MODELS[name](tuple(image_shape), num_classes, **chosen),
         input_shape=tuple(image_shape),
-        preprocess=normalize,
+        preprocess=tf.identity if mean is None else normalize,
         segments=segments,
         compute_type=compute_type,
     )

@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 from tests.experiment.config.small import algorithm_of, run_client, small
 from tests.federation import assert_equal, leaves
 from tff_pfl import algorithms, models
-from tff_pfl.data import partition
+from tff_pfl.data import FederatedDataset, partition
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
@@ -113,6 +113,18 @@ def test_model_and_normalization():
     assert model.apply(model.init(0), x).numpy() == pytest.approx(
         expected.apply(expected.init(0), x).numpy()
     )
+
+
+def test_inputs_that_are_no_bytes_are_not_divided_by_255():
+    found = build_dataset(small())
+    dataset = FederatedDataset(found.x.astype(np.float32), found.y, 10, found.partition, "measured")
+    with pytest.raises(ConfigError, match="'unit' is of images of bytes.*'measured' are float32"):
+        build_model(small(), dataset)
+    model = build_model(small(normalization="none"), dataset)
+    weights, x = model.init(0), dataset.examples(0).x[:3]
+    of_bytes = build_model(small(), found)
+    expected = of_bytes.apply(weights, x).numpy()
+    assert model.apply(weights, x / 255).numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_saved_partition_is_used(tmp_path):

@@ -113,9 +113,20 @@ def check_split(dataset: data.FederatedDataset, split: str) -> None:
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
-    """The model of a config, for the images and classes of a data set."""
+    """The model of a config, for the images and classes of a data set.
+
+    Raises:
+        ConfigError: For unknown names, with the nearest one; numbers that are none of the model's;
+            or a normalization of bytes for inputs that are none.
+    """
     with values_of("data"):
         mean, std = data.normalization(config.data.normalization)
+        if mean is not None and dataset.x_dtype != np.uint8:
+            raise ValueError(
+                f"normalization={config.data.normalization!r} is of images of bytes, which it "
+                f"divides by 255, but the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose "
+                "'none' to take them as they are, or register images as uint8."
+            )
     with values_of("model"):
         return models.build(
             config.model.name,
