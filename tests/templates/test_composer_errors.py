@@ -8,10 +8,13 @@ import pytest
 import tensorflow as tf
 
 from tests.templates.mean_process import (
+    EXAMPLES_TYPE,
     Visits,
+    algorithm,
     compose,
     mean_exchange,
 )
+from tff_pfl import templates
 from tff_pfl.models import Mean
 from tff_pfl.templates import (
     ClientOutput,
@@ -202,3 +205,29 @@ class TestErrors:
             compose(mean_exchange(), mean_exchange())
         with pytest.raises(ValueError, match="Need one exchange or more"):
             compose()
+
+    def test_models_of_different_types(self):
+        with pytest.raises(
+            errors.ModelTypeError,
+            match=r"(?s)personalize gives .* than global_weights.*float32\n.*float32\[2\]\nTip",
+        ):
+            compose(mean_exchange(), global_weights=lambda server: server[0])
+        other = algorithm(
+            mean_exchange(),
+            personalize=Personalization(
+                distribute=lambda server: server,
+                client_work=lambda server, state, data, context: server[0],
+            ),
+        )
+        with pytest.raises(errors.ModelTypeError, match="than the further models 'other'"):
+            templates.compose(
+                algorithm(mean_exchange()), EXAMPLES_TYPE, further_models={"other": other}
+            )
+
+    def test_what_is_no_exchange_and_no_personalization(self):
+        with pytest.raises(
+            TypeError, match="^personalize must be a tff_pfl.Personalization, got <"
+        ):
+            compose(mean_exchange(), personalize=lambda server: server)
+        with pytest.raises(TypeError, match="^an exchange must be a tff_pfl.Exchange, got <"):
+            compose(lambda server: server)

@@ -90,3 +90,9 @@ def test_results_are_arrays_and_states_are_kept_apart():
 def test_aggregators_that_need_the_whole_process():
     with pytest.raises(TypeError, match=r"UnweightedMeanFactory needs the whole process: use"):
         aggregate(tff.aggregators.UnweightedMeanFactory(), tf.zeros([2, 3]), tf.ones([2]))
+
+
+def test_a_round_of_nobody_is_for_composed_processes():
+    process = EagerProcess(algorithm(mean_exchange()))
+    with pytest.raises(ValueError, match="needs one client or more; compose for none"):
+        process.next(process.initialize(), [])

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
+from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 
@@ -54,11 +55,17 @@ def make(
         **options: Its keyword arguments that are not to have their defaults.
 
     Raises:
-        UnknownNameError: For an unknown name; it gives the nearest one.
+        UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest
+            one.
+        TypeError: If it needs to know more of the federation.
     """
     needed = ALGORITHMS.parameters(name)
+    check_names(f"option of algorithm {name!r}", options, needed)
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
+    for key, parameter in needed.items():
+        if key in federation.keys() - known.keys() and parameter.default is parameter.empty:
+            raise TypeError(f"The algorithm {name!r} needs to know {key}; give {key}=...")
     return dataclasses.replace(ALGORITHMS[name](model, local, **known, **options), name=name)
 
 

@@ -50,6 +50,9 @@ class Algorithm:
     name: str = "the algorithm"
 
     def __post_init__(self):
+        _check_is(Personalization, "personalize", self.personalize)
+        for exchange in self.exchanges:
+            _check_is(Exchange, "an exchange", exchange)
         names = [exchange.name for exchange in self.exchanges]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
@@ -60,6 +63,11 @@ class Algorithm:
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
         """The algorithm with each exchange replaced by what `change` makes of it."""
         return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
+
+
+def _check_is(kind, what, value):
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be a tff_pfl.{kind.__name__}, got {value!r:.80}.")
 
 
 def no_server_state(seed: int) -> tuple:

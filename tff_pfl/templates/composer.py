@@ -92,16 +92,26 @@ def compose(
             return None
         return blocks.trace(what, lambda state: fn(state.algorithm), state_type.member)
 
+    personalize = _personalize(algorithm, state_type, client_type, seed)
+    further = {
+        name: _personalize(other, state_type, client_type, seed)
+        for name, other in further_models.items()
+    }
+    global_weights = of_server("global_weights", algorithm.global_weights)
+    models = {
+        f"the further models {name!r}": other.type_signature.result.member
+        for name, other in further.items()
+    }
+    if global_weights is not None:
+        models["global_weights"] = global_weights.type_signature.result
+    _check_models(personalize.type_signature.result.member, models)
     return PersonalizedProcess(
         initialize,
         _next(state_type, client_type, exchanges, sees_cohort=report == "clear"),
         initialize_client_fn=client_init,
-        personalize_fn=_personalize(algorithm, state_type, client_type, seed),
-        further_models={
-            name: _personalize(further, state_type, client_type, seed)
-            for name, further in further_models.items()
-        },
-        global_weights_fn=of_server("global_weights", algorithm.global_weights),
+        personalize_fn=personalize,
+        further_models=further,
+        global_weights_fn=global_weights,
         snapshot_fn=of_server("snapshot", algorithm.snapshot),
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
@@ -191,6 +201,17 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
         return block.map(state.algorithm, state.round_num, clients, clients.state)
 
     return personalize_clients
+
+
+def _check_models(weights_type, others):
+    for what, found in others.items():
+        errors.check_same_type(
+            errors.ModelTypeError,
+            f"personalize gives models of another type than {what}",
+            found,
+            weights_type,
+            "the same model is evaluated with the weights of both; return all of them, by layer.",
+        )
 
 
 def _client_snapshot(client_snapshot, client_state_type) -> tff.Computation | None:

@@ -29,6 +29,10 @@ class ServerStateTypeError(TemplateError):
     """`finalize` returned a server state of another type than `server_init` does."""
 
 
+class ModelTypeError(TemplateError):
+    """Models to evaluate are of another type than the others, which the same model serves."""
+
+
 class ServerMetricsError(TemplateError):
     """`finalize` returned metrics that are no mapping from names to numbers."""
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 
+from tff_pfl.names import check_names
 from tff_pfl.ranges import ranges_of
 
 
@@ -20,6 +21,8 @@ def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable],
     Args:
         base: The function that takes `**options`.
         without: Names of those of its keyword arguments that are not to be options.
+
+    The function raises a `TypeError` for an argument that is none of them, with the nearest one.
     """
     without = frozenset(without)
     parameters = inspect.signature(base).parameters.values()
@@ -33,11 +36,11 @@ def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable],
         ]
         names = {p.name for p in own}
         parameters = own + [p for p in inherited if p.name not in names]
+        names = [p.name for p in parameters]
 
         @functools.wraps(function)
         def extended(*args, **kwargs):
-            if unknown := without & kwargs.keys():
-                raise TypeError(f"{function.__name__} has no option {', '.join(sorted(unknown))}.")
+            check_names(f"option of {function.__name__}", kwargs, names, error=TypeError)
             return function(*args, **kwargs)
 
         extended.__signature__ = inspect.Signature(parameters)

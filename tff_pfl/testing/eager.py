@@ -59,7 +59,14 @@ class EagerProcess:
         return _arrays(self._algorithm.client_init(client_id, self._seed))
 
     def next(self, state: ServerState, clients: Sequence[Client]) -> ProcessOutput:
-        """A round."""
+        """A round.
+
+        Raises:
+            ValueError: If the cohort has no clients: only a composed process knows what they would
+                have sent.
+        """
+        if not clients:
+            raise ValueError("A round block by block needs one client or more; compose for none.")
         clients, server = list(map(_tensors, clients)), _tensors(state.algorithm)
         round_num = tf.constant(state.round_num, tf.int32)
         carries, metrics = [()] * len(clients), collections.OrderedDict()
