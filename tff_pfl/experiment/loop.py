@@ -101,9 +101,10 @@ def train(
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
+    options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)
-    options = evaluate or evaluation.EvaluationOptions()
+    participation.check(dataset.num_clients, clients_per_round)
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         if not evaluate_every:
@@ -111,7 +112,6 @@ def train(
                 "An early stop is decided by evaluations, but evaluate_every=0: only the last "
                 "round is evaluated. Choose 1 or more."
             )
-    participation.check(dataset.num_clients, clients_per_round)
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
@@ -136,19 +136,8 @@ def train(
                 f"for. Ask for {done} or more."
             )
         directory.write_settings()
-        log = _open_log(directory, dataset, progress)
-        # A run that was to be longer may have stopped here without all that is evaluated at its
-        # end, or been stopped while it made up for that.
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
-        reopen = log.rounds < done or (is_over and progress.ended < done)
-        if reopen:
-            progress.forget_evaluation()
-        if reopen or (not is_over and progress.ended):
-            # Files must not be those of a commit when they are written again.
-            progress.released = log.released_before_the_end(done - bool(reopen))
-            progress.ended = 0
-            checkpoint.save(progress)
-            log = _open_log(directory, dataset, progress)
+        log, reopens = _open_files(directory, dataset, checkpoint, progress, is_over)
         changes = record_versions(directory, done)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
@@ -181,7 +170,7 @@ def train(
                 bar,
                 privacy,
             )
-            if reopen:
+            if reopens:
                 loop.finish_round(Stopwatch(progress.timings))
             loop.run(clients_per_round)
     evaluations = progress.evaluations
@@ -195,6 +184,32 @@ def train(
         loop.stopped,
         privacy and privacy.summary(progress.round_num),
     )
+
+
+def _open_files(directory, dataset, checkpoint, progress, is_over) -> tuple[MetricsLog, bool]:
+    """The files of a run that begins or goes on, and whether its last round is to be finished anew.
+
+    A run that was to be longer may have stopped here without all that is evaluated at its end, or
+    been stopped while it made up for that.
+
+    Args:
+        directory: Of the run.
+        dataset: Of all clients.
+        checkpoint: Of the run.
+        progress: What was committed last. It forgets what is to be done again.
+        is_over: Whether there is no other round.
+    """
+    done, log = progress.round_num, _open_log(directory, dataset, progress)
+    reopens = log.rounds < done or bool(is_over and progress.ended < done)
+    if reopens:
+        progress.forget_evaluation()
+    if reopens or (not is_over and progress.ended):
+        # Files must not be those of a commit when they are written again.
+        progress.released = log.released_before_the_end(done - reopens)
+        progress.ended = 0
+        checkpoint.save(progress)
+        log = _open_log(directory, dataset, progress)
+    return log, reopens
 
 
 class _Schedule(NamedTuple):
