@@ -101,7 +101,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, program, capsys):
     assert [run.folder for run in failed] == ["bad/seed0"]
     assert "It failed." in (tmp_path / "study/bad/seed0.log").read_text()
     assert (tmp_path / "study/good/seed0/summary.json").exists()
-    assert "bad/seed0 failed" in "".join(capsys.readouterr())
+    assert "bad/seed0 failed: It failed.\n" in "".join(capsys.readouterr())
 
 
 def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):

@@ -120,7 +120,8 @@ class _Pool:
             run = futures[future]
             if future.result() != 0:
                 self.failed.append(run)
-                self._bar.write(f"{run.folder} failed: see {self._root / run.folder}.log")
+                log = pathlib.Path(f"{self._root / run.folder}.log")
+                self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
             elif not keep_checkpoints:
                 self._discard_checkpoint(run)
             self._bar.update()
@@ -181,6 +182,13 @@ def _record_variants(root: pathlib.Path, study: Study, scores: Scores) -> None:
         "chosen": scores.chosen() if study.tuning else {},
     }
     write_json(str(root / VARIANTS), record)
+
+
+def _reason(log: pathlib.Path) -> str:
+    """The message of a run that failed, or else what it printed last."""
+    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
+    messages = [line for line in lines if line.startswith("error: ")]
+    return (messages or lines or ["it printed nothing."])[-1].removeprefix("error: ")
 
 
 def _count(study: Study) -> int:
