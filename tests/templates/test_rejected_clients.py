@@ -75,6 +75,7 @@ def mean_process():
         personalize=Personalization(
             client_work=lambda message, state, data, context: tf.cast(data.size, tf.float32)
         ),
+        global_weights=None,
     )
 
 
