@@ -42,13 +42,6 @@ def federation():
     return process, output.state, source, dataset
 
 
-def test_nobody_has_what_models_are_evaluated_on(federation):
-    process, _, _, dataset = federation
-    options = EvaluationOptions(split="validation")
-    with pytest.raises(ValueError, match="No client has validation examples to evaluate on"):
-        Evaluator(process, MODEL, dataset, options)
-
-
 def test_by_default_models_are_not_evaluated_on_other_clients():
     assert EvaluationOptions().generalization == "never"
 

@@ -162,6 +162,12 @@ def test_orders_of_many_epochs_are_those_drawn_side_by_side(monkeypatch, length)
     )
 
 
+@pytest.mark.parametrize("length", [{"epochs": 9}, {"steps": 20}, {"epochs": 8}])
+def test_a_client_without_rows_visits_nothing_in_many_epochs(length):
+    count, labels, *_ = scan(make_examples(0), 8, **length)
+    assert count == 0 and not np.any(labels)
+
+
 @pytest.mark.parametrize("steps", [20, 1000])
 def test_a_graph_does_not_grow_with_the_number_of_steps(steps):
     @tf.function(autograph=False)

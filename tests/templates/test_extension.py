@@ -62,6 +62,19 @@ def test_options_reach_the_base():
         more(1, 2, rhu=3)
 
 
+def test_a_base_may_take_what_it_does_not_name():
+    def anything(model, *, rate=1.0, **others):
+        return rate, others
+
+    @extends(anything, without=["rate"])
+    def wider(model, *, rho=0.1, **options):
+        return rho, anything(model, **options)
+
+    assert wider(1, rho=2, whatever=3) == (2, (1.0, {"whatever": 3}))
+    with pytest.raises(TypeError, match="Unknown option of wider 'rate'"):
+        wider(1, rate=3)
+
+
 def test_options_can_be_left_out():
     empty = inspect.Parameter.empty
     assert defaults(less) == {"steps": empty, "weighting": "num_examples", "memory": 0}

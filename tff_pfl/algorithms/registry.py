@@ -6,6 +6,7 @@ without a default, such as `num_clients`, are what it needs to know of the feder
 """
 
 import dataclasses
+import inspect
 from typing import Any
 
 import tensorflow_federated as tff
@@ -59,14 +60,16 @@ def make(
             one.
         TypeError: If it needs to know more of the federation.
     """
-    needed = ALGORITHMS.parameters(name)
-    check_names(f"option of algorithm {name!r}", options, needed)
+    needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
+    taken = inspect.signature(function).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        check_names(f"option of algorithm {name!r}", options, {*needed, *list(taken)[2:]})
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     for key, parameter in needed.items():
         if key in federation.keys() - known.keys() and parameter.default is parameter.empty:
             raise TypeError(f"The algorithm {name!r} needs to know {key}; give {key}=...")
-    return dataclasses.replace(ALGORITHMS[name](model, local, **known, **options), name=name)
+    return dataclasses.replace(function(model, local, **known, **options), name=name)
 
 
 def build(

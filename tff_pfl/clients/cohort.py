@@ -360,12 +360,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
 
 def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
-    """Checks that the inputs of a data set, by those of its first client, are of a type."""
-    x = np.asarray(dataset.examples(0, "train").x)
+    """Checks that the inputs of a data set are of a type, by those of a client if it says none."""
+    if hasattr(dataset, "image_shape") and hasattr(dataset, "x_dtype"):
+        shape, dtype = dataset.image_shape, dataset.x_dtype
+    else:
+        x = np.asarray(dataset.examples(0, "train").x)
+        shape, dtype = x.shape[1:], x.dtype
     wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
-    found = tff.types.TensorType(x.dtype.type, x.shape[1:])
+    found = tff.types.TensorType(dtype.type, shape)
     if not wanted.is_assignable_from(found):
         raise TypeError(
             f"The process takes inputs of {wanted}, but those of the data are {found}. Compose it "
-            f"with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
+            f"with examples_type({tuple(shape)}, np.{dtype}), or convert the data."
         )

@@ -98,7 +98,7 @@ class FederatedDataset:
                 )
         pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
         # An empty list has floats of no shape.
-        pairs = [(np.asarray(x), np.asarray(y, None if len(y) else np.int32)) for x, y in pairs]
+        pairs = [(np.asarray(x), np.asarray(y, None if np.size(y) else np.int32)) for x, y in pairs]
         if not pairs:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
         first = pairs[0][0]
@@ -238,8 +238,8 @@ def federate(
         PartitionError: The partition cannot be made.
     """
     args = dict(partition_args or {})
-    check_images(images, takes_original_split=not merge or fractions is None)
     _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation)
+    check_images(images, takes_original_split=not merge or fractions is None)
     if merge and imbalance > 1 and not imbalanced_test:
         raise ValueError(
             f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "

@@ -32,7 +32,7 @@ def long_tailed_sizes(class_sizes: np.ndarray, factor: float) -> np.ndarray:
         raise PartitionError(
             f"An imbalance of {factor:g} leaves the last of {len(class_sizes)} classes, which have "
             f"{class_sizes.min()} examples or more, without any. Choose at most "
-            f"{np.floor(10 * largest) / 10:g}."
+            f"{np.floor(10 * largest) / 10:.1f}."
         )
     shares = (1 / factor) ** places
     most = (class_sizes / shares).min(initial=np.inf)

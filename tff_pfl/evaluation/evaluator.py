@@ -99,14 +99,9 @@ class Evaluator:
 
         Raises:
             ValueError: If the federation has fewer clients than are to be evaluated, or none of
-                those that were drawn has examples, or nobody has.
+                those that were drawn has examples.
         """
         self.client_ids = None
-        if not np.any(dataset.sizes(options.split)):
-            raise ValueError(
-                f"No client has {options.split} examples to evaluate on. Choose another split, or "
-                "give some clients such examples."
-            )
         if options.clients:
             self.client_ids = sampled_clients(options.seed, dataset.num_clients, options.clients)
             if not np.any(dataset.sizes(options.split)[self.client_ids]):

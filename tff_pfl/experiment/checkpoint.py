@@ -137,15 +137,22 @@ class Checkpoint:
 
     def _check_data(self, content):
         found = {"inputs": self._data["inputs"]} | content  # earlier versions did not keep them
-        for key, what in (
-            ("data", "other data or another partition of them"),
-            ("inputs", "other inputs, perhaps the same that were prepared in another way"),
+        for key, what, tip in (
+            (
+                "data",
+                "other data or another partition of them",
+                "Resume it with its own; its partition.npz has the partition.",
+            ),
+            (
+                "inputs",
+                "other inputs, perhaps the same that were prepared in another way",
+                "Resume it with its own, to the last bit.",
+            ),
         ):
             if found[key] != self._data[key]:
                 raise OutputDirectoryError(
                     f"The run in {os.path.dirname(self._store.path)} has {what} (fingerprint "
-                    f"{found[key]}, here {self._data[key]}). Resume it with its own; its "
-                    "partition.npz has the partition."
+                    f"{found[key]}, here {self._data[key]}). {tip}"
                 )
 
     def _reported(self, source, rounds, clients_per_round) -> np.ndarray:

@@ -34,8 +34,11 @@ _LOCK_FILE = "tff_pfl_run.lock"
 
 def is_of_a_run(folder: str | os.PathLike) -> bool:
     """Whether a directory is that of a run, which may be one that lacks its lock, as a copy."""
-    names = (_LOCK_FILE, "config.json")
-    return any(os.path.exists(os.path.join(folder, name)) for name in names)
+
+    def has(name):
+        return os.path.exists(os.path.join(folder, name))
+
+    return has(_LOCK_FILE) or (has("config.json") and has("metrics.csv"))
 
 
 class OutputDirectoryError(RuntimeError):

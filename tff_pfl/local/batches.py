@@ -98,23 +98,29 @@ def scan_batches(
 def _epoch_orders(examples, epochs, length, seed):
     """`int32[epochs, length]`: row indices, a permutation of the examples first, then anything."""
     capacity = tf.shape(examples.y)[0]
-    padding = [[0, length - capacity]]
-    if seed is None:
-        return tf.tile(tf.pad(tf.range(capacity), padding)[tf.newaxis], [epochs, 1])
 
-    def order(epoch):
-        return tf.pad(random_order(examples, _fold_in(seed, epoch)), padding)
+    def padded(rows, length):
+        return tf.pad(rows, [[0, length - capacity]])
+
+    if seed is None:
+        return tf.tile(padded(tf.range(capacity), length)[tf.newaxis], [epochs, 1])
+
+    def order(epoch, length):
+        return padded(random_order(examples, _fold_in(seed, epoch)), length)
+
+    if epochs <= _AT_A_TIME:
+        return tf.stack([order(epoch, length) for epoch in range(epochs)])
+    width = tf.maximum(length, 1)  # into no columns nothing can be scattered
 
     def next_orders(first, orders):  # not tf.map_fn, whose lists cannot be vectorised over clients
         some = [first + index for index in range(_AT_A_TIME)]
-        rows, places = tf.stack(list(map(order, some))), tf.stack(some)[:, tf.newaxis]
+        rows = tf.stack([order(epoch, width) for epoch in some])
+        places = tf.stack(some)[:, tf.newaxis]
         return first + _AT_A_TIME, tf.tensor_scatter_nd_update(orders, places, rows)
 
-    if epochs <= _AT_A_TIME:
-        return tf.stack([order(epoch) for epoch in range(epochs)])
-    none = tf.zeros([-(-epochs // _AT_A_TIME) * _AT_A_TIME, length], tf.int32)
+    none = tf.zeros([-(-epochs // _AT_A_TIME) * _AT_A_TIME, width], tf.int32)
     _, orders = tf.while_loop(lambda first, _: first < epochs, next_orders, (tf.constant(0), none))
-    return orders[:epochs]
+    return orders[:epochs, :length]
 
 
 def _fold_in(seed, data):

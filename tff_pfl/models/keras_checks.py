@@ -65,7 +65,7 @@ def check_losses(model: tf.keras.Model) -> None:
     """Once it was called: nothing but the loss of the examples shall be minimised."""
     layers = [layer for layer in model._flatten_layers(include_self=False) if layer.losses]
     if layers or model.losses:
-        of = f"Layer {layers[0].name!r}" if layers else f"The model {model.name!r}"
+        of = f"Layer {layers[-1].name!r}" if layers else f"The model {model.name!r}"
         raise KerasModelError(
             f"{of} has a loss of its own, by a regularizer or add_loss, which nothing would "
             "follow: the loss is that of the examples. Leave it out; penalties of weights are a "

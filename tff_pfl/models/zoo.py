@@ -4,6 +4,7 @@ All take images as they are stored (uint8, `[height, width, channels]`), scale t
 normalise each channel by `(x - mean) / std`. All return logits.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models import normalizer_free, residual
@@ -109,7 +110,7 @@ def build(
         num_classes: Number of logits.
         mean: Per-channel mean of images in [0, 1], subtracted; `None`: inputs are no images of
             bytes, and taken as they are.
-        std: Per-channel standard deviation, divided by.
+        std: Per-channel standard deviation, divided by, unless the mean is `None`.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
         **chosen: Those of its options that are not to have their defaults.
@@ -119,11 +120,12 @@ def build(
             if the normalization is not one of such images.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
-    channels = image_shape[-1] if len(image_shape) > 2 else 1
-    if mean is not None and (not {len(mean), len(std)} <= {1, channels} or min(std) <= 0):
+    channels = image_shape[-1]
+    sizes = {np.size(mean), np.size(std)}
+    if mean is not None and (not sizes <= {1, channels} or np.min(std) <= 0):
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
         raise ValueError(
-            f"The normalization has the mean {mean} and the deviation {std}, but of images of "
+            f"The normalization has the mean {mean} and the deviation {std}, but of inputs of "
             f"shape {tuple(image_shape)} each has {numbers} and deviations are above 0."
         )
 

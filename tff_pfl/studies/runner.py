@@ -187,8 +187,9 @@ def _record_variants(root: pathlib.Path, study: Study, scores: Scores) -> None:
 def _reason(log: pathlib.Path) -> str:
     """The message of a run that failed, or else what it printed last."""
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    messages = [line for line in lines if line.startswith("error: ")]
-    return (messages or lines or ["it printed nothing."])[-1].removeprefix("error: ")
+    last = lines[-3:]  # of which those after a message say where there is more
+    messages = [line for line in last if line.startswith("error: ")]
+    return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")
 
 
 def _count(study: Study) -> int:

@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from tff_pfl.names import check_names
 from tff_pfl.ranges import ranges_of
 
 
-def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable], Callable]:
+def extends(base: Callable, without: Collection[str] = ()) -> Callable[[Callable], Callable]:
     """Decorates a function whose `**options` are the keyword arguments of another function.
 
     The signature, from which configs learn the hyper-parameters, then shows all of them: the
@@ -24,9 +24,8 @@ def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable],
 
     The function raises a `TypeError` for an argument that is none of them, with the nearest one.
     """
-    without = frozenset(without)
-    parameters = inspect.signature(base).parameters.values()
-    inherited = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in without]
+    of_base = [p for p in inspect.signature(base).parameters.values() if p.name not in without]
+    inherited = [p for p in of_base if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
 
     def decorate(function):
         own = [
@@ -36,11 +35,13 @@ def extends(base: Callable, without: Iterable[str] = ()) -> Callable[[Callable],
         ]
         names = {p.name for p in own}
         parameters = own + [p for p in inherited if p.name not in names]
-        names = [p.name for p in parameters]
+        takes_others = any(p.kind is p.VAR_KEYWORD for p in inherited)
+        known = list(dict.fromkeys(p.name for p in [*parameters, *of_base]))
 
         @functools.wraps(function)
         def extended(*args, **kwargs):
-            check_names(f"option of {function.__name__}", kwargs, names, error=TypeError)
+            checked = kwargs.keys() & set(without) if takes_others else kwargs
+            check_names(f"option of {function.__name__}", checked, known, error=TypeError)
             return function(*args, **kwargs)
 
         extended.__signature__ = inspect.Signature(parameters)

@@ -127,8 +127,15 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
                 f"divides by 255, but the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose "
                 "'none' to take them as they are, or register images as uint8."
             )
+        channels = {1, dataset.image_shape[-1]}
+        if mean is not None and not {len(mean), len(std)} <= channels:
+            raise ValueError(
+                f"normalization={config.data.normalization!r} is of images with {len(mean)} "
+                f"channels, but those of {dataset.name!r} are of shape {dataset.image_shape}. "
+                "Choose 'unit' or 'half', which are of any."
+            )
     with values_of("model"):
-        return models.build(
+        model = models.build(
             config.model.name,
             dataset.image_shape,
             dataset.num_classes,
@@ -138,6 +145,8 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             compute_type=config.model.compute_type,
             **config.model.options.to_dict(),
         )
+        model.check_classes(dataset.num_classes)
+    return model
 
 
 def build_local(
