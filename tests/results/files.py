@@ -75,3 +75,8 @@ def percent(share: float, digits: int = 2) -> str:
 def short(share: float) -> str:
     """A share as `.889`."""
     return f"{share:.3f}".removeprefix("0")
+
+
+def signed(difference: float) -> str:
+    """A difference of shares as `-.012`."""
+    return f"{difference:+.3f}".replace("0.", ".", 1)

@@ -6,14 +6,13 @@ in no file. Labels, in the first column, are those of the page.
 
 import numpy as np
 
-from tests.results import plgu, studies
+from tests.results import fedpg, plgu, studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
     accuracies,
     evaluated,
     final,
-    late,
     paper,
     percent,
     rate,
@@ -40,14 +39,6 @@ LAST_ROUNDS = {
 """Of pFedMB's comparison with fifteen clients, in the order of its table."""
 
 
-_POOLS = {
-    "l_acc": "personalized/local_test",
-    "s_acc": "personalized/synthetic50_test",
-    "g_acc": "personalized/generalization_test",
-    "gm_acc": "global/generalization_test",
-}
-
-
 def methods_on_digits() -> Rows:
     """All of the table: means and deviations over seeds."""
     personalized, in_global, down, up, seconds = (
@@ -65,116 +56,6 @@ def methods_on_digits() -> Rows:
             f"{np.median(seconds[label]) / of_fedavg:.2f}",
         ]
         for label in personalized
-    ]
-
-
-def fedpg_accuracies(run: str, *, deviations: bool, with_paper: bool = True) -> list[str]:
-    """L, S, G and GM of a run of FedPG's tables, as its page writes them."""
-    metrics = read_json(f"fedpg/{run}/evaluation.json")["metrics"]
-    return _of_pools(metrics, paper(f"fedpg/{run}"), deviations, with_paper)
-
-
-_UNEQUAL = "Pat-2_unequal"
-_METHODS = {
-    "Dir_0.1": ("FedPG", "S-FedPG", *(f"FedPG_gamma_{gamma}" for gamma in ("0.3", "0.6", "1"))),
-    "Pat-2": (
-        "FedPG",
-        "M1_mean_direction",
-        "M2_no_fairness",
-        "M3_no_personal_direction",
-        "M4_no_memory",
-    ),
-}
-_METHODS[_UNEQUAL] = _METHODS["Pat-2"]
-FEDPG_STUDY = {
-    partition: (*methods, "FedAvg", *(["FedAvg_uniform"] if partition != "Pat-2" else []))
-    for partition, methods in _METHODS.items()
-}
-"""The variants of FedPG's study, by partition, in the order of its tables."""
-
-
-def fedpg_unequal_amounts() -> Rows:
-    """The first seed of the study."""
-    rows = []
-    for method in FEDPG_STUDY[_UNEQUAL]:
-        run = f"fedpg/study/Pat-2_unequal_{method}/seed0"
-        metrics = read_json(f"{run}/summary.json")["final"]["metrics"]
-        with_paper = not method.startswith("FedAvg")
-        rows.append([None, *_of_pools(metrics, paper(run), with_paper=with_paper)])
-    return rows
-
-
-def fedpg_two_seeds() -> Rows:
-    """Of each pool the mean of the two seeds, and how far they are apart."""
-    rows = []
-    for partition, methods in FEDPG_STUDY.items():
-        for method in methods:
-            seeds = [final(f"fedpg/study/{partition}_{method}/seed{seed}") for seed in (0, 1)]
-            of_pools = [[of[f"{name}/accuracy_mean"] for of in seeds] for name in _POOLS.values()]
-            cells = [
-                f"{short(np.mean(both))} ({short(abs(both[0] - both[1]))})" for both in of_pools
-            ]
-            rows.append([None, *cells])
-    return rows
-
-
-_OVER_ROUNDS = {
-    "Dir_0.1": ("FedPG", "S-FedPG", "FedAvg", "FedAvg_uniform"),
-    "Pat-2": ("FedPG", "M1_mean_direction", "M2_no_fairness", "M4_no_memory", "FedAvg"),
-    "Pat-2_unequal": (
-        "FedPG",
-        "M1_mean_direction",
-        "M2_no_fairness",
-        "M4_no_memory",
-        "FedAvg",
-        "FedAvg_uniform",
-    ),
-}
-
-
-def fedpg_over_rounds() -> Rows:
-    """The global model at some rounds, its mean over the last 1,000, and its best."""
-    rows = []
-    for partition, methods in _OVER_ROUNDS.items():
-        for method in methods:
-            run, name = f"fedpg/study/{partition}_{method}/seed0", f"{GLOBAL}_mean"
-            values = {number: numbers[name] for number, numbers in evaluated(run).items()}
-            best = max(values, key=values.get)
-            at = [short(values[number]) for number in (100, 200, 500, 1000, 2000)]
-            mean, highest = short(np.mean(late(run, name))), f"{short(values[best])} ({best})"
-            rows.append([None, *at, mean, highest])
-    return rows
-
-
-def _of_pools(metrics, expected, deviations=True, with_paper=True):
-    cells = []
-    for key, name in _POOLS.items():
-        cell = short(metrics[f"{name}/accuracy_mean"])
-        if deviations and key != "gm_acc":
-            cell += f" ({short(metrics[f'{name}/accuracy_std'])})"
-        if with_paper:
-            cell += f" / {short(expected[f'{key}_mean'])}"
-        cells.append(cell)
-    return cells
-
-
-def fedpg_dirichlet() -> Rows:
-    """Table 1."""
-    methods = ("fedpg", "s_fedpg", "fedpg_gamma0.3", "fedpg_gamma0.6", "fedpg_gamma1.0", "fedavg")
-    rows = [fedpg_accuracies(f"dir,fmnist,{method}", deviations=True) for method in methods]
-    for other in ("fedavg_0.05", "fedavg_0.01", "fedavg_uniform"):
-        run = f"dir,fmnist,{other}"
-        rows.append(fedpg_accuracies(run, deviations=False, with_paper=False))
-    return [[None, *row] for row in rows]
-
-
-def fedpg_two_classes() -> Rows:
-    """Table 2."""
-    names = "fedpg fedpg_m1 fedpg_m1_0.05 fedpg_m1_0.01 fedpg_m2 fedpg_m2_0.01 fedpg_m3 fedpg_m4"
-    methods = [*names.split(), "fedpg_m4_0.01"]
-    return [
-        [None, *fedpg_accuracies(f"pat,fmnist,{method}", deviations="_0.0" not in method)]
-        for method in methods
     ]
 
 
@@ -364,13 +245,14 @@ TABLES = {
     ("attacks", 2): lambda: studies.crossed("attacks/runs.csv", "FedPG, "),
     ("compression", 0): studies.compression,
     ("digits", 0): methods_on_digits,
-    ("fedpg", 0): fedpg_dirichlet,
-    ("fedpg", 1): fedpg_two_classes,
-    ("fedpg", 2): fedpg_unequal_amounts,
-    ("fedpg", 3): fedpg_two_seeds,
-    ("fedpg", 4): fedpg_over_rounds,
-    ("fedpg", 5): fedpg_cifar10,
-    ("fedpg", 6): fedamp_tuned,
+    ("fedpg", 0): fedpg.dirichlet,
+    ("fedpg", 1): fedpg.two_classes,
+    ("fedpg", 2): fedpg.unequal_amounts,
+    ("fedpg", 3): fedpg.seeds,
+    ("fedpg", 4): fedpg.differences,
+    ("fedpg", 5): fedpg.over_rounds,
+    ("fedpg", 6): fedpg_cifar10,
+    ("fedpg", 7): fedamp_tuned,
     ("pfedmb", 0): pfedmb_pairs,
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),

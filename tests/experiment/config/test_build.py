@@ -127,23 +127,15 @@ def test_inputs_that_are_no_bytes_are_not_divided_by_255():
     assert model.apply(weights, x / 255).numpy() == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_does_not_fit_the_data_is_refused_in_its_section():
+def test_what_does_not_fit_the_data_is_refused_in_its_section(monkeypatch):
     dataset = build_dataset(small())
     with pytest.raises(ConfigError, match="config.data: normalization='cifar' .* 3 channels"):
         build_model(small(normalization="cifar"), dataset)
     more = FederatedDataset(dataset.x, dataset.y, 11, dataset.partition)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            models,
-            "build",
-            lambda *args, **options: models.from_keras(network, input_shape=(8, 8, 1)),
-        )
-        with pytest.raises(ConfigError, match="config.model: .* has 10 logits, .* 11 classes"):
-            build_model(small(), more)
-
-
-def network():
-    return tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+    ten_logits = models.build("mlp", dataset.image_shape, 10)
+    monkeypatch.setattr(models, "build", lambda *args, **options: ten_logits)
+    with pytest.raises(ConfigError, match="config.model: .* has 10 logits, .* 11 classes"):
+        build_model(small(), more)
 
 
 def test_a_saved_partition_is_used(tmp_path):
