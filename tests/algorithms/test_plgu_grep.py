@@ -256,7 +256,7 @@ def test_its_hyperparameters():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"body_objective": None}, TypeError, "body_objective"),
+        ({"body_objective": None}, UnknownNameError, "Unknown option .* 'body_objective'"),
         ({"personal_layers": MODEL.layers}, ValueError, "All layers of 'mlp' are personal"),
         ({"personal_layers": ("hed",)}, UnknownNameError, "Did you mean 'head'"),
         ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),

@@ -61,9 +61,9 @@ def make(
         TypeError: If it needs to know more of the federation.
     """
     needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
-    taken = inspect.signature(function).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
-        check_names(f"option of algorithm {name!r}", options, {*needed, *list(taken)[2:]})
+    taken = list(inspect.signature(function).parameters.values())[2:]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        check_names(f"option of algorithm {name!r}", options, [p.name for p in taken])
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     for key, parameter in needed.items():
