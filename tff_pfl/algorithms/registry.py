@@ -61,7 +61,7 @@ def make(
         TypeError: If it needs to know more of the federation.
     """
     needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
-    taken = list(inspect.signature(function).parameters.values())[2:]
+    taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         check_names(f"option of algorithm {name!r}", options, [p.name for p in taken])
     federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
