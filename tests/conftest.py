@@ -1,6 +1,7 @@
 """What every process that runs tests begins with: quiet libraries, one runtime."""
 
 import gc
+import os
 import signal
 
 import pytest
@@ -9,11 +10,9 @@ from tests import cheap_tracing
 from tests.sharing import shared_processes
 from tff_pfl.runtime.startup import prepare_process
 
-prepare_process()
 # Shells have what they start in the background ignore interruption; the programs that tests
 # interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cheap_tracing.apply()
 
 
 def pytest_addoption(parser):
@@ -24,6 +23,13 @@ def pytest_addoption(parser):
         help="What conformance is to: TFF's stock runtime or, where that is not installed, the "
         "graph runtime on the CPU, a client at a time.",
     )
+
+
+def pytest_configure(config):
+    """TensorFlow is not for a process that has others run the tests: they need not wait for it."""
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        prepare_process()
+        cheap_tracing.apply()
 
 
 def pytest_collection_finish():
@@ -61,6 +67,14 @@ def runs_without_pictures():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "plot_partition", lambda dataset, path: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_without_a_disk():
+    """Hundreds of runs do not wait for the disk; what they write needs not survive a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -177,10 +177,12 @@ def check_numbers(
         error: What is raised.
     """
     for name, range_ in ranges_of(owner).items():
-        value = values.get(name)
-        parameter = inspect.signature(owner).parameters.get(name)
-        if name in values and not (value is None and may_be_none(parameter)):
-            range_.check(f"{prefix}{name}", value, error)
+        if name in values and not (values[name] is None and _none_is_taken(owner, name)):
+            range_.check(f"{prefix}{name}", values[name], error)
+
+
+def _none_is_taken(owner, name) -> bool:
+    return may_be_none(inspect.signature(owner).parameters[name])
 
 
 def may_be_none(parameter: inspect.Parameter) -> bool:

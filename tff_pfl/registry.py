@@ -65,13 +65,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         Raises:
             UnknownNameError: For an unknown name; it gives the nearest one.
         """
-        function = self[name]
-        try:
-            signature = inspect.signature(function, eval_str=True)
-        except NameError:  # an annotation of what is imported for type checkers alone
-            signature = inspect.signature(function)
-        parameters = signature.parameters.items()
-        return {name: p for name, p in parameters if p.kind is p.KEYWORD_ONLY}
+        return dict(_keyword_parameters(self[name]))
 
     def options(self, name: str) -> dict[str, Any]:
         """Those of `parameters` that have a default, with it.
@@ -94,6 +88,16 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._registered)
+
+
+@functools.cache
+def _keyword_parameters(function) -> dict[str, inspect.Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation of what is imported for type checkers alone
+        signature = inspect.signature(function)
+    parameters = signature.parameters.items()
+    return {name: p for name, p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _source(function: Callable[..., Any]) -> str:

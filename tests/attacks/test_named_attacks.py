@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, local_sgd, make_clients, tiny_model
+from tests.marks import slow
 from tests.templates.mean_process import (
     EXAMPLES_TYPE,
     Visits,
@@ -128,7 +129,9 @@ def attacked_mean(aggregator=None, values=(4.0, 3.0, 7.0), sizes=(1, 1, 1), **op
 
 
 class TestInnerProduct:
-    @pytest.mark.parametrize("context", [runtime.create_graph_context, runtime.create_cpp_context])
+    @pytest.mark.parametrize(
+        "context", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
+    )
     def test_attackers_send_the_opposite_of_the_mean_of_the_others(self, context):
         with tff.framework.get_context_stack().install(context()):
             # Honest: [3, 2] once and [6, 5] three times, whose mean is [5.25, 4.25].

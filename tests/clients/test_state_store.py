@@ -344,7 +344,7 @@ def received(connection):
 def test_killed_at_any_moment_the_generation_is_consistent(tmp_path):
     done = 0
     rng = np.random.default_rng(0)
-    for _ in range(3):
+    for _ in range(2):
         with process_of(commit_rounds, str(tmp_path)) as (process, connection):
             reported = [connection.recv() for _ in range(5)]
             time.sleep(rng.uniform(0.05, 0.25))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
+from tests.marks import slow
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset
@@ -106,7 +107,7 @@ def test_a_run_is_ended_where_it_was_stopped(dataset, straight, tmp_path, rounds
 
 
 @pytest.mark.parametrize("moment", [(MetricsLog, "record", 2), (ClientStateStore, "commit", 2)])
-@pytest.mark.parametrize("then", [2, 3, 4])
+@pytest.mark.parametrize("then", [2, slow(3), 4])
 def test_ending_it_can_be_killed(dataset, straight, tmp_path, moment, then):
     """After which the run is ended there after all, or goes on."""
     run_until(tmp_path, dataset, 4, ClientStateStore, "commit", 3)

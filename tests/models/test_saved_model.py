@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import slow
 from tests.models import test_keras
 from tff_pfl.models import ModelSaver, build, from_keras
 
@@ -29,7 +30,7 @@ def test_models_of_several_weights(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("mlp", {"hidden": (3,)}), ("resnet18", {"width": 4, "blocks": (1,), "groups": 2})],
+    [("mlp", {"hidden": (3,)}), slow("resnet18", {"width": 4, "blocks": (1,), "groups": 2})],
 )
 def test_images_are_taken_as_they_are_stored(tmp_path, name, options):
     model = build(name, (8, 8, 3), 4, **options)

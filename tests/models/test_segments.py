@@ -76,8 +76,17 @@ def batch():
     return Batch(x, tf.constant([0, 1, 2, 2, 1]), tf.ones([5]), tf.constant([1, 2]))
 
 
-@pytest.mark.parametrize("segments", [2, 100])
-@pytest.mark.parametrize("keras_model_fn", [residual, sequential, two_inputs])
+@pytest.mark.parametrize(
+    ("keras_model_fn", "segments"),
+    [
+        (residual, 100),
+        (sequential, 2),
+        (two_inputs, 100),
+        slow(residual, 2),
+        slow(sequential, 100),
+        slow(two_inputs, 2),
+    ],
+)
 def test_gradients_and_features_are_those_of_the_model(keras_model_fn, segments):
     """With the same masks of dropout."""
     expected, model = model_of(keras_model_fn), model_of(keras_model_fn, segments=segments)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tff_pfl.numerics.box_min_norm import bounded_min_norm_weights
 from tff_pfl.numerics.min_norm import min_norm_weights
 
-NUM_PROBLEMS = 25  # of each kind
+NUM_PROBLEMS = 12  # of each kind
 BOUNDS = tf.TensorSpec([None], tf.float64)
 
 solve = tf.function(

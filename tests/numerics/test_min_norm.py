@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests.marks import slow
 from tff_pfl.numerics.min_norm import min_norm_computation, min_norm_weights
 
-NUM_PROBLEMS = 30  # of each kind
+NUM_PROBLEMS = 15  # of each kind
 MATRIX = tf.TensorSpec([None, None], tf.float64)
 MASK = tf.TensorSpec([None], tf.bool)
 

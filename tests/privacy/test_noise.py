@@ -8,12 +8,13 @@ import scipy.stats
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal, leaves
+from tests.marks import slow
 from tff_pfl.privacy import adaptive_clipping, fixed_clipping, noise_of_mean
 
 TYPE = tff.types.to_type([tff.types.TensorType(np.float32, [500]), np.float32])
 CLIENTS, NORM = 4, 0.5
 CLIPPINGS = {"fixed": fixed_clipping, "adaptive": adaptive_clipping}
-each_seed = pytest.mark.parametrize("seed", [1, None])
+each_seed = pytest.mark.parametrize("seed", [1, slow(None)])
 each_clipping = pytest.mark.parametrize("clipping", CLIPPINGS)
 
 
@@ -70,7 +71,7 @@ def test_a_client_moves_the_mean_by_the_clipping_norm_at_most(seed):
 
 
 @each_seed
-@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("secure", [False, slow(True)])
 @each_clipping
 def test_of_an_upload_whose_norm_float32_cannot_hold_too(clipping, secure, seed):
     process = CLIPPINGS[clipping](0.0, CLIENTS, NORM, seed, secure=secure).create(TYPE)
@@ -100,7 +101,7 @@ def test_without_noise_it_is_what_tff_has(clipping, seed):
         assert len(set(map(float, norms))) > 1
 
 
-@each_clipping
+@pytest.mark.parametrize("clipping", [slow("fixed"), "adaptive"])
 def test_secure_sums_make_no_difference_but_for_quantization(clipping):
     secure = CLIPPINGS[clipping](0.3, CLIENTS, NORM, 1, secure=True).create(TYPE)
     tff.test.assert_not_contains_unsecure_aggregation(secure.next)

@@ -25,6 +25,7 @@ from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import compose, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
 SIZES = (4, 6, 3)
 METHODS = ("pfedmb",)

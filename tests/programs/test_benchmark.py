@@ -158,6 +158,7 @@ def test_descent_prints_a_line_a_size():
     assert record["share_of_round"] == pytest.approx(share, abs=1e-3, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_server_of_pgfed(monkeypatch):
     def eager(model, examples_type, local, *, seed, **options):
         return EagerProcess(algorithms.make("pgfed", model, local, **options), seed)

@@ -72,7 +72,7 @@ def next_of(process, *data, ids=None):
     return process.next(process.initialize(), clients(process, *data, ids=ids))
 
 
-@pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
 def test_each_exchange_has_what_the_one_before_it_carried():
     def first(state, data, context):

@@ -153,7 +153,9 @@ class TestMessages:
         assert [c.count for c in output.clients] == [4, 0, 9]
         assert output.metrics["bytes_down_per_client"] == 8 + 8 + 4
 
-    @pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+    @pytest.mark.parametrize(
+        "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
+    )
     def test_an_own_message_alone_in_a_named_tuple_with_a_list(self):
         """TFF's runtime selects by a data set, whose order of names is not that of the type."""
 
