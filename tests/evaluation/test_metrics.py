@@ -53,6 +53,8 @@ def test_all_names_come_back_from_text():
 def test_where_better_is():
     assert [direction(name) for name in ("accuracy", "loss", "num_nonfinite")] == [1, -1, -1]
     assert [direction(name) for name in ("mse", "angle_error", "iou", "lossless")] == [-1, -1, 1, 1]
+    names = ("cross_entropy", "top_5_error_rate", "learning_rate", "terror")
+    assert [direction(name) for name in names] == [-1, -1, 1, 1]
 
 
 def test_text_that_is_no_name():

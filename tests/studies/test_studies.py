@@ -1,6 +1,8 @@
 """Studies: which runs there are, that none is run twice, and the table they end in."""
 
+import concurrent.futures
 import functools
+import os
 import pathlib
 import signal
 import subprocess
@@ -131,6 +133,21 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     more = Study("More", {**variants, "two": Variant("b.py")}, seeds=(0, 1))
     assert studies.run_study(more, tmp_path, program) == []
     assert len(started(program)) == 4
+
+
+def test_one_study_at_a_time_is_run_in_a_folder(tmp_path, program):
+    folder = tmp_path / "study"
+    waiting = Study("Waiting", {"one": Variant("a.py", {"waits": True})})
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        first = executor.submit(studies.run_study, waiting, folder, program)
+        log = program.with_name("started.txt")
+        wait_until(functools.partial(has_started, log))
+        with pytest.raises(StudyError, match="run in .*/study already. Wait until it is done"):
+            studies.run_study(waiting, folder, program)
+        os.kill(int(log.read_text().rpartition(" ")[2]), signal.SIGTERM)
+        assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
+    another = Study("Another", {"two": Variant("a.py")})
+    assert studies.run_study(another, folder, program) == []
 
 
 def test_what_failed_before_it_had_results_can_have_other_settings(tmp_path, program):

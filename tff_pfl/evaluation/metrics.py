@@ -9,16 +9,19 @@ import numpy as np
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
 MARGIN = "mean_margin"
 """The further statistic of a quantity of a sample of clients; see `mean_margin`."""
-_LESS_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity", "nonfinite")
+_LESS_IS_BETTER = (
+    *("loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll", "perplexity"),
+    "nonfinite",
+)
 
 
 def direction(quantity: str) -> int:
     """Where better is: 1 if more of a quantity is better, as of accuracies, -1 if less is.
 
-    Its name says so: less is better of what ends in "loss", "error", "mse", "rmse", "mae", "nll",
-    "perplexity" or "nonfinite", by itself or after a "_".
+    Its name says so: less is better of what ends in "loss", "error", "error_rate", "entropy",
+    "mse", "rmse", "mae", "nll", "perplexity" or "nonfinite", by itself or after a "_".
     """
-    return -1 if quantity.rpartition("_")[2] in _LESS_IS_BETTER else 1
+    return -1 if f"_{quantity}".endswith(tuple(f"_{name}" for name in _LESS_IS_BETTER)) else 1
 
 
 class MetricName(NamedTuple):

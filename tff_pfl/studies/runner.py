@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import fcntl
 import itertools
 import os
 import pathlib
@@ -55,13 +56,17 @@ def run_study(
     Raises:
         OSError: If a record of the study cannot be written.
         OutputDirectoryError: If a record is damaged.
-        StudyError: If a run of the directory was one of other settings.
+        StudyError: If a run of the directory was one of other settings, or a study is run there
+            already.
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
-    scores = Scores(study, root)
-    _record_variants(root, study, scores)
-    with _Pool(root, program, jobs, study.title, total=_count(study)) as pool:
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(_alone_in(root))
+        scores = Scores(study, root)
+        _record_variants(root, study, scores)
+        pool = _Pool(root, program, jobs, study.title, total=_count(study))
+        resources.enter_context(pool)
         chosen = None
         if study.tuning is not None:
             for rounds in study.tuning.stages:
@@ -80,6 +85,23 @@ def run_study(
             _record_variants(root, study, scores)
         pool.run(study.runs(chosen), keep_checkpoints)
     return pool.failed
+
+
+@contextlib.contextmanager
+def _alone_in(root: pathlib.Path) -> Iterator[None]:
+    """Two that go on with a study would take each other's runs for failed ones."""
+    directory = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise StudyError(
+            f"A study is run in {root} already. Wait until it is done, stop it, or give another "
+            "output directory."
+        ) from e
+    else:
+        yield
+    finally:
+        os.close(directory)
 
 
 class _Pool:
