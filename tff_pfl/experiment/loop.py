@@ -3,18 +3,14 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation, runtime
-from tff_pfl.clients import (
-    EVERYBODY_REPORTS,
-    CohortDataSource,
-    Participation,
-)
+from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Participation
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
@@ -23,14 +19,10 @@ from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.measurements import Measurements
 from tff_pfl.experiment.memory import check_server_memory
+from tff_pfl.experiment.messages import one_line, postfix, warnings_of
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
-from tff_pfl.experiment.results import (
-    Evaluation,
-    LateMean,
-    Result,
-    best_on,
-)
+from tff_pfl.experiment.results import Evaluation, LateMean, Result, best_on
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
@@ -307,12 +299,12 @@ class _Loop:
             progress.metrics |= progress.iterator.participants.metrics()
         if self.privacy is not None:
             progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
-        for warning in _warnings(output.metrics) if clients else ["nobody reported"]:
+        for warning in warnings_of(output.metrics) if clients else ["nobody reported"]:
             self.bar.write(f"round {progress.round_num}: {warning}")
         progress.timings = dict(watch.seconds)
         progress.seconds += watch.seconds["round_seconds"]
         self.finish_round(watch)
-        self.bar.set_postfix(_postfix(output.metrics, watch.seconds))
+        self.bar.set_postfix(postfix(output.metrics, watch.seconds))
         self.bar.update()
 
     def finish_round(self, watch: Stopwatch) -> None:
@@ -325,7 +317,7 @@ class _Loop:
             progress.seconds += watch.seconds["evaluation_seconds"]
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
-            self.bar.write(f"round {round_num}: {_one_line(measured)}")
+            self.bar.write(f"round {round_num}: {one_line(measured)}")
         commits = self.schedule.commits(round_num) or self.stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
         if self.stopped is not None:
@@ -365,43 +357,3 @@ def _open_log(directory, dataset, progress) -> MetricsLog:
         dataset.partition.save(directory.file("partition.npz"))
         log.record("partition.npz")
     return log
-
-
-def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What was measured in each exchange of a round, by its name."""
-    return {name: value for name, value in metrics.items() if isinstance(value, Mapping)}
-
-
-def _warnings(metrics: Mapping[str, Any]) -> list[str]:
-    """What a user should know of a round at once."""
-    warnings = []
-    for exchange, measured in _exchanges(metrics).items():
-        if number := measured.get("num_nonfinite"):
-            warnings.append(
-                f"{exchange}: {int(number)} clients left out, for a result that is not finite, a "
-                "negative weight or a number of examples that their rows cannot hold"
-            )
-        if measured.get("server_kept"):
-            warnings.append(f"{exchange}: the server keeps its state, no sound update came")
-    return warnings
-
-
-def _one_line(metrics: Mapping[MetricName, float]) -> str:
-    parts = []
-    for name, value in metrics.items():
-        if name.statistic == "mean":
-            margin = metrics.get(name._replace(statistic=evaluation.MARGIN))
-            parts.append(f"{name._replace(statistic='')} {value:.4f}")
-            parts[-1] += "" if margin is None else f" ± {margin:.4f}"
-    return ", ".join(parts)
-
-
-def _postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
-    """The figures that matter, short enough for one line."""
-    shown = {"s/round": f"{timings['round_seconds']:.2f}"}
-    for quantity in ("loss", "accuracy"):
-        for exchange, measured in _exchanges(metrics).items():
-            if quantity in measured:
-                shown[f"{exchange}/{quantity}"] = f"{float(measured[quantity]):.3f}"
-                break
-    return shown

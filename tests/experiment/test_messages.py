@@ -1,0 +1,36 @@
+"""What is told of a round: warnings, the line of an evaluation, the figures beside the bar."""
+
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.messages import one_line, postfix, warnings_of
+
+
+def test_warnings_name_the_exchange():
+    metrics = {
+        "first": {"num_nonfinite": 2, "server_kept": 0},
+        "second": {"num_nonfinite": 0, "server_kept": 1},
+        "bytes_up_per_client": 12,
+    }
+    first, second = warnings_of(metrics)
+    assert first.startswith("first: 2 clients left out, for a result that is not finite")
+    assert second == "second: the server keeps its state, no sound update came"
+
+
+def test_a_line_has_the_means_and_their_margins():
+    accuracy = MetricName("personalized", "local_test", "accuracy", "mean")
+    metrics = {
+        accuracy: 0.51234,
+        accuracy._replace(statistic="mean_margin"): 0.01,
+        accuracy._replace(statistic="std"): 0.2,
+        accuracy._replace(model="global"): 0.25,
+    }
+    expected = "personalized/local_test/accuracy 0.5123 ± 0.0100, global/local_test/accuracy 0.2500"
+    assert one_line(metrics) == expected
+
+
+def test_beside_the_bar_is_the_first_exchange_that_has_a_figure():
+    metrics = {"first": {"loss": 1.23456}, "second": {"loss": 2.0, "accuracy": 0.5}}
+    assert postfix(metrics, {"round_seconds": 0.123}) == {
+        "s/round": "0.12",
+        "first/loss": "1.235",
+        "second/accuracy": "0.500",
+    }
