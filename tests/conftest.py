@@ -14,6 +14,8 @@ from tff_pfl.runtime.startup import prepare_process
 # interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_OF_RUNS = "tests/experiment"  # whose files share processes; elsewhere, the tests of a file do
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -39,10 +41,12 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """The tests of a file share what it builds: one process runs them, where there are several."""
+    """One process runs the tests that share what they build, where there are several."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            folder, _, file = item.nodeid.partition("::")[0].rpartition("/")
+            group = folder if folder == _OF_RUNS else f"{folder}/{file}"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,18 +82,23 @@ def files_without_a_disk():
         yield
 
 
+@pytest.fixture(scope="session")
+def context_of_loops():
+    """One for all modules, so that they share the graphs of the processes that they share."""
+    from tff_pfl import runtime  # not before the process is prepared
+
+    return runtime.create_graph_context(vectorize="never")
+
+
 @pytest.fixture(scope="module")
-def clients_in_a_loop():
+def clients_in_a_loop(context_of_loops):
     """Without vectorization, whose graphs take seconds to build.
 
     That it makes no difference is tested in `tests/runtime/conformance`.
     """
     import tensorflow_federated as tff
 
-    from tff_pfl import runtime
-
-    context = runtime.create_graph_context(vectorize="never")
-    with tff.framework.get_context_stack().install(context):
+    with tff.framework.get_context_stack().install(context_of_loops):
         yield
 
 

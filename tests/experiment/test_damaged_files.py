@@ -15,7 +15,6 @@ from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, run
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.reports import plot_mixtures, read_curve
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 BINARY = bytes(range(256))
 
 

@@ -19,7 +19,6 @@ from tff_pfl.experiment import ConfigError, EarlyStop, RunDirectory, check_confi
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.summary import finished_summary
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()
 # No accuracy is more than 1 above another: the first evaluation stays the best.
 NEVER_BETTER = EarlyStop(patience=2, least_gain=1.0)

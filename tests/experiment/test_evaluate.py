@@ -17,7 +17,6 @@ from tff_pfl.experiment import (
     evaluate_run,
 )
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODELS = ("personalized", "global")
 
 

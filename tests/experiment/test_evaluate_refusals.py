@@ -7,12 +7,6 @@ import pytest
 from tests.runs import keep_the_context, tiny_config, train_run, with_settings
 from tff_pfl.experiment import ConfigError, OutputDirectoryError, evaluate_program, evaluate_run
 
-pytestmark = [
-    pytest.mark.usefixtures("clients_in_a_loop"),
-    # With the processes that are built there.
-    pytest.mark.xdist_group("tests/experiment/test_evaluate.py"),
-]
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -16,7 +16,6 @@ from tff_pfl.experiment import (
 )
 
 # With the processes that are built there.
-pytestmark = pytest.mark.xdist_group("tests/experiment/test_evaluate.py")
 
 
 @pytest.fixture(scope="module")

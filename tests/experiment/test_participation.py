@@ -22,7 +22,6 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()
 UNRELIABLE = Participation(
     over_selection=1.5,

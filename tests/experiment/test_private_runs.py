@@ -9,8 +9,6 @@ from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.experiment import RunFiles, read_summary, run_program, table
 from tff_pfl.privacy import Accountant, default_delta
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
-
 
 def private(rounds=2, algorithm="fedavg", **changes):
     """20 of 30 clients a round, so many that the clipping norm may adapt."""

@@ -25,7 +25,6 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.reports import plot_mixtures
 
-pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 NAME = MetricName("personalized", "local_test", "accuracy")
 
 
