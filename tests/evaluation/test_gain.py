@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tff_pfl.evaluation import ClientMetrics, from_text, gains, gains_of_clients, to_text
+from tff_pfl.evaluation import (
+    ClientMetrics,
+    MetricName,
+    from_text,
+    gains,
+    gains_of_clients,
+    to_text,
+)
 
 NUM_EXAMPLES = np.array([4, 4, 0, 2])
 
@@ -48,3 +55,13 @@ def test_statistics_of_gains():
     assert found["never_selected"][own] == (1, -0.25, 0.0, 1.0)
     loss = found["participants"]["personalized/local_test/loss"]
     assert (loss.mean, loss.share_hurt) == (-np.inf, 0.5)
+
+
+def test_clients_whose_model_has_diverged_are_hurt():
+    name = MetricName("personalized", "local_test", "loss")
+    losses = {"run": [np.nan, np.inf, 0.5, 0.4], "baseline": [0.3, 0.3, 0.6, 0.3]}
+    run, baseline = (
+        ClientMetrics(np.arange(4), np.ones(4, np.int32), {name: np.array(values)})
+        for values in losses.values()
+    )
+    assert gains(run, baseline, np.ones(4, bool))["all"][name].share_hurt == 0.75

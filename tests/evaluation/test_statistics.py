@@ -30,6 +30,9 @@ def test_tails_are_five_percent_of_the_clients_but_one_at_least(num_clients, tai
     values = np.arange(num_clients, dtype=float)
     assert over_clients(values)["worst_5_percent"] == values[:tail].mean()
     assert over_clients(values)["best_5_percent"] == values[-tail:].mean()
+    of_losses = over_clients(values, direction=-1)
+    assert of_losses["worst_5_percent"] == values[-tail:].mean()
+    assert of_losses["best_5_percent"] == values[:tail].mean()
 
 
 def test_no_clients():

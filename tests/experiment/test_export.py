@@ -15,8 +15,6 @@ from tff_pfl.experiment import (
     restored_run,
 )
 
-# With the processes that are built there.
-
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):

@@ -20,6 +20,7 @@ from tests.federation import (
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment import (
     OutputDirectoryError,
     RunDirectory,
@@ -226,6 +227,15 @@ def test_a_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
     result = run(tmp_path, dataset, rounds=6)
     assert (tmp_path / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
     assert_equal(result.server_state, expected.server_state)
+
+
+def test_where_it_once_ended_is_not_among_the_late_rounds(dataset, tmp_path):
+    late = {"evaluate": EvaluationOptions(late_share=0.5)}
+    for rounds in (1, 3, 5):  # which are not evaluated regularly
+        run(tmp_path, dataset, rounds=rounds, **late)
+    result = run(tmp_path, dataset, rounds=6, **late)
+    assert result.late_mean.rounds == (4, 6)
+    assert result.best_on_test.round_num % 2 == 0
 
 
 def test_a_run_stopped_between_evaluations_can_be_ended_there(dataset, tmp_path, monkeypatch):

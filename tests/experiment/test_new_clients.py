@@ -17,6 +17,7 @@ from tff_pfl.experiment import (
     build_model,
     build_new_clients_evaluation,
     evaluate_program,
+    evaluate_run,
     hold_out,
 )
 from tff_pfl.experiment import config as configs
@@ -102,6 +103,19 @@ def test_nothing_of_them_is_trained_on(tmp_path):
 def test_an_algorithm_without_a_global_model():
     with pytest.raises(ConfigError, match="config.new_clients: .* this algorithm has none"):
         Setup(config_of("local"))
+
+
+def test_a_baseline_without_a_global_model_holds_them_out_alone(tmp_path):
+    run, baseline = tmp_path / "run", tmp_path / "baseline"
+    train_run(run, config_of(rounds=1))
+    config = config_of("local", rounds=1)
+    config.new_clients.evaluated = False
+    train_run(baseline, config)
+    assert not (baseline / "new_clients.csv").exists()
+    assert evaluate_run(baseline).new_clients is None
+    compared = evaluate_run(run, baseline=baseline)
+    assert len(compared.new_clients.client_ids) == 2
+    assert len(compared.baseline.clients.client_ids) == 2
 
 
 def test_too_many():

@@ -154,7 +154,11 @@ def test_other_keys_of_papers():
 
 TABLE = Table(
     ["a_b", "x (%)"],
-    [[Cell("50 % & <more>_"), Cell("-1.0 ± 0.5", bold=True)], [Cell("a|b, t-1"), Cell("-")]],
+    [
+        [Cell("50 % & <more>_"), Cell("-1.0 ± 0.5", bold=True)],
+        [Cell("a|b, t-1"), Cell("-")],
+        [Cell("[0.1] own"), Cell("1")],
+    ],
     ["In 5 %."],
 )
 
@@ -165,6 +169,7 @@ def test_markdown():
         "|---|---:|",
         r"| 50 % & \<more\>\_ | **-1.0 ± 0.5** |",
         r"| a\|b, t-1 | - |",
+        "| [0.1] own | 1 |",
         "",
         "In 5 %.",
     ]
@@ -179,6 +184,7 @@ def test_latex():
         r"\midrule",
         r"50 \% \& \textless{}more\textgreater{}\_ & \textbf{$-$1.0 $\pm$ 0.5} \\",
         r"a\textbar{}b, t-1 & - \\",
+        r"{}[0.1] own & 1 \\",
         r"\bottomrule",
         r"\end{tabular}",
     ]

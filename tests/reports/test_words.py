@@ -29,6 +29,12 @@ from tff_pfl.reports.words import in_short
             "personalized, generalization test, lowest 5 %",
         ),
         (
+            "personalized/local_test/mse_worst_5_percent",
+            "mse of each client's own model on its own test examples, mean of the top 5 % of "
+            "clients",
+            "personalized, mse, top 5 %",
+        ),
+        (
             "personalized/synthetic12.5_test/accuracy_std",
             "accuracy of each client's own model on its own test examples and those of 12.5 % of "
             "the other clients, standard deviation over clients",

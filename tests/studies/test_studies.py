@@ -130,6 +130,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     other = Study("Four", {"one": Variant("a.py", {"rounds": 4})})
     with pytest.raises(StudyError, match="(?s)other settings,.*rounds=3.*and not.*rounds=4"):
         studies.run_study(other, tmp_path, program)
+    assert '"Three"' in (tmp_path / "variants.json").read_text()
     more = Study("More", {**variants, "two": Variant("b.py")}, seeds=(0, 1))
     assert studies.run_study(more, tmp_path, program) == []
     assert len(started(program)) == 4

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
@@ -14,6 +15,7 @@ from tff_pfl import studies
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import results_table, to_markdown
 from tff_pfl.studies import Scores, Study, StudyError, Tuning, Variant, draws, grid
+from tff_pfl.studies.runner import chosen_trials
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
 TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
@@ -152,6 +154,56 @@ def test_scores_of_another_metric_are_not_taken(tmp_path, program):  # noqa: F81
     assert Scores(other, tmp_path / "study").rows() == []
 
 
+def test_a_score_whose_settings_are_forgotten_is_not_taken(tmp_path, program):  # noqa: F811
+    """As where the entry of a run of other settings was deleted, but not its score."""
+    folder = tmp_path / "study"
+    studies.run_study(STUDY, folder, program)
+    variants = (folder / "variants.json").read_bytes()
+    other = dataclasses.replace(STUDY, title="Other", settings={"epochs": 5})
+    with pytest.raises(StudyError, match="(?s)other settings.*and its scores in tuning.json, or"):
+        studies.run_study(other, folder, program)
+    shutil.rmtree(folder / "tuning")
+    (folder / "study.json").unlink()
+    with pytest.raises(StudyError, match="tuning.json has a score of tuning/A/rate_1.0/seed0, of"):
+        studies.run_study(other, folder, program)
+    assert (folder / "variants.json").read_bytes() == variants
+
+
+def test_what_went_on_is_not_compared_after_fewer_rounds(tmp_path, program):  # noqa: F811
+    studies.run_study(STUDY, tmp_path / "study", program)
+    other = dataclasses.replace(STUDY, tuning=dataclasses.replace(TUNING, seeds=(0, 1)))
+    count = len(started(program))
+    with pytest.raises(StudyError, match="rate_4.0/seed0 has done 5 rounds: .* after 1 "):
+        studies.run_study(other, tmp_path / "study", program)
+    assert len(started(program)) == count
+
+
+def test_what_the_runs_have_is_told_as_chosen(tmp_path, program):  # noqa: F811
+    """Not what a trial that failed at first has reached since."""
+    study = Study("S", {"A": Variant("a.py", trials=grid({"rate": (1.0, 2.0)}))}, tuning=TUNING)
+    folder = tmp_path / "study"
+    studies.run_study(study, folder, program)
+    assert chosen_trials(study, folder) == {"A": "rate 2.0"}
+    scores = json.loads((folder / "tuning.json").read_text())
+    scores["A"]["personalized/accuracy, 1 rounds"]["rate 1.0"] = 9.0
+    scores["A"]["personalized/accuracy, 5 rounds"] = {"rate 1.0": 9.0}
+    scores["A"]["personalized/accuracy, 9 rounds"] = {"rate 1.0": 9.0}
+    (folder / "tuning.json").write_text(json.dumps(scores))
+    assert Scores(study, folder).chosen() == {"A": "rate 1.0"}
+    with pytest.raises(StudyError, match="A/seed0 is a run of other settings"):
+        studies.run_study(study, folder, program)
+    assert chosen_trials(study, folder) == {"A": "rate 2.0"}
+    assert json.loads((folder / "variants.json").read_text())["chosen"] == {"A": "rate 2.0"}
+
+
+def test_where_all_trials_diverged_nothing_is_chosen(tmp_path, program, capsys):  # noqa: F811
+    rates = grid({"rate": (math.inf, -math.inf)})
+    study = Study("S", {"A": Variant("a.py"), "B": Variant("b.py", trials=rates)}, tuning=TUNING)
+    assert studies.run_study(study, tmp_path / "study", program) == []
+    assert Scores(study, tmp_path / "study").chosen() == {"A": "rate 3.0"}
+    assert "B: no trial has a finite score" in "".join(capsys.readouterr())
+
+
 def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
     studies.run_study(STUDY, tmp_path / "study", program)
     path = tmp_path / "tuning.csv"
@@ -190,6 +242,7 @@ def test_tuning_that_cannot_be(arguments, message):
     [
         (Variant("a.py", trials=RATES), None, "'A' has trials, but the study has no tuning"),
         (Variant("a.py", trials=RATES[:1] * 2), TUNING, "'rate 1.0' needs a name"),
+        (Variant("a.py", {"privacy.epsilon": 2.0}), TUNING, "made for a number of rounds"),
     ],
 )
 def test_trials_that_cannot_be(variant, tuning, message):

@@ -15,7 +15,8 @@ class Gain(NamedTuple):
         num_clients: How many they are.
         mean: Over clients, each counting once.
         std: The population standard deviation over clients.
-        share_hurt: The share of clients whose gain is below 0.
+        share_hurt: The share of clients whose gain is below 0, or NaN: one of the models has
+            diverged.
     """
 
     num_clients: int
@@ -60,5 +61,5 @@ def gains(
 def _over_clients(values) -> Gain:
     with np.errstate(invalid="ignore"):  # of losses that are not finite
         return Gain(
-            len(values), float(values.mean()), float(values.std()), float(np.mean(values < 0))
+            len(values), float(values.mean()), float(values.std()), float(np.mean(~(values >= 0)))
         )

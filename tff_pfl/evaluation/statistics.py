@@ -4,24 +4,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, MetricName
+from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, MetricName, direction
 
 
-def over_clients(values: np.ndarray) -> dict[str, float]:
+def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
     """Mean, spread and tails of one number per client.
 
     Args:
         values: One value a client.
+        direction: 1 where more is better, or -1.
 
     Returns:
         `mean` and `std`, the unweighted mean and the population standard deviation over clients;
-        `worst_5_percent` and `best_5_percent`, the means of the lowest and the highest
-        `max(1, round(0.05 N))` values (PLGU's top and lowest 5 %). NaN if there is no value.
+        `worst_5_percent` and `best_5_percent`, the means of the worst and the best
+        `max(1, round(0.05 N))` values: where more is better, the lowest and the highest (PLGU's
+        lowest and top 5 %). NaN if there is no value.
     """
     values = np.sort(values)
     if not len(values):
         return dict.fromkeys(STATISTICS, float("nan"))
-    worst, best = _tails(values, 0.05)
+    worst, best = _tails(values, 0.05)[::direction]
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),
@@ -169,7 +171,7 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     metrics = {}
     for name, values in clients.values.items():
         values = values[has_examples]
-        statistics = over_clients(values)
+        statistics = over_clients(values, direction(name.quantity))
         if name.quantity == "loss":
             metrics[name._replace(statistic="mean")] = statistics["mean"]
             diverged = name._replace(quantity="num_nonfinite")

@@ -163,7 +163,8 @@ def evaluate_run(
                 f"The baseline {os.fspath(baseline)} has other data than {os.fspath(run_dir)}, or "
                 f"another partition of them (fingerprints {compared.fingerprint} and "
                 f"{run.dataset.fingerprint}): clients cannot be compared. Train it with the same "
-                "config.data, config.seed and config.new_clients.number."
+                "config.data, config.seed and config.new_clients.number, and of a method without "
+                "a global model config.new_clients.evaluated=False."
             )
         with values_of("evaluation"):
             evaluator = Evaluator(run.process, run.model, run.dataset, options)
@@ -186,7 +187,7 @@ def evaluate_run(
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
-    if run.new_clients is None:
+    if run.new_clients is None or not run.config.new_clients.evaluated:
         return None
     configs.check_split(run.new_clients, run.config.evaluation.split)
     capacity = suitable_capacity(run.model, run.config.evaluation.clients_per_call)

@@ -129,7 +129,7 @@ def train(
             )
         directory.write_settings()
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
-        log, reopens = _open_files(directory, dataset, checkpoint, progress, is_over)
+        log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         changes = record_versions(directory, done)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
@@ -178,7 +178,9 @@ def train(
     )
 
 
-def _open_files(directory, dataset, checkpoint, progress, is_over) -> tuple[MetricsLog, bool]:
+def _open_files(
+    directory, dataset, checkpoint, progress, schedule, is_over
+) -> tuple[MetricsLog, bool]:
     """The files of a run that begins or goes on, and whether its last round is to be finished anew.
 
     A run that was to be longer may have stopped here without all that is evaluated at its end, or
@@ -188,14 +190,17 @@ def _open_files(directory, dataset, checkpoint, progress, is_over) -> tuple[Metr
         directory: Of the run.
         dataset: Of all clients.
         checkpoint: Of the run.
-        progress: What was committed last. It forgets what is to be done again.
+        progress: What was committed last. It forgets what is to be done again, and an evaluation
+            that a run from the start would not have had.
+        schedule: Of the run.
         is_over: Whether there is no other round.
     """
     done, log = progress.round_num, _open_log(directory, dataset, progress)
     reopens = log.rounds < done or bool(is_over and progress.ended < done)
-    if reopens:
+    goes_on = bool(not is_over and progress.ended)
+    if reopens or (goes_on and not schedule.is_regular(done)):
         progress.forget_evaluation()
-    if reopens or (not is_over and progress.ended):
+    if reopens or goes_on:
         # Files must not be those of a commit when they are written again.
         progress.released = log.released_before_the_end(done - reopens)
         progress.ended = 0

@@ -24,6 +24,7 @@ _OF_RESULTS = (
     "evaluation.late_share",
     "evaluation.subsample",
     "evaluation.synthetic",
+    "new_clients.evaluated",
     "new_clients.fine_tune_epochs",
 )
 

@@ -80,6 +80,8 @@ def to_latex(table: Table) -> str:
     lines += [rf"{' & '.join(map(_latex, table.heads))} \\", r"\midrule"]
     for row in table.rows:
         cells = [_bold(_latex(cell.text), r"\textbf{{{}}}", cell) for cell in row]
+        if cells[0].startswith(("[", "*")):  # which would be an option of the line above
+            cells[0] = "{}" + cells[0]
         lines.append(rf"{' & '.join(cells)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 

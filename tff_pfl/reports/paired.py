@@ -22,7 +22,8 @@ class PairedTest(NamedTuple):
         p_value: Two-sided; NaN where there are fewer than two seeds.
         num_seeds: Those that both variants have.
         share_worse: The share of clients, of all seeds, with less than under the other variant, or
-            with more of what is better the less of it there is.
+            with more of what is better the less of it there is; or whose difference is NaN, as
+            that of a model that has diverged.
     """
 
     difference: float
@@ -65,7 +66,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
 
     means = np.array([own.mean() for own in differences])
     difference, num_seeds = float(means.mean()), len(means)
-    share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
+    share_worse = float(np.mean(~(direction * np.concatenate(differences) >= 0)))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
     error = float(means.std(ddof=1) / np.sqrt(num_seeds))

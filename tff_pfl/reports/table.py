@@ -95,7 +95,10 @@ def _metric(comparison, column):
 
 def _paired(comparison, column, against):
     others = comparison.results[against]
-    scale = 100.0 if is_share(column.name) else 1.0
+
+    def signed(value):
+        return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
+
     rows = [[Cell(head) for head in (f"{column.head}, less {against}'s", *_PAIRED_HEADS)]]
     for label, results in comparison.results.items():
         cells = [ABSENT] * len(rows[0])
@@ -103,10 +106,10 @@ def _paired(comparison, column, against):
         differences = paired_differences(results, others, column) if has_both else []
         if differences and label != against:
             found = paired_test(differences, direction(column.name.quantity))
-            cells[0] = f"{scale * found.difference:+.2f}"
+            cells[0] = signed(found.difference)
             cells[3] = f"{100 * found.share_worse:.0f} %"
             if not np.isnan(found.p_value):
-                cells[1] = f"{scale * found.low:+.2f} to {scale * found.high:+.2f}"
+                cells[1] = f"{signed(found.low)} to {signed(found.high)}"
                 cells[2] = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
         rows.append(list(map(Cell, cells)))
     return zip(*rows, strict=True)

@@ -2,7 +2,7 @@
 
 import re
 
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, direction
 
 _STATISTICS = {
     "mean": "mean over clients",
@@ -18,6 +18,8 @@ _SHORT_STATISTICS = {
     "best_5_percent": "top 5 %",
     "mean_margin": "95 %: ±",
 }
+# Where less is better, the worst values are the top ones.
+_OTHER_TAIL = {"worst_5_percent": "best_5_percent", "best_5_percent": "worst_5_percent"}
 # Of the names of pools: whose examples, of a client's own model and of one model for all.
 _POOLS = {
     r"local": ("its own {} examples", "each client's own {} examples"),
@@ -44,7 +46,7 @@ def in_words(name: MetricName) -> str:
     if name.quantity == "num_nonfinite":
         quantity = "number of clients with a loss that is not finite,"
     words = f"{quantity} of {_model(name)} on {_examples(name)}"
-    return ", ".join(filter(None, [words, _STATISTICS.get(name.statistic, _plain(name.statistic))]))
+    return ", ".join(filter(None, [words, _statistic(name, _STATISTICS)]))
 
 
 def in_short(name: MetricName) -> str:
@@ -55,8 +57,15 @@ def in_short(name: MetricName) -> str:
         parts.append(_plain(name.quantity))
     if pool != "local" or split != "test":
         parts.append(_plain(name.pool))
-    parts.append(_SHORT_STATISTICS.get(name.statistic, _plain(name.statistic)))
+    parts.append(_statistic(name, _SHORT_STATISTICS))
     return ", ".join(filter(None, parts))
+
+
+def _statistic(name, words):
+    statistic = name.statistic
+    if direction(name.quantity) < 0:
+        statistic = _OTHER_TAIL.get(statistic, statistic)
+    return words.get(statistic, _plain(statistic))
 
 
 def _model(name):

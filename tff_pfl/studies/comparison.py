@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from tff_pfl.experiment.run_directory import read_json, reading
 from tff_pfl.reports import Comparison, compared, named_runs
-from tff_pfl.studies.runner import VARIANTS, StudyError
+from tff_pfl.studies.runner import VARIANTS, StudyError, chosen_trials
 from tff_pfl.studies.study import Study, load_study
-from tff_pfl.studies.tuning import Scores
 
 
 def comparison_of_study(study: Study, output_dir: str | os.PathLike) -> Comparison:
@@ -18,7 +17,7 @@ def comparison_of_study(study: Study, output_dir: str | os.PathLike) -> Comparis
     Raises:
         OutputDirectoryError: If a file of a finished run is damaged or missing.
     """
-    chosen = Scores(study, output_dir).chosen() if study.tuning else None
+    chosen = chosen_trials(study, output_dir) if study.tuning else None
     runs = {
         label: [pathlib.Path(output_dir) / folder for folder in folders]
         for label, folders in study.folders().items()

@@ -3,7 +3,7 @@
 import concurrent.futures
 import contextlib
 import fcntl
-import itertools
+import math
 import os
 import pathlib
 import shutil
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
@@ -19,7 +19,7 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, read_json, write_json
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
-from tff_pfl.studies.tuning import Scores
+from tff_pfl.studies.tuning import TUNING, Scores
 
 _RECORD = "study.json"
 # Title, baseline, and of each variant the folders of its runs and what was chosen, for reports.
@@ -64,27 +64,69 @@ def run_study(
     with contextlib.ExitStack() as resources:
         resources.enter_context(_alone_in(root))
         scores = Scores(study, root)
-        _record_variants(root, study, scores)
+        if study.tuning is None:
+            _check(root, study.runs())
+        else:
+            _check(root, *_trials(study, scores, study.tuning.stages[0]))
+        _record_variants(root, study)
         pool = _Pool(root, program, jobs, study.title, total=_count(study))
         resources.enter_context(pool)
         chosen = None
         if study.tuning is not None:
             for rounds in study.tuning.stages:
-                trials = {
-                    (label, trial): list(study.tuning_runs(label, trial, rounds))
-                    for label, trial in scores.candidates(rounds)
-                }
-                known = [trials.pop(x) for x in list(trials) if scores.has(*x, rounds)]
-                pool.leave_out(itertools.chain(*known))
-                pool.run(itertools.chain(*trials.values()))
-                for (label, trial), runs in trials.items():
-                    summaries = [finished_summary(root / run.folder, rounds) for run in runs]
-                    if None not in summaries:
-                        scores.add(label, trial, rounds, summaries)
+                _run_stage(study, scores, rounds, pool)
             chosen = scores.chosen()
-            _record_variants(root, study, scores)
+            for label in study.variants.keys() - chosen.keys():
+                pool.write(f"{label}: no trial has a finite score, so that it is not run.")
+            _check(root, study.runs(chosen))
+            _record_variants(root, study)
         pool.run(study.runs(chosen), keep_checkpoints)
     return pool.failed
+
+
+def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]:
+    """The trial that the runs of each variant have in a study's directory, by labels.
+
+    It is the one with the best score; but for runs that were there before that score was.
+
+    Raises:
+        OutputDirectoryError: If a record is damaged.
+    """
+    recorded, chosen = _recorded(pathlib.Path(output_dir)), Scores(study, output_dir).chosen()
+    for label in chosen:
+        for trial in study.trials(label):
+            run = next(study.runs({label: trial}))
+            if recorded.get(run.folder) == list(run.flags):
+                chosen[label] = trial
+    return chosen
+
+
+def _trials(study, scores, rounds) -> tuple[list[Run], list[Run]]:
+    """The runs of a stage's trials: those without a score, and those with one."""
+    runs = [], []
+    for label, trial in scores.candidates(rounds):
+        runs[scores.has(label, trial, rounds)].extend(study.tuning_runs(label, trial, rounds))
+    return runs
+
+
+def _run_stage(study, scores, rounds, pool: "_Pool") -> None:
+    new, known = _trials(study, scores, rounds)
+    pool.leave_out(known)
+    for run in new:
+        summary = finished_summary(pool.root / run.folder, rounds)
+        has_gone_on = summary is not None and summary.final.round_num > (rounds or math.inf)
+        if has_gone_on and summary.stopped is None:
+            raise StudyError(
+                f"{pool.root / run.folder} has done {summary.final.round_num} rounds: what it had "
+                f"reached after {rounds} is not known any more, and cannot be compared. Give "
+                "another output directory."
+            )
+    pool.run(new)
+    for label, trial in scores.candidates(rounds):
+        runs = study.tuning_runs(label, trial, rounds)
+        summaries = [finished_summary(pool.root / run.folder, rounds) for run in runs]
+        if None not in summaries:
+            scores.add(label, trial, rounds, summaries)
 
 
 @contextlib.contextmanager
@@ -109,7 +151,7 @@ class _Pool:
 
     def __init__(self, root, program, jobs, title, total):
         self.failed = []
-        self._root = root
+        self.root = root
         self._program = os.fspath(program)
         self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
         self._executor = concurrent.futures.ThreadPoolExecutor(jobs)
@@ -131,8 +173,9 @@ class _Pool:
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
         runs = list(runs)
-        _record(self._root, runs, has_results=lambda run: (self._root / run.folder).exists())
-        todo = [x for x in runs if finished_summary(self._root / x.folder, x.rounds) is None]
+        _check(self.root, runs)
+        _record(self.root, runs)
+        todo = [x for x in runs if finished_summary(self.root / x.folder, x.rounds) is None]
         self._bar.update(len(runs) - len(todo))
         if not keep_checkpoints:
             for run in set(runs) - set(todo):
@@ -142,7 +185,7 @@ class _Pool:
             run = futures[future]
             if future.result() != 0:
                 self.failed.append(run)
-                log = pathlib.Path(f"{self._root / run.folder}.log")
+                log = pathlib.Path(f"{self.root / run.folder}.log")
                 self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
             elif not keep_checkpoints:
                 self._discard_checkpoint(run)
@@ -151,17 +194,21 @@ class _Pool:
     def leave_out(self, runs: Iterable[Run]) -> None:
         """Counts runs whose results are kept elsewhere as finished."""
         runs = list(runs)
-        _record(self._root, runs, has_results=lambda run: True)
+        _check(self.root, (), runs)
         self._bar.update(len(runs))
 
+    def write(self, message: str) -> None:
+        """Prints a line above the progress bar."""
+        self._bar.write(message)
+
     def _discard_checkpoint(self, run):
-        path = self._root / run.folder / CHECKPOINT
+        path = self.root / run.folder / CHECKPOINT
         if path.exists():
             shutil.rmtree(path)
 
     def _run(self, run: Run) -> int | None:
         """The exit status; `None` of a run that was not started any more."""
-        folder = self._root / run.folder
+        folder = self.root / run.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{folder}.log", "w") as log, self._process(run, folder, log) as process:
             return process and process.wait()
@@ -195,13 +242,13 @@ class _Pool:
         self._bar.set_postfix_str(", ".join(self._processes))
 
 
-def _record_variants(root: pathlib.Path, study: Study, scores: Scores) -> None:
+def _record_variants(root: pathlib.Path, study: Study) -> None:
     """Writes what reports know of the study without its file."""
     record = {
         "title": study.title,
         "baseline": study.baseline or next(iter(study.variants)),
         "variants": study.folders(),
-        "chosen": scores.chosen() if study.tuning else {},
+        "chosen": chosen_trials(study, root) if study.tuning else {},
     }
     write_json(str(root / VARIANTS), record)
 
@@ -226,17 +273,32 @@ def _count(study: Study) -> int:
     return total
 
 
-def _record(root: pathlib.Path, runs: Sequence[Run], has_results: Callable[[Run], bool]) -> None:
-    """Writes which settings each run has, if those that have results have the same."""
+def _recorded(root: pathlib.Path) -> dict[str, list[str]]:
     path = root / _RECORD
-    recorded = read_json(str(path)) if path.exists() else {}
-    for run in runs:
-        found, wanted = recorded.get(run.folder), list(run.flags)
-        recorded[run.folder] = wanted
-        if found not in (None, wanted) and has_results(run):
+    return read_json(str(path)) if path.exists() else {}
+
+
+def _check(root: pathlib.Path, runs: Iterable[Run], scored: Iterable[Run] = ()) -> None:
+    """Checks that what has results, or a score, was run with the settings that are asked for."""
+    recorded = _recorded(root)
+    scored = list(scored)
+    for run in (*runs, *scored):
+        found, wanted, is_scored = recorded.get(run.folder), list(run.flags), run in scored
+        if found is None and is_scored:
+            raise StudyError(
+                f"{root / TUNING} has a score of {run.folder}, of which {root / _RECORD} has no "
+                "settings. Delete its scores, too, or give another output directory."
+            )
+        if found not in (None, wanted) and (is_scored or (root / run.folder).exists()):
             raise StudyError(
                 f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
-                f"  {' '.join(run.flags)}\nDelete it, and its entry in {path}, or give another "
-                "output directory."
+                f"  {' '.join(wanted)}\nDelete it, its entry in {root / _RECORD}"
+                f"{f' and its scores in {TUNING}' if is_scored else ''}, or give another output "
+                "directory."
             )
-    write_json(str(path), recorded)
+
+
+def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
+    """Writes which settings each run has."""
+    recorded = _recorded(root) | {run.folder: list(run.flags) for run in runs}
+    write_json(str(root / _RECORD), recorded)

@@ -138,6 +138,7 @@ class Study:
         if self.baseline not in (None, *self.variants):
             raise ValueError(f"baseline is no variant of the study: {self.baseline!r}.")
         _check_folders(self.variants)
+        self._check_privacy()
         for label, variant in self.variants.items():
             if variant.trials is not None and self.tuning is None:
                 raise ValueError(f"{label!r} has trials, but the study has no tuning.")
@@ -191,6 +192,18 @@ class Study:
         for seed in self.tuning.seeds:
             folder = os.path.join("tuning", _folder(label), _folder(trial), f"seed{seed}")
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
+
+    def _check_privacy(self):
+        if self.tuning is None or len(self.tuning.stages) < 2:
+            return
+        for label, variant in self.variants.items():
+            of_all = (self.settings, variant.settings, self.tuning.settings)
+            if any(settings.get("privacy.epsilon") for settings in (*of_all, *self._trials(label))):
+                raise ValueError(
+                    f"Trials of {label!r} have privacy.epsilon: their noise is made for a number "
+                    "of rounds, after which they cannot go on to another stage. Give tuning one "
+                    "number of rounds, or set privacy.noise_multiplier instead."
+                )
 
     def _trials(self, label):
         if self.tuning is None:

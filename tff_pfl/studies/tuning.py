@@ -12,7 +12,8 @@ from tff_pfl.experiment.run_directory import read_json, write_json
 from tff_pfl.experiment.summary import Summary
 from tff_pfl.studies.study import Study
 
-_FILE = "tuning.json"
+TUNING = "tuning.json"
+"""The file of the scores, in a study's directory."""
 
 
 class Scores:
@@ -28,7 +29,7 @@ class Scores:
             OutputDirectoryError: If their file is damaged.
         """
         self._study = study
-        self._path = pathlib.Path(root) / _FILE
+        self._path = pathlib.Path(root) / TUNING
         self._scores = read_json(str(self._path)) if self._path.exists() else {}
 
     def candidates(self, rounds: int | None) -> list[tuple[str, str]]:
@@ -64,13 +65,15 @@ class Scores:
 
     def chosen(self) -> dict[str, str]:
         """The trial of each variant, by labels; without those of which no trial succeeded."""
-        last = len(self._study.tuning.stages) - 1
-        result = {}
+        stages, result = self._study.tuning.stages, {}
         for label in self._study.variants:
             trials = list(self._study.trials(label))
-            best = trials if len(trials) == 1 else self._ranked(label, last)
-            if best:
-                result[label] = best[0]
+            if len(trials) > 1:
+                scores = self._of(label, stages[-1])
+                ranked = self._ranked(label, len(stages) - 1)
+                trials = [trial for trial in ranked if scores[trial] is not None]
+            if trials:
+                result[label] = trials[0]
         return result
 
     def rows(self) -> list[tuple[str, str, int | None, float | None, bool]]:

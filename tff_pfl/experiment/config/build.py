@@ -258,9 +258,19 @@ def build_new_clients_evaluation(
     new_clients: data.FederatedDataset | None,
     capacity: str | None = None,
 ) -> evaluation.NewClientsEvaluation | None:
-    """The evaluation of the new clients of a config, if it has any."""
-    if new_clients is None:
+    """The evaluation of the new clients of a config, if it has any, and they are evaluated.
+
+    Raises:
+        ConfigError: If the algorithm has no global model that they could fine-tune.
+    """
+    if new_clients is None or not config.new_clients.evaluated:
         return None
+    if process.global_weights is None:
+        raise ConfigError(
+            "config.new_clients: new clients fine-tune the global model, and this algorithm has "
+            "none. Set config.new_clients.evaluated=False to hold them out all the same, as of a "
+            "baseline of runs that evaluate them."
+        )
     with values_of("new_clients"):
         return evaluation.NewClientsEvaluation(
             process,

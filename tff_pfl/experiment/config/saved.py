@@ -43,6 +43,7 @@ _ADDED = (
     "local.warm_up_rounds",
     "model.compute_type",
     "model.segments",
+    "new_clients.evaluated",
     "participation",
     "privacy",
 )
