@@ -273,6 +273,15 @@ class TestIterator:
         with pytest.raises(RuntimeError, match="select"):
             iterator.update(states)
 
+    def test_states_that_were_not_taken_are_not_given_to_the_next_cohort(self):
+        iterator = make_source().iterator()
+        states = train(iterator.select(3))
+        with pytest.raises(RuntimeError, match="`update` takes them, before `select` gives"):
+            iterator.select(3)
+        assert iterator.round_num == 1
+        iterator.update(states)
+        assert iterator.select(3)
+
     def test_a_failed_select_stays_at_its_round(self):
         iterator = make_source(capacity=3).iterator()
         for k in (11, 0, 10):

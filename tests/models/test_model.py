@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.quadratics import quadratic_model
 from tff_pfl.local import Batch
-from tff_pfl.models import ExampleValuesError, Model
+from tff_pfl.models import ExampleValuesError, Mean, Model, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
 
 RNG = np.random.default_rng(0)
@@ -103,3 +103,13 @@ def test_losses_and_metrics_take_every_type(logits_type, label_type):
     totals = model.totals((), Batch(None, y, tf.constant([1.0, 1.0]), None))
     assert {value.dtype for value in tf.nest.flatten(totals)} == {tf.float32}
     assert totals["a"].total == 1.0
+
+
+def test_measurements_are_merged_but_for_two_of_one_name():
+    first, second = {"loss": Mean(1.0, 1.0)}, {"accuracy": Mean(2.0, 1.0)}
+    assert merged(first, prefixed("personal", second)) == {
+        "loss": Mean(1.0, 1.0),
+        "personal_accuracy": Mean(2.0, 1.0),
+    }
+    with pytest.raises(ValueError, match="has a metric 'personal_accuracy' of its own"):
+        merged({"personal_accuracy": Mean(0.0, 1.0)}, prefixed("personal", second))

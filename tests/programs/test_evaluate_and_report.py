@@ -180,7 +180,6 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         "Each run is NAME:DIR, found": report("curves", run_dir),
         "Each run is NAME:DIR, found 'a:'": report("curves", "a:"),
         "Ids are integers.": report("curves", f"a:{run_dir}", "--exclude_clients=one"),
-        "no_run has no evaluations": report("curves", f"a:{run_dir}", "b:no_run"),
         "Did you mean 'global/local_test/loss'": report(
             "curves", f"a:{run_dir}", "--column=global/local_test/los"
         ),

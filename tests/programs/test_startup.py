@@ -70,7 +70,7 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         ("sweep.py", "--study=no.py", output): (1, "There is no study 'no.py'."),
         ("benchmark.py", "--workloads=lin"): (1, "Did you mean 'linear'?"),
         ("report.py", "tabel", run): (1, "Did you mean 'table'?"),
-        ("report.py", "curves", f"A:{tmp_path}", picture): (1, "has no evaluations"),
+        ("report.py", "curves", f"A:{tmp_path}", picture): (1, "has no config.json of a run"),
         ("report.py", "curves", run, "--column=lost", picture): (1, "Unknown"),
         ("report.py", "table", run): (0, "| ditto |"),
         ("report.py", "cross_table", cell, "--exclude_attackers"): (0, "| none | 62.50"),

@@ -217,8 +217,15 @@ def cmdline(process):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"variants": {}}, "has a variant and a seed"),
-        ({"seeds": ()}, "has a variant and a seed"),
+        ({"variants": {}}, "variants must be one Variant or more, by labels, got {}"),
+        ({"variants": ["a.py"]}, r"variants must be .* by labels, got \['a.py'\]"),
+        ({"variants": {"a": "a.py"}}, "variant 'a' must be a Variant, got 'a.py'"),
+        ({"variants": {"a": Variant("x", {"seed": 1})}}, "a study has seeds, a run for each"),
+        ({"settings": {"seed": 1}}, "a study has seeds, a run for each"),
+        ({"seeds": ()}, r"has one seed or more, whole numbers in a tuple, got \(\)"),
+        ({"seeds": 3}, "has one seed or more, whole numbers in a tuple, got 3"),
+        ({"seeds": (0, 1.5)}, "has one seed or more, whole numbers"),
+        ({"seeds": (0, 1, 0)}, "has each seed once"),
         ({"baseline": "fedavg"}, "baseline is no variant of the study: 'fedavg'"),
         ({"variants": {"a b": Variant("x"), "a,b": Variant("y")}}, "'a b' needs a name"),
         ({"variants": {"": Variant("x")}}, "'' needs a name"),
@@ -301,7 +308,7 @@ def test_what_is_compared(tmp_path, program):
     assert (found.title, found.baseline) == ("Two", "FedAvg")
     assert list(found.results) == list(STUDY.variants)
     assert [run.seed for run in found.results["Ditto, lambda 1"]] == [7]
-    write_run(tmp_path / "x", [0.5])
+    write_run(tmp_path / "x", [0.5], seed=0)
     more = studies.comparison_of([str(tmp_path / "study"), f"x:{tmp_path / 'x'}"])
     assert list(more.finished) == ["x", "Ditto, lambda 1"]
     (tmp_path / "damaged").mkdir()
@@ -310,7 +317,10 @@ def test_what_is_compared(tmp_path, program):
         studies.comparison_of([str(tmp_path / "damaged")])
     mistakes = {
         "x has no variants.json of a study; a run is given as NAME:": [str(tmp_path / "x")],
-        "'FedAvg' is the label of two variants": [str(tmp_path / "study"), "FedAvg:x"],
+        "'FedAvg' is the label of two variants": [
+            str(tmp_path / "study"),
+            f"FedAvg:{tmp_path / 'x'}",
+        ],
         "A study's file is followed by its directory": ["study.py"],
         "defines no function get_study": [str(program), str(tmp_path)],
     }

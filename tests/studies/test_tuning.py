@@ -224,8 +224,8 @@ def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trials": []}, "has a trial and a seed"),
-        ({"seeds": ()}, "has a trial and a seed"),
+        ({"trials": []}, "has a trial, or more"),
+        ({"seeds": ()}, "Tuning has one seed or more"),
         ({"rounds": (5, 2)}, r"rounds increase from 1 or more, got \(5, 2\)"),
         ({"rounds": (0, 2)}, "rounds increase from 1"),
         ({"metric": "personal/accuracy"}, "'personal'. Did you mean 'personalized'"),

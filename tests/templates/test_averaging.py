@@ -22,7 +22,7 @@ from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
 from tff_pfl import templates
-from tff_pfl.templates import ClientOutput, SharedPart, averaging, weighing
+from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors, weighing
 from tff_pfl.testing.eager import EagerProcess
 
 build_sgdm, build_adam = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
@@ -33,7 +33,7 @@ def mean_algorithm(**options):
     """A client's part is the mean of its values, in both places."""
 
     def client_work(weights, state, data, context):
-        return ClientOutput(Visits(state.count + 1), mean_value(data) - weights, weight=77.0)
+        return ClientOutput(Visits(state.count + 1), mean_value(data) - weights)
 
     return averaging(
         lambda seed: tf.constant(START, tf.float32),
@@ -55,7 +55,6 @@ def after_a_round(algorithm, data=DATA):
 class TestWeighting:
     @pytest.mark.parametrize(("weighting", "mean"), [("num_examples", 5.0), ("uniform", 6.0)])
     def test_clients_weigh_by_their_examples_or_all_the_same(self, weighting, mean):
-        """Whatever weight client work gives them."""
         output = after_a_round(mean_algorithm(weighting=weighting))
         np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
         assert [own.count for own in output.clients] == [1, 1]
@@ -64,11 +63,43 @@ class TestWeighting:
         expected = after_a_round(mean_algorithm(weighting="num_examples"))
         assert_equal(after_a_round(mean_algorithm()), expected)
 
+    @pytest.mark.parametrize("weight", [-1.0, 2.0, "num_examples", tf.constant(1.0)], ids=str)
+    def test_client_work_gives_none(self, weight):
+        def client_work(weights, state, data, context):
+            return ClientOutput(state, mean_value(data) - weights, weight=weight)
+
+        with pytest.raises(errors.ClientOutputError, match="of `averaging` weigh by its `weighti"):
+            after_a_round(averaging(lambda seed: tf.constant([1.0, 2.0]), client_work, None))
+
     def test_unknown_weighting(self):
         with pytest.raises(ValueError, match="Unknown weighting 'unifrm'. Did you mean 'uniform'"):
             mean_algorithm(weighting="unifrm")
         with pytest.raises(ValueError, match="Unknown weighting 'size'"):
             weighing("size")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda state, change: ClientOutput(state), "(?s)upload the change .*expected: .*float32"),
+        (lambda state, change: ClientOutput(state, change[:1]), r"(?s)found: .*float32\[1\]"),
+        (
+            lambda state, change: ClientOutput(state, tf.cast(change, tf.float64)),
+            "(?s)found: .*float64",
+        ),
+        (lambda state, change: (state, change), "client_work returned tuple, not ClientOutput"),
+        (lambda state, change: None, "client_work returned NoneType, not ClientOutput"),
+    ],
+)
+def test_what_is_no_change_of_the_shared_part(returned, message):
+    def client_work(weights, state, data, context):
+        return returned(state, mean_value(data) - weights)
+
+    algorithm = averaging(
+        lambda seed: tf.constant([1.0, 2.0]), client_work, lambda weights, *rest: weights
+    )
+    with pytest.raises(errors.TemplateError, match=message):
+        templates.compose(algorithm, EXAMPLES_TYPE)
 
 
 def test_the_parts_of_an_algorithm():

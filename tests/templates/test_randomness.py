@@ -1,5 +1,7 @@
 """Random numbers in blocks: those of a seed, and no others."""
 
+import random
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,6 +79,12 @@ def with_a_seed_of_the_graph():
 def test_operations_that_no_seed_controls(kind):
     with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):
         blocks.trace("a block", UNSEEDED[kind], np.float32)
+
+
+@pytest.mark.parametrize("draw", [np.random.uniform, random.random])
+def test_numbers_that_are_drawn_where_a_block_is_traced(draw):
+    with pytest.raises(errors.RandomnessError, match="^a block draws .* NumPy's, or Python's, own"):
+        blocks.trace("a block", lambda x: x * np.float32(draw()), np.float32)
 
 
 @pytest.mark.parametrize("where", NESTED)

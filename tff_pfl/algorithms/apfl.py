@@ -34,7 +34,7 @@ import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Mean, Model, Totals, Weights, prefixed
+from tff_pfl.models import Mean, Model, Totals, Weights, merged, prefixed
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, takes
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
@@ -146,7 +146,7 @@ def apfl(
         )
         beside = own.carry
         alpha_i = Mean(beside.alpha, tf.constant(1.0))
-        metrics = {**own.totals, "alpha": alpha_i, **prefixed("personal", beside.totals)}
+        metrics = merged(own.totals, {"alpha": alpha_i}, prefixed("personal", beside.totals))
         optimizers = (local.kept(beside.optimizer), own.optimizer_state)
         return ClientOutput(
             state=OwnMixture(own.weights, beside.alpha, state.participations + 1, optimizers),

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, prefixed
+from tff_pfl.models import Model, Weights, merged, prefixed
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
@@ -78,7 +78,7 @@ def ditto(
             epochs=personal_epochs,
             optimizer_state=personal_optimizer,
         )
-        metrics = {**trained.totals, **prefixed("personal", personal.totals)}
+        metrics = merged(trained.totals, prefixed("personal", personal.totals))
         optimizers = (trained.optimizer_state, personal.optimizer_state)
         return ClientOutput(
             state=OwnModel(personal.weights, state.participations + 1, optimizers),

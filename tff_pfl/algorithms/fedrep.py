@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ClientContext, LocalTraining, trees
-from tff_pfl.models import Model, Weights, partition, prefixed
+from tff_pfl.models import Model, Weights, merged, partition, prefixed
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
@@ -112,7 +112,7 @@ def fedrep(
             **_epochs_or_steps(body_epochs, body_steps),
             **body_objective(body_model, context),
         )
-        metrics = {**trained.totals, **prefixed("head", head.totals)}
+        metrics = merged(trained.totals, prefixed("head", head.totals))
         return ClientOutput(
             state=OwnHead(head.weights, (head.optimizer_state, trained.optimizer_state)),
             upload=trees.subtract(trained.weights, body),

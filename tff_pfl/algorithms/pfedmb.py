@@ -38,7 +38,7 @@ import tensorflow as tf
 from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, project_to_simplex, trees
-from tff_pfl.models import Model, multi_branch, prefixed
+from tff_pfl.models import Model, merged, multi_branch, prefixed
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, ranges_of, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
@@ -151,7 +151,7 @@ def pfedmb(
             gradient=normalized_gradient(branches_model, alpha) if normalize_step else None,
         )
         change = trees.subtract(trained.weights, weights)
-        metrics = {**trained.totals, **prefixed("alpha", mixture.totals)}
+        metrics = merged(trained.totals, prefixed("alpha", mixture.totals))
         return ClientOutput(
             state=OwnMixture(mixture.weights, (mixture.optimizer_state, trained.optimizer_state)),
             upload=Shares(change, shares(change, alpha)) if alpha_weighted else change,

@@ -14,6 +14,7 @@ from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Parti
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
+from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
 
 # `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
@@ -311,10 +312,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             k: Size of the cohort, see `Participation`; `None` for all clients.
 
         Raises:
+            RuntimeError: If the states of the cohort before are to be stored, and were not.
             ValueError: If `k` is not positive or the federation has fewer clients, or a client has
                 more examples than the capacity. The iterator stays at this round.
         """
         source = self._source
+        if self._outstanding and not is_empty(source.store.state_type):
+            raise RuntimeError(
+                "The cohort that was selected last has no new states yet: `update` takes them, "
+                "before `select` gives the next cohort."
+            )
         k = source.num_clients if k is None else k
         found = source.participation.participants(
             source.seed, self._round_num, source.num_clients, k

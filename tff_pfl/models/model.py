@@ -39,6 +39,23 @@ def prefixed(prefix: str, totals: Totals) -> Totals:
     return {f"{prefix}_{name}": mean for name, mean in totals.items()}
 
 
+def merged(*several: Totals) -> Totals:
+    """All of several measurements.
+
+    Raises:
+        ValueError: If two have the same name.
+    """
+    result = {}
+    for totals in several:
+        if twice := result.keys() & totals.keys():
+            raise ValueError(
+                f"The algorithm has a metric {min(twice)!r} of its own: give the model's another "
+                "name, or the algorithm's."
+            )
+        result |= totals
+    return result
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A model as pure functions of its weights.

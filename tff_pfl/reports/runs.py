@@ -22,6 +22,8 @@ def named_runs(arguments: Iterable[str]) -> dict[str, list[str]]:
         name, _, run_dir = argument.partition(":")
         if not name or not run_dir:
             raise OutputDirectoryError(f"Each run is NAME:DIR, found {argument!r}.")
+        if not os.path.exists(os.path.join(run_dir, "config.json")):
+            raise OutputDirectoryError(f"{run_dir} has no config.json of a run.")
         runs.setdefault(name, []).append(run_dir)
     for name, run_dirs in runs.items():
         _check_seeds(name, run_dirs)

@@ -77,8 +77,9 @@ class Tuning:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        if not self.trials or not self.seeds:
-            raise ValueError("Tuning has a trial and a seed, or more.")
+        if not self.trials:
+            raise ValueError("Tuning has a trial, or more.")
+        _check_seeds("Tuning", self.seeds)
         if list(self.rounds) != sorted(set(self.rounds)) or min(self.rounds, default=1) < 1:
             raise ValueError(f"Tuning's rounds increase from 1 or more, got {self.rounds}.")
         _ = self.decides  # refuses a metric that there is not
@@ -133,8 +134,15 @@ class Study:
     tuning: Tuning | None = None
 
     def __post_init__(self):
-        if not self.variants or not self.seeds:
-            raise ValueError("A study has a variant and a seed, or more.")
+        if not isinstance(self.variants, Mapping) or not self.variants:
+            raise ValueError(
+                f"variants must be one Variant or more, by labels, got {self.variants!r}."
+            )
+        for label, variant in self.variants.items():
+            if not isinstance(variant, Variant):
+                raise ValueError(f"The variant {label!r} must be a Variant, got {variant!r}.")
+        _check_seeds("A study", self.seeds)
+        self._check_settings()
         if self.baseline not in (None, *self.variants):
             raise ValueError(f"baseline is no variant of the study: {self.baseline!r}.")
         _check_folders(self.variants)
@@ -193,6 +201,15 @@ class Study:
             folder = os.path.join("tuning", _folder(label), _folder(trial), f"seed{seed}")
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
 
+    def _check_settings(self):
+        of_tuning = () if self.tuning is None else (self.tuning.settings, *self.tuning.trials)
+        of_variants = []
+        for variant in self.variants.values():
+            of_variants += [variant.settings, *(variant.trials or ())]
+        for settings in (self.settings, *of_tuning, *of_variants):
+            if "seed" in settings:
+                raise ValueError("Settings cannot have 'seed': a study has seeds, a run for each.")
+
     def _check_privacy(self):
         if self.tuning is None or len(self.tuning.stages) < 2:
             return
@@ -246,6 +263,14 @@ def load_study(source: str | os.PathLike) -> Study:
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
+
+
+def _check_seeds(whose, seeds):
+    is_sequence = isinstance(seeds, Sequence) and not isinstance(seeds, str)
+    if not is_sequence or not seeds or not all(isinstance(seed, int) for seed in seeds):
+        raise ValueError(f"{whose} has one seed or more, whole numbers in a tuple, got {seeds!r}.")
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"{whose} has each seed once, got {seeds!r}: equal ones give equal runs.")
 
 
 def _name(settings: Settings) -> str:

@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import ClientContext, Examples, trees
 from tff_pfl.names import check_names
+from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.algorithm import Algorithm, no_client_state
 from tff_pfl.templates.exchange import Aggregator, ClientOutput, Exchange, Personalization
 
@@ -107,10 +108,20 @@ def averaging(
 
     def weighted_client_work(weights, state, examples, context):
         output = client_work(weights, state, examples, context)
+        if not isinstance(output, ClientOutput):
+            return output  # which the composer refuses
+        _check_weight(output)
         return output._replace(weight=weigh(examples))
 
     def finalize(server, change, round_num):
         del round_num
+        errors.check_same_type(
+            errors.ClientOutputError,
+            "client_work must upload the change of the shared part",
+            blocks.type_of(server.weights),
+            blocks.type_of(change),
+            "trees.subtract(trained, weights) is the change of all of it.",
+        )
         return moved(server, change, server_optimizer), collections.OrderedDict()
 
     def shared(server):
@@ -132,6 +143,15 @@ def averaging(
         global_weights=global_weights and (lambda server: global_weights(server.weights)),
         client_snapshot=client_snapshot,
     )
+
+
+def _check_weight(output):
+    if tf.is_tensor(output.weight) or output.weight != ClientOutput._field_defaults["weight"]:
+        raise errors.ClientOutputError(
+            f"client_work returned weight={output.weight!r}, but clients of `averaging` weigh by "
+            "its `weighting`. Leave the weight out; to leave a client out, return an upload that "
+            "is not finite, or write an `Exchange`."
+        )
 
 
 def weighing(weighting: str) -> Callable[[Examples], tf.Tensor]:

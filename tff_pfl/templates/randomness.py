@@ -1,9 +1,11 @@
 """Random numbers that no seed of a round controls, found in the graph of a block."""
 
 import functools
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.templates import errors
@@ -22,7 +24,15 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
+        before = random.getstate(), np.random.get_state(legacy=False)
         result = fn(*args, **kwargs)
+        if not _same(before, (random.getstate(), np.random.get_state(legacy=False))):
+            raise errors.RandomnessError(
+                f"{what} draws random numbers of NumPy's, or Python's, own generator: they are "
+                "drawn once, where it is traced, and a run that is resumed or repeated would have "
+                "others.\nTip: take tf.random.stateless_* with a seed, in client work that of the "
+                "context."
+            )
         for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
             raise errors.RandomnessError(
                 f"{what}: operation {name!r} of type {kind!r} draws random numbers that no seed of "
@@ -33,6 +43,13 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return traced
+
+
+def _same(before, after) -> bool:
+    (of_python, of_numpy), (of_python_now, of_numpy_now) = before, after
+    state, now = of_numpy["state"], of_numpy_now["state"]
+    is_same = state["pos"] == now["pos"] and np.array_equal(state["key"], now["key"])
+    return is_same and of_python == of_python_now
 
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:

@@ -258,6 +258,13 @@ def test_modules_that_flags_name_are_there_before_the_config(monkeypatch, tmp_pa
     assert config.import_path == (str(ROOT / "configs"), str(tmp_path))
 
 
+def test_a_module_is_looked_for_where_the_flags_say(monkeypatch, tmp_path):
+    (tmp_path / "module_elsewhere.py").write_text("LOADED = True\n")
+    flags = ("--config.imports=module_elsewhere", f"--config.import_path={tmp_path}")
+    config = config_of_flags(monkeypatch, DIGITS, *flags)
+    assert config.import_path == (str(tmp_path),)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -35,7 +35,7 @@ from tff_pfl.algorithms.fedpac import alignment, collaboration, server
 from tff_pfl.algorithms.fedrep import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, partition, prefixed
+from tff_pfl.models import Model, merged, partition, prefixed
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, extends
 
@@ -114,7 +114,7 @@ def fedpac(
             moments.features,
             moments.counts,
         )
-        metrics = {**trained.totals, **prefixed("head", head.totals)}
+        metrics = merged(trained.totals, prefixed("head", head.totals))
         return ClientOutput(
             state=OwnHead(head.weights, (head.optimizer_state, trained.optimizer_state)),
             upload=server.Upload(trees.subtract(trained.weights, body), own),

@@ -39,7 +39,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.fedrod.heads import PersonalHeads, balanced_model, class_shares
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, prefixed
+from tff_pfl.models import Model, Weights, merged, prefixed
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -146,7 +146,7 @@ def fedrod(
         weights, own = trained.weights
         new, head = (Shared(weights, own), ()) if is_hyper else (Shared(weights, ()), own)
         own_model = (new, state.participations + 1) if keeps_model else ()
-        metrics = {**trained.totals, **prefixed("personal", trained.carry)}
+        metrics = merged(trained.totals, prefixed("personal", trained.carry))
         return ClientOutput(
             state=OwnHead(head, trained.optimizer_state, *own_model),
             upload=trees.subtract(new, shared),

@@ -49,8 +49,11 @@ class ConfigFileParser(flags.ArgumentParser):
         look_in([folder])
         if os.path.exists(file):  # if not, that is all there is to say
             announce_tensorflow()
-        imports = tuple_parser.TupleParser().parse(self._overrides.get("imports", ()))
-        import_modules(imports)
+        imports, folders = (
+            tuple_parser.TupleParser().parse(self._overrides.get(key, ()))
+            for key in ("imports", "import_path")
+        )
+        import_modules(imports, folders)
         try:
             config = self._parser.parse(path)
         except (TypeError, ValueError) as error:
@@ -58,7 +61,7 @@ class ConfigFileParser(flags.ArgumentParser):
         if isinstance(config, ml_collections.ConfigDict):
             if imports or config.get("imports"):
                 with config.unlocked():
-                    config.import_path = tuple(dict.fromkeys((folder, os.getcwd())))
+                    config.import_path = tuple(dict.fromkeys((*folders, folder, os.getcwd())))
             configs.complete(config, self._overrides)
         return config
 
