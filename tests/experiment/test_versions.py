@@ -1,6 +1,7 @@
 """What runs record of versions and machines, and what is said of a run that goes on with others."""
 
 import getpass
+import importlib
 import json
 import pathlib
 import platform
@@ -74,6 +75,30 @@ def test_each_change_is_kept_in_order(directory, monkeypatch):
     assert len(versions.record_versions(directory, 6)) == len(found)
     sessions = [Session(0, first), Session(4, second), Session(6, first)]
     assert versions.recorded_sessions(directory.path) == sessions
+
+
+def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
+    """That of the package of a module that is imported, and not of this library."""
+    package = tmp_path / "package_of_a_user"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "methods.py").write_text("from package_of_a_user import parts")
+    (package / "parts.py").write_text("FACTOR = 1.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("package_of_a_user.methods")
+    modules = ("package_of_a_user.methods", "tff_pfl.algorithms.fedavg")
+    now = pretend(monkeypatch)
+    versions.write_sessions(directory, [Session(0, now)])  # of a version that knew no code
+    assert versions.record_versions(directory, 1, modules) == []
+    (before,) = versions.code_of(modules).items()
+    assert before[0] == "code of package_of_a_user" and len(before[1]) == 16
+    assert versions.record_versions(directory, 2, modules) == []
+    (package / "parts.py").write_text("FACTOR = -1.0")
+    (after,) = versions.code_of(modules).items()
+    assert versions.record_versions(directory, 3, modules) == [
+        f"{before[0]} {before[1]} then, {after[1]} now"
+    ]
+    assert [x.rounds_before for x in versions.recorded_sessions(directory.path)] == [0, 1, 3]
 
 
 def test_a_run_that_did_not_record_any(directory, tmp_path):

@@ -130,7 +130,7 @@ def train(
         directory.write_settings()
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
-        changes = record_versions(directory, done)
+        changes = record_versions(directory, done, directory.settings.get("imports") or ())
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
             process,
@@ -149,8 +149,8 @@ def train(
         ):
             if changes:
                 bar.write(
-                    f"round {done}: warning: the run goes on with other versions, numbers may "
-                    f"differ from here on: {'; '.join(changes)}"
+                    f"round {done}: warning: the run goes on with other versions, or other code, "
+                    f"and numbers may differ from here on: {'; '.join(changes)}"
                 )
             loop = _Loop(
                 process,

@@ -137,6 +137,11 @@ class RunDirectory:
         if not (self._resume and self.has("config.json")):
             self.write_settings()
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The run's settings, as JSON values."""
+        return self._settings
+
     def write_settings(self) -> None:
         """Writes the settings; of a run that goes on, once it is known that it does."""
         self.write_json("config.json", self._settings)

@@ -1,11 +1,13 @@
 """What a run is computed with: versions of software, and the machine."""
 
 import functools
+import hashlib
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
 from tff_pfl.experiment.sessions import Session, recorded_sessions, write_sessions
+
+_CODE = "code of "
 
 
 def current_versions() -> dict[str, Any]:
@@ -44,12 +48,37 @@ def current_versions() -> dict[str, Any]:
     }
 
 
-def record_versions(directory: RunDirectory, rounds_before: int) -> list[str]:
+def code_of(modules: Iterable[str]) -> dict[str, str]:
+    """Digests of the source files of modules of a user's own, as they are now.
+
+    Args:
+        modules: Names of imported modules, such as those of `config.imports`. With a module of a
+            package are all that were imported of the package; what else it imports is not.
+
+    Returns:
+        16 hexadecimal digits by `code of PACKAGE`; nothing of this library, whose version and
+        commit are known.
+    """
+    digests = {}
+    for package in sorted({name.partition(".")[0] for name in modules} - {tff_pfl.__name__}):
+        digest = hashlib.sha256()
+        for name, module in sorted(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if f"{name}.".startswith(f"{package}.") and file and os.path.exists(file):
+                digest.update(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
+        digests[_CODE + package] = digest.hexdigest()[:16]
+    return digests
+
+
+def record_versions(
+    directory: RunDirectory, rounds_before: int, imports: Iterable[str] = ()
+) -> list[str]:
     """Writes what a run goes on with, if it is not what it was computed with before.
 
     Args:
         directory: Of the run, which may be new.
         rounds_before: Rounds that it has done.
+        imports: Modules whose code it runs besides, see `code_of`.
 
     Returns:
         What is other than before, as text; nothing of a new run.
@@ -58,7 +87,7 @@ def record_versions(directory: RunDirectory, rounds_before: int) -> list[str]:
         OutputDirectoryError: If what was recorded is damaged.
     """
     sessions = recorded_sessions(directory.path)
-    now = current_versions()
+    now = current_versions() | code_of(imports)
     if sessions and sessions[-1].versions == now:
         return []
     changes = _changes(sessions[-1].versions, now) if sessions else []
@@ -70,7 +99,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         f"{key} {before.get(key)} then, {now.get(key)} now"
         for key in dict.fromkeys([*before, *now])
-        if before.get(key) != now.get(key)
+        if before.get(key) != now.get(key) and not (key.startswith(_CODE) and key not in before)
     ]
 
 
