@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl.kinds import check_kind
+
 
 class RangeError(ValueError):
     """A number that makes no sense; the message names it and says what would."""
@@ -134,9 +136,11 @@ def takes(
     def decorate(owner):
         checked = owner.__init__ if inspect.isclass(owner) else owner
         signature = inspect.signature(checked)
-        for name in ranges:
+        for name, range_ in ranges.items():
             if name not in signature.parameters:
                 raise TypeError(f"{owner.__name__} has no argument {name!r}.")
+            tip = "between(0, 1) is one."
+            check_kind(f"The range of {name!r} of {owner.__name__}", range_, Range, tip)
 
         @functools.wraps(checked)
         def call(*args, **kwargs):

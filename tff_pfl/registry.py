@@ -18,6 +18,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.names import check_names
 
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
@@ -40,8 +41,10 @@ class Registry(Mapping[str, Callable[..., Any]]):
         What is registered again under its name, as when its module is reloaded, takes its place.
 
         Raises:
+            TypeError: If the name is none, as where `register` decorates without one.
             ValueError: If another one has that name already.
         """
+        check_kind(f"The name of the {self.kind}", name, str, 'Write .register("my_name").')
 
         def decorate(registered: _Registered) -> _Registered:
             there = self._registered.get(name)

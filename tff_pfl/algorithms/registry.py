@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -58,8 +59,11 @@ def make(
     Raises:
         UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest
             one.
-        TypeError: If it needs to know more of the federation.
+        TypeError: If it needs to know more of the federation, or the model or the local training is
+            none.
     """
+    check_kind("The model", model, Model, "tff_pfl.from_keras makes one of a Keras model.")
+    check_kind("The local training", local, LocalTraining)
     needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
     taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):

@@ -25,6 +25,7 @@ from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import Evaluation, LateMean, Result, best_on
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.versions import record_versions
+from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.ranges import takes, whole
@@ -93,6 +94,8 @@ def train(
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
+    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
+    check_kind("The directory", directory, RunDirectory, tip)
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)

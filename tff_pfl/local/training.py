@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import Augmentation
 from tff_pfl.local.batches import scan_batches
@@ -84,6 +85,10 @@ class LocalTraining:
     schedule: Schedule | None = None
     warm_up_rounds: int = 0
     augment: Augmentation | None = None
+
+    def __post_init__(self):
+        tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
+        check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
 
     def train(
         self,

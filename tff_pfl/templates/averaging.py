@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.local import ClientContext, Examples, trees
 from tff_pfl.names import check_names
 from tff_pfl.templates import blocks, errors
@@ -102,6 +103,10 @@ def averaging(
         server_optimizer: Default none: the mean change is the step.
     """
     weigh = weighing(weighting)
+    if server_optimizer is not None:
+        tip = "tff.learning.optimizers.build_adam(0.01) makes one."
+        kind = tff.learning.optimizers.Optimizer
+        check_kind("The server's optimizer", server_optimizer, kind, tip)
 
     def init(seed):
         return SharedPart.of(server_init(seed), server_optimizer)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import is_secure, sums_securely
+from tff_pfl.kinds import check_kind
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.templates import acceptance, blocks, errors
@@ -62,6 +63,8 @@ def compose(
     Raises:
         TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
     """
+    tip = "A method makes one of a model and a LocalTraining."
+    check_kind("The algorithm", algorithm, Algorithm, tip)
     server_init = blocks.trace("server_init", lambda: algorithm.server_init(seed))
     client_init = blocks.trace(
         "client_init", lambda client_id: algorithm.client_init(client_id, seed), np.int32

@@ -1,0 +1,54 @@
+"""Values of a wrong kind are refused where they come in, by name, with what would be right."""
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model, tiny_process
+from tff_pfl import ranges
+from tff_pfl.algorithms import ALGORITHMS, build_fedavg, fedavg, make
+from tff_pfl.experiment import train
+from tff_pfl.local import LocalTraining
+from tff_pfl.templates import compose
+
+MISTAKES = {
+    "optimizer must be of type Optimizer, got 0.01. tff.learning.optimizers.build_sgdm": (
+        lambda: LocalTraining(0.01)
+    ),
+    "optimizer must be of type Optimizer, got <function build_sgdm": (
+        lambda: LocalTraining(tff.learning.optimizers.build_sgdm)
+    ),
+    "The server's optimizer must be of type Optimizer, got 'adam'": (
+        lambda: make("fedavg", tiny_model(), local_sgd(), server_optimizer="adam")
+    ),
+    "The model must be of type Model, got <keras.*from_keras makes one of a Keras model": (
+        lambda: make("ditto", tf.keras.Sequential(), local_sgd())
+    ),
+    "The local training must be of type LocalTraining, got 0.1": (
+        lambda: make("ditto", tiny_model(), 0.1)
+    ),
+    "The algorithm must be of type Algorithm, got <function fedavg.* A method makes one": (
+        lambda: compose(fedavg, EXAMPLES_TYPE)
+    ),
+    "The directory must be of type RunDirectory, got 'runs/x'": (
+        lambda: train(
+            tiny_process(build_fedavg), tiny_model(), None, "runs/x", rounds=1, clients_per_round=1
+        )
+    ),
+    'The name of the algorithm must be of type str, got <function.*register\\("my_name"\\)': (
+        lambda: ALGORITHMS.register(fedavg)
+    ),
+    "The range of 'share' of method must be of type Range, got \\(0, 1\\)": (
+        lambda: ranges.takes(share=(0, 1))(method)
+    ),
+}
+
+
+def method(share=0.5):
+    return share
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_what_comes_in_is_of_its_kind(message):
+    with pytest.raises(TypeError, match=message):
+        MISTAKES[message]()
