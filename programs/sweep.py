@@ -66,7 +66,8 @@ def main(argv):
         return exit_code(interruption)
     print(table)
     for run in failed:
-        print(f"Failed: {output_dir / run.folder}, see {run.folder}.log.", file=sys.stderr)
+        folder = output_dir / run.folder
+        print(f"Failed: {folder}, see {folder}.log.", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -58,7 +58,7 @@ def without(name):
         ),
         (
             with_settings(lambda settings: settings.pop("algorithm")),
-            "config.json describes no run of this version: 'algorithm'",
+            "config.json has no algorithm: the run was made in Python, without a config",
         ),
         (
             with_settings(lambda settings: settings.update(rounds="many")),

@@ -132,6 +132,20 @@ class TestErrors:
             compose(mean_exchange(client_work=lambda *args: work(*args)._replace(weight=weight)))
 
     @pytest.mark.parametrize(
+        "finalize",
+        [
+            lambda server, change, round_num: server + change,
+            lambda server, change, round_num: {"first": server, "second": change},
+            lambda server, change, round_num: Mean(server, change),
+            lambda server, change, round_num: None,
+        ],
+    )
+    def test_a_finalizer_that_returns_no_pair(self, finalize):
+        message = "^Exchange 'train': finalize must return a pair, .* Without metrics: return state"
+        with pytest.raises(errors.ServerStateTypeError, match=message):
+            compose(mean_exchange(finalize=finalize))
+
+    @pytest.mark.parametrize(
         ("metrics", "message"),
         [
             ([1.0], "must return metrics as a mapping .*, found list"),

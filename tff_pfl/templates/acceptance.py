@@ -96,7 +96,8 @@ def guarded(
 
     def finalize(inputs):
         old, report = inputs["server"], inputs.get("report")
-        new, server_metrics = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
+        result = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
+        new, server_metrics = checks.checked_pair(what, result)
         checks.check_server_metrics(what, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
         errors.check_same_type(

@@ -66,6 +66,24 @@ def checked_client_output(what: str, output: Any) -> ClientOutput:
     return output._replace(weight=tf.cast(weight, tf.float32))
 
 
+def checked_pair(what: str, result: Any) -> tuple[Any, Any]:
+    """The server's state and metrics that `finalize` returned.
+
+    Args:
+        what: Names the exchange in errors.
+        result: What it returned.
+
+    Raises:
+        ServerStateTypeError: If it is no pair. A state alone may have two parts, too.
+    """
+    if not isinstance(result, tuple | list) or hasattr(result, "_fields") or len(result) != 2:
+        raise errors.ServerStateTypeError(
+            f"{what}: finalize must return a pair, the server's state and a mapping of metrics, "
+            f"found {type(result).__name__}. Without metrics: return state, {{}}."
+        )
+    return result
+
+
 def check_server_metrics(what: str, metrics: Any) -> None:
     """Checks what `finalize` measured; a mapping may hold further ones, lists and arrays.
 

@@ -383,3 +383,8 @@ def test_another_type_of_computation():
     config.model.compute_type = "float16"
     with pytest.raises(ConfigError, match="Unknown compute type 'float16'"):
         check_config(config)
+
+
+def test_a_partition_that_is_not_there():
+    with pytest.raises(ConfigError, match="config.data.partition_file: there is no file 'no.npz'"):
+        build_dataset(small(partition_file="no.npz"))

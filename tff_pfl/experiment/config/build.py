@@ -1,6 +1,7 @@
 """From a config to what a run is made of."""
 
 import functools
+import os
 
 import ml_collections
 import numpy as np
@@ -43,6 +44,10 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
     with values_of("data"):
         images = data.load(config.data.name, config.data.data_dir or None)
         if config.data.partition_file:
+            if not os.path.exists(config.data.partition_file):
+                raise ConfigError(
+                    f"config.data.partition_file: there is no file {config.data.partition_file!r}."
+                )
             partition = data.Partition.load(config.data.partition_file, labels=images.y)
             dataset = data.FederatedDataset(
                 images.x, images.y, images.num_classes, partition, images.name

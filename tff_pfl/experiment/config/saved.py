@@ -1,5 +1,6 @@
 """The config of a run that is over, or was stopped."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -69,6 +70,11 @@ def config_of_run(settings: Any) -> ml_collections.ConfigDict:
         ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
             names cannot be imported.
     """
+    if isinstance(settings, Mapping) and "algorithm" not in settings:
+        raise ConfigError(
+            "config.json has no algorithm: the run was made in Python, without a config that says "
+            "how. Evaluate it in Python, where its process is."
+        )
     try:
         import_modules(settings.get("imports", ()), settings.get("import_path", ()))
         config = default_config(settings["algorithm"]["name"])
