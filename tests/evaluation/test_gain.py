@@ -59,9 +59,15 @@ def test_statistics_of_gains():
 
 def test_clients_whose_model_has_diverged_are_hurt():
     name = MetricName("personalized", "local_test", "loss")
-    losses = {"run": [np.nan, np.inf, 0.5, 0.4], "baseline": [0.3, 0.3, 0.6, 0.3]}
+    losses = {
+        "run": [np.nan, np.inf, 0.5, 0.4, 0.1, np.nan],
+        "baseline": [0.3, 0.3, 0.6, 0.3, np.nan, np.nan],
+    }
     run, baseline = (
-        ClientMetrics(np.arange(4), np.ones(4, np.int32), {name: np.array(values)})
+        ClientMetrics(np.arange(6), np.ones(6, np.int32), {name: np.array(values)})
         for values in losses.values()
     )
-    assert gains(run, baseline, np.ones(4, bool))["all"][name].share_hurt == 0.75
+    assert gains(run, baseline, np.ones(6, bool))["all"][name].share_hurt == 3 / 6
+    np.testing.assert_allclose(
+        gains_of_clients(run, baseline)[name], [-np.inf, -np.inf, 0.1, -0.1, np.inf, np.nan]
+    )

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = offer(
         "evaluator": ("GENERALIZATION", "EvaluationOptions", "Evaluator", "sampled_clients"),
         "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
-        "gain": ("Gain", "gains", "gains_of_clients"),
+        "gain": ("Gain", "differences", "gains", "gains_of_clients"),
         "global_model": ("compose_global_evaluation",),
         "loss_plane": ("grid_axis", "loss_surface", "random_direction"),
         "metrics": (

@@ -15,8 +15,7 @@ class Gain(NamedTuple):
         num_clients: How many they are.
         mean: Over clients, each counting once.
         std: The population standard deviation over clients.
-        share_hurt: The share of clients whose gain is below 0, or NaN: one of the models has
-            diverged.
+        share_hurt: The share of clients whose gain is below 0.
     """
 
     num_clients: int
@@ -43,8 +42,24 @@ def gains_of_clients(
     for name, values in clients.values.items():
         before = baseline.values.get(name._replace(model="personalized"))
         if before is not None:
-            found[name] = direction(name.quantity) * (values - before)
+            sign = direction(name.quantity)
+            found[name] = sign * differences(values, before, sign)
     return found
+
+
+def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.ndarray:
+    """`values - others`, where NaN, of a model that has diverged, is worse than any number.
+
+    Args:
+        values: Of clients.
+        others: Of the same clients, elsewhere. Where both are NaN, so is the difference.
+        direction: 1 where more is better, or -1.
+    """
+    with np.errstate(invalid="ignore"):  # of infinities
+        found = values - others
+    diverged, others_diverged = np.isnan(values), np.isnan(others)
+    found = np.where(diverged & ~others_diverged, -direction * np.inf, found)
+    return np.where(others_diverged & ~diverged, direction * np.inf, found)
 
 
 def gains(
@@ -61,5 +76,5 @@ def gains(
 def _over_clients(values) -> Gain:
     with np.errstate(invalid="ignore"):  # of losses that are not finite
         return Gain(
-            len(values), float(values.mean()), float(values.std()), float(np.mean(~(values >= 0)))
+            len(values), float(values.mean()), float(values.std()), float(np.mean(values < 0))
         )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_pfl import evaluation
 from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports.columns import Column
 from tff_pfl.reports.comparison import RunResult
@@ -22,8 +23,7 @@ class PairedTest(NamedTuple):
         p_value: Two-sided; NaN where there are fewer than two seeds.
         num_seeds: Those that both variants have.
         share_worse: The share of clients, of all seeds, with less than under the other variant, or
-            with more of what is better the less of it there is; or whose difference is NaN, as
-            that of a model that has diverged.
+            with more of what is better the less of it there is.
     """
 
     difference: float
@@ -66,7 +66,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
 
     means = np.array([own.mean() for own in differences])
     difference, num_seeds = float(means.mean()), len(means)
-    share_worse = float(np.mean(~(direction * np.concatenate(differences) >= 0)))
+    share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
     error = float(means.std(ddof=1) / np.sqrt(num_seeds))
@@ -98,8 +98,9 @@ def paired_differences(
             on other samples of clients, or a run has no such quantity.
     """
     of_seed = {other.seed: other for other in others}
+    sign = evaluation.direction(column.name.quantity)
     return [
-        np.subtract(*paired_values(result, of_seed[result.seed], column))
+        evaluation.differences(*paired_values(result, of_seed[result.seed], column), sign)
         for result in results
         if result.seed in of_seed
     ]

@@ -151,7 +151,8 @@ def averaging(
 
 
 def _check_weight(output):
-    if tf.is_tensor(output.weight) or output.weight != ClientOutput._field_defaults["weight"]:
+    default = ClientOutput._field_defaults["weight"]
+    if not isinstance(output.weight, float) or output.weight != default:
         raise errors.ClientOutputError(
             f"client_work returned weight={output.weight!r}, but clients of `averaging` weigh by "
             "its `weighting`. Leave the weight out; to leave a client out, return an upload that "
