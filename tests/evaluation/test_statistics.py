@@ -158,3 +158,11 @@ def test_of_a_sample_each_mean_has_its_margin():
         for quantity, values in (("loss", np.array([1.0, 2.0])), ("accuracy", np.array([0.5, 1.0])))
     }
     assert metrics == of_all | margins
+
+
+def test_the_worst_of_what_is_better_the_less_there_is_of_it_are_the_highest():
+    name = MetricName("personalized", "local_test", "mae")
+    clients = ClientMetrics(np.arange(3), np.ones(3, np.int32), {name: np.array([0.1, 0.5, 0.9])})
+    metrics = summarize(clients)
+    assert metrics[name._replace(statistic="worst_5_percent")] == 0.9
+    assert metrics[name._replace(statistic="best_5_percent")] == 0.1

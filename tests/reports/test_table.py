@@ -108,6 +108,9 @@ def test_against_a_variant(comparison):
     of_global = named_columns(comparison, ["global/local_test/accuracy"])
     table = results_table(comparison, of_global, against="Local_1")  # which has no global model
     assert [row[2:6] for row in rows(table)] == [["-"] * 4] * 3
+    of_loss = named_columns(comparison, ["personalized/local_test/loss"])
+    found = rows(results_table(comparison, of_loss, against="Local_1"))[0][2]
+    assert found == "-0.208"  # three digits, not two decimals
     with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
         results_table(comparison, against="Local")
     for columns in ([], named_columns(comparison, [f"{ACCURACY}_worst_5_percent"])):
