@@ -1,8 +1,6 @@
 import asyncio
 import contextlib
 import csv
-import dataclasses
-import json
 import threading
 
 import numpy as np
@@ -17,8 +15,8 @@ from tests.federation import (
     tiny_model,
     tiny_process,
 )
-from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
-from tff_pfl.clients import ClientStateStore, CohortIterator, ForeignStateError
+from tff_pfl.algorithms import build_ditto, build_fedavg
+from tff_pfl.clients import ClientStateStore, CohortIterator
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment import (
@@ -29,11 +27,9 @@ from tff_pfl.experiment import (
     train,
     write_summary,
 )
-from tff_pfl.experiment.checkpoint import client_states
 from tff_pfl.experiment.meanwhile import Meanwhile
 from tff_pfl.experiment.metrics_log import PART_SECONDS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
-from tff_pfl.experiment.run_directory import CHECKPOINT
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 MODEL = tiny_model()
@@ -260,45 +256,6 @@ def test_a_run_stopped_between_evaluations_can_be_ended_there(dataset, tmp_path,
     assert metrics[0] == metrics[1]
 
 
-def test_fewer_rounds_than_are_done(dataset, tmp_path):
-    run(tmp_path, dataset, rounds=2)
-    with pytest.raises(OutputDirectoryError, match="has done 2 rounds already, 1 are asked for"):
-        run(tmp_path, dataset, rounds=1)
-
-
-def test_a_run_whose_checkpoint_is_gone_does_not_begin_again(dataset, tmp_path):
-    run(tmp_path, dataset, rounds=1)
-    (tmp_path / "checkpoint" / "data.mdb").unlink()
-    before = (tmp_path / "metrics.csv").read_bytes()
-    with pytest.raises(OutputDirectoryError, match="cannot go on: its checkpoint is gone"):
-        run(tmp_path, dataset, rounds=2)
-    assert (tmp_path / "metrics.csv").read_bytes() == before
-
-
-def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):
-    run(tmp_path, dataset, rounds=1)
-    before = (tmp_path / "partition.npz").read_bytes()
-    train_rows = tuple(reversed(dataset.partition.train))
-    partition = Partition(train_rows, dataset.partition.validation, dataset.partition.test)
-    other = FederatedDataset(dataset.x, dataset.y, 3, partition)
-    with pytest.raises(OutputDirectoryError, match="has other data or another partition"):
-        run(tmp_path, other, rounds=2)
-    assert (tmp_path / "partition.npz").read_bytes() == before
-
-
-def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path):
-    run(tmp_path, dataset, rounds=1)
-    other = FederatedDataset(255 - dataset.x, dataset.y, 3, dataset.partition)
-    with pytest.raises(OutputDirectoryError, match="has other inputs, perhaps the same that were"):
-        run(tmp_path, other, rounds=2)
-    process = tiny_process(build_ditto)
-    with client_states(process, str(tmp_path / CHECKPOINT)) as store:  # as of an earlier version
-        progress = json.loads(store.attachment("progress"))
-        del progress["inputs"]
-        store.commit({"progress": json.dumps(progress).encode()})
-    assert run(tmp_path, dataset, rounds=2).final.round_num == 2
-
-
 def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):
     upload = np.array([0.5, 0.5], np.float32)
     work = Exchange(
@@ -346,33 +303,6 @@ def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path
     result = run(tmp_path, dataset, rounds=3, evaluate_every=0)
     assert result.final == result.best_on_test
     assert len(list((tmp_path / "clients").iterdir())) == 1
-
-
-def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):
-    with pytest.raises(ValueError, match="cohort of 6 clients .* federation of 5"):
-        run(tmp_path, dataset, clients_per_round=6)
-    assert not (tmp_path / "checkpoint").exists()
-
-
-def test_a_model_of_fewer_classes_is_refused_before_anything_is_written(dataset, tmp_path):
-    model = dataclasses.replace(MODEL, num_classes=2)
-    with pytest.raises(ValueError, match="2 logits, but the data have 3 classes"):
-        run(tmp_path, dataset, model=model)
-    assert not (tmp_path / "checkpoint").exists()
-
-
-@pytest.mark.parametrize("number", ["rounds", "checkpoint_every", "evaluate_every", "seed"])
-def test_numbers_out_of_range(dataset, tmp_path, number):
-    with pytest.raises(ValueError, match=f"^{number} must be "):
-        run(tmp_path, dataset, **{number: 0 if number in ("rounds", "checkpoint_every") else -1})
-    assert not (tmp_path / "checkpoint").exists()
-
-
-def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
-    run(tmp_path, dataset, rounds=1)
-    process = tiny_process(build_local)
-    with pytest.raises(ForeignStateError):
-        run(tmp_path, dataset, process, rounds=2)
 
 
 class Recording(tff.program.ReleaseManager):

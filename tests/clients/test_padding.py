@@ -1,0 +1,59 @@
+"""Tests of `tff_pfl.clients.padding`."""
+
+import numpy as np
+import pytest
+
+from tests.clients.test_cohort import FakeDataset
+from tff_pfl.clients.padding import pad_examples, shared_capacity
+
+
+class TestPadExamples:
+    def test_fills_up_with_zeros(self):
+        padded = pad_examples(FakeDataset().examples(6, "train"), 5)
+        assert padded.x.shape == (5, 2, 2)
+        assert padded.x.dtype == np.uint8
+        assert padded.x[:, 0, 1].tolist() == [60, 61, 62, 0, 0]
+        assert padded.y.tolist() == [60, 61, 62, 0, 0]
+        assert padded.y.dtype == np.int32
+        assert padded.size == 3
+
+    def test_drops_rows_past_size_first(self):
+        examples = FakeDataset().examples(3, "train")._replace(size=np.int32(2))
+        assert pad_examples(examples, 3).y.tolist() == [30, 31, 0]
+        assert pad_examples(examples, 2).y.tolist() == [30, 31]
+
+    def test_refuses_more_than_the_capacity(self):
+        with pytest.raises(ValueError, match="4 examples do not fit into a capacity of 3"):
+            pad_examples(FakeDataset().examples(3, "train"), 3)
+
+    @pytest.mark.parametrize(("size", "rows"), [(5, 9), (5, 4), (-1, 9)])
+    def test_refuses_a_size_that_the_rows_cannot_hold(self, size, rows):
+        examples = FakeDataset().examples(3, "train")
+        examples = examples._replace(x=np.zeros([rows, 2, 2], np.uint8), size=np.int32(size))
+        message = f"size {size}.*0 to {min(rows, 4)}, the rows of x \\({rows}\\) and y \\(4\\)"
+        with pytest.raises(ValueError, match=message):
+            pad_examples(examples, 8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity"),
+    [
+        ([], 0),
+        ([0], 0),
+        ([1, 1], 1),
+        ([2], 2),
+        ([3, 1], 3),
+        ([4], 4),
+        ([5], 6),
+        ([7], 8),
+        ([9], 12),
+    ],
+)
+def test_shared_capacity(sizes, capacity):
+    assert shared_capacity(sizes) == capacity
+
+
+def test_shared_capacities_are_few_and_near():
+    capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
+    assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
+    assert len(set(capacities.values())) < 25
