@@ -3,7 +3,9 @@
 from typing import Any
 
 
-def check_kind(what: str, value: Any, kind: type, tip: str = "") -> None:
+def check_kind(
+    what: str, value: Any, kind: type, tip: str = "", *, named: str | None = None
+) -> None:
     """Checks that a value is of a class.
 
     Args:
@@ -11,9 +13,11 @@ def check_kind(what: str, value: Any, kind: type, tip: str = "") -> None:
         value: The value.
         kind: The class.
         tip: How one comes by what is right.
+        named: What it has to be, in words; by default that it is of the class.
 
     Raises:
         TypeError: If it is not.
     """
     if not isinstance(value, kind):
-        raise TypeError(f"{what} must be of type {kind.__name__}, got {value!r}. {tip}".rstrip())
+        named = named or f"of type {kind.__name__}"
+        raise TypeError(f"{what} must be {named}, got {value!r:.80}. {tip}".rstrip())

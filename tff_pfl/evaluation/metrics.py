@@ -9,10 +9,8 @@ import numpy as np
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
 MARGIN = "mean_margin"
 """The further statistic of a quantity of a sample of clients; see `mean_margin`."""
-_LESS_IS_BETTER = (
-    *("loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll", "perplexity"),
-    "nonfinite",
-)
+_LESS_IS_BETTER = ("loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll")
+_LESS_IS_BETTER += ("perplexity", "nonfinite")
 
 
 def direction(quantity: str) -> int:

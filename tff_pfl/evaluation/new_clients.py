@@ -65,7 +65,11 @@ class NewClientsEvaluation:
             ValueError: If the algorithm has no global model.
         """
         if process.global_weights is None:
-            raise ValueError("new clients fine-tune the global model, and this algorithm has none.")
+            raise ValueError(
+                "new clients fine-tune the global model, and this algorithm has none. Set "
+                "config.new_clients.evaluated=False to hold them out all the same, as of a "
+                "baseline of runs that evaluate them."
+            )
         model = process.evaluated_model or model
         self._global_weights = process.global_weights
         client_type = tff.types.StructWithPythonType(

@@ -187,13 +187,13 @@ def evaluate_run(
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
-    if run.new_clients is None or not run.config.new_clients.evaluated:
-        return None
-    configs.check_split(run.new_clients, run.config.evaluation.split)
     capacity = suitable_capacity(run.model, run.config.evaluation.clients_per_call)
     evaluate = configs.build_new_clients_evaluation(
         run.config, run.process, run.model, run.new_clients, capacity
     )
+    if evaluate is None:
+        return None
+    configs.check_split(run.new_clients, run.config.evaluation.split)
     return evaluate(run.server_state)
 
 

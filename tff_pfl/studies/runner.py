@@ -64,11 +64,6 @@ def run_study(
     with contextlib.ExitStack() as resources:
         resources.enter_context(_alone_in(root))
         scores = Scores(study, root)
-        if study.tuning is None:
-            _check(root, study.runs())
-        else:
-            _check(root, *_trials(study, scores, study.tuning.stages[0]))
-        _record_variants(root, study)
         pool = _Pool(root, program, jobs, study.title, total=_count(study))
         resources.enter_context(pool)
         chosen = None
@@ -78,9 +73,9 @@ def run_study(
             chosen = scores.chosen()
             for label in study.variants.keys() - chosen.keys():
                 pool.write(f"{label}: no trial has a finite score, so that it is not run.")
-            _check(root, study.runs(chosen))
-            _record_variants(root, study)
-        pool.run(study.runs(chosen), keep_checkpoints)
+        runs = list(study.runs(chosen))
+        _record(root, study, runs)
+        pool.run(runs, keep_checkpoints)
     return pool.failed
 
 
@@ -111,6 +106,7 @@ def _trials(study, scores, rounds) -> tuple[list[Run], list[Run]]:
 
 def _run_stage(study, scores, rounds, pool: "_Pool") -> None:
     new, known = _trials(study, scores, rounds)
+    _record(pool.root, study, new, known)
     pool.leave_out(known)
     for run in new:
         summary = finished_summary(pool.root / run.folder, rounds)
@@ -173,8 +169,6 @@ class _Pool:
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
         runs = list(runs)
-        _check(self.root, runs)
-        _record(self.root, runs)
         todo = [x for x in runs if finished_summary(self.root / x.folder, x.rounds) is None]
         self._bar.update(len(runs) - len(todo))
         if not keep_checkpoints:
@@ -191,10 +185,8 @@ class _Pool:
                 self._discard_checkpoint(run)
             self._bar.update()
 
-    def leave_out(self, runs: Iterable[Run]) -> None:
+    def leave_out(self, runs: Sequence[Run]) -> None:
         """Counts runs whose results are kept elsewhere as finished."""
-        runs = list(runs)
-        _check(self.root, (), runs)
         self._bar.update(len(runs))
 
     def write(self, message: str) -> None:
@@ -242,17 +234,6 @@ class _Pool:
         self._bar.set_postfix_str(", ".join(self._processes))
 
 
-def _record_variants(root: pathlib.Path, study: Study) -> None:
-    """Writes what reports know of the study without its file."""
-    record = {
-        "title": study.title,
-        "baseline": study.baseline or next(iter(study.variants)),
-        "variants": study.folders(),
-        "chosen": chosen_trials(study, root) if study.tuning else {},
-    }
-    write_json(str(root / VARIANTS), record)
-
-
 def _reason(log: pathlib.Path) -> str:
     """The message of a run that failed, or else what it printed last."""
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
@@ -278,10 +259,22 @@ def _recorded(root: pathlib.Path) -> dict[str, list[str]]:
     return read_json(str(path)) if path.exists() else {}
 
 
-def _check(root: pathlib.Path, runs: Iterable[Run], scored: Iterable[Run] = ()) -> None:
-    """Checks that what has results, or a score, was run with the settings that are asked for."""
+def _record(
+    root: pathlib.Path, study: Study, runs: Sequence[Run], scored: Sequence[Run] = ()
+) -> None:
+    """Writes which settings each run has, and what reports know of the study without its file.
+
+    Args:
+        root: The study's directory.
+        study: The study.
+        runs: Those that are to be run, or have been.
+        scored: Others, whose scores are kept, and whose results may be gone.
+
+    Raises:
+        StudyError: If what has results, or a score, was run with other settings; then nothing is
+            written.
+    """
     recorded = _recorded(root)
-    scored = list(scored)
     for run in (*runs, *scored):
         found, wanted, is_scored = recorded.get(run.folder), list(run.flags), run in scored
         if found is None and is_scored:
@@ -296,9 +289,12 @@ def _check(root: pathlib.Path, runs: Iterable[Run], scored: Iterable[Run] = ()) 
                 f"{f' and its scores in {TUNING}' if is_scored else ''}, or give another output "
                 "directory."
             )
-
-
-def _record(root: pathlib.Path, runs: Sequence[Run]) -> None:
-    """Writes which settings each run has."""
-    recorded = _recorded(root) | {run.folder: list(run.flags) for run in runs}
+        recorded[run.folder] = wanted
     write_json(str(root / _RECORD), recorded)
+    variants = {
+        "title": study.title,
+        "baseline": study.baseline or next(iter(study.variants)),
+        "variants": study.folders(),
+        "chosen": chosen_trials(study, root) if study.tuning else {},
+    }
+    write_json(str(root / VARIANTS), variants)

@@ -142,7 +142,9 @@ class Study:
             if not isinstance(variant, Variant):
                 raise ValueError(f"The variant {label!r} must be a Variant, got {variant!r}.")
         _check_seeds("A study", self.seeds)
-        self._check_settings()
+        for label in self.variants:
+            if any("seed" in settings for settings in self._settings(label)):
+                raise ValueError("Settings cannot have 'seed': a study has seeds, a run for each.")
         if self.baseline not in (None, *self.variants):
             raise ValueError(f"baseline is no variant of the study: {self.baseline!r}.")
         _check_folders(self.variants)
@@ -201,21 +203,16 @@ class Study:
             folder = os.path.join("tuning", _folder(label), _folder(trial), f"seed{seed}")
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
 
-    def _check_settings(self):
-        of_tuning = () if self.tuning is None else (self.tuning.settings, *self.tuning.trials)
-        of_variants = []
-        for variant in self.variants.values():
-            of_variants += [variant.settings, *(variant.trials or ())]
-        for settings in (self.settings, *of_tuning, *of_variants):
-            if "seed" in settings:
-                raise ValueError("Settings cannot have 'seed': a study has seeds, a run for each.")
+    def _settings(self, label):
+        """All that the runs of a variant can have."""
+        of_tuning = [] if self.tuning is None else [self.tuning.settings, *self._trials(label)]
+        return [self.settings, self.variants[label].settings, *of_tuning]
 
     def _check_privacy(self):
         if self.tuning is None or len(self.tuning.stages) < 2:
             return
-        for label, variant in self.variants.items():
-            of_all = (self.settings, variant.settings, self.tuning.settings)
-            if any(settings.get("privacy.epsilon") for settings in (*of_all, *self._trials(label))):
+        for label in self.variants:
+            if any(settings.get("privacy.epsilon") for settings in self._settings(label)):
                 raise ValueError(
                     f"Trials of {label!r} have privacy.epsilon: their noise is made for a number "
                     "of rounds, after which they cannot go on to another stage. Give tuning one "

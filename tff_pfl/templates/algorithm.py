@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.templates.exchange import Exchange, Personalization
@@ -50,9 +51,10 @@ class Algorithm:
     name: str = "the algorithm"
 
     def __post_init__(self):
-        _check_is(Personalization, "personalize", self.personalize)
+        named = "a tff_pfl.Personalization"
+        check_kind("personalize", self.personalize, Personalization, named=named)
         for exchange in self.exchanges:
-            _check_is(Exchange, "an exchange", exchange)
+            check_kind("an exchange", exchange, Exchange, named="a tff_pfl.Exchange")
         names = [exchange.name for exchange in self.exchanges]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
@@ -63,11 +65,6 @@ class Algorithm:
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
         """The algorithm with each exchange replaced by what `change` makes of it."""
         return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
-
-
-def _check_is(kind, what, value):
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} must be a tff_pfl.{kind.__name__}, got {value!r:.80}.")
 
 
 def no_server_state(seed: int) -> tuple:

@@ -24,9 +24,9 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
-        before = random.getstate(), np.random.get_state(legacy=False)
+        before = _shared_generators()
         result = fn(*args, **kwargs)
-        if not _same(before, (random.getstate(), np.random.get_state(legacy=False))):
+        if _shared_generators() != before:
             raise errors.RandomnessError(
                 f"{what} draws random numbers of NumPy's, or Python's, own generator: they are "
                 "drawn once, where it is traced, and a run that is resumed or repeated would have "
@@ -45,11 +45,10 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-def _same(before, after) -> bool:
-    (of_python, of_numpy), (of_python_now, of_numpy_now) = before, after
-    state, now = of_numpy["state"], of_numpy_now["state"]
-    is_same = state["pos"] == now["pos"] and np.array_equal(state["key"], now["key"])
-    return is_same and of_python == of_python_now
+def _shared_generators():
+    """The states of those that all of a process draws from."""
+    _, key, *rest = np.random.get_state()
+    return random.getstate(), key.tobytes(), rest
 
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:

@@ -270,12 +270,6 @@ def build_new_clients_evaluation(
     """
     if new_clients is None or not config.new_clients.evaluated:
         return None
-    if process.global_weights is None:
-        raise ConfigError(
-            "config.new_clients: new clients fine-tune the global model, and this algorithm has "
-            "none. Set config.new_clients.evaluated=False to hold them out all the same, as of a "
-            "baseline of runs that evaluate them."
-        )
     with values_of("new_clients"):
         return evaluation.NewClientsEvaluation(
             process,

@@ -117,8 +117,8 @@ def default_config(
 
     config.new_clients = ml_collections.ConfigDict()
     config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
-    config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated; unless not
-    config.new_clients.evaluated = True  # evaluated, as in a baseline without a global model
+    config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
+    config.new_clients.evaluated = True  # False: held out alone, as by methods of no global model
 
     config.aggregator = ml_collections.ConfigDict()
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
