@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import leaves
+from tests.federation import assert_equal, leaves
 from tests.runs import keep_the_context, tiny_config, train_run
+from tff_pfl.evaluation import ClientMetrics, MetricName
+from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
@@ -82,6 +84,66 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
                 assert columns[f"{name}/new_clients_test/{metric}"][i] == pytest.approx(
                     float(totals[metric].mean), rel=1e-5
                 )
+
+
+def test_after_the_epoch_that_was_best_for_the_mean_client():
+    """Each epoch's model is that of a training of so many; the last is as without the question."""
+    config = config_of(local={"momentum": 0.99, "learning_rate": 3.0})
+    config.new_clients.fine_tune_epochs = epochs = 3
+    without = Setup(config)
+    config.new_clients.best_epoch = True
+    setup = Setup(config)
+    state = setup.process.initialize()
+    weights = setup.process.global_weights(state)
+    columns = setup.evaluation(state).columns()
+    for name, values in without.evaluation(state).columns().items():
+        np.testing.assert_array_equal(columns[name], values, err_msg=name)
+    for metric, best in (("loss", np.argmin), ("accuracy", np.argmax)):
+        after = []
+        for i in range(2):
+            seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(0), np.int32(i))
+            context = ClientContext(np.int32(0), np.int32(i), seed)
+            examples, test = (setup.new_clients.examples(i, split) for split in ("train", "test"))
+            models = [
+                setup.local.train(setup.model, weights, examples, context, epochs=n).weights
+                for n in range(epochs + 1)
+            ]
+            after.append([float(evaluate(setup.model, w, test)[metric].mean) for w in models])
+        after = np.array(after)
+        epoch = best(after.mean(0))
+        assert epoch not in (0, epochs)  # or the test could not fail
+        actual = columns[f"fine_tuned_best_epoch/new_clients_test/{metric}"]
+        np.testing.assert_allclose(actual, after[:, epoch], rtol=1e-5)
+
+
+def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diverged():
+    def named(model, metric):
+        return MetricName(model, "new_clients_test", metric)
+
+    clients = ClientMetrics(
+        np.arange(3),
+        np.array([5, 0, 5]),
+        {
+            named("global", "loss"): np.array([3.0, np.nan, 3.0]),
+            named("fine_tuned_by_epoch", "loss"): np.array(
+                [[1.0, 2.0, 0.1], [np.nan] * 3, [4.0, 2.0, np.nan]]
+            ),
+            named("global", "accuracy"): np.array([0.2, np.nan, 0.7]),
+            named("fine_tuned_by_epoch", "accuracy"): np.array(
+                [[0.1, 0.2, 0.3], [np.nan] * 3, [0.5, 0.6, 0.5]]
+            ),
+        },
+    )
+    values = with_best_epoch(clients).values
+    expected = {
+        named("global", "loss"): [3.0, np.nan, 3.0],
+        named("fine_tuned", "loss"): [0.1, np.nan, np.nan],
+        named("fine_tuned_best_epoch", "loss"): [2.0, np.nan, 2.0],
+        named("global", "accuracy"): [0.2, np.nan, 0.7],
+        named("fine_tuned", "accuracy"): [0.3, np.nan, 0.5],
+        named("fine_tuned_best_epoch", "accuracy"): [0.2, np.nan, 0.7],
+    }
+    assert_equal(values, {name: np.array(of_clients) for name, of_clients in expected.items()})
 
 
 def test_nothing_of_them_is_trained_on(tmp_path):

@@ -224,6 +224,52 @@ def test_it_is_the_same_inside_a_function_and_for_a_stack_of_clients():
         tf.nest.map_structure(np.testing.assert_array_equal, one(*clients[i], seeds[i]), expected)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_after_each_epoch_something_is_noted(size, vectorised):
+    """The state is that after so many epochs, and nothing else changes."""
+    epochs, padding = 3, 2
+
+    def step(carry, batch):
+        state, noted = carry
+        return state * 1.5 + tf.reduce_sum(batch.x * batch.weight[:, tf.newaxis]), noted
+
+    def states(fields):
+        def note(epoch, carry):
+            state, noted = carry
+            return state, tf.where(tf.range(epochs) == epoch, state, noted)
+
+        carry = tf.constant(1.0), tf.fill([epochs], np.nan)
+        return scan_batches(
+            step,
+            carry,
+            Examples(*fields),
+            epochs=epochs,
+            batch_size=3,
+            seed=SEED,
+            after_epoch=note,
+        )
+
+    examples = make_examples(size, size + padding)
+    if vectorised:
+        stacked = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], tuple(examples))
+        both = tf.function(lambda f: tf.vectorized_map(states, f), autograph=False)(stacked)
+        state, noted = (leaf[0] for leaf in both)
+    else:
+        state, noted = states(examples)
+    expected = [
+        scan_batches(step, (1.0, 0.0), examples, epochs=n + 1, batch_size=3, seed=SEED)[0]
+        for n in range(epochs)
+    ]
+    np.testing.assert_array_equal(noted, expected)
+    assert state == expected[-1]
+
+
+def test_steps_have_no_epochs_after_which_something_could_be_noted():
+    with pytest.raises(ValueError, match="after_epoch needs epochs, got steps=4"):
+        scan(make_examples(3), 6, steps=4, after_epoch=lambda epoch, carry: carry)
+
+
 def test_xla_compiles_it():
     def compiled(examples, seed):
         function = tf.function(

@@ -53,6 +53,12 @@ from tff_pfl.reports.words import in_short
             "fine tuned, new clients test",
         ),
         (
+            "fine_tuned_best_epoch/new_clients_test/accuracy_mean",
+            "accuracy of each new client's fine-tuned model after the epoch that was best on these "
+            "on its own test examples, mean over clients",
+            "fine tuned best epoch, new clients test",
+        ),
+        (
             "locally_trained/local_test/accuracy",
             "accuracy of each client's locally trained global model on its own test examples",
             "locally trained",
@@ -99,7 +105,10 @@ def test_no_words_have_an_underscore_or_are_those_of_two_names():
                 ("local", "generalization", "synthetic0", "synthetic50"),
                 ("personalized", "locally_trained", "fine_tuned", "global"),
             ),
-            (("new_clients",), ("locally_trained", "fine_tuned", "global")),
+            (
+                ("new_clients",),
+                ("locally_trained", "fine_tuned", "fine_tuned_best_epoch", "global"),
+            ),
         )
         for parts in itertools.product(
             models,

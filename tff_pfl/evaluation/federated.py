@@ -119,7 +119,7 @@ def evaluate_federation(
             means = [row[what][metric] for row in rows]
             total = np.array([mean.total for mean in means], np.float64)
             count = np.array([mean.count for mean in means], np.float64)
-            quotient = np.full(len(rows), np.nan)
+            quotient = np.full(total.shape, np.nan)
             np.divide(total, count, out=quotient, where=count > 0)
             values[MetricName(what, f"{pool}_{split}", metric)] = quotient
     return ClientMetrics(client_ids, sizes, values, population)

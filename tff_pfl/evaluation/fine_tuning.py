@@ -6,8 +6,10 @@ import collections
 import dataclasses
 from collections.abc import Callable
 
+import tensorflow as tf
+
 from tff_pfl.local import ClientContext, Examples, LocalTraining
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Model, Totals, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, Personalization
 
@@ -73,7 +75,45 @@ def fine_tuning(
 
     def tune(weights, examples, context):
         trained = local.train(model, weights, examples, context, epochs=epochs, optimizer_state=())
-        constant = {name: weights[name] for name in model.constant_layers}
-        return collections.OrderedDict({**trained.weights, **constant})
+        return _with_constant_layers(model, trained.weights, weights)
 
     return tune
+
+
+def measured_fine_tuning(
+    model: Model,
+    local: LocalTraining,
+    epochs: int,
+    weights: Weights,
+    examples: Examples,
+    context: ClientContext,
+    measure: Callable[[Weights], Totals],
+) -> Totals:
+    """What is measured of the weights of `fine_tuning` after each of its epochs.
+
+    Returns:
+        float32 `[epochs]` in the place of each scalar of `measure`.
+    """
+
+    def note(epoch, trained, noted):
+        totals = measure(_with_constant_layers(model, trained, weights))
+        is_it = tf.equal(tf.range(epochs), epoch)
+        return tf.nest.map_structure(
+            lambda total, others: tf.where(is_it, total, others), totals, noted
+        )
+
+    return local.train(
+        model,
+        weights,
+        examples,
+        context,
+        epochs=epochs,
+        optimizer_state=(),
+        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), model.zero_totals()),
+        after_epoch=note,
+    ).carry
+
+
+def _with_constant_layers(model, trained, weights) -> Weights:
+    constant = {name: weights[name] for name in model.constant_layers}
+    return collections.OrderedDict({**trained, **constant})

@@ -31,8 +31,9 @@ class MetricName(NamedTuple):
 
     Attributes:
         model: "personalized", "global", "locally_trained" (the global model as the client trains
-            it in a round) or "fine_tuned" (the client's own model after fine-tuning; of a new
-            client, the global one); empty for what is of no model.
+            it in a round), "fine_tuned" (the client's own model after fine-tuning; of a new
+            client, the global one) or "fine_tuned_best_epoch" (of new clients, after the epoch
+            that was best on the very examples); empty for what is of no model.
         pool: Whose examples of which split, as "local_test", "generalization_test" or
             "new_clients_test"; empty for what is of no model.
         quantity: What is measured, as "accuracy".

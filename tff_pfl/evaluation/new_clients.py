@@ -1,6 +1,7 @@
 """Clients that took no part in training, and fine-tune the global model: section 5.4 of PGFed."""
 
 import collections
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +11,15 @@ import tensorflow_federated as tff
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
-from tff_pfl.evaluation.fine_tuning import fine_tuning
-from tff_pfl.evaluation.metrics import ClientMetrics
+from tff_pfl.evaluation.fine_tuning import fine_tuning, measured_fine_tuning
+from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
+
+_BY_EPOCH = "fine_tuned_by_epoch"
 
 
 class _Received(NamedTuple):
@@ -38,6 +41,7 @@ class NewClientsEvaluation:
         dataset: FederatedDataset,
         *,
         epochs: int,
+        best_epoch: bool = False,
         locally_trained: bool = False,
         first_id: int = 0,
         split: str = "test",
@@ -53,6 +57,7 @@ class NewClientsEvaluation:
             local: How the clients fine-tune the global model.
             dataset: The data of the new clients; they fine-tune it with their training examples.
             epochs: Passes over them.
+            best_epoch: Whether it is evaluated after each of them, for `with_best_epoch`.
             locally_trained: Whether the global model is also evaluated as each of them trains it in
                 a round, as long as clients that take part do.
             first_id: What the first of them is called in the result.
@@ -80,10 +85,14 @@ class NewClientsEvaluation:
             ],
             Client,
         )
-        trainings = {"fine_tuned": fine_tuning(model, local, epochs)}
+        trainings, by_epoch = {}, None
+        if best_epoch and epochs:
+            by_epoch = functools.partial(measured_fine_tuning, model, local, epochs)
+        else:
+            trainings["fine_tuned"] = fine_tuning(model, local, epochs)
         if locally_trained:
             trainings["locally_trained"] = fine_tuning(model, local)
-        self._evaluation = _build_evaluation(model, trainings, client_type, seed)
+        self._evaluation = _build_evaluation(model, trainings, by_epoch, client_type, seed)
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
@@ -98,8 +107,8 @@ class NewClientsEvaluation:
             server_state: The algorithm's `ServerState`; its last round sets the learning rate.
 
         Returns:
-            Values such as `fine_tuned/new_clients_test/accuracy`, and likewise `locally_trained`,
-            if that is asked for, and `global`.
+            Values such as `fine_tuned/new_clients_test/accuracy`, after all epochs, and likewise
+            `locally_trained` and `fine_tuned_best_epoch`, if they are asked for, and `global`.
         """
         received = _Received(self._global_weights(server_state), server_state.round_num)
         clients = evaluate_federation(
@@ -111,10 +120,36 @@ class NewClientsEvaluation:
             pool="new_clients",
             clients_per_call=self._clients_per_call,
         )
-        return clients._replace(client_ids=clients.client_ids + self._first_id)
+        clients = clients._replace(client_ids=clients.client_ids + self._first_id)
+        return with_best_epoch(clients)
 
 
-def _build_evaluation(model, trainings, client_type, seed) -> tff.Computation:
+def with_best_epoch(clients: ClientMetrics) -> ClientMetrics:
+    """Names what fine-tuning made of the model in all epochs and in the best for the mean client.
+
+    The authors of PGFed report such a number: chosen on the very examples, it is higher than any
+    that a user could choose by. The global model itself counts as epoch 0. Each quantity has its
+    epoch, the first of several that are as good.
+
+    Args:
+        clients: With values float64 `[clients, epochs]` of the model "fine_tuned_by_epoch", if any,
+            in whose place there are `fine_tuned` and `fine_tuned_best_epoch`.
+    """
+    values = {}
+    for name, of_clients in clients.values.items():
+        if name.model != _BY_EPOCH:
+            values[name] = of_clients
+            continue
+        before = clients.values[name._replace(model="global")]
+        of_clients = np.column_stack([before, of_clients])
+        means = direction(name.quantity) * of_clients[clients.num_examples > 0].mean(0)
+        best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # a model that diverged is the worst
+        values[name._replace(model="fine_tuned")] = of_clients[:, -1]
+        values[name._replace(model="fine_tuned_best_epoch")] = of_clients[:, best]
+    return clients._replace(values=values)
+
+
+def _build_evaluation(model, trainings, by_epoch, client_type, seed) -> tff.Computation:
     """`(<weights=W, round_num=int32>@SERVER, {EvaluatedClient}@CLIENTS -> {totals}@CLIENTS)`."""
     received_type = tff.types.StructWithPythonType(
         [("weights", model.weights_type), ("round_num", tff.types.TensorType(np.int32))], _Received
@@ -133,10 +168,14 @@ def _build_evaluation(model, trainings, client_type, seed) -> tff.Computation:
             name: train(received.weights, client.data, context) for name, train in trainings.items()
         }
         models["global"] = received.weights
-        return collections.OrderedDict(
-            (name, evaluate(model, weights, test, batch_size=BATCH_SIZE))
-            for name, weights in models.items()
-        )
+
+        def measure(weights):
+            return evaluate(model, weights, test, batch_size=BATCH_SIZE)
+
+        totals = {name: measure(weights) for name, weights in models.items()}
+        if by_epoch is not None:
+            totals[_BY_EPOCH] = by_epoch(received.weights, client.data, context, measure)
+        return collections.OrderedDict(totals)
 
     @tff.federated_computation(
         tff.types.FederatedType(received_type, tff.SERVER),

@@ -22,6 +22,7 @@ RESUMABLE = (
     "evaluation.subsample",
     "evaluation.synthetic",
     "import_path",
+    "new_clients.best_epoch",
     "new_clients.fine_tune_epochs",
     "paper",
 )

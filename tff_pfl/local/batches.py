@@ -23,6 +23,7 @@ def scan_batches(
     batch_size: int,
     seed: tf.Tensor | None,
     drop_remainder: bool = False,
+    after_epoch: Callable[[tf.Tensor, Any], Any] | None = None,
 ) -> Any:
     """Runs `carry = step(carry, batch)` over shuffled mini-batches.
 
@@ -42,12 +43,16 @@ def scan_batches(
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
         drop_remainder: Whether to leave out the last batch of an epoch if it is partial, unless it
             is the only one: a client with fewer examples than `batch_size` has them as its batch.
+        after_epoch: `(epoch, carry) -> carry`, after each of so many `epochs`, the first of which
+            is 0; of clients without examples, too.
 
     Returns:
         The final `carry`.
     """
     if (epochs is None) == (steps is None):
         raise ValueError(f"Need either epochs or steps, got epochs={epochs}, steps={steps}.")
+    if after_epoch is not None and epochs is None:
+        raise ValueError(f"after_epoch needs epochs, got steps={steps}.")
     if epochs is None:
         epochs = steps  # enough even where an epoch is one batch
     if batch_size < 1 or epochs < 0:
@@ -91,8 +96,17 @@ def scan_batches(
             is_visited &= (offset + batch_size <= examples.size) | tf.equal(index, 0)
         return i + 1, trees.select(is_visited, step(carry, batch), carry)
 
-    _, carry = tf.while_loop(lambda i, _: i < end, masked_step, (tf.constant(0), carry))
-    return carry
+    def steps_until(end, i, carry):
+        return tf.while_loop(lambda i, _: i < end, masked_step, (i, carry))
+
+    if after_epoch is None:
+        return steps_until(end, tf.constant(0), carry)[1]
+
+    def masked_epoch(epoch, carry):
+        _, carry = steps_until((epoch + 1) * steps_per_epoch, epoch * steps_per_epoch, carry)
+        return epoch + 1, after_epoch(epoch, carry)
+
+    return tf.while_loop(lambda e, _: e < epochs, masked_epoch, (tf.constant(0), carry))[1]
 
 
 def _epoch_orders(examples, epochs, length, seed):

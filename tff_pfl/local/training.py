@@ -105,6 +105,7 @@ class LocalTraining:
         carry: Any = (),
         learning_rate: float | None = None,
         project: Callable[[Any], Any] | None = None,
+        after_epoch: Callable[[tf.Tensor, Any, Any], Any] | None = None,
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
@@ -123,6 +124,8 @@ class LocalTraining:
             carry: What `gradient` receives in the first step; then, what it returned in the last.
             learning_rate: Overrides the optimizer's; it decays over rounds as that does.
             project: Applied to the weights after each step.
+            after_epoch: `(epoch, weights, carry) -> carry`, after each epoch, from 0, to take a
+                measurement; not where there are `steps`.
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
@@ -145,6 +148,10 @@ class LocalTraining:
                 weights = project(weights)
             return weights, optimizer_state, trees.add(totals, batch_totals), carry
 
+        def noted(epoch, scanned):
+            weights, optimizer_state, totals, carry = scanned
+            return weights, optimizer_state, totals, after_epoch(epoch, weights, carry)
+
         weights, optimizer_state, totals, carry = scan_batches(
             step,
             (weights, optimizer_state, model.zero_totals(), carry),
@@ -154,6 +161,7 @@ class LocalTraining:
             batch_size=self.batch_size,
             seed=context.seed,
             drop_remainder=self.drop_remainder,
+            after_epoch=None if after_epoch is None else noted,
         )
         return TrainResult(weights, totals, self.kept(optimizer_state), carry)
 

@@ -76,6 +76,8 @@ def _model(name):
         return f"{whose} own model"
     if name.model == "locally_trained":
         return f"{whose} locally trained global model"
+    if name.model == "fine_tuned_best_epoch":
+        return f"{whose} fine-tuned model after the epoch that was best on these"
     return f"{whose} {_plain(name.model).replace('fine tuned', 'fine-tuned')} model"
 
 

@@ -277,6 +277,7 @@ def build_new_clients_evaluation(
             build_local(config),
             new_clients,
             epochs=config.new_clients.fine_tune_epochs,
+            best_epoch=config.new_clients.best_epoch,
             locally_trained="locally_trained" in config.evaluation.further_models,
             first_id=new_clients.partition.metadata["clients"][0],
             split=config.evaluation.split,

@@ -118,6 +118,7 @@ def default_config(
     config.new_clients = ml_collections.ConfigDict()
     config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
     config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
+    config.new_clients.best_epoch = False  # whether the best of these is named, too
     config.new_clients.evaluated = True  # False: held out alone, as by methods of no global model
 
     config.aggregator = ml_collections.ConfigDict()

@@ -44,6 +44,7 @@ _ADDED = (
     "local.warm_up_rounds",
     "model.compute_type",
     "model.segments",
+    "new_clients.best_epoch",
     "new_clients.evaluated",
     "participation",
     "privacy",
