@@ -1,5 +1,6 @@
 """Augmentation: parts of padded images, mirrored or not, by the seed alone; where it is used."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -82,11 +83,11 @@ def local_training(**options):
     return LocalTraining(optimizer, epochs=2, batch_size=20, **options)
 
 
-def train(local, seed=(1, 2)):
+def train(local, seed=(1, 2), model=None):
     seen = []
     examples = Examples(IMAGES, np.zeros(40, np.int32), np.int32(40))
     context = ClientContext(tf.constant(0), tf.constant(0), tf.constant(seed))
-    model = pattern_model(seen)
+    model = model or pattern_model(seen)
     weights = local.train(model, model.init(0), examples, context).weights
     evaluate(model, weights, examples)
     return float(weights["layer"]["w"]), [np.asarray(x) for x in seen]
@@ -109,6 +110,28 @@ def test_each_step_of_training_has_its_own_and_evaluation_none():
     assert weight != plain_weight
     assert train(local_training(augment=augment))[0] == weight
     assert train(local_training(augment=augment), seed=(1, 3))[0] != weight
+
+
+def test_dropout_draws_other_numbers():
+    """Else what an augmentation keeps of the inputs would be what a first dropout keeps."""
+    seeds = {"augmentation": [], "model": []}
+
+    def noted(images, seed):
+        seeds["augmentation"].append(seed)
+        return images
+
+    def apply(weights, x, training=False, seed=None):
+        seeds["model"].append(seed)
+        return weights["layer"]["w"] * tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2, 3])
+
+    model = dataclasses.replace(pattern_model([]), apply=apply)
+    train(local_training(augment=noted), model=model)
+    of_dropouts = [
+        tuple(tf.random.experimental.stateless_fold_in(seed, number).numpy())
+        for seed in seeds["model"]
+        for number in range(1, 20)
+    ]
+    assert not {tuple(seed.numpy()) for seed in seeds["augmentation"]} & set(of_dropouts)
 
 
 @pytest.mark.parametrize("vectorize", ["always", "never"])

@@ -30,6 +30,15 @@ def test_factors(schedule, factors):
     np.testing.assert_allclose(rates(schedule=schedule), np.multiply(0.5, factors), atol=1e-6)
 
 
+@pytest.mark.parametrize("every", [41, 47, 55, 82, 97, 110])
+def test_steps_are_on_time_in_a_graph(every):
+    """Where a division becomes a product with what is a little less than 1 / every."""
+    factor = tf.function(SCHEDULES["step"](every=every, factor=0.5), autograph=False)
+    for number in range(1, 8):
+        for round_num in (number * every - 1, number * every):
+            assert factor(tf.constant(float(round_num))) == 0.5 ** (round_num // every)
+
+
 def test_factors_multiply():
     options = {"learning_rate_decay": 0.9, "warm_up_rounds": 4}
     expected = [0.5 * 0.9**t * min(1, (t + 1) / 4) * 0.1 ** (t // 2) for t in range(8)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models import test_keras
+from tests.models import test_keras, test_segments
 from tests.models.test_keras import layers, pure, sequential
 from tff_pfl.models import build, linear, multi_branch, partition, two_exits
 
@@ -52,9 +52,18 @@ def of(*makers):
     )
 
 
+class Cosine(layers.Dense):
+    """No linear layer, although a kind of one."""
+
+    def call(self, x):
+        return tf.matmul(tf.nn.l2_normalize(x, -1), tf.nn.l2_normalize(self.kernel, 0))
+
+
 @pytest.mark.parametrize(
     "keras_model_fn",
     [
+        of(lambda: Cosine(3)),
+        test_segments.doubled,
         test_keras.Subclassed,
         test_keras.deferred,  # built when it is called
         of(lambda: layers.Dense(3, "tanh")),

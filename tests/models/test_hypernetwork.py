@@ -30,6 +30,27 @@ def test_weights_are_of_the_structure_of_the_targets():
         assert all(t.shape[0] == 7 and t.dtype == tf.float32 for t in tensors.values())
 
 
+def test_layers_whose_names_begin_alike():
+    def network():
+        layers = [Named("kernel_b", name="a", input_shape=(2,)), Named("b", name="a_kernel")]
+        return tf.keras.Sequential(layers)
+
+    class Named(tf.keras.layers.Layer):
+        def __init__(self, weight, **options):
+            super().__init__(**options)
+            self.weight = weight
+
+        def build(self, shape):
+            self.scale = self.add_weight(self.weight, shape=[2])
+
+        def call(self, x):
+            return x * self.scale
+
+    target = from_keras(network, input_shape=(2,))
+    phi = Hypernetwork(target, 2, hidden=()).init(0)
+    assert list(phi) == ["a/kernel_b", "a_kernel/b"]
+
+
 @pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"hidden": (6,), "bias": False}], ids=str)
 def test_each_of_several_embeddings_by_itself(options):
     hypernetwork = Hypernetwork(MODEL, 3, **options)
@@ -58,7 +79,7 @@ def test_the_network_by_hand():
     generated = hypernetwork.generate(phi, tf.constant(v, tf.float32))
     for layer, tensors in SHAPES.items():
         for name, shape in tensors.items():
-            dense = phi[f"{layer}_{name}"]
+            dense = phi[f"{layer}/{name}"]
             expected = (features @ dense["kernel"] + dense["bias"]).reshape(-1, *shape)
             assert_close(generated[layer][name], expected)
 
@@ -73,7 +94,7 @@ def test_the_number_of_weights(hidden, bias):
     expected = trunk + (widths[-1] + bias) * sum(sizes)
     assert sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(phi)) == expected
     trunks = [f"trunk{i + 1}" for i in range(len(hidden))]
-    assert list(phi) == [*trunks, "dense1_kernel", "dense1_bias", "head_kernel", "head_bias"]
+    assert list(phi) == [*trunks, "dense1/kernel", "dense1/bias", "head/kernel", "head/bias"]
 
 
 def test_seeds_reproduce():
@@ -166,7 +187,7 @@ def test_without_trunk_and_bias_it_is_linear():
     assert_equal(zero, tf.nest.map_structure(np.zeros_like, zero))
     # One-hot embeddings choose among weights, those of "constant" ones are all phi.
     chosen = hypernetwork.generate(phi, tf.eye(3))
-    assert_equal(tf.reshape(chosen["dense1"]["kernel"], [3, -1]), phi["dense1_kernel"]["kernel"])
+    assert_equal(tf.reshape(chosen["dense1"]["kernel"], [3, -1]), phi["dense1/kernel"]["kernel"])
 
 
 def test_a_convolutional_network():
@@ -187,7 +208,7 @@ def test_a_part_of_a_model():
     body, head = parts.split(MODEL.init(2))
     hypernetwork = Hypernetwork(parts.shared_model(MODEL, head), 2, hidden=(4,))
     phi = hypernetwork.init(2)
-    assert list(phi) == ["trunk1", "dense1_kernel", "dense1_bias"]
+    assert list(phi) == ["trunk1", "dense1/kernel", "dense1/bias"]
     generated = hypernetwork.generate(phi, embeddings_of(3, 2))
     assert list(generated) == ["dense1"]
     own = tf.nest.map_structure(lambda leaf: leaf[2], generated)

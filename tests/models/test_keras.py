@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tests.marks import slow
 from tff_pfl.local import Batch
-from tff_pfl.models import KerasModelError, from_keras
+from tff_pfl.models import KerasModelError, from_keras, partition
 
 layers = tf.keras.layers
 RNG = np.random.default_rng(0)
@@ -264,6 +264,48 @@ def test_loss_and_metrics_may_be_ones_own():
 
 def normal(shape):
     return np.random.default_rng().normal(size=shape).astype(np.float32)
+
+
+class MyHead(layers.Layer):
+    """Its weights are there before it is called."""
+
+    def __init__(self, num_inputs, num_outputs, **options):
+        super().__init__(**options)
+        self.kernel = self.add_weight("kernel", shape=[num_inputs, num_outputs])
+
+    def call(self, x):
+        return tf.matmul(x, self.kernel)
+
+
+def test_weights_that_are_made_with_their_layer_are_its_own():
+    def network():
+        return tf.keras.Sequential(
+            [
+                MyHead(4, 4, name="stem"),
+                layers.Dense(5, name="body", input_shape=(4,)),
+                MyHead(5, 3, name="head"),
+            ]
+        )
+
+    def given():
+        x = tf.keras.Input((4,))
+        stem, head = MyHead(4, 4, name="stem"), MyHead(5, 3, name="head")
+        return tf.keras.Model(x, head(layers.Dense(5, name="body")(stem(x))))
+
+    for keras_model_fn in (network, given):
+        model = pure(keras_model_fn)
+        assert partition(model).personal == ("head",)
+        assert {layer: list(tensors) for layer, tensors in model.init(0).items()} == {
+            "stem": ["kernel"],
+            "body": ["kernel", "bias"],
+            "head": ["kernel"],
+        }
+    assert model.layers == ("stem", "body", "head")
+    weights, x = model.init(0), tf.ones([2, 4])
+    hidden = x @ weights["stem"]["kernel"] @ weights["body"]["kernel"]
+    np.testing.assert_allclose(
+        model.apply(weights, x), hidden @ weights["head"]["kernel"], rtol=1e-6
+    )
 
 
 def test_initial_values_that_are_not_drawn_need_no_initializer():

@@ -16,6 +16,32 @@ class Unseeded(tf.keras.initializers.Initializer):
         return tf.random.normal(shape, dtype=dtype)
 
 
+class Scaled(tf.keras.initializers.Initializer):
+    """Of one that Keras draws a seed for where it is made."""
+
+    def __init__(self, scale):
+        self.scale, self.base = scale, tf.keras.initializers.GlorotUniform()
+
+    def __call__(self, shape, dtype=None, **kwargs):
+        return self.scale * self.base(shape, dtype)
+
+    def get_config(self):
+        return {"scale": self.scale}
+
+
+class Truncated(tf.keras.initializers.Initializer):
+    """That takes a seed, and leaves it."""
+
+    def __init__(self, seed=None):
+        self.seed = seed
+
+    def __call__(self, shape, dtype=None, **kwargs):
+        return tf.random.truncated_normal(shape, dtype=dtype)
+
+    def get_config(self):
+        return {"seed": self.seed}
+
+
 class Frozen(tf.keras.Model):
     def __init__(self):
         super().__init__()
@@ -93,7 +119,36 @@ def twins():
             ),
             "lstm_cell/bias.*tf.keras.initializers",
         ),
-        (sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())), "random"),
+        (
+            sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())),
+            "by Unseeded, which draws other numbers.*Have it take a seed",
+        ),
+        (
+            sequential(lambda: layers.Dense(4, kernel_initializer=Scaled(2.0))),
+            "by Scaled, which draws other numbers.*Have it take a seed",
+        ),
+        (
+            sequential(lambda: layers.Dense(4, kernel_initializer=Truncated())),
+            "'TruncatedNormal' draws random numbers that no seed",
+        ),
+        (ending_in(lambda: layers.Dense(4, dtype="float64")), "'dense/kernel:0' is float64"),
+        (
+            ending_in(
+                lambda: layers.Reshape((2, 2, 1)),
+                layers.RandomFlip,
+                layers.Flatten,
+                lambda: layers.Dense(4),
+            ),
+            "layers that draw random numbers.*only Dropout.*augment",
+        ),
+        (
+            ending_in(
+                lambda: layers.Reshape((4, 1)),
+                lambda: layers.LSTM(2, recurrent_dropout=0.5),
+                lambda: layers.Dense(4),
+            ),
+            "not the dropout and recurrent_dropout",
+        ),
         (
             sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
             "'dense' has a loss of its own.*weight_decay",
@@ -115,6 +170,16 @@ def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
     with pytest.raises(KerasModelError) as refused:
         pure(keras_model_fn)
     assert re.search(message, str(refused.value))
+
+
+def test_of_one_logit_the_default_metric_says_nothing():
+    def of_sign(y, logits):
+        return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), logits[:, 0])
+
+    one_logit = ending_in(lambda: layers.Dense(1))
+    with pytest.raises(KerasModelError, match="one number for each example.*example_metrics"):
+        pure(one_logit, example_loss=of_sign)
+    assert not pure(one_logit, example_loss=of_sign, example_metrics={}).example_metrics
 
 
 def built_before(model):

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests.quadratics import quadratic_model
-from tff_pfl.local import Batch
-from tff_pfl.models import ExampleValuesError, Mean, Model, merged, prefixed
+from tff_pfl.local import Batch, trees
+from tff_pfl.models import ExampleValuesError, Mean, Model, from_keras, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
 
 RNG = np.random.default_rng(0)
@@ -67,6 +67,35 @@ def test_a_batch_without_examples_has_gradient_zero():
     for value in tf.nest.flatten((gradient, totals)):
         assert not np.any(value)
     tf.nest.assert_same_structure(totals, MODEL.zero_totals())
+
+
+def test_a_gradient_of_embeddings_is_a_tensor():
+    """Not slices, with which clipping, for one, does not go."""
+    model = from_keras(
+        lambda: tf.keras.Sequential(
+            [
+                tf.keras.layers.Embedding(6, 3),
+                tf.keras.layers.GlobalAveragePooling1D(),
+                tf.keras.layers.Dense(2),
+            ]
+        ),
+        input_shape=(4,),
+    )
+    words = tf.constant([[1, 1, 2, 5], [0, 1, 0, 2]])
+    batch = Batch(words, tf.constant([0, 1]), tf.ones([2]), tf.constant([1, 2]))
+    weights = model.init(0)
+    gradient, _ = model.gradient(weights, batch)
+    hidden = tf.reduce_mean(tf.gather(weights["embedding"]["embeddings"], words), axis=1)
+    logits = hidden @ weights["dense"]["kernel"] + weights["dense"]["bias"]
+    of_hidden = (tf.nn.softmax(logits) - tf.eye(2)) / 2 @ tf.transpose(weights["dense"]["kernel"])
+    expected = np.zeros([6, 3])
+    for row in range(2):
+        for word in words[row].numpy():
+            expected[word] += of_hidden[row] / 4
+    assert tf.is_tensor(gradient["embedding"]["embeddings"])
+    np.testing.assert_allclose(gradient["embedding"]["embeddings"], expected, atol=1e-7)
+    longest = 0.1 * float(trees.norm(gradient))
+    assert float(trees.norm(trees.clip(gradient, longest))) == pytest.approx(longest)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.federation import assert_close, local_sgd
 from tff_pfl.local import Batch, ClientContext, Examples, evaluate
-from tff_pfl.models import from_keras
+from tff_pfl.models import KerasModelError, from_keras
 from tff_pfl.models.precision import computing_in
 from tff_pfl.names import UnknownNameError
 
@@ -110,6 +110,56 @@ def test_the_type_is_that_of_before_afterwards():
         raise KeyError
     assert tf.keras.mixed_precision.global_policy().name == before == "float32"
     assert layers.GroupNormalization.__init__ is init
+
+
+class Words(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table = layers.Embedding(600, 3, name="table")
+        self.head = layers.Dense(3, name="head")
+
+    def call(self, x):
+        return self.head(tf.reduce_mean(self.table(x), axis=1))
+
+
+def words(**options):
+    return lambda: tf.keras.Sequential(
+        [
+            layers.Embedding(600, 3, name="table", **options),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(3, name="head"),
+        ]
+    )
+
+
+def whole(x):
+    return tf.cast(x, tf.int32)
+
+
+@pytest.mark.parametrize(
+    ("keras_model_fn", "preprocess"),
+    [
+        (words(), None),
+        (words(input_length=2), None),
+        (words(input_length=2), whole),
+        (Words, whole),
+    ],
+)
+def test_words_are_not_rounded(keras_model_fn, preprocess):
+    """Numbers above 256, of which bfloat16 has but every second."""
+    model = from_keras(
+        keras_model_fn, input_shape=(2,), compute_type="bfloat16", preprocess=preprocess
+    )
+    weights = model.init(0)
+    weights[model.layers[0]]["embeddings"] = tf.random.stateless_normal([600, 3], [1, 2])
+    one, other = model.apply(weights, tf.constant([[257, 511], [256, 512]], tf.uint16))
+    assert np.all(np.abs(one - other) > 0.01)
+
+
+def test_words_that_would_be_rounded_are_refused():
+    model = from_keras(Words, input_shape=(2,), compute_type="bfloat16")
+    with pytest.raises(KerasModelError, match="in bfloat16 as whole ones.*preprocess="):
+        model.apply(model.init(0), tf.ones([1, 2]))
 
 
 def test_another_type():

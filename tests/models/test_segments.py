@@ -211,6 +211,77 @@ def test_a_round_in_the_executor_is_that_without_segments(vectorize, compute_typ
     assert_close(process.global_weights(output.state), process.global_weights(expected.state), 1e-6)
 
 
+def masked():
+    return tf.keras.Sequential(
+        [
+            layers.Masking(input_shape=(3, 2)),
+            layers.LSTM(4, return_sequences=True),
+            layers.LSTM(3),
+            layers.Dense(4, "tanh"),
+            layers.Dense(3, name="head"),
+        ]
+    )
+
+
+def test_masks_are_not_lost():
+    """After the last recurrent layer there is none, and a cut."""
+    sequence = tf.constant([[[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]])
+    whole, model = (from_keras(masked, input_shape=(3, 2), segments=n) for n in (1, 100))
+    assert len(split(masked(), 100)) > 1
+    weights = whole.init(0)
+    assert_equal(model.apply(weights, sequence), whole.apply(weights, sequence))
+
+
+def by_name():
+    """Its inputs are given by other names than those of its layers."""
+    left, right = tf.keras.Input((2,), name="second"), tf.keras.Input((2,), name="first")
+    x = layers.Dense(4, name="left")(left) + layers.Dense(4, "tanh", name="right")(right)
+    x = layers.Dense(3, name="body")(x)
+    return tf.keras.Model({"left": left, "right": right}, layers.Dense(3, name="head")(x))
+
+
+def test_inputs_by_name():
+    whole, model = (
+        from_keras(
+            by_name,
+            input_shape=(4,),
+            segments=n,
+            preprocess=lambda x: {"left": x[:, :2], "right": x[:, 2:]},
+        )
+        for n in (1, 2)
+    )
+    weights, b = whole.init(0), batch()
+    for name in ("apply", "features"):
+        assert_close(getattr(model, name)(weights, b.x), getattr(whole, name)(weights, b.x), 1e-6)
+    assert_close(model.gradient(weights, b), whole.gradient(weights, b), 1e-6)
+
+
+def test_inputs_that_are_true_or_false():
+    def of_booleans():
+        x = tf.keras.Input((4,), dtype=tf.bool)
+        y = layers.Dense(5, name="body")(tf.cast(x, tf.float32))
+        return tf.keras.Model(x, layers.Dense(3, name="head")(y))
+
+    whole, model = (
+        from_keras(of_booleans, input_shape=(4,), segments=n, preprocess=lambda x: x > 0)
+        for n in (1, 2)
+    )
+    weights, b = whole.init(0), batch()
+    assert_close(model.gradient(weights, b), whole.gradient(weights, b), 1e-6)
+
+
+class Doubled(tf.keras.Model):
+    """Functional, but for a call of its own."""
+
+    def call(self, x, training=None):
+        return 2 * super().call(x, training)
+
+
+def doubled():
+    x = tf.keras.Input((4,))
+    return Doubled(x, layers.Dense(3, name="head")(layers.Dense(5)(x)), name="doubled")
+
+
 class Subclassed(tf.keras.Model):
     def __init__(self):
         super().__init__(name="mine")
@@ -224,7 +295,10 @@ def unbuilt():
     return tf.keras.Sequential([layers.Dense(5), layers.Dense(3)], name="unbuilt")
 
 
-@pytest.mark.parametrize(("keras_model_fn", "name"), [(Subclassed, "mine"), (unbuilt, "unbuilt")])
+@pytest.mark.parametrize(
+    ("keras_model_fn", "name"),
+    [(Subclassed, "mine"), (unbuilt, "unbuilt"), (doubled, "doubled")],
+)
 def test_models_that_cannot_be_cut(keras_model_fn, name):
     message = f"Keras model {name!r} cannot be cut into segments=2: that takes a functional model"
     with pytest.raises(KerasModelError, match=re.escape(message)):

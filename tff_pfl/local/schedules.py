@@ -46,4 +46,5 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
 @takes(every=whole(1), factor=above(0))
 def step(*, every: int = 30, factor: float = 0.1) -> Schedule:
     """Once more times `factor` after every so many rounds."""
-    return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor(round_num / every)
+    # Graphs have a division by a constant as a product, which may be a little less: of 41 / 41.
+    return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor((round_num + 0.5) / every)

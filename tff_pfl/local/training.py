@@ -18,7 +18,7 @@ from tff_pfl.models.model import Model, Totals, Weights
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 
 # Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
-_AUGMENTATION = 1
+_AUGMENTATION = 0  # dropouts count from 1
 
 
 class TrainResult(NamedTuple):

@@ -16,7 +16,7 @@ class Hypernetwork:
     Dense layers, with ReLU between them, make features of an embedding; one dense layer for each
     tensor of the target makes that tensor of the features. Its own weights `phi` are a structure by
     layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
-    `conv1_kernel`.
+    `conv1/kernel`.
 
     For embeddings from a standard normal distribution, initial features have about unit variance,
     and each tensor that is generated has the mean (with `bias`) and the variance that the target
@@ -45,7 +45,7 @@ class Hypernetwork:
             phi[f"trunk{index}"] = self._dense(deviation * normal, tf.zeros([width]))
             fan_in = width
         named = [
-            (f"{layer}_{name}", weight)
+            (f"{layer}/{name}", weight)
             for layer, tensors in self.target.init(seed).items()
             for name, weight in tensors.items()
         ]
@@ -79,7 +79,7 @@ class Hypernetwork:
         generated = collections.OrderedDict()
         for layer, tensors in self.target.init(0).items():  # their shapes; the rest is pruned
             generated[layer] = collections.OrderedDict(
-                (name, tf.reshape(dense(features, phi[f"{layer}_{name}"]), [-1, *tensor.shape]))
+                (name, tf.reshape(dense(features, phi[f"{layer}/{name}"]), [-1, *tensor.shape]))
                 for name, tensor in tensors.items()
             )
         return generated

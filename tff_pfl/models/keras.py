@@ -15,15 +15,23 @@ import tensorflow as tf
 from tff_pfl.models.errors import KerasModelError
 from tff_pfl.models.keras_checks import (
     check_arguments,
+    check_default_metrics,
     check_logits,
     check_losses,
     check_stateless,
+    check_types,
     check_weights,
     nodes,
 )
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
-from tff_pfl.models.precision import COMPUTE_TYPES, FLOAT32, computing_in, in_types
-from tff_pfl.models.segments import Segment, in_turn, split
+from tff_pfl.models.precision import (
+    COMPUTE_TYPES,
+    FLOAT32,
+    check_whole_numbers,
+    computing_in,
+    in_types,
+)
+from tff_pfl.models.segments import Segment, in_turn, is_graph, split
 from tff_pfl.models.stateless import stateless_dropout
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
@@ -49,14 +57,16 @@ class _Record(NamedTuple):
         slots: Its variables.
         whole: Its segments, one or more.
         below_head: Those of what is below its linear head; none if it has no such head.
-        num_classes: Of its logits; `None` where they are none.
+        outputs: Symbolic, of one input.
+        layers: Names, from input to output as far as is known.
     """
 
     name: str
     slots: list[_Slot]
     whole: list[Segment]
     below_head: list[Segment]
-    num_classes: int | None
+    outputs: Any
+    layers: list[str]
 
 
 @takes(segments=whole(1))
@@ -116,12 +126,15 @@ def from_keras(
         preprocess = tf.identity
     takes_logits = example_loss is sparse_cross_entropy
     record = _record(keras_model_fn, preprocess, input_shape, takes_logits, segments)
+    if example_metrics is None:
+        check_default_metrics(record.outputs)
 
     def init(seed: int):
-        weights = collections.OrderedDict()
+        weights = collections.OrderedDict(
+            (layer, collections.OrderedDict()) for layer in record.layers
+        )
         for index, slot in enumerate(record.slots):
-            layer = weights.setdefault(slot.layer, collections.OrderedDict())
-            layer[slot.weight] = slot.initial_value(_derived_seed(seed, index))
+            weights[slot.layer][slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
     def of_segment(part, index, dropouts_before, is_last):
@@ -149,6 +162,7 @@ def from_keras(
                     "keras_model_fn returned the model of an earlier call. It must build the "
                     "model, and all of its layers, anew at every call."
                 )
+            check_whole_numbers(tf.compat.v1.get_default_graph())
             if is_last and compute_type != FLOAT32:
                 outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
             return outputs
@@ -163,6 +177,7 @@ def from_keras(
         ]
         return in_turn(applies, plan)
 
+    is_of_classes = takes_logits and record.outputs.shape.rank == 2
     model = Model(
         init=init,
         apply=applied(lambda keras_model: keras_model, record.whole),
@@ -170,7 +185,7 @@ def from_keras(
         example_loss=example_loss,
         example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
         name=record.name,
-        num_classes=record.num_classes,
+        num_classes=record.outputs.shape[-1] if is_of_classes else None,
     )
     _check_initial_weights(model)
     return model
@@ -228,6 +243,7 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
         inputs = preprocess(tf.zeros([1, *input_shape]))
         outputs = model(inputs, training=True)
         check_weights(model, [variable for variable, _ in created])
+        check_types(model.weights)
         check_losses(model)
         if takes_logits:
             check_logits(outputs)
@@ -235,9 +251,10 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
         for variable, initial_value in created:
             layer, weight = _names(variable, model)
             slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+        layers = _layers(model, slots)
         whole = _plan(model, parts, inputs)
         below_head = []
-        if head == slots[-1].layer:
+        if head == layers[-1]:
             below_head = _plan(model, split(_below_head(model), segments), inputs)
     check_stateless(graph)
     counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
@@ -245,16 +262,30 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
     if count > 1:
         raise KerasModelError(
             f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
-            "of its own, also across nested models."
+            "of its own, also across nested models, and every weight of a layer."
         )
-    num_classes = outputs.shape[-1] if takes_logits and outputs.shape.rank == 2 else None
-    return _Record(model.name, slots, whole, below_head, num_classes)
+    return _Record(model.name, slots, whole, below_head, outputs, layers)
 
 
 def _names(variable, model) -> tuple[str, str]:
     """Of the layer of a variable, and of its weight."""
     layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
-    return layer or model.name, weight
+    if not layer:  # it was made before the layer was called
+        own = (part for part in model._flatten_layers() if _has(part._trainable_weights, variable))
+        layer = next(own, model).name
+    return layer, weight
+
+
+def _has(weights, variable) -> bool:
+    return any(weight is variable for weight in weights)
+
+
+def _layers(model, slots) -> list[str]:
+    """Names of the layers with weights, in the order of their first calls, or of the model."""
+    called = dict.fromkeys(slot.layer for slot in slots)
+    if is_graph(model) and not all("/" in weight.name for weight in model.weights):
+        called = dict.fromkeys(_names(weight, model)[0] for weight in model.weights)
+    return list(called)
 
 
 def _plan(model, parts, inputs) -> list[Segment]:
@@ -271,16 +302,18 @@ def _plan(model, parts, inputs) -> list[Segment]:
 
 def _linear_head(model) -> str | None:
     """The name of the dense layer that a model puts out, if there is one whose inputs are known."""
-    outputs = getattr(model, "outputs", None) or ()  # none of a model that is not built yet
-    if len(outputs) != 1 or not isinstance(layer := model.layers[-1], tf.keras.layers.Dense):
+    if not is_graph(model) or len(model.outputs) != 1:
+        return None
+    layer = model.layers[-1]
+    if getattr(type(layer), "call", None) is not tf.keras.layers.Dense.call:
         return None
     is_linear = layer.activation is tf.keras.activations.linear
-    is_output = len(layer.inbound_nodes) == 1 and layer.output is outputs[0]
+    is_output = len(layer.inbound_nodes) == 1 and layer.output is model.outputs[0]
     return layer.name if is_linear and is_output and len(layer.input.shape) == 2 else None
 
 
 def _below_head(model) -> tf.keras.Model:
-    return tf.keras.Model(model.inputs, model.layers[-1].input)
+    return tf.keras.Model(model.input, model.layers[-1].input)
 
 
 def _seedable(initial_value, name) -> Callable[[int], Any]:
@@ -298,6 +331,16 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
             seeded = initializer
         return seeded(*initial_value.args, **initial_value.keywords)
 
+    if "seed" not in config:
+        with _eager_mode():
+            again = type(initializer).from_config(config)
+            again = again(*initial_value.args, **initial_value.keywords)
+            if not np.array_equal(value(0), again):
+                raise KerasModelError(
+                    f"Weight {name!r} is initialised by {type(initializer).__name__}, which draws "
+                    "other numbers each time it is made. Have it take a seed, which its get_config "
+                    "returns as 'seed'."
+                )
     return value
 
 

@@ -1,12 +1,12 @@
 """What a Keras model must be like, so that a pure model can be made of it."""
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tff_pfl.models.errors import KerasModelError
+from tff_pfl.models.randomness import unseeded_operations
 
 _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 
@@ -54,10 +54,37 @@ def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None
         )
     weights = {weight.ref() for weight in model.weights}
     others = [variable.name for variable in created if variable.ref() not in weights]
+    if any(name.endswith("/StateVar:0") for name in others):
+        raise KerasModelError(
+            f"keras_model_fn creates variables {others}, of layers that draw random numbers. Of "
+            "these, only Dropout is made stateless; images are changed by "
+            "config.local.augmentation, or LocalTraining(augment=...)."
+        )
     if others:
         raise KerasModelError(
             f"keras_model_fn creates variables {others}, which are not weights of the model it "
             "returns. Leave out compile(), and layers that the model does not use."
+        )
+
+
+def check_types(weights: Iterable[Any]) -> None:
+    """All of a model's numbers are float32, as all mathematics of weights is."""
+    for weight in weights:
+        if weight.dtype != tf.float32:
+            raise KerasModelError(
+                f"Weight {weight.name!r} is {weight.dtype.name}, and weights of a federated model "
+                "are float32. Leave the dtype of the layer out; mixed precision is had by "
+                "compute_type='bfloat16'."
+            )
+
+
+def check_default_metrics(outputs: Any) -> None:
+    """That the largest logit is the label's says something."""
+    if isinstance(outputs, tf.Tensor) and (outputs.shape.rank == 1 or outputs.shape[-1] == 1):
+        raise KerasModelError(
+            "The model returns one number for each example, of which the default metric, whether "
+            "the largest logit is the label's, says nothing. Give example_metrics; of one logit, "
+            "{'accuracy': lambda y, z: tf.cast(tf.equal(z[:, 0] > 0, y > 0), tf.float32)}; or {}."
         )
 
 
@@ -105,11 +132,10 @@ def nodes(graph: tf.Graph) -> list:
 
 def check_stateless(graph: tf.Graph) -> None:
     """Refuses what would make a round irreproducible."""
-    for node in nodes(graph):
-        with contextlib.suppress(KeyError):
-            if node.op.startswith("Random") and graph.op_def_for_type(node.op).is_stateful:
-                raise KerasModelError(
-                    f"Operation {node.name!r} of type {node.op!r} draws random numbers that no "
-                    "seed of the round controls. Of Keras's stochastic layers, dropout is made "
-                    "stateless automatically; write others with tf.random.stateless_* ops."
-                )
+    for name, kind in unseeded_operations(graph):
+        raise KerasModelError(
+            f"Operation {name!r} of type {kind!r} draws random numbers that no seed of the round "
+            "controls. Of Keras's stochastic layers, Dropout is made stateless automatically, but "
+            "not the dropout and recurrent_dropout of recurrent layers: put a Dropout layer before "
+            "them. Write others with tf.random.stateless_* ops."
+        )

@@ -158,7 +158,8 @@ class Model:
             tape.watch(weights)
             loss, totals = self._loss_and_totals(weights, batch, training)
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return gradient, totals
+        # That of a table of embeddings is slices, of which some operations make nothing.
+        return tf.nest.map_structure(tf.convert_to_tensor, gradient), totals
 
     def zero_totals(self) -> Totals:
         """Totals of no examples."""

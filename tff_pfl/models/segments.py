@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from tff_pfl.models.errors import KerasModelError
 
+# What tf.keras.Model becomes where it is given inputs and outputs.
+_Functional = type(tf.keras.Model(*[tf.keras.Input(1)] * 2))
+
 
 class Segment(NamedTuple):
     """A part of a Keras model, between two of its tensors.
@@ -27,8 +30,8 @@ class Segment(NamedTuple):
 def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
     """Models that one after the other are a Keras model, with its layers.
 
-    It is cut where a single tensor is all that the rest takes, such that the outputs of the layers
-    in each part have about as many numbers.
+    It is cut where a single tensor, without a mask, is all that the rest takes, such that the
+    outputs of the layers in each part have about as many numbers.
 
     Args:
         model: Functional, or sequential of a known input shape; for one part, any.
@@ -39,11 +42,11 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
     """
     if number == 1:
         return [model]
-    if not getattr(model, "inputs", None) or not hasattr(model, "_nodes_by_depth"):
+    if not is_graph(model):
         raise KerasModelError(
             f"Keras model {model.name!r} cannot be cut into segments={number}: that takes a "
-            "functional model, or a sequential one whose first layer has an input_shape. Make it "
-            "one, or set segments to 1."
+            "functional model, or a sequential one whose first layer has an input_shape, without a "
+            "call of its own. Make it one, or set segments to 1."
         )
     cuts, size = _cuts(model)
     last, ends = 0, []
@@ -55,8 +58,14 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
             ends.append([cuts[last]])
     return [
         tf.keras.Model(begin, end)
-        for begin, end in zip([model.inputs, *ends], [*ends, model.outputs], strict=True)
+        for begin, end in zip([model.input, *ends], [*ends, model.output], strict=True)
     ]
+
+
+def is_graph(model: tf.keras.Model) -> bool:
+    """Whether a Keras model is known to be what its layers are, from its inputs to its outputs."""
+    calls = (_Functional.call, tf.keras.Sequential.call)
+    return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
 def _cuts(model):
@@ -77,7 +86,8 @@ def _cuts(model):
         outputs = tf.nest.flatten(node.outputs)
         size += sum(math.prod(n or 1 for n in tensor.shape) for tensor in outputs)
         waiting = [t for t in [*waiting, *outputs] if last_use.get(id(t), index) > index]
-        if len(waiting) == 1 and num_inputs <= index < len(nodes) - 1:
+        is_one = len(waiting) == 1 and not hasattr(waiting[0], "_keras_mask")  # it would be lost
+        if is_one and num_inputs <= index < len(nodes) - 1:
             cuts[size] = waiting[0]
     return cuts, size
 
@@ -124,7 +134,8 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
             return outputs, lambda upstream: backward(upstream, x, *tensors)
 
         def backward(upstream, x, *tensors):
-            x = x + tf.cast(_zero_after(upstream), x.dtype)
+            if x.dtype != tf.bool:
+                x = x + tf.cast(_zero_after(upstream), x.dtype)
             has_gradient = x.dtype.is_floating  # images as they are stored have none
             sources = [x, *tensors] if has_gradient else tensors
             with tf.GradientTape(watch_accessed_variables=False) as tape:

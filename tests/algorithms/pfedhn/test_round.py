@@ -63,7 +63,7 @@ def run(process, cohorts=COHORTS, state=None):
 def with_all_rows(state, weights):
     """With a linear hypernetwork, of whose kernels each row is the same weights."""
     phi = {
-        f"{layer}_{name}": {"kernel": np.tile(np.ravel(w), [len(state.algorithm.embeddings[0]), 1])}
+        f"{layer}/{name}": {"kernel": np.tile(np.ravel(w), [len(state.algorithm.embeddings[0]), 1])}
         for layer, tensors in weights.items()
         for name, w in tensors.items()
     }
@@ -259,8 +259,8 @@ def test_personal_layers_never_leave_their_clients():
     assert list(process.initialize_client(0).layers) == ["head"]
     assert list(state.algorithm.phi) == [
         *(f"trunk{i}" for i in range(1, 5)),
-        "dense1_kernel",
-        "dense1_bias",
+        "dense1/kernel",
+        "dense1/bias",
     ]
     metrics = process.next(state, make_clients(process, [4])).metrics
     assert seen == [((), ["dense1"], ["dense1"])]
