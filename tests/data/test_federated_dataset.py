@@ -218,11 +218,52 @@ def test_from_client_arrays_names_the_client():
         (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
         (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
         (np.array([np.inf, 0.0], np.float16), np.array([0, 1]), "example 0 is not finite"),
+        (np.zeros(2, complex), np.array([0, 1]), "inputs must be numbers, got complex128"),
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
     ],
 )
 def test_check_examples(x, y, message):
     with pytest.raises(ExamplesError, match="^here: .*" + message):
         check_examples(x, y, 2, "here")
+
+
+@pytest.mark.parametrize("num_classes", [2.0, "2", None, 0])
+def test_the_number_of_classes_is_a_whole_one(num_classes):
+    message = f"here: num_classes must be a whole number of at least 1, got {num_classes!r}"
+    with pytest.raises(ExamplesError, match=message):
+        check_examples(np.zeros(2), np.array([0, 1]), num_classes, "here")
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("type_", [list, np.uint8, np.uint64])
+def test_labels_and_writers_of_any_integer_type(type_, merge):
+    def of(array):
+        return array.tolist() if type_ is list else array.astype(type_)
+
+    writer = of(WRITER % 7)
+    images = IMAGES._replace(y=of(LABELS), writer=writer)
+    for how in ({"partitioner": "natural"}, {"num_clients": 3, **DIRICHLET}):
+        expected = federate(IMAGES._replace(writer=WRITER % 7), merge=merge, seed=0, **how)
+        dataset = federate(images, merge=merge, seed=0, **how)
+        assert dataset.fingerprint == expected.fingerprint
+        assert dataset.examples(0).y.dtype == np.int32
+
+
+def test_floats_are_read_once(monkeypatch):
+    """They may take a while: of a memory-mapped file, gigabytes from a disk."""
+    read = []
+    is_finite = np.isfinite
+
+    def noted(array):
+        read.append(np.size(array))
+        return is_finite(array)
+
+    monkeypatch.setattr(np, "isfinite", noted)
+    x = np.zeros([600, 3], np.float32)
+    dataset = federate(IMAGES._replace(x=x), num_clients=4, partitioner="iid", seed=0)
+    part = dataset.of([1, 2]).of([1])
+    assert sum(read) == x.size
+    np.testing.assert_array_equal(part.examples(0).y, dataset.examples(2).y)
 
 
 def test_federate_checks_the_examples():
@@ -238,6 +279,7 @@ def test_federate_checks_the_examples():
         ({"num_train": 0}, "num_train=0 must be"),
         ({"num_train": -10}, "num_train=-10 must be"),
         ({"num_train": 500.0}, "num_train=500.0 must be"),
+        ({"num_train": None}, "num_train=None must be"),
         ({"writer": WRITER[:-1]}, r"writer must be integers .* \[600\], .*int32 of shape \(599,\)"),
         ({"writer": WRITER - 1}, "some below 0"),
         ({"writer": WRITER.astype(float)}, "writer must be integers .* got float64"),
@@ -288,6 +330,20 @@ def test_a_partitioner_of_a_users_own(monkeypatch):
         federate(IMAGES, **how)
     with pytest.raises(PartitionError, match="'by_halves' made 2 clients, not 3"):
         federate(IMAGES, partition_args={"first": 7}, **how | {"num_clients": 3})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([[0, 600], [1]], r"'mine' made rows 0..600, which are not all within 0..599"),
+        ([[0, -1], [1]], r"'mine' made rows -1..1, which"),
+        ([[0.0, 2.0], [1.0]], "Rows of clients must be integers"),
+    ],
+)
+def test_a_partitioner_of_a_users_own_makes_rows_that_there_are(monkeypatch, parts, message):
+    monkeypatch.setitem(PARTITIONERS._registered, "mine", lambda labels, num_clients, rng: parts)
+    with pytest.raises(PartitionError, match=message):
+        federate(IMAGES, partitioner="mine", num_clients=2, seed=0)
 
 
 def test_natural_needs_writers():

@@ -168,3 +168,17 @@ def test_rows_exist_and_are_used_once():
     leak = Partition((np.array([0, 3]), none[0]), none, (none[0], np.array([3])))
     with pytest.raises(PartitionError, match=r"Row 3 .* 2 times: by client 0 \(train\), client 1"):
         FederatedDataset(IMAGES.x, IMAGES.y, 3, leak)
+
+
+def test_those_of_some_of_some_of_the_clients():
+    rows = [[0], [1], [2], [3]]
+    none = [[]] * 4
+    some = Partition(rows, none, none).of([3, 1, 2]).of([2, 0])
+    assert [list(part) for part in some.train] == [[2], [3]]
+    assert some.metadata["clients"] == [2, 3]
+
+
+def test_a_path_among_the_metadata(tmp_path):
+    partition = Partition([[0]], [[]], [[]], {"source": tmp_path})
+    partition.save(tmp_path / "partition.npz")
+    assert Partition.load(tmp_path / "partition.npz").metadata == {"source": str(tmp_path)}

@@ -1,5 +1,6 @@
 """Tests of `tff_pfl.local.training`: closed forms on quadratics, then a small network."""
 
+import re
 import types
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow_federated as tff
 
 from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.local import Examples, LocalTraining, trees
+from tff_pfl.local import AUGMENTATIONS, SCHEDULES, Examples, LocalTraining, trees
 from tff_pfl.models import from_keras
 
 A, C = spd(3, seed=1), np.array([1.0, -2.0, 0.5])
@@ -84,6 +85,21 @@ def test_the_rate_decays_with_the_round():
         expected = C + contraction(A, eta=ETA * 0.9**round_num) @ (W - C)
         actual = train_quadratic(local, round_num)
         np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "example"),
+    [
+        ("schedule", SCHEDULES["cosine"], "SCHEDULES['cosine']"),
+        ("schedule", "step", "SCHEDULES['step']"),
+        ("schedule", 0.5, "SCHEDULES['constant']"),
+        ("augment", AUGMENTATIONS["crop_and_flip"], "AUGMENTATIONS['crop_and_flip']"),
+    ],
+)
+def test_what_makes_a_schedule_is_none(option, value, example):
+    message = f"must be what one of tff_pfl.[A-Z]* returns, such as {re.escape(example)}"
+    with pytest.raises(TypeError, match=message):
+        LocalTraining(tff.learning.optimizers.build_sgdm(0.1), **{option: value})
 
 
 def test_an_optimizer_without_a_rate_of_its_own_is_refused():

@@ -25,6 +25,12 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
             0..num_classes-1, or an input is no number, or not finite. The message names the first
             bad example.
     """
+    if not isinstance(num_classes, int | np.integer) or num_classes < 1:
+        raise ExamplesError(
+            f"{where}: num_classes must be a whole number of at least 1, got {num_classes!r}."
+        )
+    if np.ma.isMaskedArray(x) or np.ma.isMaskedArray(y):
+        raise ExamplesError(f"{where}: arrays are masked. Give them without, as by x.filled(0).")
     x, y = np.asarray(x), np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ExamplesError(
@@ -34,7 +40,7 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
         raise ExamplesError(
             f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
         )
-    if x.dtype.kind in "OSU":
+    if x.dtype.kind in "OSUcmM":
         raise ExamplesError(f"{where}: inputs must be numbers, got {x.dtype}.")
     bad = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(bad):
@@ -52,12 +58,15 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
             )
 
 
-def check_images(images: LabelledImages, *, takes_original_split: bool) -> None:
+def checked_images(images: LabelledImages, *, takes_original_split: bool) -> LabelledImages:
     """Refuses a data set that cannot be divided among clients.
 
     Args:
         images: The data set.
         takes_original_split: Whether `num_train` says what is trained on; else it may be 0.
+
+    Returns:
+        The same with arrays: `y` of int32, `writer` of int64.
 
     Raises:
         ExamplesError: See `check_examples`; or `num_train` or `writer` is not that of its rows.
@@ -70,11 +79,13 @@ def check_images(images: LabelledImages, *, takes_original_split: bool) -> None:
             f"{images.name}: num_train={num_train!r} must be an integer within {least}..{len(y)}, "
             "of the rows that there are."
         )
+    images = images._replace(x=np.asarray(x), y=np.asarray(y).astype(np.int32, copy=False))
     if writer is None:
-        return
+        return images
     writer = np.asarray(writer)
     if writer.shape != (len(y),) or writer.dtype.kind not in "iu" or np.any(writer < 0):
         raise ExamplesError(
             f"{images.name}: writer must be integers from 0 of shape [{len(y)}], one a row, got "
             f"{writer.dtype} of shape {writer.shape}, or some below 0."
         )
+    return images._replace(writer=writer.astype(np.int64, copy=False))

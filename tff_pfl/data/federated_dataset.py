@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import ExamplesError, check_examples, check_images
+from tff_pfl.data.checks import ExamplesError, check_examples, checked_images
+from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
@@ -66,6 +67,16 @@ class FederatedDataset:
             PartitionError: A row of the partition does not exist, or is used twice.
         """
         check_examples(x, y, num_classes, name)
+        self._hold(x, y, num_classes, partition, name)
+
+    @classmethod
+    def _of_checked(cls, x, y, num_classes, partition, name) -> "FederatedDataset":
+        """That of arrays that were checked, which may take a while to read."""
+        dataset = cls.__new__(cls)
+        dataset._hold(x, y, num_classes, partition, name)
+        return dataset
+
+    def _hold(self, x, y, num_classes, partition, name):
         partition.check(len(y))
         self.x = np.asarray(x)
         _advise_random(self.x)
@@ -172,7 +183,7 @@ class FederatedDataset:
 
     def of(self, client_ids: Sequence[int]) -> "FederatedDataset":
         """The data of some of the clients, whose ids are then 0, 1 and so on; nothing is copied."""
-        return FederatedDataset(
+        return self._of_checked(
             self.x, self.y, self.num_classes, self.partition.of(client_ids), self.name
         )
 
@@ -234,12 +245,12 @@ def federate(
     Raises:
         ValueError: Unknown partitioner; arguments that it does not have, misses, or that do not
             go together.
-        ExamplesError: See `check_images`.
+        ExamplesError: See `checked_images`.
         PartitionError: The partition cannot be made.
     """
     args = dict(partition_args or {})
+    images = checked_images(images, takes_original_split=not merge or fractions is None)
     _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation)
-    check_images(images, takes_original_split=not merge or fractions is None)
     if merge and imbalance > 1 and not imbalanced_test:
         raise ValueError(
             f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "
@@ -278,6 +289,12 @@ def federate(
                 raise PartitionError(
                     f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
                 )
+            parts = ClientRows.of(parts)
+            if len(parts.rows) and not 0 <= parts.rows.min() <= parts.rows.max() < len(rows):
+                raise PartitionError(
+                    f"Partitioner {partitioner!r} made rows {parts.rows.min()}.."
+                    f"{parts.rows.max()}, which are not all within 0..{len(rows) - 1}."
+                )
         return [rows[part] for part in parts]
 
     def follow(rows, train, stage):
@@ -310,7 +327,9 @@ def federate(
         splits = train, follow(validation, train, 4), follow(test, train, 5)
     metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
     partition = Partition(*map(tuple, splits), metadata)
-    return FederatedDataset(images.x, images.y, images.num_classes, partition, images.name)
+    return FederatedDataset._of_checked(
+        images.x, images.y, images.num_classes, partition, images.name
+    )
 
 
 def _advise_random(array: np.ndarray) -> None:

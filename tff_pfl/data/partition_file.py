@@ -97,7 +97,9 @@ class Partition:
     def of(self, client_ids: Sequence[int]) -> "Partition":
         """The partition of some of the clients, whose ids are then 0, 1 and so on."""
         parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
-        return Partition(*parts, {**self.metadata, "clients": [int(i) for i in client_ids]})
+        all_clients = self.metadata.get("clients") or range(self.num_clients)
+        clients = [int(all_clients[i]) for i in client_ids]
+        return Partition(*parts, {**self.metadata, "clients": clients})
 
     def flat(self) -> dict[str, np.ndarray]:
         """Per split all rows, and offsets: client i has `rows[offsets[i]:offsets[i + 1]]`."""
@@ -204,5 +206,5 @@ def _integers(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _plain(value):
-    """NumPy scalars and arrays, which configs bring along, for JSON."""
-    return value.tolist()
+    """NumPy scalars and arrays, which configs bring along, and paths, for JSON."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value.tolist()

@@ -65,8 +65,7 @@ def scan_batches(
         return carry
     capacity = tf.shape(examples.y)[0]
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
-    orders = _epoch_orders(examples, epochs, steps_per_epoch * batch_size, seed)
-    rows = tf.reshape(orders, [-1, batch_size])
+    length = steps_per_epoch * batch_size
     end = epochs * steps_per_epoch
     if steps is not None:
         # Of the client's own batches in an epoch, without those that are padding.
@@ -79,12 +78,12 @@ def scan_batches(
         # number of steps of an epoch depends on the padding.
         return _fold_in(seed, epoch + epochs * (1 + index))
 
-    def masked_step(i, carry):
+    def masked_step(i, batch_rows, filler, carry):
         epoch, index = i // steps_per_epoch, i % steps_per_epoch
         offset = index * batch_size
         is_example = offset + tf.range(batch_size) < examples.size
         # An example fills a batch up: padding may hold NaN, which times a weight of 0 is NaN.
-        indices = tf.where(is_example, rows[i], rows[0, 0])
+        indices = tf.where(is_example, batch_rows, filler)
         batch = Batch(
             x=tf.gather(examples.x, indices),
             y=tf.where(is_example, tf.gather(examples.y, indices), 0),
@@ -94,33 +93,38 @@ def scan_batches(
         is_visited = offset < examples.size
         if drop_remainder:
             is_visited &= (offset + batch_size <= examples.size) | tf.equal(index, 0)
-        return i + 1, trees.select(is_visited, step(carry, batch), carry)
+        return trees.select(is_visited, step(carry, batch), carry)
 
-    def steps_until(end, i, carry):
-        return tf.while_loop(lambda i, _: i < end, masked_step, (i, carry))
+    def through(rows, first, last, carry):
+        def next_step(i, carry):
+            return i + 1, masked_step(i, rows[i - first], rows[0, 0], carry)
 
-    if after_epoch is None:
-        return steps_until(end, tf.constant(0), carry)[1]
+        return tf.while_loop(lambda i, _: i < last, next_step, (first, carry))[1]
 
-    def masked_epoch(epoch, carry):
-        _, carry = steps_until((epoch + 1) * steps_per_epoch, epoch * steps_per_epoch, carry)
-        return epoch + 1, after_epoch(epoch, carry)
+    if steps is None and after_epoch is None:
+        orders = _epoch_orders(examples, epochs, length, seed)
+        return through(tf.reshape(orders, [-1, batch_size]), tf.constant(0), end, carry)
 
-    return tf.while_loop(lambda e, _: e < epochs, masked_epoch, (tf.constant(0), carry))[1]
+    # The orders of thousands of epochs of which few may be taken are not drawn in advance.
+    def next_epoch(epoch, carry):
+        rows = tf.reshape(_epoch_order(examples, epoch, length, seed), [-1, batch_size])
+        first = epoch * steps_per_epoch
+        carry = through(rows, first, tf.minimum(first + steps_per_epoch, end), carry)
+        return epoch + 1, carry if after_epoch is None else after_epoch(epoch, carry)
+
+    def is_left(epoch, _):
+        return epoch < epochs if steps is None else epoch * steps_per_epoch < end
+
+    return tf.while_loop(is_left, next_epoch, (tf.constant(0), carry))[1]
 
 
 def _epoch_orders(examples, epochs, length, seed):
     """`int32[epochs, length]`: row indices, a permutation of the examples first, then anything."""
-    capacity = tf.shape(examples.y)[0]
-
-    def padded(rows, length):
-        return tf.pad(rows, [[0, length - capacity]])
-
     if seed is None:
-        return tf.tile(padded(tf.range(capacity), length)[tf.newaxis], [epochs, 1])
+        return tf.tile(_epoch_order(examples, 0, length, None)[tf.newaxis], [epochs, 1])
 
     def order(epoch, length):
-        return padded(random_order(examples, _fold_in(seed, epoch)), length)
+        return _epoch_order(examples, epoch, length, seed)
 
     if epochs <= _AT_A_TIME:
         return tf.stack([order(epoch, length) for epoch in range(epochs)])
@@ -135,6 +139,14 @@ def _epoch_orders(examples, epochs, length, seed):
     none = tf.zeros([-(-epochs // _AT_A_TIME) * _AT_A_TIME, width], tf.int32)
     _, orders = tf.while_loop(lambda first, _: first < epochs, next_orders, (tf.constant(0), none))
     return orders[:epochs, :length]
+
+
+def _epoch_order(examples, epoch, length, seed):
+    """`int32[length]`, that of one epoch."""
+    capacity = tf.shape(examples.y)[0]
+    is_stored = seed is None
+    rows = tf.range(capacity) if is_stored else random_order(examples, _fold_in(seed, epoch))
+    return tf.pad(rows, [[0, length - capacity]])
 
 
 def _fold_in(seed, data):

@@ -9,16 +9,19 @@ import tensorflow_federated as tff
 
 from tff_pfl.kinds import check_kind
 from tff_pfl.local import trees
-from tff_pfl.local.augmentation import Augmentation
+from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
-from tff_pfl.local.schedules import Schedule
+from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Totals, Weights
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 
 # Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
 _AUGMENTATION = 0  # dropouts count from 1
+
+
+_MAKERS = {"SCHEDULES": SCHEDULES, "AUGMENTATIONS": AUGMENTATIONS}
 
 
 class TrainResult(NamedTuple):
@@ -66,11 +69,12 @@ class LocalTraining:
         persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
             algorithm keeps its state, although the weights may be others by then: as in PGFed's
             code.
-        schedule: One of `SCHEDULES`, or any other; default the same rate in all rounds.
+        schedule: What one of `SCHEDULES` returns, as `SCHEDULES["cosine"](rounds=100)`, or any
+            other; default the same rate in all rounds.
         warm_up_rounds: In which the rate rises.
-        augment: What batches are changed by before each step, one of `AUGMENTATIONS` or any other;
-            default nothing. Exact gradients, evaluations and validation are of the images as they
-            are.
+        augment: What batches are changed by before each step, what one of `AUGMENTATIONS` returns
+            or any other; default nothing. Exact gradients, evaluations and validation are of the
+            images as they are.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -89,6 +93,14 @@ class LocalTraining:
     def __post_init__(self):
         tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
         check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
+        for name, registry in (("schedule", "SCHEDULES"), ("augment", "AUGMENTATIONS")):
+            value, makers = getattr(self, name), _MAKERS[registry]
+            if value is not None and (not callable(value) or value in makers.values()):
+                called = next((n for n in makers if value in (n, makers[n])), next(iter(makers)))
+                raise TypeError(
+                    f"{name}={value!r:.80} must be what one of tff_pfl.{registry} returns, such as "
+                    f"{registry}[{called!r}](...)."
+                )
 
     def train(
         self,
