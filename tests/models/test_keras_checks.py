@@ -217,5 +217,7 @@ def test_a_model_that_is_kept_is_refused():
 
 
 def test_a_number_is_no_shape():
-    with pytest.raises(KerasModelError, match=r"input_shape=4 must be a shape.* such as \(8,\)"):
-        from_keras(mlp, input_shape=4)
+    for shape in (4, "4", (None,), (4, 0), (4.0,)):
+        message = re.escape(f"input_shape={shape!r} must be a shape of known lengths")
+        with pytest.raises(KerasModelError, match=message + r".* such as \(8,\)"):
+            from_keras(mlp, input_shape=shape)

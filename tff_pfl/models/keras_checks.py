@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models.errors import KerasModelError
@@ -22,10 +23,12 @@ def check_arguments(keras_model_fn: Callable[[], tf.keras.Model], input_shape: A
         raise KerasModelError(
             f"keras_model_fn must be a function that builds a model, got {keras_model_fn!r}."
         )
-    if isinstance(input_shape, (int, str)):
+    if isinstance(input_shape, (int, str)) or not all(
+        isinstance(length, int | np.integer) and length > 0 for length in input_shape
+    ):
         raise KerasModelError(
-            f"input_shape={input_shape!r} must be a shape, without the batch axis, such as (8,) or "
-            "(28, 28, 1)."
+            f"input_shape={input_shape!r} must be a shape of known lengths, without the batch "
+            "axis, such as (8,) or (28, 28, 1)."
         )
 
 

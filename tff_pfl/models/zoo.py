@@ -120,7 +120,7 @@ def build(
             if the normalization is not one of such images.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
-    channels = image_shape[-1]
+    channels = image_shape[-1] if len(image_shape) else 1
     sizes = {np.size(mean), np.size(std)}
     if mean is not None and (not sizes <= {1, channels} or np.min(std) <= 0):
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
