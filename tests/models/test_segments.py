@@ -257,16 +257,9 @@ def test_inputs_by_name():
 
 
 def test_inputs_that_are_true_or_false():
-    def of_booleans():
-        x = tf.keras.Input((4,), dtype=tf.bool)
-        y = layers.Dense(5, name="body")(tf.cast(x, tf.float32))
-        return tf.keras.Model(x, layers.Dense(3, name="head")(y))
-
-    whole, model = (
-        from_keras(of_booleans, input_shape=(4,), segments=n, preprocess=lambda x: x > 0)
-        for n in (1, 2)
-    )
+    whole, model = (model_of(sequential, segments=n) for n in (1, 2))
     weights, b = whole.init(0), batch()
+    b = b._replace(x=b.x > 0)
     assert_close(model.gradient(weights, b), whole.gradient(weights, b), 1e-6)
 
 
