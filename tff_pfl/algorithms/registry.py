@@ -21,7 +21,10 @@ from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 ALGORITHMS = Registry("algorithm")
 # Keyword arguments that are no hyper-parameters: what the federation is, and objects, for which
 # configs have sections of their own.
-FROM_ELSEWHERE = ("aggregator", "clients_per_round", "num_clients", "server_optimizer")
+FROM_ELSEWHERE = (
+    *("num_clients", "clients_per_round", "largest_cohort"),
+    *("aggregator", "server_optimizer"),
+)
 
 
 def hyperparameters(name: str) -> dict[str, Any]:
@@ -44,6 +47,7 @@ def make(
     *,
     num_clients: int | None = None,
     clients_per_round: int | None = None,
+    largest_cohort: int | None = None,
     **options: Any,
 ) -> Algorithm:
     """An algorithm by its name.
@@ -53,7 +57,8 @@ def make(
         model: The model.
         local: The local training.
         num_clients: Clients of the federation, for an algorithm that needs to know.
-        clients_per_round: The most clients of a round, for an algorithm that needs to know.
+        clients_per_round: How many are expected in a round, for an algorithm that needs to know.
+        largest_cohort: The most clients of a round, likewise.
         **options: Its keyword arguments that are not to have their defaults.
 
     Raises:
@@ -68,7 +73,11 @@ def make(
     taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         check_names(f"option of algorithm {name!r}", options, [p.name for p in taken])
-    federation = {"num_clients": num_clients, "clients_per_round": clients_per_round}
+    federation = {
+        "num_clients": num_clients,
+        "clients_per_round": clients_per_round,
+        "largest_cohort": largest_cohort,
+    }
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     for key, parameter in needed.items():
         if key in federation.keys() - known.keys() and parameter.default is parameter.empty:

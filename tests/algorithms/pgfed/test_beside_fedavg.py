@@ -86,7 +86,7 @@ def test_messages_are_of_as_many_models_as_the_specification_has(options, models
 
 
 def test_one_step_for_all_that_a_client_did_on_its_mini_batches():
-    server = PGFedServer(4, 4, 0.1, ALPHA_RATE, communication_efficient=False)
+    server = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE, communication_efficient=False)
     process = tiny_process(0.1, **CE)
     state, clients = process.initialize(), make_clients(process, TINY_SIZES)
     state = process.next(state, clients[:2]).state

@@ -30,7 +30,7 @@ from tff_pfl.templates import Client
 N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
 RATE, STEPS, MU, ALPHA_RATE = 0.2, 3, 0.3, 0.1
 DEFAULTS = {"steps": STEPS, "mu": MU, "alpha_learning_rate": ALPHA_RATE}
-SERVER = PGFedServer(N, COHORT_SIZE, MU, ALPHA_RATE, communication_efficient=False)
+SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE, communication_efficient=False)
 SIZES = (1, 2, 3, 1, 2, 4)
 # Client 1 takes part in three rounds in a row, 0 and 2 come back, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
@@ -75,6 +75,7 @@ class Federation:
         self.client_states = {i: self.process.initialize_client(i) for i in range(N)}
         self.start = self.weights
         self.sizes = (1,) * N if options.pop("weighting", None) == "uniform" else SIZES
+        options.pop("largest_cohort", None)
         self.expected = reference.PGFed(
             self.start, N, clients_per_round=COHORT_SIZE, rate=RATE, **options
         )
@@ -142,6 +143,14 @@ def test_rounds_are_those_of_the_specification(options):
     moved = federation.alpha[federation.alpha != np.float32(1 / COHORT_SIZE)]
     assert moved.min() == 0 and moved.max() > 0.1
     assert federation.alpha[1, 1] != np.float32(1 / COHORT_SIZE)  # of itself
+
+
+@each_variant
+def test_cohorts_may_be_larger_than_expected(options):
+    federation = Federation(largest_cohort=N, **options)
+    for cohort in (range(N), (1,), (4, 3, 2, 0)):
+        federation.next(cohort)
+        federation.check()
 
 
 @each_variant

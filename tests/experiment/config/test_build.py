@@ -78,9 +78,21 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkey
     assert build_algorithm(config, model, build_dataset(config)).exchanges
     ((built, *_), options) = made.call_args
     assert built == algorithm
-    expected = config.algorithm.to_dict() | {"num_clients": 5, "clients_per_round": 2}
+    federation = {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 2}
+    expected = config.algorithm.to_dict() | federation
     del expected["name"]
     assert options == expected
+
+
+@pytest.mark.parametrize(
+    ("participation", "largest"),
+    [({"sampling": "poisson"}, 6), ({"over_selection": 1.5}, 3)],
+)
+def test_the_largest_cohort_is_all_clients_where_each_is_drawn_by_itself(participation, largest):
+    (exchange,) = (algorithm := algorithm_of("pgfed", participation=participation)).exchanges
+    server = algorithm.server_init(0)
+    assert exchange.distribute(server).intercepts.shape == [largest]
+    assert server.alpha.values[-1] == np.float32(1 / 3)
 
 
 def test_a_process_of_a_config():

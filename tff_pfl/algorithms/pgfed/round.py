@@ -40,7 +40,7 @@ from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.ranges import at_least, between, takes
+from tff_pfl.ranges import at_least, between, takes, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
@@ -89,13 +89,14 @@ class Upload(NamedTuple):
 
 
 @ALGORITHMS.register("pgfed")
-@takes(mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
+@takes(largest_cohort=whole(1), mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
 def pgfed(
     model: Model,
     local: LocalTraining,
     *,
     num_clients: int,
     clients_per_round: int,
+    largest_cohort: int | None = None,
     mu: float = 0.1,
     alpha_learning_rate: float = 0.01,
     beta: float = 0.0,
@@ -113,8 +114,10 @@ def pgfed(
         model: The model, of weights `W`.
         local: The local training.
         num_clients: Clients of the federation, whose ids are less.
-        clients_per_round: The most clients that take part in a round; `alpha_ij` starts as one over
-            it, and `4 n clients_per_round` bytes are the last cohort's gradients, of `n` weights.
+        clients_per_round: How many are expected to take part in a round; `alpha_ij` starts as one
+            over it.
+        largest_cohort: The most clients that take part in a round; `None`: `clients_per_round`.
+            `4 n largest_cohort` bytes are its gradients, of `n` weights.
         mu: Weight of the other clients' risks; the paper's grid is 0.001 to 0.1.
         alpha_learning_rate: `eta_alpha`.
         beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: none.
@@ -123,7 +126,12 @@ def pgfed(
     """
     weigh = weighing(weighting)
     server = PGFedServer(
-        num_clients, clients_per_round, mu, alpha_learning_rate, communication_efficient
+        num_clients=num_clients,
+        clients_per_round=clients_per_round,
+        largest_cohort=clients_per_round if largest_cohort is None else largest_cohort,
+        mu=mu,
+        alpha_learning_rate=alpha_learning_rate,
+        communication_efficient=communication_efficient,
     )
 
     def client_init(client_id, seed):

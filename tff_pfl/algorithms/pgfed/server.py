@@ -52,7 +52,7 @@ class Shared(NamedTuple):
         weights: `W`, the global model.
         num_last: int32 scalar, `k`.
         mean_gradient: `W`, `(mu / k) sum_j g_j`; `()` in PGFed-CE.
-        intercepts: float32 `[clients_per_round]`, `mu l_j`, and then zeros; `()` in PGFed-CE.
+        intercepts: float32 `[largest_cohort]`, `mu l_j`, and then zeros; `()` in PGFed-CE.
     """
 
     weights: Weights
@@ -66,7 +66,7 @@ class Own(NamedTuple):
 
     Attributes:
         auxiliary_gradient: `W`, `a_i = mu sum_j alpha_ij g_j`.
-        alpha: float32 `[clients_per_round]`, `alpha_ij`, and then zeros; `()` in PGFed-CE.
+        alpha: float32 `[largest_cohort]`, `alpha_ij`, and then zeros; `()` in PGFed-CE.
     """
 
     auxiliary_gradient: Weights
@@ -80,7 +80,7 @@ class Risk(NamedTuple):
         client_id: int32 scalar.
         gradient: `W`, `g_i`.
         intercept: float32 scalar, `l_i`.
-        alpha: float32 `[clients_per_round]` after the client's last step; in PGFed-CE `()`.
+        alpha: float32 `[largest_cohort]` after the client's last step; in PGFed-CE `()`.
         num_steps: int32 scalar, the steps that the client did, in PGFed-CE; else `()`.
     """
 
@@ -97,6 +97,7 @@ class PGFedServer:
 
     num_clients: int
     clients_per_round: int
+    largest_cohort: int
     mu: float
     alpha_learning_rate: float
     communication_efficient: bool
@@ -145,8 +146,8 @@ class PGFedServer:
         risks = uploads["risk"].accepted(uploads["risk"].value.client_id)
         fits = tf.debugging.assert_less_equal(
             tf.size(risks.client_id),
-            self.clients_per_round,
-            f"This PGFed was built for {self.clients_per_round} clients a round at most.",
+            self.largest_cohort,
+            f"This PGFed was built for {self.largest_cohort} clients a round at most.",
         )
         with tf.control_dependencies([fits]):
             alpha = self._updated_alpha(server, risks)
@@ -190,5 +191,5 @@ class PGFedServer:
         return trees.combine(self.mu * mean, last.gradients)
 
     def _padded(self, values):
-        padded = tf.pad(values, [[0, self.clients_per_round - tf.size(values)]])
-        return tf.ensure_shape(padded, [self.clients_per_round])
+        padded = tf.pad(values, [[0, self.largest_cohort - tf.size(values)]])
+        return tf.ensure_shape(padded, [self.largest_cohort])

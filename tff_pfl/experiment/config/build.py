@@ -308,6 +308,7 @@ def build_algorithm(
     federation = {
         "num_clients": dataset.num_clients,
         "clients_per_round": config.clients_per_round,
+        "largest_cohort": _largest_cohort(config, dataset.num_clients),
     }
     with values_of("algorithm"):
         algorithm = algorithms.make(name, model, build_local(config), **federation, **options)
@@ -324,6 +325,12 @@ def build_algorithm(
     if config.evaluation.fine_tune_epochs and "fine_tuned" not in config.evaluation.further_models:
         algorithm = _evaluating("fine_tuned", algorithm, config, model)
     return algorithm
+
+
+def _largest_cohort(config, num_clients) -> int:
+    """With Poisson sampling, everybody may be selected at once."""
+    poisson = config.participation.sampling == "poisson"
+    return num_clients if poisson else config.clients_per_round
 
 
 def _build_aggregator(config):
