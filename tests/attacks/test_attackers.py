@@ -2,7 +2,15 @@
 
 import pytest
 
-from tff_pfl.attacks import attackers_of, drawn_attackers
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
+from tff_pfl.algorithms import make
+from tff_pfl.attacks import ATTACKS, attackers_of, drawn_attackers
+from tff_pfl.attacks.attackers import AttackError
+from tff_pfl.templates import compose
+
+each_attack_on_uploads = pytest.mark.parametrize(
+    "attack", [attack for name, attack in ATTACKS.items() if name != "label_flip"]
+)
 
 
 def test_a_share_of_the_clients_is_drawn_by_the_seed():
@@ -33,3 +41,32 @@ def test_attackers_of_a_config():
 def test_shares_have_a_range():
     with pytest.raises(ValueError, match=r"fraction must be a finite number in \[0, 1\], got 1.5"):
         drawn_attackers(1.5, 10, 0)
+
+
+@each_attack_on_uploads
+@pytest.mark.parametrize(
+    ("name", "exchange_name", "message"),
+    [
+        (
+            "local",
+            "train",
+            r"uploads of local \(exchange 'train'\) .* upload nothing there. .*'label_flip'",
+        ),
+        ("fedpg", "personalize", "'personalize'.* nothing there. Set exchange_name .*: 'train'"),
+        ("splitgp", "personalize", "'personalize'.* nothing there. Set exchange_name .*: 'train'"),
+    ],
+)
+def test_what_is_not_uploaded_cannot_be_attacked(attack, name, exchange_name, message):
+    algorithm = make(name, tiny_model(), local_sgd())
+    with pytest.raises(AttackError, match=message):
+        attack(algorithm, client_ids=[0], exchange_name=exchange_name)
+    assert attack(algorithm, exchange_name=exchange_name) is algorithm  # by nobody
+
+
+@each_attack_on_uploads
+def test_uploads_without_vectors_cannot_be_attacked(attack):
+    """Clients of FedAMP tell the server that they are there, and nothing else."""
+    algorithm = make("fedamp", tiny_model(), local_sgd(), num_clients=3)
+    attacked = attack(algorithm, client_ids=[0], exchange_name="arrivals")
+    with pytest.raises(AttackError, match="'arrivals'.* scalars and integers alone.*: 'train'"):
+        compose(attacked, EXAMPLES_TYPE)

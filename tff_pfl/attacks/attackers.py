@@ -10,6 +10,11 @@ from tff_pfl.aggregators import Shares
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.names import check_names
 from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.templates.errors import TemplateError
+
+
+class AttackError(TemplateError):
+    """What attackers would change is not sent: the attack would have no effect."""
 
 
 def is_attacker(client_ids: Sequence[int], client_id: tf.Tensor) -> tf.Tensor:
@@ -30,6 +35,59 @@ def are_attacked(upload: Any) -> list[bool]:
     return [leaf.dtype.is_floating and leaf.shape.rank > 0 for leaf in leaves]
 
 
+def with_attacked_exchange(
+    algorithm: Algorithm,
+    client_ids: Sequence[int],
+    exchange_name: str,
+    change: Callable[[Exchange], Exchange],
+) -> Algorithm:
+    """The algorithm with one exchange replaced, whose uploads somebody attacks.
+
+    Args:
+        algorithm: Any algorithm.
+        client_ids: The attackers; if there are none, the algorithm stays as it is.
+        exchange_name: The exchange.
+        change: What it becomes. Client work of what it is given raises where nothing in an upload
+            could be attacked, which is known when it is traced.
+
+    Raises:
+        AttackError: If clients upload nothing in the exchange.
+        UnknownNameError: If there is no such exchange.
+    """
+    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
+    if not len(client_ids):
+        return algorithm
+    uploading = [one.name for one in algorithm.exchanges if one.aggregator is not None]
+    others = ", ".join(repr(name) for name in uploading if name != exchange_name)
+    tip = "An attack on what clients train on, such as 'label_flip', needs no uploads."
+    if others:
+        tip = f"Set exchange_name to another one in which they upload something: {others}."
+
+    def refusal(reason):
+        return AttackError(
+            f"An attack on the uploads of {algorithm.name} (exchange {exchange_name!r}) would have "
+            f"no effect: {reason}. {tip}"
+        )
+
+    if exchange_name not in uploading:
+        raise refusal("clients upload nothing there")
+
+    def change_exchange(exchange: Exchange) -> Exchange:
+        if exchange.name != exchange_name:
+            return exchange
+
+        def client_work(message, state, examples, context):
+            output = exchange.client_work(message, state, examples, context)
+            honest = tf.nest.map_structure(tf.convert_to_tensor, output.upload)
+            if not any(are_attacked(honest)):
+                raise refusal("clients upload scalars and integers alone, which stay as they are")
+            return output._replace(upload=honest)
+
+        return change(dataclasses.replace(exchange, client_work=client_work))
+
+    return algorithm.with_exchanges(change_exchange)
+
+
 def with_uploads(
     algorithm: Algorithm,
     client_ids: Sequence[int],
@@ -46,17 +104,14 @@ def with_uploads(
             `are_attacked` says.
 
     Raises:
+        AttackError: See `with_attacked_exchange`.
         UnknownNameError: If there is no such exchange.
     """
-    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
 
-    def change_exchange(exchange: Exchange) -> Exchange:
-        if exchange.name != exchange_name or not len(client_ids):
-            return exchange
-
+    def attack_exchange(exchange: Exchange) -> Exchange:
         def client_work(message, state, examples, context):
             output = exchange.client_work(message, state, examples, context)
-            honest = tf.nest.map_structure(tf.convert_to_tensor, output.upload)
+            honest = output.upload
             leaves = [
                 change(leaf, index, context) if is_attacked else leaf
                 for index, (leaf, is_attacked) in enumerate(
@@ -69,4 +124,4 @@ def with_uploads(
 
         return dataclasses.replace(exchange, client_work=client_work)
 
-    return algorithm.with_exchanges(change_exchange)
+    return with_attacked_exchange(algorithm, client_ids, exchange_name, attack_exchange)

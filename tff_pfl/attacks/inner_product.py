@@ -13,9 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import Aggregator
-from tff_pfl.attacks.attackers import are_attacked, is_attacker
+from tff_pfl.attacks.attackers import are_attacked, is_attacker, with_attacked_exchange
 from tff_pfl.attacks.registry import ATTACKS
-from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
@@ -45,18 +44,15 @@ def inner_product(
         client_ids: The attackers.
         epsilon: 0.1 to lead rules of distances astray, which take the upload for an honest one; 10
             or more against the mean.
-        exchange_name: The exchange whose uploads are changed; another that uploads nothing stays
-            as it is.
+        exchange_name: The exchange whose uploads are changed.
 
     Raises:
         AggregatorError: If clients send something else in the place of their uploads.
+        AttackError: If they upload nothing that could be attacked.
         UnknownNameError: If there is no such exchange.
     """
-    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
 
     def change(exchange: Exchange) -> Exchange:
-        if exchange.name != exchange_name or not len(client_ids) or exchange.aggregator is None:
-            return exchange
         if exchange.send is not None:
             raise AggregatorError(
                 f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) needs "
@@ -72,7 +68,7 @@ def inner_product(
         aggregator = InnerProductFactory(exchange.aggregator, epsilon)
         return dataclasses.replace(exchange, client_work=client_work, aggregator=aggregator)
 
-    return algorithm.with_exchanges(change)
+    return with_attacked_exchange(algorithm, client_ids, exchange_name, change)
 
 
 class Marked(NamedTuple):
