@@ -132,6 +132,13 @@ IDLE = [
     ("data.fractions=(0.5,0.2,0.3)", "config.data.merge = False", "data.merge=True"),
     ("data.imbalance=2", "config.data.partition_file = 'a.npz'", "data.partition_file="),
     ("data.classes_per_client.classes=3", "", "data.partitioner=classes_per_client"),
+    ("local.momentum=0.9", "config = default_config('fedpg')", "algorithm.gradient=pseudo"),
+    ("local.steps=3", "config = default_config('s_fedpg')", "algorithm.gradient=pseudo"),
+    (
+        "local.optimizer=adam",
+        "config = default_config('ifca'); config.algorithm.averaging = 'gradients'",
+        "algorithm.averaging=models",
+    ),
 ]
 
 
@@ -160,6 +167,21 @@ def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setti
     assert f"error: --config.{key} has no effect: config.{switched} is " in printed
     assert f". --config.{switched}=" in printed
     config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "local.learning_rate=0.2",
+        "evaluation.fine_tune_epochs=2",
+        "evaluation.further_models=('locally_trained',)",
+        "new_clients.number=2",
+    ],
+)
+def test_exact_gradients_do_not_keep_others_from_training(monkeypatch, own_config, other):
+    config = own_config("config = default_config('fedpg')")
+    flags = ("--config.local.momentum=0.9",) * (other != "local.learning_rate=0.2")
+    assert config_of_flags(monkeypatch, config, *flags, f"--config.{other}")
 
 
 def test_a_flag_may_be_without_effect_where_another_one_or_the_file_turns_it_off(

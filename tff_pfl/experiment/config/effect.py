@@ -7,6 +7,22 @@ import ml_collections
 
 from tff_pfl.experiment.config.options import FRACTION, PARTITIONER, value_of
 
+# What there is of local training besides its learning rate.
+_OF_STEPS = tuple(
+    f"local.{key}"
+    for key in (
+        *("optimizer", "options", "momentum", "weight_decay", "clip_norm", "epochs", "steps"),
+        *("batch_size", "drop_remainder", "augmentation"),
+    )
+)
+# By algorithm: the option by which clients send exact gradients in place of training, that value of
+# it, and the other one.
+_EXACT = {
+    "fedpg": ("gradient", "full", "pseudo"),
+    "s_fedpg": ("gradient", "full", "pseudo"),
+    "ifca": ("averaging", "gradients", "models"),
+}
+
 
 class _Switch(NamedTuple):
     """What some settings need to have an effect.
@@ -30,7 +46,7 @@ class _Switch(NamedTuple):
         return inside and key not in self.switches
 
 
-def _switches():
+def _switches(algorithm):
     yield _Switch(
         ("early_stop",),
         ("early_stop.patience",),
@@ -73,6 +89,19 @@ def _switches():
             f"--config.{PARTITIONER.key}={name} chooses its partitioner",
             lambda values, name=name: values == [name],
         )
+    if algorithm in _EXACT:
+        option, exact, other = _EXACT[algorithm]
+        yield _Switch(
+            _OF_STEPS,
+            (
+                f"algorithm.{option}",
+                # These train by them, whatever the algorithm does.
+                *("evaluation.fine_tune_epochs", "evaluation.further_models", "new_clients.number"),
+            ),
+            f"--config.algorithm.{option}={other} trains in steps; exact gradients take the "
+            "learning rate alone",
+            lambda values: values[0] != exact or any(values[1:]),
+        )
 
 
 def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> str | None:
@@ -85,7 +114,7 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
         config: All keys; of other configs than those of `default_config` nothing is said.
         keys: Those that somebody has set by hand.
     """
-    for switch in _switches():
+    for switch in _switches(value_of(config, "algorithm.name")):
         values = [value_of(config, key) for key in switch.switches]
         if values[0] is None or set(switch.switches) & set(keys) or switch.is_on(values):
             continue
