@@ -155,6 +155,16 @@ class TestCosines:
         longer = trees.scale(first, 1e4)
         np.testing.assert_allclose(attention.cosines(longer, second), expected, atol=1e-6)
 
+    @pytest.mark.parametrize("scale", [1e20, 1e37])
+    def test_of_a_model_whose_square_float32_does_not_have(self, scale):
+        models = random_models()
+        expected = attention.cosines(models, models)
+        factors = np.array([1.0, scale, -scale, 1e-3, 1.0], np.float32)
+        long = [leaf * np.reshape(factors, [K] + [1] * (leaf.shape.rank - 1)) for leaf in models]
+        signs = np.sign(factors)
+        expected *= np.outer(signs, signs)
+        np.testing.assert_allclose(attention.cosines(long, long), expected, atol=1e-6)
+
     def test_they_are_0_where_a_model_is_zero(self):
         zero = trees.zeros_like(random_models(2))
         np.testing.assert_array_equal(attention.cosines(zero, random_models()), np.zeros([2, K]))
@@ -245,6 +255,16 @@ class TestMedianOfOthers:
         values = np.array([[-1.0, 0.0, 0.0, 0.0, 8.0, 2.0]], np.float32)
         assert self.median(values, np.eye(1, 6, dtype=bool)) == 5.0
         assert self.median(0.0 * values, np.eye(1, 6, dtype=bool)) == 0.0
+
+    def test_infinite_distances_do_not_count_and_stay_infinite(self):
+        distances = tf.constant([[0.0, 2.0, np.inf], [2.0, 0.0, np.inf], [np.inf, np.inf, 0.0]])
+        is_self = tf.eye(3, dtype=tf.bool)
+        assert self.median(distances, is_self) == 2.0
+        found = attention.in_unit(distances, attention.median_of_others(distances, is_self))
+        np.testing.assert_array_equal(found, distances / 2.0)
+        np.testing.assert_array_equal(attention.in_unit(distances[0], 0.0), [0.0, 0.0, np.inf])
+        largest = np.finfo(np.float32).max
+        assert self.median(np.float32([[0.0, largest, largest]]), is_self[:1]) == largest
 
     def test_of_none_it_is_0(self):
         assert self.median(np.zeros([1, 1], np.float32), np.array([[True]])) == 0.0

@@ -348,3 +348,13 @@ def test_an_id_that_is_too_large():
     client = make_client(process, N, quadratic_examples(A[0], C[0]))
     with pytest.raises(tf.errors.InvalidArgumentError):
         process.next(process.initialize(), [client])
+
+
+@pytest.mark.parametrize("options", [{"similarity": "cosine"}, {"distance_scale": "median"}])
+def test_models_far_away_do_not_stop_the_others(options):
+    """Their squares are more than float32 has."""
+    models = START * np.float32([[1.0], [1e25], [1e25], [1.0]])
+    state, _ = last(run(process_of(**BASE | options), ((0, 1, 2, 3),), models))
+    assert np.all(np.isfinite(matrix(state.algorithm.models)))
+    assert state.algorithm.xi[0, 3] > 0.01
+    np.testing.assert_allclose(np.sum(state.algorithm.xi, axis=1), 1.0, rtol=1e-6)

@@ -7,6 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+# Float32 has the sum of the squares of 10^10 numbers up to it, and the product of two such sums'
+# roots.
+_LONG = 1e14
+
 
 def distance_attention(
     squared_distances: tf.Tensor, is_self: tf.Tensor, alpha: tf.Tensor, sigma: float
@@ -77,7 +81,7 @@ def cosines(first: Any, second: Any) -> tf.Tensor:
         return tf.reshape(leaf, [tf.shape(leaf)[0], leaf.shape[1:].num_elements()])
 
     first, second = (
-        tf.concat(list(map(flat, tf.nest.flatten(a))), axis=1) for a in (first, second)
+        _shortened(tf.concat(list(map(flat, tf.nest.flatten(a))), axis=1)) for a in (first, second)
     )
     norms = tf.norm(first, axis=1)[:, tf.newaxis] * tf.norm(second, axis=1)
     return tf.math.divide_no_nan(tf.matmul(first, second, transpose_b=True), norms)
@@ -86,10 +90,24 @@ def cosines(first: Any, second: Any) -> tf.Tensor:
 def median_of_others(squared_distances: tf.Tensor, is_self: tf.Tensor) -> tf.Tensor:
     """The median of squared distances between clients of different models; 0 if there are none.
 
-    Those of equal models are left out: clients that never took part would make it 0.
+    Those of equal models are left out: clients that never took part would make it 0. So are those
+    that float32 does not have: one model far away would make it infinite.
     """
-    differ = tf.logical_not(is_self) & (squared_distances > 0.0)
-    values = tf.sort(tf.boolean_mask(squared_distances, differ))
+    counts = tf.logical_not(is_self) & (squared_distances > 0.0)
+    counts &= tf.math.is_finite(squared_distances)
+    values = tf.sort(tf.boolean_mask(squared_distances, counts))
     number = tf.size(values)
     middle = values[(number - 1) // 2 : number // 2 + 1]
-    return tf.math.divide_no_nan(tf.reduce_sum(middle), tf.cast(tf.size(middle), tf.float32))
+    return tf.reduce_sum(tf.math.divide_no_nan(middle, tf.cast(tf.size(middle), tf.float32)))
+
+
+def in_unit(squared_distances: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+    """Squared distances in a unit of them, 0 in the unit 0; what is infinite stays so."""
+    found = tf.math.divide_no_nan(squared_distances, unit)
+    return tf.where(tf.math.is_finite(squared_distances), found, squared_distances)
+
+
+def _shortened(rows):
+    """The directions of rows `[k, n]`: long ones come with their largest number as 1."""
+    largest = tf.maximum(tf.reduce_max(rows, axis=1), -tf.reduce_min(rows, axis=1))
+    return rows / tf.where(largest > _LONG, largest, 1.0)[:, tf.newaxis]

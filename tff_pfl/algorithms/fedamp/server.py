@@ -97,7 +97,7 @@ class FedAMPServer:
             distances /= sum(leaf.shape[1:].num_elements() for leaf in leaves)
         elif self.distance_scale == "median":
             unit = attention.median_of_others(distances, is_self)
-            distances = tf.math.divide_no_nan(distances, unit)
+            distances = attention.in_unit(distances, unit)
         return attention.distance_attention(
             distances, is_self, self.alpha_of(round_num), self.sigma
         )
