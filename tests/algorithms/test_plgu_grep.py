@@ -241,6 +241,12 @@ def test_options_of_fedrep():
     assert_close(vector_of(model), w)
 
 
+def test_names_of_personal_layers_may_come_one_by_one():
+    algorithm = make("plgu_grep", MODEL, local_sgd(), personal_layers=iter(MODEL.layers[:1]))
+    assert list(algorithm.client_init(0, 0).head) == list(MODEL.layers[:1])
+    assert list(algorithm.server_init(0).weights) == list(MODEL.layers[1:])
+
+
 def test_its_hyperparameters():
     own = {
         "rho": 0.05,

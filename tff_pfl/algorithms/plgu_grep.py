@@ -72,9 +72,9 @@ def plgu_grep(
         weighting: "uniform" as in the paper, or "num_examples".
         **options: Those of FedRep.
     """
-    body_layers = partition(model, personal=options.get("personal_layers")).shared
-    groups = layer_groups(model, body_layers) if group_norms else None
-    if not body_layers:
+    parts = partition(model, personal=options.get("personal_layers"))
+    groups = layer_groups(model, parts.shared) if group_norms else None
+    if not parts.shared:
         raise ValueError(f"All layers of {model.name!r} are personal: there is no body to train.")
 
     def lwsam_steps(body_model, context):
@@ -94,5 +94,6 @@ def plgu_grep(
         return {"gradient": gradient}
 
     options = {"body_epochs": body_epochs, "weighting": weighting, **options}
+    options["personal_layers"] = parts.personal
     along_both = dataclasses.replace(local, clip_norm=None, weight_decay=0.0)
     return fedrep(model, local, lwsam_steps, along_both, **options)
