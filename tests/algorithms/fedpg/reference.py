@@ -74,7 +74,7 @@ class FedPG:
         sufficient_decrease=1e-4,
     ):
         self.weights = np.asarray(weights, np.float64)
-        self.memory, self.seen = {}, set()
+        self.memory = {}
         self.models = {}
         self.round_num = 0
         self.rate, self.decay = rate, decay
@@ -98,8 +98,7 @@ class FedPG:
             self.memory.pop(i, None)
         for i in live:
             self.memory[i] = self.round_num, g[i]
-        self.seen |= set(live)
-        window = len(self.seen) / len(cohort)
+        window = len(self.memory) / len(cohort)
         absent = [
             memory_g
             for j, (last, memory_g) in self.memory.items()

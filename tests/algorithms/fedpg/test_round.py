@@ -246,7 +246,7 @@ def test_properties_of_random_cohorts(fedpg):
         tiny = 1e-5 * np.linalg.norm(direction)
         assert np.all(gradients @ direction / norms < tiny)
         age = fedpg.expected.round_num - 1 - memory.rounds
-        window = len(fedpg.expected.seen) / len(cohort)
+        window = len(fedpg.expected.memory) / len(cohort)
         protected = (memory.client_ids >= 0) & ~np.isin(memory.client_ids, cohort)
         protected &= age <= window
         assert server["num_absent"] == protected.sum()
@@ -346,10 +346,10 @@ def test_a_client_that_is_done_is_dropped():
 
 
 def test_a_client_that_is_done_leaves_the_memory():
-    """Its gradient of round 0 is no absent column of round 2: that of client 1 is the only one."""
+    """Its gradient of round 0 is no absent column of round 2: those of 1 and 4 are."""
     federation = Federation(dim=3, num_clients=0)
     for cohort, clients in (
-        ((0, 1), (G1, G2)),
+        ((0, 1, 4), (G1, G2, G2)),
         ((0, 2), (((0, 0, 0), 0.5), G2)),
         ((2, 3), (G3, G2)),
     ):
@@ -358,8 +358,9 @@ def test_a_client_that_is_done_leaves_the_memory():
             federation.clients[i] = with_gradient(weights, gradient, loss)
         output, expected = federation.next(cohort)
         direction = federation.plan.direction
-    assert output.metrics["train"]["server"]["num_absent"] == 1
-    assert set(federation.expected.memory) == {1, 2, 3}
+    assert output.metrics["train"]["server"]["num_absent"] == 2
+    assert set(federation.expected.memory) == {1, 2, 3, 4}
+    assert federation.state.algorithm.clients_seen == 4
     assert_vector(direction, expected.direction, 1e-4)
 
 

@@ -15,7 +15,7 @@ NUM_WEIGHTS = 40
 
 @pytest.fixture(scope="module")
 def find_direction():
-    """`(server state, gradients, client ids, round) -> (server state, metrics)`."""
+    """`(server state, gradients, client ids, round, are new) -> (server state, metrics)`."""
     server = FedPGServer(
         local=LocalTraining(tff.learning.optimizers.build_sgdm(1.0)),
         direction="mgda",
@@ -35,11 +35,11 @@ def find_direction():
         max_trials=4,
     )
 
-    def find(state, gradients, client_ids, round_num):
+    def find(state, gradients, client_ids, round_num, are_new=True):
         k = len(client_ids)
         uploads = Upload(
             client_id=tf.constant(client_ids),
-            is_new=tf.fill([k], True),
+            is_new=tf.broadcast_to(are_new, [k]),
             gradient=tf.constant(gradients),
             loss=tf.ones([k]),
         )
@@ -85,3 +85,49 @@ def test_the_direction_descends_along_every_gradient(find_direction, angle, seed
         assert np.all(slopes < 0.0)
     else:
         assert np.all(slopes < 0.0) or metrics["sigma"] == 0.0
+
+
+def unit_vectors(*lengths):
+    return (np.eye(NUM_WEIGHTS)[: len(lengths)] * np.array(lengths)[:, np.newaxis]).astype(
+        np.float32
+    )
+
+
+def test_a_client_that_is_done_is_not_counted_until_it_returns(find_direction):
+    """Nor is its last gradient an absent one; the window is of the clients that are left."""
+    state, seen, absent = None, [], []
+    for round_num, (ids, lengths, are_new) in enumerate(
+        [
+            ([0, 1], [1, 1], [True, True]),
+            ([2, 3], [1, 1], [True, True]),
+            ([1, 2], [0, 0], [False, False]),
+            ([3, 4], [1, 1], [False, True]),
+            ([1, 2], [1, 0], [True, True]),
+        ]
+    ):
+        state, metrics = find_direction(state, unit_vectors(*lengths), ids, round_num, are_new)
+        seen.append(int(state.clients_seen))
+        absent.append(int(metrics["num_absent"]))
+    assert seen == [2, 4, 2, 3, 4]  # by hand: 0 and 1; and 2, 3; 0 and 3 alone; and 4; and 1
+    # tau is half of that: 3 rounds ago, the gradient of client 0 does not count any more.
+    assert absent == [0, 2, 1, 0, 2]
+
+
+def test_who_gave_way_to_others_counts_until_it_is_done(find_direction):
+    """Of six clients, the memory has the last four."""
+    state = None
+    for client_id in range(6):
+        state, _ = find_direction(state, unit_vectors(1), [client_id], client_id)
+    assert state.clients_seen == 6
+    state, _ = find_direction(state, unit_vectors(1), [0], 6, are_new=False)
+    assert state.clients_seen == 6
+    state, _ = find_direction(state, unit_vectors(0), [1], 7, are_new=False)
+    assert state.clients_seen == 5
+
+
+def test_who_claims_to_have_sent_what_never_came_does_not_count(find_direction):
+    """As an attacker does who sends 0 and finds something else."""
+    state, _ = find_direction(None, unit_vectors(0, 1), [0, 1], 0)
+    for round_num in (1, 2):
+        state, _ = find_direction(state, unit_vectors(0, 1), [0, 1], round_num, are_new=False)
+        assert state.clients_seen == 1

@@ -39,6 +39,11 @@ def empty_memory(size: int, num_weights: int) -> GradientMemory:
     )
 
 
+def remembers(memory: GradientMemory, client_ids) -> tf.Tensor:
+    """bool `[k]`: which of these clients have a slot."""
+    return tf.reduce_any(_same(client_ids, memory.client_ids), axis=1)
+
+
 def absent(memory: GradientMemory, cohort_ids, round_num, window) -> tf.Tensor:
     """bool `[size]`: slots of clients that are not in the cohort, but were `window` rounds ago.
 

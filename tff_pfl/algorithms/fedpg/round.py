@@ -10,7 +10,7 @@ and the rate `eta`:
             mean norm mu
             Q = [ g_i online,  g_j of clients absent for at most tau rounds,  fairness gradient ]
             d = -sigma Q lambda*,  the min-norm point of the hull of Q, as long as the mean of the
-            online gradients;  tau = clients ever seen / clients online
+            online gradients;  tau = clients whose last gradient was not 0 / clients online
             d = 0 and sigma = 0 if that point is not longer than 1e-6 mu
             gamma_i: how far client i may turn from d to its own -g_i without hurting another
             w <- w + eta d
@@ -54,7 +54,7 @@ class OwnModel(NamedTuple):
     Attributes:
         model: `W`, the personal model of the client's last participation.
         participations: int32 scalar, rounds the client took part in.
-        gradients: int32 scalar, how many of its gradients were not 0.
+        gradients: int32 scalar, how many of its gradients were not 0, since the last that was.
     """
 
     model: Weights
@@ -174,12 +174,12 @@ def fedpg(
         is_zero = tf.norm(vector) <= ZERO_GRADIENT
         upload = Upload(
             client_id=context.client_id,
-            is_new=tf.equal(state.gradients, 0) & ~is_zero,
+            is_new=tf.equal(state.gradients, 0),
             gradient=vector,
             loss=found.loss,
         )
         return ClientOutput(
-            state=state._replace(gradients=state.gradients + tf.cast(~is_zero, tf.int32)),
+            state=state._replace(gradients=tf.where(is_zero, 0, state.gradients + 1)),
             upload=upload,
             metrics=found.totals,
             carry=Carry(weights, vector),

@@ -22,7 +22,7 @@ class Upload(NamedTuple):
 
     Attributes:
         client_id: int32 scalar.
-        is_new: bool scalar, whether this is the client's first gradient that is not 0.
+        is_new: bool scalar, whether the client's last gradient was 0, or it has sent none before.
         gradient: float32 `[n]`.
         loss: float32 scalar, at the weights the client received.
     """
@@ -88,7 +88,8 @@ class Server(NamedTuple):
 
     Attributes:
         weights: `W`.
-        clients_seen: int32 scalar, how many clients have sent a gradient that is not 0.
+        clients_seen: int32 scalar, `M`, the clients whose last gradient was not 0: so many would
+            a memory without bounds have.
         memory: The `GradientMemory`, or `()`.
         plan: The `Plan` of the last round.
     """
@@ -164,7 +165,7 @@ class FedPGServer:
         grams = gradient_memory.gram_matrices(uploads.gradient, memory)
         norms = tf.sqrt(tf.linalg.diag_part(grams.online))
         live = norms > ZERO_GRADIENT
-        clients_seen = server.clients_seen + _count(uploads.is_new & live)
+        clients_seen = _clients_seen(server.clients_seen, memory, uploads, live)
         window = clients_seen / tf.maximum(tf.size(live), 1)
         absent = gradient_memory.absent(memory, uploads.client_id, round_num, window)
         norm, num_outliers = common_descent.common_norm(norms, live, self.outlier_ratio)
@@ -261,6 +262,15 @@ class FedPGServer:
         auto = common_descent.personal_shares(grams, descent, live, protected)
         auto = tf.cast(auto, tf.float32)
         return tf.maximum(auto, gamma) if self.gamma_mode == "at_least" else auto
+
+
+def _clients_seen(before, memory, uploads, live):
+    """`M` after the cohort's gradients, of which those that are not live are 0."""
+    is_remembered = gradient_memory.remembers(memory, uploads.client_id)
+    # Only where somebody gave way to others does a client know more than the memory.
+    gave_way = before > _count(memory.client_ids >= 0)
+    was_counted = is_remembered | (~uploads.is_new & gave_way)
+    return before + _count(live & ~was_counted) - _count(~live & was_counted)
 
 
 def moved(weights, vector, step):
