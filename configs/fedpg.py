@@ -11,7 +11,7 @@ A fourth part, as in `dir,fmnist,fedpg,50`, is the percentage of clients that ta
 10 in the tables. 100 clients, train and test split merged and cut in their own ratio for each
 client, batches of 50, 5 local epochs where a method has some, SGD with a rate of 0.1 that decays by
 0.999 a round, 2,000 rounds. The paper takes the best of the rates 0.01, 0.05 and 0.1 for each
-method. `config.paper` has its results.
+method; pFedMe has 0.05, as 0.1 times its `lambda_` is more than 1. `config.paper` has its results.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -29,7 +29,7 @@ _VARIANTS = {
     "fedavg": ("fedavg", {"personalized": "local", "weighting": "num_examples"}),
     # Options of the authors' comparison.
     "fedprox": ("fedprox", {"personalized": "local", "mu": 0.5}),
-    "fedmgda_plus": ("fedmgda_plus", {"personalized": "local", "eps": 0.1, "server_lr": 0.1}),
+    "fedmgda_plus": ("fedmgda_plus", {"personalized": "local", "eps": 0.1, "server_lr": None}),
     "ditto": ("ditto", {"lambda_": 0.1}),
     "apfl": ("apfl", {"alpha": 0.5, "adaptive": True, "alpha_decay": 0.02}),
     "pfedme": ("pfedme", {"lambda_": 15.0, "beta": 1.0}),
@@ -164,7 +164,7 @@ def get_config(choice: str = ""):
         config.data.fractions = (5 / 6, 0.0, 1 / 6)
         config.data.normalization = "cifar"
         config.model.name = "cnn_fedpg" if dataset == "cifar10" else "nf_resnet18"
-    config.local.learning_rate = 0.1
+    config.local.learning_rate = 0.05 if algorithm == "pfedme" else 0.1
     config.local.learning_rate_decay = 0.999
     config.local.epochs = 5
     config.local.batch_size = 50

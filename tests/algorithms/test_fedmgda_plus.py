@@ -37,15 +37,15 @@ GRADIENTS = np.array([(1.0, -0.3, 0.0), (-1.0, 1.0, -0.2), (-1.0, -1.0, 1.0)])
 UNIT = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
 
 
-def step(updates, weight=None, **options):
+def step(updates, weight=None, local=None, round_num=0, **options):
     """`(what the server subtracts from a model of zeros, metrics)` of updates `u_i`, `[k, 3]`."""
     model = quadratic_model(2, 1)
-    algorithm = make("fedmgda_plus", model, local_sgd(), **options)
+    algorithm = make("fedmgda_plus", model, local or local_sgd(), **options)
     (exchange,) = algorithm.exchanges
     server = algorithm.server_init(0)._replace(weights=weights_of(np.zeros(3), 2, 1))
     weight = tf.cast(np.ones(len(updates)) if weight is None else weight, tf.float32)
     uploads = trees.stack([weights_of(-u, 2, 1) for u in updates])
-    server, metrics = exchange.finalize(server, Stack(uploads, weight), tf.constant(0))
+    server, metrics = exchange.finalize(server, Stack(uploads, weight), tf.constant(round_num))
     return -vector_of(server.weights), metrics
 
 
@@ -71,6 +71,13 @@ def test_without_eps_it_is_the_average_of_normalised_updates(lambda0, weights):
     weight = (5.0, 3.0, 2.0) if lambda0 == "num_examples" else None
     direction, _ = step(GRADIENTS, weight, eps=0.0, lambda0=lambda0, server_lr=0.5)
     np.testing.assert_allclose(direction, 0.5 * np.asarray(weights) @ UNIT, atol=1e-6)
+
+
+def test_the_step_may_have_the_learning_rate_of_the_clients_in_the_round():
+    direction, _ = step(GRADIENTS)
+    local = local_sgd(0.2, learning_rate_decay=0.5)
+    found, _ = step(GRADIENTS, local=local, round_num=3, server_lr=None)
+    np.testing.assert_allclose(found, 0.2 * 0.5**3 * direction, atol=1e-7)
 
 
 @pytest.mark.parametrize("eps", [0.05, 1.0])

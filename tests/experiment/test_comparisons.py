@@ -47,6 +47,14 @@ def test_unequal_amounts():
     assert unequal.to_dict() == equal.to_dict()
 
 
+def test_rates_of_fedpgs_comparison():
+    pfedme = fedpg.get_config("dir,fmnist,pfedme")
+    assert pfedme.local.learning_rate * pfedme.algorithm.lambda_ < 1
+    assert fedpg.get_config("dir,fmnist,ditto").local.learning_rate == 0.1
+    # The authors' server has the rate of the clients, which decays.
+    assert fedpg.get_config("dir,fmnist,fedmgda_plus").algorithm.server_lr is None
+
+
 def test_fedamp_as_it_was_compared_and_tuned():
     compared, tuned = (
         fedpg.get_config(f"dir,fmnist,{name}") for name in ("fedamp", "fedamp_tuned")

@@ -48,7 +48,7 @@ def fedmgda_plus(
     *,
     eps: float = 0.1,
     lambda0: str = "num_examples",
-    server_lr: float = 1.0,
+    server_lr: float | None = 1.0,
     personalized: str = "local",
     **options,
 ) -> Algorithm:
@@ -62,8 +62,8 @@ def fedmgda_plus(
         local: The local training.
         eps: How far `lambda` may be from `lambda0`; comparisons have 0.1, or 0, 0.1, 0.5 and 1.
         lambda0: "num_examples", in proportion to clients' examples, or "uniform".
-        server_lr: Length of the step for a direction of length 1; to be tuned. It does not decay.
-            FedPG's comparison has the learning rate of the clients.
+        server_lr: Length of the step for a direction of length 1, in all rounds; to be tuned.
+            `None`: the learning rate of the clients in the round, as in FedPG's comparison.
         personalized: See `fedavg`.
         **options: Those of FedAvg, but for the aggregator; a server optimizer takes the step in
             place of the change.
@@ -71,6 +71,11 @@ def fedmgda_plus(
     check_names("lambda0", [lambda0], WEIGHTINGS)
     algorithm = fedavg(model, local, personalized=personalized, weighting=lambda0, **options)
     (exchange,) = algorithm.exchanges
+
+    def step_length(round_num):
+        if server_lr is None:
+            return tf.cast(local.learning_rate(round_num), tf.float64)
+        return server_lr
 
     def finalize(server, stack, round_num):
         gram = gram_matrix(stack.value)
@@ -84,7 +89,7 @@ def fedmgda_plus(
         upper = tf.where(live, tf.minimum(prior + eps, 1.0), 0.0)
         weights = bounded_min_norm_weights(gram, lower, upper)
         slopes = tf.linalg.matvec(gram, weights)
-        change = trees.combine(server_lr * weights * to_unit, stack.value)
+        change = trees.combine(step_length(round_num) * weights * to_unit, stack.value)
         server, metrics = exchange.finalize(server, change, round_num)
         measured = collections.OrderedDict(
             metrics,
