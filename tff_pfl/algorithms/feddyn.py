@@ -66,7 +66,7 @@ def feddyn(
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `alpha` should be below 1.
-        num_clients: `N`.
+        num_clients: `N`. Ids are not compared with it: of more clients than that, `h` is no mean.
         alpha: Strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
         personalized: Which model is evaluated as the client's own; see `fedavg`.
     """
