@@ -47,6 +47,15 @@ def test_mean_pseudo_gradients_are_uniform_fedavg():
     assert_close([c.state.model for c in clients], [c.state.model for c in fedavg_clients])
 
 
+def test_pseudo_gradients_at_the_rate_0_are_0():
+    """As after a schedule that ends there."""
+    process, state, clients = network_run(
+        "fedpg", cohorts=((0, 1),), local=local_sgd(learning_rate=0.0), gradient="pseudo"
+    )
+    assert_equal(state.algorithm.weights, process.initialize().algorithm.weights)
+    assert [int(c.state.participations) for c in clients] == [1, 1, 0]
+
+
 def test_mean_gradients_are_fedavg_of_one_full_batch_step():
     local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
     _, state, _ = network_run("fedpg", local=local, direction="mean")

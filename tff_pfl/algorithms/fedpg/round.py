@@ -115,7 +115,8 @@ def fedpg(
         model: The model, of weights `W`, `n` numbers.
         local: Its learning rate and decay are the server's step `eta`; the rest of it trains where
             `gradient` is "pseudo".
-        gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`.
+        gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`, which is
+            0 in a round of the rate 0.
         direction: "mgda", the min-norm direction; or "mean", that of the raw gradients, without
             memory and fairness.
         fairness: Whether fairness is one of the objectives.
@@ -165,7 +166,8 @@ def fedpg(
             return exact_gradient(model, weights, examples)
         trained = local.train(model, weights, examples, context)
         change = trees.subtract(weights, trained.weights)
-        pseudo = trees.scale(change, 1.0 / local.learning_rate(context.round_num))
+        rate = local.learning_rate(context.round_num)
+        pseudo = trees.scale(change, tf.math.divide_no_nan(1.0, rate))
         return ExactGradient(pseudo, evaluate(model, weights, examples))
 
     def send_gradient(weights, state, examples, context):

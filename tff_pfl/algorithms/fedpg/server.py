@@ -102,7 +102,7 @@ class Server(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FedPGServer:
-    """The server's part as pure functions; see `tff_pfl.algorithms.build_fedpg` for the options."""
+    """The server's part as pure functions; see `tff_pfl.algorithms.fedpg` for the options."""
 
     local: LocalTraining
     direction: str
