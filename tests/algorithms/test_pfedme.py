@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.federation import (
     assert_equal,
@@ -18,6 +19,8 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
+from tff_pfl.algorithms import make
+from tff_pfl.local import LocalTraining
 
 DIM = 3
 EYE = np.eye(DIM)
@@ -240,6 +243,13 @@ def test_warm_up_hides_no_rate_that_is_too_large():
     local = local_sgd(0.5, warm_up_rounds=10)
     with pytest.raises(ValueError, match="the learning rate, 0.5, times lambda_=4 is 2"):
         eager("pfedme", quadratic_model(2, 1), local, lambda_=4.0)
+
+
+def test_the_bound_of_sgds_learning_rate_is_not_that_of_others():
+    model, adam = quadratic_model(2, 1), tff.learning.optimizers.build_adam(0.5)
+    make("pfedme", model, LocalTraining(adam), lambda_=4.0)
+    with pytest.raises(ValueError, match="personal_learning_rate, 0.5, times lambda_=4 is 2"):
+        make("pfedme", model, LocalTraining(adam), lambda_=4.0, personal_learning_rate=0.5)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "personal_learning_rate"])

@@ -35,6 +35,8 @@ from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
+_SGD = type(tff.learning.optimizers.build_sgdm())
+
 
 class OwnModel(NamedTuple):
     """Client state.
@@ -75,7 +77,8 @@ def pfedme(
 
     Args:
         model: The model, of weights `W`.
-        local: The local training of `w_i`. Its learning rate times `lambda_` should be below 1.
+        local: The local training of `w_i`. With SGD, its learning rate times `lambda_` should be
+            below 1.
         lambda_: Pull between `theta` and `w_i`; the paper has 15.
         beta: Length of the server's step, where that has no optimizer; 1 is averaging.
         personal_learning_rate: `eta_p`, in all rounds. Times `lambda_` it should be below 1.
@@ -85,13 +88,14 @@ def pfedme(
         **options: Those of `averaging`.
 
     Raises:
-        ValueError: For values out of range, and for a learning rate that times `lambda_` is 2 or
-            more, with which what it pulls together flies apart.
+        ValueError: For values out of range, and for a learning rate of SGD that times `lambda_` is
+            2 or more, with which what it pulls together flies apart.
     """
-    rates = {
-        "the learning rate": float(dataclasses.replace(local, warm_up_rounds=0).learning_rate(0)),
-        "personal_learning_rate": personal_learning_rate,
-    }
+    rates = {}
+    if isinstance(local.optimizer, _SGD):  # steps of others are not as long as what they follow
+        first = dataclasses.replace(local, warm_up_rounds=0).learning_rate(0)
+        rates["the learning rate"] = float(first)
+    rates["personal_learning_rate"] = personal_learning_rate
     for name, rate in rates.items():
         if not rate * lambda_ < 2:
             raise ValueError(
