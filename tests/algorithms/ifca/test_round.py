@@ -1,4 +1,4 @@
-"""IFCA: its ends, what clients choose, what the server makes of it, and when models start anew."""
+"""IFCA: its ends, what clients choose, and what the server makes of it."""
 
 import functools
 
@@ -28,7 +28,6 @@ from tests.quadratics import (
     weights_of,
 )
 from tff_pfl.local import evaluate, trees
-from tff_pfl.models import distinct_seeds
 
 MODEL = tiny_model()
 SIZES = (4, 6, 3)
@@ -233,119 +232,10 @@ def test_initial_models():
 
 
 FIXED = (0, 0, 0, 0, 1, 1)
-ALL_OF_ONE, TOO_FEW, ENOUGH = (0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 4)
-
-
-def restarting(cohorts, **options):
-    """`(server state, metrics)` of rounds in which one of four clients is enough."""
-    options = {"fixed_clusters": FIXED, "min_share": 0.25, "max_restarts": 2} | options
-    process = quadratic_process(2, **options)
-    clients, state = quadratic_clients(process), process.initialize()
-    for cohort in cohorts:
-        state, _, metrics = process.next(state, [clients[i] for i in cohort])
-        yield state, metrics["train"]["server"]
-
-
-@functools.cache
-def initial_models():
-    """Of the start and of each restart, `[3, 2, DIM]`."""
-    rows = [vector_of(QUADRATIC.init(seed)) for seed in distinct_seeds(SEED, 6)]
-    return np.reshape(rows, [3, 2, DIM])
-
-
-def trained(models, cohort, t):
-    """The models after a round whose clients have fixed clusters."""
-    result = np.array(models, np.float64)
-    for j in range(2):
-        ends = [
-            C[i]
-            + np.linalg.matrix_power(np.eye(DIM) - RATE * DECAY**t * A[i], STEPS)
-            @ (models[j] - C[i])
-            for i in cohort
-            if FIXED[i] == j
-        ]
-        if ends:
-            result[j] = np.mean(ends, axis=0)
-    return result
-
-
-def assert_models(state, expected):
-    np.testing.assert_allclose(models_of(state), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_models_start_anew_until_restarts_are_used_up():
-    cohorts = (ALL_OF_ONE, TOO_FEW, ALL_OF_ONE, ALL_OF_ONE)
-    first, second, third, fourth = restarting(cohorts)
-    for number, (state, metrics) in enumerate((first, second), start=1):
-        np.testing.assert_array_equal(models_of(state), initial_models()[number])
-        assert metrics["restarts"] == state.algorithm.restarts == number
-        assert not state.algorithm.settled
-    assert first[1]["share_1"] == 0
-    assert second[1]["share_1"] == pytest.approx(0.2)
-    rows = np.reshape(initial_models(), [6, DIM])
-    distances = np.linalg.norm(rows[:, np.newaxis] - rows, axis=-1)
-    assert np.min(distances[np.triu_indices(6, 1)]) > 0.1
-    expected = initial_models()[2]
-    for t, (state, metrics) in ((2, third), (3, fourth)):
-        expected = trained(expected, ALL_OF_ONE, t)
-        assert_models(state, expected)
-        assert metrics["restarts"] == state.algorithm.restarts == 2
-        assert state.algorithm.settled
-
-
-def test_models_that_have_their_share_settle_for_good():
-    expected = initial_models()[0]
-    cohorts = (ENOUGH, ALL_OF_ONE, TOO_FEW)
-    for t, (state, metrics) in enumerate(restarting(cohorts)):
-        expected = trained(expected, cohorts[t], t)
-        assert_models(state, expected)
-        assert metrics["restarts"] == state.algorithm.restarts == 0
-        assert state.algorithm.settled
-        if t == 0:
-            assert (metrics["share_0"], metrics["share_1"]) == (0.75, 0.25)
-
-
-def test_models_may_settle_after_a_restart():
-    *_, (state, metrics) = restarting((TOO_FEW, ENOUGH, ALL_OF_ONE))
-    expected = trained(trained(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
-    assert_models(state, expected)
-    assert metrics["restarts"] == 1
-
-
-@pytest.mark.parametrize("options", [{"min_share": 0.0}, {"max_restarts": 0}], ids=str)
-def test_models_that_never_start_anew(options):
-    expected = initial_models()[0]
-    for t, (state, metrics) in enumerate(restarting((ALL_OF_ONE, TOO_FEW), **options)):
-        expected = trained(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
-        assert_models(state, expected)
-        assert metrics["restarts"] == 0
-
-
-def test_models_start_anew_from_what_the_state_has():
-    """Drawn before the first round, time by time; nothing, where they never do."""
-    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
-    start = process.initialize()
-    rows = [np.asarray(layer["w"]) for layer in start.algorithm.starts.values()]
-    np.testing.assert_array_equal(np.concatenate(rows, axis=-1), initial_models()[1:])
-    moved = tf.nest.map_structure(lambda leaf: leaf + 1.0, start.algorithm.starts)
-    state = start._replace(algorithm=start.algorithm._replace(starts=moved))
-    clients = quadratic_clients(process)
-    state = process.next(state, [clients[i] for i in TOO_FEW]).state
-    np.testing.assert_array_equal(models_of(state), initial_models()[1] + 1.0)
-    assert_equal(state.algorithm.starts, moved)
-    assert quadratic_process().initialize().algorithm.starts == ()
-
-
-def test_a_cohort_without_examples_starts_nothing_anew():
-    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
-    (client,) = quadratic_clients(process, [0])
-    client = client._replace(data=client.data._replace(size=np.int32(0)))
-    start = process.initialize()
-    assert_equal(process.next(start, [client]).state.algorithm, start.algorithm)
 
 
 def test_fixed_clusters_are_those_of_personal_models_too():
-    process = quadratic_process(2, fixed_clusters=FIXED, min_share=0.25, max_restarts=2)
+    process = quadratic_process(2, fixed_clusters=FIXED)
     state = with_models(process.initialize(), START[:2])
     clients = quadratic_clients(process)
     assert [choice(i, START[:2]) for i in range(N)] != list(FIXED)
@@ -374,6 +264,7 @@ def one_round(local, **options):
         ({"min_share": 0.26, "num_clusters": 4}, "= 0.25, got 0.26"),
         ({"averaging": "gradient"}, "Unknown averaging 'gradient'. Did you mean 'gradients'"),
         ({"weighting": "unifrm"}, "Unknown weighting 'unifrm'. Did you mean 'uniform'"),
+        ({"fixed_clusters": (0, 1, 0), "min_share": 0.1}, "min_share=0.1, but with fixed_clusters"),
         ({"fixed_clusters": (0, 1)}, r"0 to 1, for each of 3 clients, got \(0, 1\)"),
         ({"fixed_clusters": ()}, r"for each of 3 clients, got \(\)"),
         ({"fixed_clusters": (0, 1, 2)}, r"got \(0, 1, 2\)"),

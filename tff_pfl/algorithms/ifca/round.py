@@ -77,7 +77,8 @@ def ifca(
         num_clusters: `k`.
         averaging: "models", or "gradients", for which `local` sets nothing but the learning rate.
         fixed_clusters: The cluster of each client, where it is known; else clients choose.
-        min_share: Smallest share of a cohort's clients, at most `1 / k`; 0 accepts any.
+        min_share: Smallest share of a cohort's clients, at most `1 / k`; 0 accepts any, and is all
+            that there may be with `fixed_clusters`.
         max_restarts: After so many restarts, models stay.
         weighting: "uniform" as in the authors' code, or "num_examples".
     """
@@ -88,6 +89,11 @@ def ifca(
             f"min_share must be at most 1 / num_clusters = {1 / num_clusters:g}, got {min_share}."
         )
     if fixed_clusters is not None:
+        if min_share:
+            raise ValueError(
+                f"min_share={min_share:g}, but with fixed_clusters no client chooses a model: from "
+                "other initial values none would attract more. Set min_share=0, or no clusters."
+            )
         fixed_clusters = tuple(fixed_clusters)
         if len(fixed_clusters) != num_clients or not all(
             0 <= cluster < num_clusters for cluster in fixed_clusters
