@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
@@ -154,11 +155,11 @@ def answers(threshold):
 
 def test_the_threshold_decides_which_exit_answers():
     """0 is below every entropy, and the logarithm of the number of classes is not."""
-    for threshold, exit_ in ((0.0, 1), (1.2, 0)):
+    for threshold, exit_ in ((0.0, 1), (1.2, 0), (np.inf, 0)):
         _, state, (first, *_) = answers(threshold)
         client, weights, outputs, exits = first
         assert_close(outputs, exits[exit_])
-        assert weights["gate"]["threshold"] == np.float32(threshold)
+        assert weights["gate"]["threshold"] == min(np.float32(threshold), tf.float32.max)
         assert_equal(BOTH.sides.split(weights)[1], client.state.part)
         assert_equal(weights["head"], state.algorithm.weights["head"])
 
@@ -205,6 +206,7 @@ def test_fine_tuning_is_of_the_gated_model():
         ({"gamma": 1.1}, "gamma"),
         ({"lambda_": -0.1}, "lambda_"),
         ({"threshold": -1.0}, "threshold"),
+        ({"threshold": np.nan}, "threshold"),
         ({"start": "men"}, "Unknown start 'men'. Did you mean 'mean'"),
         ({"exit_layers": ("hed",)}, "'hed'. Did you mean 'head'"),
     ],

@@ -38,7 +38,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, two_exits
 from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, between, takes
+from tff_pfl.ranges import at_least_or_infinite, between, takes
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, extends
 
 STARTS = ("own", "mean")
@@ -60,7 +60,7 @@ class OwnPart(NamedTuple):
 
 @ALGORITHMS.register("splitgp")
 @extends(averaging)
-@takes(gamma=between(0, 1), lambda_=between(0, 1), threshold=at_least(0))
+@takes(gamma=between(0, 1), lambda_=between(0, 1), threshold=at_least_or_infinite(0))
 def splitgp(
     model: Model,
     local: LocalTraining,
@@ -80,13 +80,14 @@ def splitgp(
         gamma: Share of the client exit in the loss; the paper has 0.5, FedPG's comparison 0.2.
         lambda_: What a client keeps of its own part; 0.2.
         threshold: Entropy in nats up to which the client exit answers; the paper tries 0.05, 0.1,
-            0.2, 0.4, 0.8, 1.2, 1.6 and 2.3.
+            0.2, 0.4, 0.8, 1.2, 1.6 and 2.3; `inf`: it always does.
         exit_layers: Names of the layers of an exit; default the model's last layer.
         start: What a client starts from in its first round: "own", the initial value common to all,
             or "mean", the `vbar` it receives.
         **options: Those of `averaging`.
     """
     check_names("start", [start], STARTS)
+    threshold = min(threshold, tf.float32.max)  # a weight of the model is finite
     both = two_exits(model, exit_layers=exit_layers)
     joint, sides = both.joint_model(gamma), both.sides
 

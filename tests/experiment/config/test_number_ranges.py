@@ -27,6 +27,7 @@ KINDS = {
     "above 0": (1e-6, (0.0, -1.0, NAN, INF)),
     "above 0 or inf": (INF, (0.0, -1.0, NAN)),
     "above 1 or inf": (INF, (1.0, NAN)),
+    "least 0 or inf": (INF, (-0.1, NAN)),
     "least 1 or inf": (INF, (0.5, NAN)),
     "least 1": (1.0, (0.9, NAN, INF)),
     "unit": (1.0, (-0.1, 1.1, NAN)),
@@ -93,7 +94,7 @@ OF_ALGORITHMS = {
 OF_ONE = {
     "apfl": {"unit": "alpha", "least 0": "alpha_learning_rate alpha_decay"},
     "pfedme": {"least 0": "beta"},
-    "splitgp": {"unit": "lambda_"},
+    "splitgp": {"unit": "lambda_", "least 0 or inf": "threshold"},
 } | {name: {"unit": "beta"} for name in ("pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce")}
 OF_MODELS = {
     "counts": "hidden blocks",
