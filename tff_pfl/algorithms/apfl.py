@@ -24,8 +24,8 @@ the `w_i` before its step on the same batch, as in the code of PGFed and Ditto, 
 The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`; `w` itself for a client
 that never took part. All `v_i` start from the common `w_0`.
 
-alpha = 0: `v_i` stays, the personal model is FedAvg's `w`. alpha = 1: `v_i` is Local. The global
-model never depends on `v_i` and `alpha_i`.
+alpha = 0: `v_i` stays, but for weight decay, which shortens it as any other; the personal model is
+FedAvg's `w`. alpha = 1: `v_i` is Local. The global model never depends on `v_i` and `alpha_i`.
 """
 
 from typing import NamedTuple

@@ -32,7 +32,7 @@ def scaled_uploads(
 
     Args:
         algorithm: Any algorithm.
-        client_ids: The attackers.
+        client_ids: The attackers. Without any, and of ids that no client has, nobody attacks.
         factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for nothing, NaN for no
             number; 1 is no attack.
         exchange_name: The exchange whose uploads are changed.
@@ -54,7 +54,7 @@ def sign_flipped(
 
     Args:
         algorithm: Any algorithm.
-        client_ids: The attackers.
+        client_ids: See `scaled_uploads`.
         exchange_name: See `scaled_uploads`.
     """
     return scaled_uploads(
