@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.marks import slow
-from tff_pfl.numerics.min_norm import min_norm_computation, min_norm_weights
+from tff_pfl.numerics.min_norm import min_norm_weights
 
 NUM_PROBLEMS = 15  # of each kind
 MATRIX = tf.TensorSpec([None, None], tf.float64)
@@ -219,8 +219,11 @@ def test_it_takes_inner_products_of_single_precision():
 
 
 @pytest.mark.parametrize("num_columns", [None, 3])
-def test_the_computation(num_columns):
-    computation = min_norm_computation(num_columns)
+def test_it_can_be_a_computation_of_tff(num_columns):
+    computation = tff.tensorflow.computation(
+        lambda gram: min_norm_weights(gram),
+        tff.types.TensorType(np.float64, [num_columns, num_columns]),
+    )
     tff.test.assert_types_identical(
         computation.type_signature,
         tff.types.FunctionType(

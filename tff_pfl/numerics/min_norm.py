@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 _ROUNDING = 1e-13  # of inner products, relative to the norms of their factors
 _DEPENDENT = 1e-11  # squared distance from the span of the others, relative to the squared norm
@@ -143,18 +142,6 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
     )
     weights = tf.maximum(best, 0.0)
     return weights / tf.maximum(tf.reduce_sum(weights), 1e-300)
-
-
-def min_norm_computation(num_columns: int | None = None) -> tff.Computation:
-    """`min_norm_weights` as a TFF computation `(float64[k,k] -> float64[k])`.
-
-    Args:
-        num_columns: `k`, or `None` where it is open.
-    """
-    return tff.tensorflow.computation(
-        lambda gram: min_norm_weights(gram),
-        tff.types.TensorType(np.float64, [num_columns, num_columns]),
-    )
 
 
 def _search(hull: _Hull, start: _Search, change) -> _Search:
