@@ -113,3 +113,6 @@ def test_a_closed_form():
 
 def test_of_no_columns_there_are_no_weights():
     assert solve(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]
+    specs = [tf.TensorSpec(shape, tf.float64) for shape in ([0, 0], [0], [0])]
+    of_none = tf.function(bounded_min_norm_weights, input_signature=specs)
+    assert of_none(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]

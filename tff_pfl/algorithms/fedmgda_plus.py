@@ -57,6 +57,9 @@ def fedmgda_plus(
     The process measures, at the server, the length of the direction, how many updates are 0, and
     how many are opposed to the step.
 
+    The server's search for `lambda` takes seconds where hundreds of clients take part: see
+    `tff_pfl.numerics.box_min_norm`.
+
     Args:
         model: The model, of weights `W`.
         local: The local training.

@@ -44,6 +44,10 @@ def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor
     Columns may be zero, equal, dependent and opposite. With bounds 0 and 1 it is
     `min_norm_weights`, whose precision it has.
 
+    Each vertex that is taken in is a min-norm problem of its own, solved from the start: some `k^4`
+    operations in all. Of 50 columns it takes 0.2 s, of 100 up to 1 s, of 200 up to 4 s, of 400 up
+    to 10 s, on two cores that did something else as well.
+
     Args:
         gram: `[k, k]`, the inner products of the columns, finite; `k` may be 0.
         lower: `[k]`, the least weights, 0 or more, with a sum of 1 at most.
@@ -53,6 +57,8 @@ def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor
         float64 `[k]`, with the sum 1, if there are any.
     """
     gram, lower, upper = (tf.cast(x, tf.float64) for x in (gram, lower, upper))
+    if 0 in (gram.shape[0], lower.shape[0]):  # a graph with a search of nothing cannot be built
+        return lower
     k = tf.shape(gram)[0]
     tolerance = _ROUNDING * tf.reduce_max(tf.abs(tf.linalg.diag_part(gram)))
 
