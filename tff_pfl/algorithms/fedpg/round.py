@@ -122,8 +122,9 @@ def fedpg(
         fairness: Whether fairness is one of the objectives.
         absent_memory: Whether the last gradients of absent clients are among the objectives.
         memory_size: How many clients' gradients the server keeps, the newest; it takes
-            `4 n memory_size` bytes. To protect all absent clients of a federation, as many as there
-            are clients.
+            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: of a federation
+            of more than the default of 100, absent clients are protected as in the paper by as many
+            as there are clients.
         personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
         gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
             `gamma`; or "at_least", the larger of the two.
