@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.federation import assert_equal
 from tff_pfl.algorithms.pgfed.pairs import get_pairs, matrix_of_pairs, no_pairs, put_pairs
-from tff_pfl.runtime.graph import pfor_rules
+from tff_pfl.runtime.graph import vectorization
 
 
 def cohorts(num_clients, rounds, seed=0):
@@ -49,14 +49,14 @@ def test_a_cohort_gets_its_own_without_a_copy_of_all_for_each_client():
     everyone = tf.range(num_clients)
     values = tf.reshape(tf.range(2.0**16), [num_clients, num_clients])
     pairs = put_pairs(no_pairs(0.0), num_clients, everyone, everyone, values)
-    pfor_rules.register()
 
     @tf.function
     def of_cohort(cohort):
         return tf.vectorized_map(lambda i: get_pairs(pairs, num_clients, [i], everyone[:8]), cohort)
 
     cohort = everyone[100:200]
+    with vectorization.installed():
+        operations = of_cohort.get_concrete_function(cohort).graph.get_operations()
     assert_equal(of_cohort(cohort)[:, 0], values[100:200, :8])
-    operations = of_cohort.get_concrete_function(cohort).graph.get_operations()
     tensors = [tensor for operation in operations for tensor in operation.outputs]
     assert max(tensor.shape.num_elements() or 0 for tensor in tensors) == 2**16 + 1

@@ -8,13 +8,19 @@ import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal
 from tests.marks import slow
+from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.pfor_rules import (
     NotVectorizableError,
     grouped_convolutions,
-    register,
+    rules,
 )
 
-register()
+
+@pytest.fixture(autouse=True)
+def rules_are_installed(monkeypatch):
+    for op_type, rule in rules(dict(internals.pfor_rules)).items():
+        monkeypatch.setitem(internals.pfor_rules, op_type, rule)
+
 
 SEEDS = np.array([[0, 1], [7, -3], [2**31 - 1, 5]], np.int32)
 
@@ -372,9 +378,3 @@ def test_groups_are_allowed_within_the_context_alone():
         vectorized(function, args)
     with pytest.raises(NotVectorizableError, match="Conv2D"):
         vectorized(lambda *args: in_loop(function)(2, *args), args)
-
-
-def test_registering_again_changes_nothing():
-    register()
-    draw = DRAWS["uniform"]
-    assert_equal(vectorized(draw, [SEEDS]), one_by_one(draw, [SEEDS]))

@@ -158,7 +158,7 @@ def test_tensorflows_rules_are_back_afterwards():
     check(lambda x: x + 1, X)
     with pytest.raises(NotVectorizableError):
         vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
-    assert {name: internals.pfor_rules[name] for name in before} == before
+    assert internals.pfor_rules == before
     assert internals.PForInput.expanddim_inputs_for_broadcast is expand
 
 
@@ -174,6 +174,34 @@ def test_tensorflows_own_vectorization_is_as_before():
         vectorize(collected, X)
     np.testing.assert_array_equal(own(), before)
     np.testing.assert_array_equal(before, np.stack([X, 2 * X], axis=1))
+
+
+def test_tensorflows_own_vectorization_keeps_what_is_refused_here():
+    """TensorFlow has a loop for these; this module refuses them."""
+    images = np.random.default_rng(0).normal(size=[2, 1, 4, 4, 1]).astype(np.float32)
+    kernels = np.random.default_rng(1).normal(size=[2, 2, 2, 1, 1]).astype(np.float32)
+
+    def convolved(image, kernel):
+        return tf.nn.conv2d(image, kernel, 1, "SAME")
+
+    def gradient_of_a_shared_filter(image):
+        with tf.GradientTape() as tape:
+            kernel = tf.constant(kernels[0])
+            tape.watch(kernel)
+            loss = tf.reduce_sum(tf.sin(convolved(image, kernel)))
+        return tape.gradient(loss, kernel)
+
+    def own(images, kernels):
+        return (
+            tf.vectorized_map(gradient_of_a_shared_filter, images),
+            tf.vectorized_map(lambda both: convolved(*both), (images, kernels)),
+            tf.vectorized_map(lambda i: tf.slice(X[0], [i], [-1]), tf.constant([1, 1])),
+        )
+
+    before = tf.function(own)(images, kernels)
+    check(lambda x: x + 1, X)
+    for found, expected in zip(tf.function(own)(images, kernels), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 SEGMENT_REDUCTIONS = [

@@ -3,7 +3,8 @@
 Parallel-for (`tf.vectorized_map`) rewrites a client's graph op by op: a tensor that differs between
 clients is "stacked", with the clients as its leading axis, and the rule of an op says what computes
 its stacked outputs. TensorFlow 2.14 has no rule for some ops of a client's work, for others a rule
-that is a loop or wants an input to be shared, and a few of its rules are wrong. `register()` adds:
+that is a loop or wants an input to be shared, and a few of its rules are wrong. `rules()` has, for
+as long as `vectorization` installs them:
 
     top_k                   itself, as it works on the last axis.
     l2_loss                 a sum over all axes but the first.
@@ -33,6 +34,7 @@ All other cases of these ops stay with TensorFlow's rules.
 import contextlib
 import contextvars
 import functools
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -64,13 +66,6 @@ def grouped_convolutions(enabled: bool):
         _groups_allowed.reset(token)
 
 
-@functools.cache
-def register() -> None:
-    """Makes the rules of this module TensorFlow's, for the process; once is enough."""
-    for op_type, rule in _new_rules().items():
-        internals.pfor_rules[op_type] = rule
-
-
 # Stateless random ops that are missing here have a rule in TensorFlow, a loop as well.
 _ONE_BY_ONE = (
     "RandomIndexShuffle",
@@ -99,8 +94,12 @@ _SEGMENTS = {
 }
 
 
-def _new_rules():
-    """From op type to rule; a rule maps parallel-for's input to a wrapped output or several."""
+def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
+    """From op type to rule; a rule maps parallel-for's input to a wrapped output or several.
+
+    Args:
+        general: TensorFlow's rules, for what these do not cover.
+    """
     extensions = {
         "Conv2D": _conv,
         "Conv2DBackpropInput": _conv_input_gradient,
@@ -124,7 +123,7 @@ def _new_rules():
         "TopKV2": _top_k,
         **dict.fromkeys(_ONE_BY_ONE, _one_by_one),
         **{
-            op_type: functools.partial(rule, otherwise=internals.pfor_rules[op_type])
+            op_type: functools.partial(rule, otherwise=general[op_type])
             for op_type, rule in extensions.items()
         },
     }

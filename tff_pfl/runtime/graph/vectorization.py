@@ -29,7 +29,7 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
     Returns:
         Its outputs, stacked.
     """
-    with _installed():
+    with installed():
         loop = internals.PFor(
             loop_var=tf.compat.v1.placeholder_with_default(0, []),  # which nothing reads
             loop_len=size,
@@ -46,25 +46,25 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
 
 
 @contextlib.contextmanager
-def _installed():
+def installed():
     """Makes these rules TensorFlow's, for as long as the context lasts."""
-    pfor_rules.register()
     before = dict(internals.pfor_rules)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
+        general = before | pfor_rules.rules(before)
         own = {
             "PartitionedCall": _convert_call,
             "StatefulPartitionedCall": _convert_call,
-            "BiasAdd": functools.partial(_convert_bias_add, before["BiasAdd"]),
-            "ClipByValue": functools.partial(_convert_clip, before["ClipByValue"]),
+            "BiasAdd": functools.partial(_convert_bias_add, general["BiasAdd"]),
+            "ClipByValue": functools.partial(_convert_clip, general["ClipByValue"]),
             "Select": _convert_select,
             "Squeeze": _convert_squeeze,
-            "StatelessWhile": functools.partial(_convert_while, before["StatelessWhile"]),
-            **pfor_random.rules(before),
-            "While": functools.partial(_convert_while, before["While"]),
+            "StatelessWhile": functools.partial(_convert_while, general["StatelessWhile"]),
+            **pfor_random.rules(general),
+            "While": functools.partial(_convert_while, general["While"]),
         }
-        refused = {name: _refuse for name in before if name.startswith(_REFUSED)}
-        for name, rule in (before | own | refused).items():
+        refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
+        for name, rule in (general | own | refused).items():
             internals.pfor_rules[name] = _escaping(rule)
         own_expand = functools.partialmethod(_expand, expand)
         internals.PForInput.expanddim_inputs_for_broadcast = own_expand
@@ -73,6 +73,8 @@ def _installed():
         raise NotVectorizableError(str(escape)) from escape.__cause__
     finally:
         internals.pfor_rules.update(before)
+        for name in internals.pfor_rules.keys() - before.keys():
+            del internals.pfor_rules[name]
         internals.pfor_normalization_cache.clear()  # or the graphs of its tensors live for ever
         internals.PForInput.expanddim_inputs_for_broadcast = expand
 

@@ -16,7 +16,7 @@ from tests.marks import slow
 from tests.runtime.graph.fuzz import algebra, arrays, control, differential, elementwise, networks
 from tests.runtime.graph.fuzz.differential import Case, Shapes
 from tests.runtime.graph.fuzz.drawing import draws
-from tff_pfl.runtime.graph import internals
+from tff_pfl.runtime.graph import internals, pfor_rules
 
 FAMILIES = (
     elementwise.family,
@@ -163,4 +163,5 @@ def test_every_rule_is_tried():
             with contextlib.suppress(*differential.UNTRACEABLE):
                 met |= differential.operation_types(case)
     unmet = {name for names in _UNMET.values() for name in names}
-    assert set(internals.pfor_rules) - met == unmet
+    rules = {*internals.pfor_rules, *pfor_rules.rules(internals.pfor_rules)}
+    assert rules - met == unmet
