@@ -1,9 +1,11 @@
 """Python's containers for the structures of TFF's types."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 
@@ -26,3 +28,34 @@ def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
     return lambda elements: tff.types.type_to_py_container(
         tff.structure.Struct(zip(names, elements, strict=True)), struct_type
     )
+
+
+def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
+    """The elements of a structure, in the order of its type: by name, or else by position.
+
+    Raises:
+        TypeError: If `value` is no structure, or one with more elements than the type, or fewer.
+    """
+    given = None
+    if isinstance(value, (tuple, list)):
+        elements = value
+        given = getattr(value, "_fields", None)
+    elif isinstance(value, Mapping):
+        elements, given = tuple(value.values()), tuple(value)
+    elif isinstance(value, (np.ndarray, np.generic, str, bytes, tf.Tensor)):
+        raise TypeError(f"Expected a structure of type {struct_type}, found {type(value)}.")
+    else:
+        struct = tff.structure.from_container(value)
+        elements = tuple(struct)
+        given = tuple(tff.structure.name_list_with_nones(struct))
+    if len(elements) != len(struct_type):
+        raise TypeError(
+            f"Expected a structure of {len(struct_type)} elements, of type {struct_type}, found "
+            f"{len(elements)} elements."
+        )
+    if given is None:
+        return elements
+    names = tuple(tff.structure.name_list_with_nones(struct_type))
+    if given != names and None not in names and set(given) == set(names):
+        return [elements[given.index(name)] for name in names]
+    return elements

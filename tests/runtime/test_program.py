@@ -1,4 +1,5 @@
 import asyncio
+import collections
 
 import numpy as np
 import pytest
@@ -79,3 +80,24 @@ def test_results_are_references():
     states, weights = run_in_program(invoke, make_clients(process(), [4, 6]))
     assert [int(s.participations) for s in states] == [1, 1]
     assert np.all(np.isfinite(weights["head"]["kernel"]))
+
+
+@tff.tensorflow.computation(collections.OrderedDict(a=np.float32, b=np.float32))
+def difference(values):
+    return values["a"] - values["b"]
+
+
+async def called(computation, argument):
+    return await tff.program.materialize_value(computation(argument))
+
+
+@pytest.mark.parametrize("values", [{"a": 3.0, "b": 1.0}, {"b": 1.0, "a": 3.0}, [3.0, 1.0]])
+def test_elements_of_an_argument_are_found_by_name_or_else_by_position(values):
+    assert run_in_program(called, difference, values) == difference(values) == 2.0
+
+
+@pytest.mark.parametrize("values", [{"a": 3.0, "b": 1.0, "c": 5.0}, {"a": 3.0}])
+def test_an_argument_of_more_elements_or_fewer_is_refused(values):
+    message = f"Expected a structure of 2 elements, .* found {len(values)} elements"
+    with pytest.raises(TypeError, match=message):
+        run_in_program(called, difference, values)

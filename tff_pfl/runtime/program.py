@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.structures import elements_of
+
 
 class ProgramContext(tff.program.FederatedContext):
     """`tff.program.NativeFederatedContext`, with results placed at clients allowed.
@@ -78,8 +80,8 @@ async def _materialize(value, type_signature):
         return await _materialize(value, type_signature.member)
     if not isinstance(type_signature, tff.types.StructType):
         return value
-    value = tff.structure.from_container(value)
-    elements = await asyncio.gather(*map(_materialize, value, type_signature))
+    given = elements_of(value, type_signature)
+    elements = await asyncio.gather(*map(_materialize, given, type_signature))
     names = tff.structure.name_list_with_nones(type_signature)
     return tff.structure.Struct(zip(names, elements, strict=True))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import internals, values
 from tff_pfl.runtime.graph.layout import Layout, ResidentArray
+from tff_pfl.structures import elements_of
 
 _copies = itertools.count()
 _STRING = tff.types.TensorType(np.str_).dtype.type
@@ -71,7 +72,7 @@ def _checked_parts(value, type_spec, num_clients):
             return _checked_clients(value, type_spec.member, num_clients)
         return _checked_parts(value, type_spec.member, num_clients)
     if isinstance(type_spec, tff.types.StructType):
-        elements = zip(_elements(value, type_spec), type_spec, strict=True)
+        elements = zip(elements_of(value, type_spec), type_spec, strict=True)
         return tuple(_checked_parts(element, kind, num_clients) for element, kind in elements)
     return _checked(value, type_spec)
 
@@ -155,40 +156,13 @@ def _flattener(type_spec) -> Callable[[Any], list]:
     flatteners = [_flattener(element) for element in type_spec]
 
     def flatten(value):
-        elements = value if is_known and type(value) is container else _elements(value, type_spec)
+        elements = value if is_known and type(value) is container else elements_of(value, type_spec)
         leaves = []
         for element, flattener in zip(elements, flatteners, strict=True):
             leaves += flattener(element)
         return leaves
 
     return flatten
-
-
-def _elements(value, type_spec) -> Sequence:
-    """The elements of a structure, in the order of its type: by name, or else by position."""
-    given = None
-    if isinstance(value, (tuple, list)):
-        elements = value
-        given = getattr(value, "_fields", None)
-    elif isinstance(value, Mapping):
-        elements, given = tuple(value.values()), tuple(value)
-    elif isinstance(value, (np.ndarray, np.generic, str, bytes, tf.Tensor)):
-        raise TypeError(f"Expected a structure of type {type_spec}, found {type(value)}.")
-    else:
-        struct = tff.structure.from_container(value)
-        elements = tuple(struct)
-        given = tuple(tff.structure.name_list_with_nones(struct))
-    if len(elements) != len(type_spec):
-        raise TypeError(
-            f"Expected a structure of {len(type_spec)} elements, of type {type_spec}, found "
-            f"{len(elements)} elements."
-        )
-    if given is None:
-        return elements
-    names = tuple(tff.structure.name_list_with_nones(type_spec))
-    if given != names and None not in names and set(given) == set(names):
-        return [elements[given.index(name)] for name in names]
-    return elements
 
 
 def _checked(value, leaf_type):
