@@ -101,3 +101,21 @@ def test_an_argument_of_more_elements_or_fewer_is_refused(values):
     message = f"Expected a structure of 2 elements, .* found {len(values)} elements"
     with pytest.raises(TypeError, match=message):
         run_in_program(called, difference, values)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (lambda a, b: collections.OrderedDict(a=a, b=b), collections.OrderedDict(a=2.0, b=1.0)),
+        (lambda a, b: (a, collections.OrderedDict(b=b)), (2.0, collections.OrderedDict(b=1.0))),
+    ],
+)
+def test_results_whose_type_has_no_container_get_tffs(result, expected):
+    made = tff.tensorflow.computation(result, np.float32, np.float32)
+    read = tff.framework.deserialize_computation(tff.framework.serialize_computation(made))
+    assert read.type_signature.result.python_container is None
+
+    async def call():
+        return await tff.program.materialize_value(read(2.0, 1.0))
+
+    assert run_in_program(call) == expected

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.structures import elements_of
+from tff_pfl.structures import container_of, elements_of
 
 
 class ProgramContext(tff.program.FederatedContext):
@@ -99,15 +99,16 @@ def _references(task, type_signature):
         return tff.structure.from_container(await task)[index]
 
     elements = [
-        (name, _references(asyncio.create_task(element(index)), element_type))
-        for index, (name, element_type) in enumerate(tff.structure.iter_elements(type_signature))
+        _references(asyncio.create_task(element(index)), element_type)
+        for index, element_type in enumerate(type_signature)
     ]
-    result = tff.structure.Struct(elements)
-    container = getattr(type_signature, "python_container", None)
-    if container is None:
-        return result
+    return _container_of(type_signature)(elements)
+
+
+def _container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
+    """A function from references to the elements of a structure to TFF's container for it."""
     # The elements have their containers already; as they are no values, they pass for scalars.
-    scalars = [(name, np.int32) for name, _ in elements]
-    return tff.types.type_to_py_container(
-        result, tff.types.StructWithPythonType(scalars, container)
-    )
+    scalars = [(name, np.int32) for name in tff.structure.name_list_with_nones(struct_type)]
+    if struct_type.python_container is None:
+        return container_of(tff.types.StructType(scalars))
+    return container_of(tff.types.StructWithPythonType(scalars, struct_type.python_container))
