@@ -6,22 +6,28 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, random_examples, tiny_process
-from tff_pfl.algorithms import build_fedavg
+from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import (
     ClientStateStore,
     CohortDataSource,
+    CorruptStateError,
     ExamplesDataSource,
+    ForeignStateError,
 )
 from tff_pfl.data import FederatedDataset
 
 
-@pytest.fixture(scope="module")
-def source():
+def make_source(process, initialize_clients, **options):
     data = [random_examples(5 + i, seed=i) for i in range(4)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x[:2], d.y[:2]) for d in data], 3)
+    store = ClientStateStore(initialize_clients, process.client_state_type)
+    return CohortDataSource(dataset, store, process.client_type, seed=5, **options)
+
+
+@pytest.fixture(scope="module")
+def source():
     process = tiny_process(build_fedavg)
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
-    return CohortDataSource(dataset, store, process.client_type, seed=5)
+    return make_source(process, process.initialize_clients)
 
 
 def test_cohorts_are_those_of_the_source(source):
@@ -57,6 +63,46 @@ def test_restored_and_copied_iterators_go_on_alone(source, options):
     assert copied.round_num == restored.round_num == 1
     for other in (restored, copied):
         assert_equal([list(rows) for rows in map(as_arrays, other.select(2))], expected)
+
+
+def no_states(client_ids):
+    raise AssertionError(f"The states of {client_ids} were asked for.")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_methods_with_client_states_are_asked_for_data_alone(split):
+    source = make_source(tiny_process(build_ditto), no_states)
+    iterator = ExamplesDataSource(source, split).iterator()
+    assert [len(iterator.select(2)) for _ in range(2)] == [2, 2]
+
+
+def test_the_capacity_is_for_the_split_that_is_asked_for():
+    source = make_source(tiny_process(build_fedavg), no_states, capacity=2)
+    assert [len(d.y) for d in ExamplesDataSource(source, "test").iterator().select()] == [2] * 4
+    with pytest.raises(ValueError, match="more than the capacity of 2"):
+        ExamplesDataSource(source).iterator().select()
+
+
+def test_restoring_an_iterator_leaves_the_states_of_clients_as_they_are():
+    process = tiny_process(build_ditto)
+    source = make_source(process, process.initialize_clients)
+    cohorts, buffer = source.iterator(), ExamplesDataSource(source).iterator().to_bytes()
+    cohorts.update([client.state for client in cohorts.select(2)])
+    known = source.store.known_clients()
+    ExamplesDataSource(source).iterator().from_bytes(buffer)
+    assert source.store.known_clients() == known != []
+    assert len(ExamplesDataSource(source).iterator().to_bytes()) == len(buffer)
+
+
+def test_bytes_that_are_damaged_or_of_another_iterator_are_refused(source):
+    iterator = ExamplesDataSource(source, "test").iterator()
+    buffer = iterator.to_bytes()
+    damaged = (b"", buffer[:-1], buffer.replace(b"test", b"tset"), buffer[:-1] + b"!")
+    for wrong in damaged:
+        with pytest.raises(CorruptStateError):
+            iterator.from_bytes(wrong)
+    with pytest.raises(ForeignStateError):
+        iterator.from_bytes(source.iterator().to_bytes())
 
 
 def as_arrays(data):

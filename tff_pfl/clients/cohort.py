@@ -135,6 +135,27 @@ class CohortDataSource(tff.program.FederatedDataSource):
         """Returns an iterator at round 0."""
         return CohortIterator(self)
 
+    @classmethod
+    def of_fingerprint(cls, fingerprint: bytes) -> "CohortDataSource":
+        """The source of this process with a `fingerprint`.
+
+        Raises:
+            UnknownCohortSourceError: If no such source was constructed in this process.
+        """
+        source = _SOURCES.get(fingerprint)
+        if source is None:
+            raise UnknownCohortSourceError(
+                "The iterator belongs to a CohortDataSource that this process does not have. First "
+                "construct the CohortDataSource of this run, with the same data set, client type, "
+                "seed and participation, and keep it."
+            )
+        return source
+
+    def participants(self, round_num: int, k: int | None = None) -> Participants:
+        """Who takes part in a round; see `CohortIterator.select`."""
+        k = self.num_clients if k is None else k
+        return self._participation.participants(self._seed, round_num, self.num_clients, k)
+
     def select_clients(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
         """Returns clients of one's own choice, with their states and their data of a split.
 
@@ -245,13 +266,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             CorruptStateError: If the bytes are damaged.
         """
         position = deserialize(buffer, _POSITION_TYPE)
-        source = _SOURCES.get(position.source.tobytes())
-        if source is None:
-            raise UnknownCohortSourceError(
-                "The iterator belongs to a CohortDataSource that this process does not have. First "
-                "construct the CohortDataSource of this run, with the same data set, client type, "
-                "seed and participation, and keep it."
-            )
+        source = CohortDataSource.of_fingerprint(position.source.tobytes())
         if source.store.path is None:
             ends = np.cumsum(position.lengths)
             source.store.restore(
@@ -322,10 +337,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
                 "The cohort that was selected last has no new states yet: `update` takes them, "
                 "before `select` gives the next cohort."
             )
-        k = source.num_clients if k is None else k
-        found = source.participation.participants(
-            source.seed, self._round_num, source.num_clients, k
-        )
+        found = source.participants(self._round_num, k)
         clients = source.select_clients(found.reported)
         self._cohort, self._participants = found.reported, found
         self._outstanding = True

@@ -1,11 +1,15 @@
 """The data of clients without their ids and states: what processes of `tff.learning` take."""
 
 import collections
+import copy
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.clients.cohort import CohortDataSource, CohortIterator
+from tff_pfl.clients.cohort import CohortDataSource
+from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.local.examples import Examples
 
 
@@ -41,38 +45,90 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         return ExamplesIterator(self._source, self._split, self._as_sequences)
 
 
-class ExamplesIterator(CohortIterator):
-    """The rounds of an `ExamplesDataSource`: `select` gives the data of a round's cohort."""
+class _Position(NamedTuple):
+    """An `ExamplesIterator` as a structure of tensors.
+
+    Attributes:
+        source: uint8 `[32]`, the fingerprint of the `CohortDataSource`.
+        split: string scalar, that of the examples.
+        as_sequences: bool scalar, whether a client's data are a sequence.
+        round_num: int64 scalar, the round selected next.
+    """
+
+    source: Any
+    split: Any
+    as_sequences: Any
+    round_num: Any
+
+
+_POSITION_TYPE = tff.types.StructWithPythonType(
+    [
+        ("source", tff.types.TensorType(np.uint8, [32])),
+        ("split", tff.types.TensorType(np.str_)),
+        ("as_sequences", tff.types.TensorType(np.bool_)),
+        ("round_num", tff.types.TensorType(np.int64)),
+    ],
+    _Position,
+)
+
+
+class ExamplesIterator(tff.program.FederatedDataSourceIterator):
+    """The rounds of an `ExamplesDataSource`: `select` gives the data of a round's cohort.
+
+    It neither reads nor carries states of clients.
+    """
 
     def __init__(self, source: CohortDataSource, split: str = "train", as_sequences: bool = False):
         """Makes the iterator at round 0; see `ExamplesDataSource`."""
-        super().__init__(source)
+        self._source = source
         self._split = split
         self._as_sequences = as_sequences
+        self._round_num = 0
+
+    def __deepcopy__(self, memo: Any) -> "ExamplesIterator":
+        """A copy with a position of its own, of the same source."""
+        del memo
+        return copy.copy(self)
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "ExamplesIterator":
-        """Restores an iterator; see `CohortIterator.from_bytes`."""
-        split, as_sequences, position = bytes(buffer).split(b"\n", 2)
-        iterator = super().from_bytes(position)
-        iterator._split = split.decode()
-        iterator._as_sequences = as_sequences == b"sequences"
+        """Restores an iterator.
+
+        Raises:
+            UnknownCohortSourceError: If its source was not constructed in this process.
+            CorruptStateError: If the bytes are damaged.
+            ForeignStateError: If they are those of something else.
+        """
+        position = deserialize(buffer, _POSITION_TYPE)
+        source = CohortDataSource.of_fingerprint(position.source.tobytes())
+        iterator = cls(source, position.split.decode(), bool(position.as_sequences))
+        iterator._round_num = int(position.round_num)
         return iterator
 
     def to_bytes(self) -> bytes:
         """Serializes the split, the form of the data and the position."""
-        form = b"sequences" if self._as_sequences else b"examples"
-        return b"\n".join([self._split.encode(), form, super().to_bytes()])
+        position = _Position(
+            source=np.frombuffer(self._source.fingerprint, np.uint8),
+            split=self._split,
+            as_sequences=self._as_sequences,
+            round_num=self._round_num,
+        )
+        return serialize(position, _POSITION_TYPE)
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
         """`{D}@CLIENTS`."""
-        data_type = super().federated_type.member.data
+        data_type = self._source.federated_type.member.data
         if self._as_sequences:
             data_type = tff.types.SequenceType(
                 collections.OrderedDict(x=_row(data_type.x), y=_row(data_type.y))
             )
         return tff.types.FederatedType(data_type, tff.CLIENTS)
+
+    @property
+    def round_num(self) -> int:
+        """The round that `select` gives next, from 0."""
+        return self._round_num
 
     def select(self, k: int | None = None) -> list:
         """Returns the data of the clients of this round; goes on to the next round.
@@ -81,18 +137,18 @@ class ExamplesIterator(CohortIterator):
             k: Size of the cohort, `None` for all clients.
 
         Raises:
-            ValueError: See `CohortIterator.select`.
+            ValueError: If `k` is not positive or the federation has fewer clients, or a client has
+                more examples than the capacity. The iterator stays at this round.
         """
-        data = [client.data for client in super().select(k)]
-        if self._split != "train":
-            data = self._source.select_examples(self._cohort, self._split)
+        cohort = self._source.participants(self._round_num, k).reported
+        data = self._source.select_examples(cohort, self._split)
+        self._round_num += 1
         return list(map(_as_sequence, data)) if self._as_sequences else data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ExamplesIterator):
             return NotImplemented
-        form, other_form = [(i._split, i._as_sequences) for i in (self, other)]
-        return form == other_form and super().__eq__(other)
+        return self.to_bytes() == other.to_bytes()
 
 
 def _row(rows_type: tff.types.TensorType) -> tff.types.TensorType:
