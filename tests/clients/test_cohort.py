@@ -14,8 +14,10 @@ from tff_pfl.clients.cohort import (
     CohortIterator,
     UnknownCohortSourceError,
 )
-from tff_pfl.clients.errors import CorruptStateError
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
+from tff_pfl.clients.position import POSITION_TYPE
+from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type
 from tff_pfl.templates.process import Client
@@ -50,12 +52,12 @@ class FakeDataset:
         return Examples(x, rows.astype(np.int32), np.int32(size))
 
 
-def make_store(path=None):
+def make_store(path=None, **options):
     def initialize(client_ids):
         zeros = collections.OrderedDict(w=np.zeros([2], np.float32), n=np.int32(0))
         return [zeros] * len(client_ids)
 
-    return ClientStateStore(initialize, STATE_TYPE, path)
+    return ClientStateStore(initialize, STATE_TYPE, path, **options)
 
 
 def make_source(store=None, seed=1, **kwargs):
@@ -300,6 +302,60 @@ class TestIterator:
             source = make_source(store)
             iterator = CohortIterator.from_bytes(store.attachment("iterator"))
             assert run_rounds(iterator, 5) == reference[4:]
+
+    def test_bytes_are_refused_by_a_store_on_disk_that_was_not_committed_with_them(self, tmp_path):
+        """Of a program that saved its state itself, and ended before the commit, or after it."""
+        with make_store(str(tmp_path)) as store:
+            source = make_source(store)
+            iterator = source.iterator()
+            saved = [iterator.to_bytes()]
+            for _ in range(2):
+                run_rounds(iterator, 1)
+                saved.append(iterator.to_bytes())
+                assert CohortIterator.from_bytes(saved[-1]) == iterator
+                store.commit()
+                assert iterator.to_bytes() == saved[-1]
+            run_rounds(iterator, 1)
+            saved.append(iterator.to_bytes())
+        with make_store(str(tmp_path)) as store:
+            source = make_source(store)
+            for round_num in (0, 1, 3):
+                with pytest.raises(ForeignStateError, match="other client states than those in"):
+                    CohortIterator.from_bytes(saved[round_num])
+            assert CohortIterator.from_bytes(saved[2]).round_num == 2
+        with make_store(str(tmp_path), read_only=True) as store:
+            source = make_source(store)
+            assert CohortIterator.from_bytes(saved[2]).to_bytes() == saved[2]
+
+    def test_bytes_of_earlier_versions_say_nothing_of_a_store_on_disk(self, tmp_path):
+        with make_store(str(tmp_path)) as store:
+            source = make_source(store)
+            iterator = source.iterator()
+            run_rounds(iterator, 1)
+            position = deserialize(iterator.to_bytes(), POSITION_TYPE)
+            store.commit()
+            run_rounds(iterator, 1)
+            position = position._replace(states=np.zeros([0], np.uint8))
+            restored = CohortIterator.from_bytes(serialize(position, POSITION_TYPE))
+            assert restored.round_num == 1
+            assert restored._source is source
+
+    def test_bytes_are_refused_by_a_store_of_the_other_kind(self, tmp_path):
+        with make_store(str(tmp_path)) as store:
+            on_disk = make_source(store)
+            iterator = on_disk.iterator()
+            run_rounds(iterator, 1)
+            from_disk = iterator.to_bytes()
+            in_memory = make_source()
+            iterator = in_memory.iterator()
+            run_rounds(iterator, 1)
+            with pytest.raises(ForeignStateError, match="with a store on disk, .* in memory"):
+                CohortIterator.from_bytes(from_disk)
+            from_memory = iterator.to_bytes()
+            on_disk = make_source(store)
+            with pytest.raises(ForeignStateError, match="with a store in memory, .* on disk"):
+                CohortIterator.from_bytes(from_memory)
+            assert on_disk.store.known_clients() == in_memory.store.known_clients()
 
     def test_bytes_of_a_disk_iterator_do_not_grow_with_the_states(self, tmp_path):
         with make_store(str(tmp_path)) as store:

@@ -376,6 +376,30 @@ def test_killed_while_creating_or_before_a_commit(tmp_path):
             assert not os.path.exists(tmp_path / call / "data.mdb.new")
 
 
+def test_a_digest_is_of_the_states_whenever_they_were_committed(tmp_path):
+    def digests(path, commits):
+        with open_store(str(path)) as store:
+            found = [store.digest()]
+            for ids in commits:
+                store.put(ids, [state(i) for i in ids])
+                found.append(store.digest())
+                store.commit({"round": b"1"})
+                assert store.digest() == found[-1]
+        with open_store(str(path), read_only=True) as store:
+            assert store.digest() == found[-1]
+        return found
+
+    one = digests(tmp_path / "one", [[0, 3, 700], [4]])
+    other = digests(tmp_path / "other", [[700], [4, 3], [0]])
+    assert one[0] == other[0] and one[-1] == other[-1]
+    assert len({*one, *other}) == 5
+    with open_store(str(tmp_path / "other")) as store:
+        store.put([3], [state(30)])
+        assert store.digest() not in one
+        store.put([3], [state(3)])
+        assert store.digest() == one[-1]
+
+
 def test_a_snapshot_restores_a_store_in_memory(tmp_path):
     store = open_store()
     store.put([1], [state(1)])

@@ -4,13 +4,14 @@ import copy
 import hashlib
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
+from tff_pfl.clients.position import POSITION_TYPE, Position
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
@@ -200,48 +201,13 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-class _Position(NamedTuple):
-    """A `CohortIterator` as a structure of tensors.
-
-    Attributes:
-        source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
-        round_num: int64 scalar, the round selected next.
-        cohort: int32 `[?]`, the clients that reported last.
-        outstanding: bool scalar, whether `update` is due for them.
-        client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
-        lengths: int64 `[?]`, the number of bytes of each one's state.
-        states: uint8 `[?]`, the bytes of their states, one after the other.
-    """
-
-    source: Any
-    round_num: Any
-    cohort: Any
-    outstanding: Any
-    client_ids: Any
-    lengths: Any
-    states: Any
-
-
-_POSITION_TYPE = tff.types.StructWithPythonType(
-    [
-        ("source", tff.types.TensorType(np.uint8, [32])),
-        ("round_num", tff.types.TensorType(np.int64)),
-        ("cohort", tff.types.TensorType(np.int32, [None])),
-        ("outstanding", tff.types.TensorType(np.bool_)),
-        ("client_ids", tff.types.TensorType(np.int64, [None])),
-        ("lengths", tff.types.TensorType(np.int64, [None])),
-        ("states", tff.types.TensorType(np.uint8, [None])),
-    ],
-    _Position,
-)
-
-
 class CohortIterator(tff.program.FederatedDataSourceIterator):
     """The rounds of a run: `select` gives a round's cohort, `update` takes its new states back.
 
     The iterators of a source share its store. The bytes of an iterator carry its position and, for
-    a store in memory, every state; a store on disk carries its states itself, so that the bytes
-    belong into the attachments of the commit that makes the states of the same round durable.
+    a store in memory, every state. A store on disk has its states itself, and the bytes a digest of
+    them, pending ones included: they belong into the attachments of the `commit` that makes the
+    states of the same round durable.
     """
 
     def __init__(self, source: CohortDataSource):
@@ -264,19 +230,12 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         Raises:
             UnknownCohortSourceError: If no such source was constructed in this process.
             CorruptStateError: If the bytes are damaged.
+            ForeignStateError: If the store on disk has other states than it had, or would have had
+                after its commit, when the bytes were made; or if they are of another store.
         """
-        position = deserialize(buffer, _POSITION_TYPE)
+        position = deserialize(buffer, POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position.source.tobytes())
-        if source.store.path is None:
-            ends = np.cumsum(position.lengths)
-            source.store.restore(
-                {
-                    int(client_id): position.states[end - length : end].tobytes()
-                    for client_id, length, end in zip(
-                        position.client_ids, position.lengths, ends, strict=True
-                    )
-                }
-            )
+        position.restore_states(source.store)
         iterator = cls(source)
         iterator._round_num = int(position.round_num)
         iterator._cohort = position.cohort
@@ -285,18 +244,14 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     def to_bytes(self) -> bytes:
         """Serializes the position and, for a store in memory, all states, pending ones too."""
-        store = self._source.store
-        snapshot = store.snapshot() if store.path is None else {}
-        position = _Position(
-            source=np.frombuffer(self._source.fingerprint, np.uint8),
+        position = Position.of(
+            self._source.fingerprint,
+            self._source.store,
             round_num=self._round_num,
             cohort=self._cohort,
             outstanding=self._outstanding,
-            client_ids=np.array(list(snapshot), np.int64),
-            lengths=np.array([len(state) for state in snapshot.values()], np.int64),
-            states=np.frombuffer(b"".join(snapshot.values()), np.uint8),
         )
-        return serialize(position, _POSITION_TYPE)
+        return serialize(position, POSITION_TYPE)
 
     @property
     def federated_type(self) -> tff.types.FederatedType:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -281,6 +282,16 @@ class DiskGeneration:
                 for place in self._page(txn, page).places()
             ]
 
+    def digest(self, states: Mapping[int, bytes]) -> bytes:
+        """8 bytes that tell the states of all clients from others, once `states` are written."""
+        pages = Marks(self._root.pages)
+        with self._reading(self._meta, buffers=True) as txn:
+            for page, marks in self._changed_pages(
+                txn, states, lambda i: mark_of(record_of(key_of(i), states[i]))
+            ):
+                pages.put(page, _mark_of_page(page, marks))
+        return hashlib.blake2b(pages, digest_size=8).digest()
+
     def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
         if self._read_only:
             raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
@@ -313,18 +324,16 @@ class DiskGeneration:
         return True
 
     def _put(self, txn, states, attachments) -> Root:
-        pages, clients_of = Marks(self._root.pages), defaultdict(list)
-        for client_id in states:
-            clients_of[client_id // PAGE_CLIENTS].append(client_id)
-        for page, client_ids in clients_of.items():
-            marks = self._page(txn, page)
-            for client_id in client_ids:
-                record = _of_a_size(
-                    f"The state of client {client_id}",
-                    record_of(key_of(client_id), states[client_id]),
-                )
-                txn.put(key_of(client_id), record, db=self._states)
-                marks.put(client_id % PAGE_CLIENTS, mark_of(record))
+        def put_state(client_id: int) -> bytes:
+            record = _of_a_size(
+                f"The state of client {client_id}",
+                record_of(key_of(client_id), states[client_id]),
+            )
+            txn.put(key_of(client_id), record, db=self._states)
+            return mark_of(record)
+
+        pages = Marks(self._root.pages)
+        for page, marks in self._changed_pages(txn, states, put_state):
             txn.put(key_of(page), record_of(key_of(page), marks), db=self._marks)
             pages.put(page, _mark_of_page(page, marks))
         shares = int.from_bytes(self._root.attachments, "big")
@@ -335,6 +344,17 @@ class DiskGeneration:
             shares += share_of(key, new) - (0 if old is None else share_of(key, old))
             txn.put(key, new, db=self._attachments)
         return Root(digest_of(shares), pages)
+
+    def _changed_pages(self, txn, client_ids, mark) -> Iterator[tuple[int, Marks]]:
+        """Pages of marks, by number, where `mark(client_id)` is that of a client's new record."""
+        clients_of = defaultdict(list)
+        for client_id in client_ids:
+            clients_of[client_id // PAGE_CLIENTS].append(client_id)
+        for page, changed in clients_of.items():
+            marks = self._page(txn, page)
+            for client_id in changed:
+                marks.put(client_id % PAGE_CLIENTS, mark(client_id))
+            yield page, marks
 
     def _grow(self) -> None:
         map_size = 2 * self._map_size()

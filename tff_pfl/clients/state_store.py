@@ -59,6 +59,7 @@ class ClientStateStore:
         self._state_type = state_type
         self._stateless = is_empty(state_type)
         self._pending: dict[int, Leaves] = {}
+        self._pending_bytes: dict[int, bytes] | None = {}  # None: not made yet
         self._path = path
         self._generation = (
             _Memory()
@@ -111,6 +112,7 @@ class ClientStateStore:
         if not self._stateless:
             leaves = [Leaves(state, self._state_type, copy=True) for state in states]
             self._pending.update(zip(client_ids, leaves, strict=True))
+            self._pending_bytes = None
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
         """Stores all pending states and `attachments`, all or nothing.
@@ -129,9 +131,8 @@ class ClientStateStore:
                 raise ValueError(
                     f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
                 )
-        states = {client_id: leaves.serialize() for client_id, leaves in self._pending.items()}
-        self._generation.write(states, attachments)
-        self._pending = {}
+        self._generation.write(self._serialized(), attachments)
+        self._forget_pending()
 
     def attachment(self, name: str) -> bytes | None:
         """Returns the bytes last committed under `name`, or `None`."""
@@ -140,6 +141,16 @@ class ClientStateStore:
     def known_clients(self) -> list[int]:
         """Returns the ids of the clients with a stored or a pending state, in order."""
         return sorted({*self._generation.client_ids(), *self._pending})
+
+    def digest(self) -> bytes:
+        """Returns 8 bytes that tell the states of a store on disk, pending ones too, from others.
+
+        `commit` does not change them, other states do. There are none where nothing is on disk: of
+        a store in memory, or of states without tensors.
+        """
+        if self._path is None or self._stateless:
+            return b""
+        return self._generation.digest(self._serialized())
 
     def snapshot(self) -> dict[int, bytes]:
         """Returns every state, stored or pending, serialized, by client id in order."""
@@ -161,18 +172,27 @@ class ClientStateStore:
                 "memory. Open the store without a path, or copy its directory."
             )
         self._generation.states = dict(snapshot)
-        self._pending = {}
+        self._forget_pending()
 
     def close(self) -> None:
         """Closes the store; pending states are dropped."""
         self._generation.close()
-        self._pending = {}
+        self._forget_pending()
 
     def __enter__(self) -> "ClientStateStore":
         return self
 
     def __exit__(self, *exc_info) -> None:
         self.close()
+
+    def _serialized(self) -> dict[int, bytes]:
+        """The pending states, by client id; made once for a digest and the commit after it."""
+        if self._pending_bytes is None:
+            self._pending_bytes = {i: leaves.serialize() for i, leaves in self._pending.items()}
+        return self._pending_bytes
+
+    def _forget_pending(self) -> None:
+        self._pending, self._pending_bytes = {}, {}
 
     def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
         """The state of a client, pending or stored; `None` if there is none."""
