@@ -326,6 +326,15 @@ def test_a_second_opener_is_refused(tmp_path):
         open_store(str(tmp_path))
 
 
+def test_a_store_that_nobody_has_any_more_is_not_open(tmp_path):
+    store = open_store(str(tmp_path))
+    store.put([1], [state(1)])
+    store.commit()
+    del store
+    with open_store(str(tmp_path)) as store:
+        assert numbers(store, [1]) == [1]
+
+
 def expected_number(client_id, n):
     """The round in which a client last took part in `commit_rounds`, up to round `n`."""
     last = {0: n, **{i: -1 - i for i in range(1, 13)}}

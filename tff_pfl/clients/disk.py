@@ -1,7 +1,6 @@
 """One generation of client states on disk, replaced as a whole."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import lmdb
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
+from tff_pfl.clients.folder_lock import FolderLock
 from tff_pfl.clients.records import (
     NO_MARK,
     PAGE_CLIENTS,
@@ -25,7 +25,6 @@ from tff_pfl.clients.records import (
 
 _DATA_FILE = "data.mdb"
 _NEW_DATA_FILE = "data.mdb.new"
-_LOCK_FILE = "client_states.lock"  # Present in every directory that is a store, and in no other.
 _FORMAT = b"3"
 _WITHOUT_MARKS = b"2"  # The format before it, of earlier versions.
 _DATABASES = (b"meta", b"states", b"attachments", b"marks")
@@ -69,34 +68,10 @@ class DiskGeneration:
         self._read_only = read_only
         self._is_closed = False
         with contextlib.ExitStack() as resources:
-            self._take_lock(resources)
+            self._lock = FolderLock(path, read_only=read_only)
+            resources.callback(self._lock.release)
             self._open(resources, state_type.encode())
             self._resources = resources.pop_all()
-
-    def _take_lock(self, resources: contextlib.ExitStack) -> None:
-        try:
-            if not self._read_only:
-                os.makedirs(self._path, exist_ok=True)
-            names = os.listdir(self._path)
-        except (FileExistsError, NotADirectoryError) as e:
-            raise ForeignStateError(
-                f"Expected a directory for the client states at {self._path}, found a file."
-            ) from e
-        if names and _LOCK_FILE not in names:
-            raise ForeignStateError(
-                f"{self._path} holds something else than a store of client states, such as "
-                f"{min(names)!r}. Give a new or an empty directory."
-            )
-        flags = os.O_RDONLY if self._read_only else os.O_RDWR | os.O_CREAT
-        lock = os.open(os.path.join(self._path, _LOCK_FILE), flags)
-        resources.callback(os.close, lock)
-        try:
-            fcntl.flock(lock, (fcntl.LOCK_SH if self._read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise StateStoreError(
-                f"The client states in {self._path} are open already, here or in another process. "
-                "Close them there, or give another directory."
-            ) from e
 
     def _open(self, resources: contextlib.ExitStack, state_type: bytes) -> None:
         try:
@@ -108,7 +83,7 @@ class DiskGeneration:
             size = os.path.getsize(self._data_path)
             if size < _INITIAL_MAP_SIZE:
                 raise self._damaged(f"{size} bytes of at least {_INITIAL_MAP_SIZE} are left")
-            # `_take_lock` has locked the directory: LMDB need not, which would write to it.
+            # The directory is locked already: LMDB need not do so, which would write to it.
             self._env = resources.enter_context(
                 lmdb.open(
                     self._path,
