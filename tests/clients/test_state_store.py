@@ -263,6 +263,40 @@ def test_a_full_disk_then_a_crash_leaves_the_old_generation(tmp_path, monkeypatc
         assert numbers(store, [1]) == [1]
 
 
+@pytest.mark.parametrize("change", ["deleted", "replaced", "file replaced"])
+def test_a_directory_that_is_not_there_any_more_is_not_written_to(tmp_path, change):
+    path, moved = tmp_path / "store", tmp_path / "moved"
+    with open_store(str(path)) as store:
+        store.put([1], [state(1)])
+        store.commit()
+        store.put([1], [state(2)])
+        os.rename(path, moved)
+        if change != "deleted":
+            open_store(str(path)).close()
+        if change == "file replaced":
+            os.rename(moved / "client_states.lock", path / "client_states.lock")
+        with pytest.raises(StateStoreError, match=f"{path} was deleted or replaced while"):
+            store.commit()
+        if change == "deleted":
+            os.rename(moved, path)
+            store.commit()
+    if change == "deleted":
+        with open_store(str(path)) as store:
+            assert numbers(store, [1]) == [2]
+
+
+def test_an_error_of_a_disk_that_says_nothing_of_its_space(tmp_path, monkeypatch):
+    with open_store(str(tmp_path)) as store:
+
+        def fail(*args):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(store._generation, "_try_write", fail)
+        monkeypatch.setattr(os, "statvfs", fail)
+        with pytest.raises(StateStoreError, match="Cannot write client states .* an unknown"):
+            store.commit()
+
+
 def test_a_store_of_another_type_prints_both(tmp_path):
     open_store(str(tmp_path)).close()
     other = tff.types.to_type(collections.OrderedDict(w=np.float64))

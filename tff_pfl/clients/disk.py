@@ -94,6 +94,7 @@ class DiskGeneration:
                     lock=False,
                 )
             )
+            self._lock.watch(self._data_path)
             if size < self._map_size():
                 raise self._damaged(f"{size} bytes of {self._map_size()} are left")
             self._meta, self._states, self._attachments = (
@@ -279,6 +280,12 @@ class DiskGeneration:
     def _write(self, put: Callable[[lmdb.Transaction], Root]) -> None:
         """Writes one generation: what `put` does, and the root that it returns."""
         self._check_open()
+        if not self._lock.is_in_place():
+            raise StateStoreError(
+                f"{self._path} was deleted or replaced while its client states were open: there is "
+                "nowhere to write new ones. Put the directory back where it was and commit again, "
+                "or start the run in a new one."
+            )
         try:
             while not self._try_write(put):
                 self._grow()
@@ -354,11 +361,15 @@ class DiskGeneration:
         )
 
     def _cannot_write(self, cause: Exception) -> StateStoreError:
-        stats = os.statvfs(self._path)
+        try:
+            stats = os.statvfs(self._path)
+            left = f"{stats.f_bavail * stats.f_frsize >> 20} MiB"
+        except OSError as e:
+            left = f"an unknown number of MiB ({e})"
         return StateStoreError(
-            f"Cannot write client states in {self._path} ({cause}). Its disk has "
-            f"{stats.f_bavail * stats.f_frsize >> 20} MiB left; if that is too little, or a quota "
-            "is used up, free space and commit again. The states committed before are intact."
+            f"Cannot write client states in {self._path} ({cause}). Its disk has {left} left; if "
+            "that is too little, or a quota is used up, free space and commit again. The states "
+            "committed before are intact."
         )
 
 

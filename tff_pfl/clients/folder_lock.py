@@ -36,7 +36,9 @@ class FolderLock:
                 f"{min(names)!r}. Give a new or an empty directory."
             )
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
-        descriptor = os.open(os.path.join(path, _LOCK_FILE), flags)
+        lock_file = os.path.join(path, _LOCK_FILE)
+        descriptor = os.open(lock_file, flags)
+        self._identities: dict[str, tuple[int, int] | None] = {}
         self.release = weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -46,3 +48,21 @@ class FolderLock:
                 f"The client states in {path} are open already, here or in another process. "
                 "Close them there, or give another directory."
             ) from e
+        self.watch(lock_file)
+
+    def watch(self, file: str) -> None:
+        """Remembers which file in the directory this is; it is open until `release`."""
+        self._identities[file] = _identity(file)
+
+    def is_in_place(self) -> bool:
+        """Whether the lock and the watched files are still those in the directory."""
+        return all(_identity(file) == found for file, found in self._identities.items())
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    """What no other file has at the same time; `None` if there is no such file."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
