@@ -127,9 +127,12 @@ def test_only_commits_survive_reopening(tmp_path):
         assert store.attachment("round") == b"1"
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, TimeoutError])
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_commit_that_is_interrupted_may_be_done_again(tmp_path, monkeypatch, is_on_disk):
-    """By Ctrl-C, before the transaction or right after it."""
+def test_a_commit_that_is_interrupted_may_be_done_again(
+    tmp_path, monkeypatch, is_on_disk, interruption
+):
+    """By Ctrl-C, or what handles another signal, before the transaction or right after it."""
     with open_store(str(tmp_path)) as store:
         store.put([1], [state(1)])
         store.commit({"round": b"1"})
@@ -140,13 +143,14 @@ def test_a_commit_that_is_interrupted_may_be_done_again(tmp_path, monkeypatch, i
             if is_on_disk:
                 original(generation, put)
             generation._root = root
-            raise KeyboardInterrupt
+            raise interruption
 
         store.put([1, 2], [state(10), state(20)])
         with monkeypatch.context() as patch:
             patch.setattr(type(store._generation), "_try_write", interrupted)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises((interruption, StateStoreError)):
                 store.commit({"round": b"2"})
+        assert numbers(store, [1, 2]) == [10, 20]
         assert store.attachment("round") == (b"2" if is_on_disk else b"1")
         store.commit({"round": b"3"})
     with open_store(str(tmp_path)) as store:

@@ -271,11 +271,7 @@ class DiskGeneration:
     def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
         if self._read_only:
             raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
-        try:
-            self._write(lambda txn: self._put(txn, states, attachments))
-        except KeyboardInterrupt:
-            self._read_root()  # what was interrupted may be on the disk, or not
-            raise
+        self._write(lambda txn: self._put(txn, states, attachments))
 
     def _write(self, put: Callable[[lmdb.Transaction], Root]) -> None:
         """Writes one generation: what `put` does, and the root that it returns."""
@@ -287,12 +283,23 @@ class DiskGeneration:
                 "or start the run in a new one."
             )
         try:
-            while not self._try_write(put):
-                self._grow()
+            with self._known_root():
+                while not self._try_write(put):
+                    self._grow()
         except _DAMAGE as e:
             raise self._damaged(e) from e
         except (lmdb.Error, OSError) as e:
             raise self._cannot_write(e) from e
+
+    @contextlib.contextmanager
+    def _known_root(self) -> Iterator[None]:
+        """Reads the root after a write that anything ended early: it may be on the disk, or not."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(CorruptStateError):  # the write's own error says more
+                self._read_root()
+            raise
 
     def _try_write(self, put) -> bool:
         """Returns whether the map had room for it."""
