@@ -88,6 +88,15 @@ def test_put_refuses_and_then_holds_nothing(store):
     assert store.known_clients() == []
 
 
+@pytest.mark.parametrize("client_id", [-1, 2**31, 2**63])
+def test_ids_are_numbers_of_clients(store, client_id):
+    for use in (store.get, lambda ids: store.put(ids, [state(0)])):
+        with pytest.raises(ValueError, match=f"found {client_id}. Number the clients from 0"):
+            use([client_id])
+    store.put([2**31 - 1], [state(7)])
+    assert store.known_clients() == [2**31 - 1]
+
+
 def test_attachments_of_earlier_commits_stay(store):
     assert store.attachment("server") is None
     store.commit({"server": b"1", "iterator": b"a"})

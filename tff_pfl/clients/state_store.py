@@ -15,6 +15,7 @@ from tff_pfl.runtime import materialized
 from tff_pfl.templates.blocks import empty_value, is_empty
 
 _MAX_NAME_BYTES = 511  # LMDB's limit on a key.
+_MAX_CLIENTS = 1 << 31  # ids are int32
 
 
 class ClientStateStore:
@@ -246,6 +247,9 @@ class _Memory:
 
 def _checked_ids(client_ids: Iterable[int]) -> list[int]:
     ids = [operator.index(client_id) for client_id in client_ids]
-    if ids and min(ids) < 0:
-        raise ValueError(f"Client ids are 0, 1, 2, ...; found {min(ids)}.")
+    wrong = next((client_id for client_id in ids if not 0 <= client_id < _MAX_CLIENTS), None)
+    if wrong is not None:
+        raise ValueError(
+            f"Client ids are 0, 1, 2, ... below 2**31; found {wrong}. Number the clients from 0."
+        )
     return ids
