@@ -26,7 +26,7 @@ from tests.clients.stores import (
     small_first_map,  # noqa: F401
     state,
 )
-from tests.permissions import read_only
+from tests.permissions import permissions_hold, read_only
 from tff_pfl.clients import disk
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
 
@@ -195,6 +195,30 @@ def test_a_store_that_is_only_read(tmp_path):
     with pytest.raises(CorruptStateError, match=r"data\.mdb is damaged: it is missing"):
         open_store(str(tmp_path), read_only=True)
     assert not (tmp_path / "data.mdb").exists()
+
+
+def test_a_path_that_is_no_text(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        store.put([1], [state(1)])
+        store.commit()
+        assert store.path == str(tmp_path / "store")
+        assert (tmp_path / "store" / "data.mdb").exists()
+
+
+def test_what_cannot_be_opened(tmp_path):
+    for missing in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StateStoreError, match=f"no client states to be read in {missing}"):
+            open_store(str(missing), read_only=True)
+    path = tmp_path / "store"
+    open_store(str(path)).close()
+    with read_only(path), pytest.raises(StateStoreError, match="Permission .* this user may write"):
+        open_store(str(path))
+    path.chmod(0)
+    try:
+        with permissions_hold(), pytest.raises(StateStoreError, match="this user may read"):
+            open_store(str(path), read_only=True)
+    finally:
+        path.chmod(0o755)
 
 
 @pytest.mark.slow

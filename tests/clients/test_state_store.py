@@ -44,6 +44,14 @@ def test_first_states_are_made_in_one_call_of_those_who_have_none():
     assert asked == [[7, 0, 7]]
 
 
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_first_states_are_one_for_each_client(number):
+    store = ClientStateStore(lambda client_ids: [state(0)] * number, STATE_TYPE)
+    message = f"`initialize_clients` returned {number} states for 2 clients; it returns one for"
+    with pytest.raises(ValueError, match=message):
+        store.get([4, 5])
+
+
 def test_put_is_seen_at_once_and_others_keep_their_state_bit_for_bit(store):
     odd = collections.OrderedDict(w=np.array([np.nan, -0.0, 1e-45], np.float32), n=np.int32(7))
     store.put([300, 2], [odd, state(2)])
@@ -107,6 +115,17 @@ def test_attachments_of_earlier_commits_stay(store):
         with pytest.raises(ValueError, match="1 to 511 bytes"):
             store.commit({"server": b"3", name: b""})
         assert store.attachment("server") == b"2"
+
+
+def test_attachments_are_copies_of_bytes(store):
+    mine = bytearray(b"abc")
+    store.commit({"a": mine, "b": memoryview(b"view")})
+    mine[:] = b"xyz"
+    assert (store.attachment("a"), store.attachment("b")) == (b"abc", b"view")
+    for wrong in ("text", 3, None):
+        with pytest.raises(TypeError, match="The attachment 'a' must be bytes, found <class"):
+            store.commit({"a": wrong})
+    assert store.attachment("a") == b"abc"
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -20,24 +20,33 @@ class FolderLock:
 
         Raises:
             ForeignStateError: If the directory holds something else, or is a file.
-            StateStoreError: If it is locked, here or in another process.
+            StateStoreError: If it is locked, here or in another process, or cannot be opened.
         """
+        lock_file = os.path.join(path, _LOCK_FILE)
         try:
             if not read_only:
                 os.makedirs(path, exist_ok=True)
             names = os.listdir(path)
+            if names and _LOCK_FILE not in names:
+                raise ForeignStateError(
+                    f"{path} holds something else than a store of client states, such as "
+                    f"{min(names)!r}. Give a new or an empty directory."
+                )
+            descriptor = os.open(lock_file, os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT)
         except (FileExistsError, NotADirectoryError) as e:
             raise ForeignStateError(
                 f"Expected a directory for the client states at {path}, found a file."
             ) from e
-        if names and _LOCK_FILE not in names:
-            raise ForeignStateError(
-                f"{path} holds something else than a store of client states, such as "
-                f"{min(names)!r}. Give a new or an empty directory."
-            )
-        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
-        lock_file = os.path.join(path, _LOCK_FILE)
-        descriptor = os.open(lock_file, flags)
+        except FileNotFoundError as e:
+            raise StateStoreError(
+                f"There are no client states to be read in {path}. Give the directory of a store, "
+                "or open it without read_only, which makes one."
+            ) from e
+        except OSError as e:
+            raise StateStoreError(
+                f"Cannot open the client states in {path} ({e}). Give the directory of a store "
+                f"that this user may {'read' if read_only else 'write'}."
+            ) from e
         self._identities: dict[str, tuple[int, int] | None] = {}
         self.release = weakref.finalize(self, os.close, descriptor)
         try:

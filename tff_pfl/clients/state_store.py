@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ class ClientStateStore:
         self,
         initialize_clients: Callable[[list[int]], Sequence[Any]],
         state_type: tff.types.Type,
-        path: str | None = None,
+        path: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
     ):
@@ -54,18 +55,19 @@ class ClientStateStore:
             ForeignStateError: If the directory holds something else, or states of another type or
                 of another version of this library.
             CorruptStateError: If its file is damaged.
-            StateStoreError: If it is open already, here or in another process, or the disk is full.
+            StateStoreError: If it is open already, here or in another process, or the disk is full,
+                or it is to be read only and is not there, or this user may not open it.
         """
         self._initialize_clients = initialize_clients
         self._state_type = state_type
         self._stateless = is_empty(state_type)
         self._pending: dict[int, Leaves] = {}
         self._pending_bytes: dict[int, bytes] | None = {}  # None: not made yet
-        self._path = path
+        self._path = None if path is None else os.fspath(path)
         self._generation = (
             _Memory()
-            if path is None
-            else DiskGeneration(path, str(state_type), read_only=read_only)
+            if self._path is None
+            else DiskGeneration(self._path, str(state_type), read_only=read_only)
         )
 
     @property
@@ -85,6 +87,8 @@ class ClientStateStore:
 
         Raises:
             CorruptStateError: If a stored state is damaged.
+            ValueError: If an id is not in 0 .. 2**31 - 1, or there are more or fewer first states
+                than new clients.
         """
         client_ids = _checked_ids(client_ids)
         if self._stateless:
@@ -123,16 +127,13 @@ class ClientStateStore:
                 under other names stay.
 
         Raises:
+            ValueError: If a name is not of that length.
+            TypeError: If an attachment is not of bytes.
             StateStoreError: If the disk is full or fails. The previous generation is intact and the
                 states are still pending: free space and commit again. Or if it is read-only.
         """
-        attachments = dict(attachments or {})
-        for name in attachments:
-            if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
-                raise ValueError(
-                    f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
-                )
-        self._generation.write(self._serialized(), attachments)
+        checked = {name: _checked_attachment(name, v) for name, v in (attachments or {}).items()}
+        self._generation.write(self._serialized(), checked)
         self._forget_pending()
 
     def attachment(self, name: str) -> bytes | None:
@@ -217,7 +218,12 @@ class ClientStateStore:
         """
         if not client_ids:
             return []
-        states = materialized(self._initialize_clients, client_ids)
+        states = list(materialized(self._initialize_clients, client_ids))
+        if len(states) != len(client_ids):
+            raise ValueError(
+                f"`initialize_clients` returned {len(states)} states for {len(client_ids)} "
+                "clients; it returns one for each of the ids that it is given, in their order."
+            )
         return [Leaves(state, self._state_type).value() for state in states]
 
 
@@ -243,6 +249,20 @@ class _Memory:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _checked_attachment(name: str, value: Any) -> bytes:
+    """The bytes of an attachment, which nobody can change any more."""
+    if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
+        raise ValueError(
+            f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
+        )
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes(memoryview(value))
+    except TypeError as e:
+        raise TypeError(f"The attachment {name!r} must be bytes, found {type(value)}.") from e
 
 
 def _checked_ids(client_ids: Iterable[int]) -> list[int]:
