@@ -2,87 +2,27 @@
 
 import collections
 import copy
-import gc
 import re
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_pfl.clients.cohort import (
-    CohortDataSource,
-    CohortIterator,
-    UnknownCohortSourceError,
+from tests.clients.cohorts import (
+    STATE_TYPE,
+    FakeDataset,
+    client_type,
+    make_source,
+    make_store,
+    run_rounds,
+    train,
 )
-from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
+from tff_pfl.clients.cohort import CohortDataSource, CohortIterator
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
-from tff_pfl.clients.position import POSITION_TYPE
-from tff_pfl.clients.serialization import deserialize, serialize
-from tff_pfl.clients.state_store import ClientStateStore
-from tff_pfl.local.examples import Examples, examples_type
+from tff_pfl.local.examples import examples_type
 from tff_pfl.templates.process import Client
 
-STATE_TYPE = tff.types.to_type(collections.OrderedDict(w=(np.float32, [2]), n=np.int32))
 PINNED = [1, 2, 9]
-
-
-def client_type(state_type=STATE_TYPE, capacity=None):
-    return tff.types.StructWithPythonType(
-        [
-            ("client_id", tff.types.TensorType(np.int32)),
-            ("state", state_type),
-            ("data", examples_type([2, 2], capacity=capacity)),
-        ],
-        Client,
-    )
-
-
-class FakeDataset:
-    """Client `i` has `i % 4 + 1` train and `i % 4` test examples, each pixel `10 * i + row`."""
-
-    num_clients = 10
-
-    def __init__(self, fingerprint="fake"):
-        self.fingerprint = fingerprint
-
-    def examples(self, client_id, split):
-        size = client_id % 4 + (split == "train")
-        rows = 10 * client_id + np.arange(size)
-        x = np.broadcast_to(rows[:, None, None], [size, 2, 2]).astype(np.uint8)
-        return Examples(x, rows.astype(np.int32), np.int32(size))
-
-
-def make_store(path=None, **options):
-    def initialize(client_ids):
-        zeros = collections.OrderedDict(w=np.zeros([2], np.float32), n=np.int32(0))
-        return [zeros] * len(client_ids)
-
-    return ClientStateStore(initialize, STATE_TYPE, path, **options)
-
-
-def make_source(store=None, seed=1, **kwargs):
-    store = make_store() if store is None else store
-    return CohortDataSource(FakeDataset(), store, client_type(), seed=seed, **kwargs)
-
-
-def train(clients):
-    """A round's new states: counts participations, and keeps the id and the data's sum."""
-    return [
-        collections.OrderedDict(
-            w=np.array([c.client_id, c.data.x.sum()], np.float32), n=np.int32(c.state["n"] + 1)
-        )
-        for c in clients
-    ]
-
-
-def run_rounds(iterator, count):
-    """Runs rounds; returns what they saw."""
-    seen = []
-    for _ in range(count):
-        clients = iterator.select(3)
-        seen.append([(int(c.client_id), int(c.state["n"])) for c in clients])
-        iterator.update(train(clients))
-    return seen
 
 
 class TestSource:
@@ -113,6 +53,22 @@ class TestSource:
     def test_a_client_over_the_capacity_is_named(self):
         with pytest.raises(ValueError, match="Client 7 has 4 train examples.*capacity of 3"):
             make_source(capacity=3).select_clients([4, 7])
+
+    @pytest.mark.parametrize("capacity", ["cohrt", 0, -1, 2.5, True, np.nan, [3]])
+    def test_a_capacity_that_is_none_is_refused_at_once(self, capacity):
+        message = f"must be None, 'cohort' or a whole number of at least 1, got {capacity!r}."
+        with pytest.raises(ValueError, match=re.escape(message)):
+            make_source(capacity=capacity)
+
+    def test_an_id_is_not_rounded(self):
+        for select in (
+            make_source().select_clients,
+            lambda ids: make_source().select_examples(ids, "train"),
+        ):
+            with pytest.raises(TypeError, match="'float' object cannot be interpreted as an int"):
+                select([1.9])
+        [client] = make_source().select_clients(np.array([4], np.int64))
+        assert client.client_id == 4
 
     def test_splits_and_clients_without_examples(self):
         [client] = make_source(capacity="cohort").select_clients([4], "test")
@@ -264,133 +220,12 @@ class TestIterator:
         with pytest.raises(RuntimeError):
             iterator.update([])
 
-    @pytest.mark.parametrize("outstanding", [False, True])
-    def test_bytes_in_memory_go_on_identically_in_a_new_process(self, outstanding):
-        reference = run_rounds(make_source().iterator(), 9)
-
-        source = make_source()
-        iterator = source.iterator()
-        run_rounds(iterator, 4)
-        clients = iterator.select(3) if outstanding else None
-        buffer = iterator.to_bytes()
-        assert buffer == iterator.to_bytes()
-        del source, iterator
-        gc.collect(1)  # of the young
-        with pytest.raises(UnknownCohortSourceError, match="construct the CohortDataSource"):
-            CohortIterator.from_bytes(buffer)
-
-        source = make_source()  # As in the process that resumes: its store is empty.
-        assert source.store.known_clients() == []
-        iterator = CohortIterator.from_bytes(buffer)
-        assert iterator.to_bytes() == buffer
-        if outstanding:
-            assert iterator.round_num == 5
-            iterator.update(train(clients))
-        rest = run_rounds(iterator, 4 if outstanding else 5)
-        assert rest == reference[-len(rest) :]
-
-    def test_bytes_and_a_store_on_disk_are_one_generation(self, tmp_path):
-        reference = run_rounds(make_source().iterator(), 9)
-
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            iterator = source.iterator()
-            run_rounds(iterator, 4)
-            store.commit({"iterator": iterator.to_bytes()})
-            run_rounds(iterator, 2)  # Killed before its commit.
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            iterator = CohortIterator.from_bytes(store.attachment("iterator"))
-            assert run_rounds(iterator, 5) == reference[4:]
-
-    def test_bytes_are_refused_by_a_store_on_disk_that_was_not_committed_with_them(self, tmp_path):
-        """Of a program that saved its state itself, and ended before the commit, or after it."""
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            iterator = source.iterator()
-            saved = [iterator.to_bytes()]
-            for _ in range(2):
-                run_rounds(iterator, 1)
-                saved.append(iterator.to_bytes())
-                assert CohortIterator.from_bytes(saved[-1]) == iterator
-                store.commit()
-                assert iterator.to_bytes() == saved[-1]
-            run_rounds(iterator, 1)
-            saved.append(iterator.to_bytes())
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            for round_num in (0, 1, 3):
-                with pytest.raises(ForeignStateError, match="other client states than those in"):
-                    CohortIterator.from_bytes(saved[round_num])
-            assert CohortIterator.from_bytes(saved[2]).round_num == 2
-        with make_store(str(tmp_path), read_only=True) as store:
-            source = make_source(store)
-            assert CohortIterator.from_bytes(saved[2]).to_bytes() == saved[2]
-
-    def test_bytes_of_earlier_versions_say_nothing_of_a_store_on_disk(self, tmp_path):
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            iterator = source.iterator()
-            run_rounds(iterator, 1)
-            position = deserialize(iterator.to_bytes(), POSITION_TYPE)
-            store.commit()
-            run_rounds(iterator, 1)
-            position = position._replace(states=np.zeros([0], np.uint8))
-            restored = CohortIterator.from_bytes(serialize(position, POSITION_TYPE))
-            assert restored.round_num == 1
-            assert restored._source is source
-
-    def test_bytes_are_refused_by_a_store_of_the_other_kind(self, tmp_path):
-        with make_store(str(tmp_path)) as store:
-            on_disk = make_source(store)
-            iterator = on_disk.iterator()
-            run_rounds(iterator, 1)
-            from_disk = iterator.to_bytes()
-            in_memory = make_source()
-            iterator = in_memory.iterator()
-            run_rounds(iterator, 1)
-            with pytest.raises(ForeignStateError, match="with a store on disk, .* in memory"):
-                CohortIterator.from_bytes(from_disk)
-            from_memory = iterator.to_bytes()
-            on_disk = make_source(store)
-            with pytest.raises(ForeignStateError, match="with a store in memory, .* on disk"):
-                CohortIterator.from_bytes(from_memory)
-            assert on_disk.store.known_clients() == in_memory.store.known_clients()
-
-    def test_bytes_of_a_disk_iterator_do_not_grow_with_the_states(self, tmp_path):
-        with make_store(str(tmp_path)) as store:
-            source = make_source(store)
-            iterator = source.iterator()
-            run_rounds(iterator, 1)
-            length = len(iterator.to_bytes())
-            run_rounds(iterator, 5)
-            assert abs(len(iterator.to_bytes()) - length) <= 8
-
-    @pytest.mark.parametrize("change", ["dataset", "type", "seed", "participation"])
-    def test_bytes_of_another_run_are_refused(self, change):
-        source = make_source()
-        buffer = source.iterator().to_bytes()
-        del source
-        gc.collect(1)  # of the young
-        dataset = FakeDataset("other" if change == "dataset" else "fake")
-        capacity = 4 if change == "type" else None
-        source = CohortDataSource(
-            dataset,
-            make_store(),
-            client_type(capacity=capacity),
-            seed=2 if change == "seed" else 1,
-            capacity=capacity,
-            participation=Participation(dropout=(0.5 if change == "participation" else 0.0,)),
-        )
-        with pytest.raises(UnknownCohortSourceError):
-            CohortIterator.from_bytes(buffer)
-        assert source.iterator().federated_type == source.federated_type
-
-    def test_damaged_bytes_are_refused(self):
-        source = make_source()
-        buffer = source.iterator().to_bytes()
-        with pytest.raises(CorruptStateError):
-            CohortIterator.from_bytes(buffer[:-1])
+    @pytest.mark.parametrize("k", [2.5, "3", True])
+    def test_a_size_of_a_cohort_that_is_none_is_refused(self, k):
+        iterator = make_source().iterator()
+        with pytest.raises(ValueError, match=f"whole number of clients, got {k!r}"):
+            iterator.select(k)
+        assert iterator.round_num == 0
 
     def test_equality(self):
         source = make_source()

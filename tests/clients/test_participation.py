@@ -181,7 +181,28 @@ def test_availability_selection_and_dropout_are_independent():
     assert_share(sum(len(clients.reported) for clients in found), trials, 0.25 * 0.5 * 0.5)
 
 
+@dataclasses.dataclass(frozen=True)
+class Later:
+    """An availability that is one until a round."""
+
+    value: float
+    from_round: int
+
+    def __call__(self, round_num, devices):
+        value = self.value if round_num >= self.from_round else 0.5
+        return np.full(len(devices.classes), value)
+
+
 class TestAvailability:
+    @pytest.mark.parametrize("value", [1.5, -0.1, math.nan])
+    def test_what_is_no_probability_is_refused(self, value):
+        with pytest.raises(ValueError, match=f"gives {value} in round 0, but must give a prob"):
+            Participation(availability=Later(value, 0))
+        participation = Participation(availability=Later(value, 3))
+        participation.participants(0, 2, 10, 5)
+        with pytest.raises(ValueError, match=rf"Later\(.*\) gives {value} in round 3"):
+            participation.participants(0, 3, 10, 5)
+
     def test_by_class(self):
         participation = Participation(
             class_shares=(1, 1), availability=ByClass(probabilities=(0.2, 0.8))

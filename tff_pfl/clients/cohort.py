@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import operator
 import weakref
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -15,10 +16,12 @@ from tff_pfl.clients.position import POSITION_TYPE, Position
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
+from tff_pfl.ranges import whole
 from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
 
 # `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
+_CAPACITY = whole(1)
 _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakValueDictionary()
 
 
@@ -63,7 +66,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         Raises:
             TypeError: If `client_type` is not as above, its `C` is not the store's, or its `D` not
                 what the data are.
-            ValueError: If `seed` is negative, or `capacity` is not that of `D`.
+            ValueError: If `seed` is negative, or `capacity` is none of these, or not that of `D`.
         """
         if (
             _names(client_type) != Client._fields
@@ -82,6 +85,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 f"Store:   {store.state_type}"
             )
         _check_inputs(dataset, client_type.data.x)
+        if not (capacity in (None, "cohort") or _CAPACITY.contains(capacity)):
+            raise ValueError(
+                f"The capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
+            )
         rows = client_type.data.x.shape[0]
         if rows is not None and capacity != rows:
             raise ValueError(
@@ -162,8 +169,9 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
         Raises:
             ValueError: If an id occurs twice, or a client has more examples than the capacity.
+            TypeError: If an id is no integer.
         """
-        client_ids = [int(client_id) for client_id in client_ids]
+        client_ids = list(map(operator.index, client_ids))
         if len(set(client_ids)) != len(client_ids):
             twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
             raise ValueError(f"Clients cannot be more than once in a cohort: {twice}.")
@@ -176,8 +184,9 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
         Raises:
             ValueError: If a client has more examples than the capacity.
+            TypeError: If an id is no integer.
         """
-        client_ids = [int(client_id) for client_id in client_ids]
+        client_ids = list(map(operator.index, client_ids))
         examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
         sizes = [int(data.size) for data in examples]
         if self._capacity is None:
@@ -283,8 +292,8 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
         Raises:
             RuntimeError: If the states of the cohort before are to be stored, and were not.
-            ValueError: If `k` is not positive or the federation has fewer clients, or a client has
-                more examples than the capacity. The iterator stays at this round.
+            ValueError: If `k` is no integer, or not positive, or the federation has fewer clients,
+                or a client has more examples than the capacity. The iterator stays at this round.
         """
         source = self._source
         if self._outstanding and not is_empty(source.store.state_type):

@@ -7,6 +7,7 @@ server gets nothing of it, and it keeps the state that it had.
 import dataclasses
 import functools
 import math
+import numbers
 from typing import NamedTuple
 
 import numpy as np
@@ -162,7 +163,7 @@ class Participation:
         devices = self.devices(0, 1)  # refuses more or fewer numbers than classes
         devices.of_classes("dropout", self.dropout)
         devices.of_classes("median_seconds", self.median_seconds)
-        availability(0, devices)
+        self._probabilities(0, devices)
 
     @property
     def takes_time(self) -> bool:
@@ -173,8 +174,13 @@ class Participation:
         """Checks that a federation has the clients to be selected.
 
         Raises:
-            ValueError: If `cohort_size`, times `over_selection`, is not in `1 .. num_clients`.
+            ValueError: If `cohort_size` is no integer or, times `over_selection`, not in
+                `1 .. num_clients`.
         """
+        if isinstance(cohort_size, bool) or not isinstance(cohort_size, numbers.Integral):
+            raise ValueError(
+                f"The size of a cohort must be a whole number of clients, got {cohort_size!r}."
+            )
         wanted = self._num_wanted(cohort_size)
         if self.over_selection > 1.0 and wanted > num_clients:
             raise ValueError(
@@ -253,7 +259,18 @@ class Participation:
         if self.availability == Always():
             return np.arange(len(devices.classes))
         drawn = _uniform(seed, round_num, _AVAILABILITY_STREAM, len(devices.classes))
-        return np.flatnonzero(drawn < self.availability(round_num, devices))
+        return np.flatnonzero(drawn < self._probabilities(round_num, devices))
+
+    def _probabilities(self, round_num, devices) -> np.ndarray:
+        """What the availability says, if these are probabilities."""
+        given = np.asarray(self.availability(round_num, devices))
+        wrong = given[~((given >= 0) & (given <= 1))]  # NaN is neither
+        if wrong.size:
+            raise ValueError(
+                f"{self.availability} gives {wrong[0]} in round {round_num}, but must give a "
+                "probability in [0, 1] for each client."
+            )
+        return given
 
     def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
         """Those of `available` who are asked.
