@@ -193,7 +193,7 @@ def test_wheel_without_a_worker_raises(tmp_path, monkeypatch):
 
 
 def test_no_client_at_a_time_raises():
-    with pytest.raises(ValueError, match="must be positive, got 0"):
+    with pytest.raises(ValueError, match="must be a whole number of at least 1, got 0"):
         runtime.create_cpp_context(max_concurrent_clients=0)
 
 

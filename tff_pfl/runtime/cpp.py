@@ -31,6 +31,7 @@ from typing import Any
 import grpc
 import tensorflow_federated as tff
 
+from tff_pfl.ranges import whole
 from tff_pfl.runtime.errors import WorkerDiedError
 
 _LOOPBACK = "127.0.0.1"
@@ -73,7 +74,7 @@ def create_cpp_context(
             vanishes with the worker. Its end is shown when the worker dies.
 
     Raises:
-        ValueError: `max_concurrent_clients` is not positive.
+        RangeError: `max_concurrent_clients` is no whole number of at least 1.
         RuntimeError: TFF's wheel has no worker for this platform, or this is not the main thread,
             with which the kernel would end the worker.
         WorkerDiedError: The worker did not start; in a later call of a computation: it died.
@@ -96,8 +97,7 @@ def _context_arguments(max_concurrent_clients, log_path):
     """The arguments of an execution context, with a worker that ends with its factory."""
     if max_concurrent_clients is None:
         max_concurrent_clients = len(os.sched_getaffinity(0))
-    if max_concurrent_clients < 1:
-        raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
+    whole(1).check("max_concurrent_clients", max_concurrent_clients)
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("The C++ runtime's worker must be started in the main thread.")
     worker = _Worker(worker_binary(), max_concurrent_clients, log_path)

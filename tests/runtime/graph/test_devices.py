@@ -9,7 +9,7 @@ from tests.marks import slow
 from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.scripts.devices import CASES
 from tests.runtime.graph.subprocesses import saved_by_script
-from tff_pfl.runtime import DeviceError, create_graph_context
+from tff_pfl.runtime import DeviceError, answers, connect_to_workers, create_graph_context
 
 
 @pytest.fixture(
@@ -107,3 +107,16 @@ def test_a_device_that_is_named_twice_raises(second):
 def test_what_is_no_list_of_devices_raises(devices):
     with pytest.raises(DeviceError, match="must be a list with names of devices or None, got "):
         create_graph_context(devices=devices)
+
+
+@pytest.mark.parametrize("worker", ["localhost", ":8470", "localhost:", "localhost:x", "a:65536"])
+def test_what_is_no_address_of_a_worker_raises_with_one_that_is(worker):
+    message = f"HOST:PORT, such as localhost:8470, found '{worker}'"
+    for use in (answers, lambda worker: connect_to_workers([worker])):
+        with pytest.raises(DeviceError, match=message):
+            use(worker)
+
+
+def test_workers_that_are_no_list_raise():
+    with pytest.raises(DeviceError, match=r"a list of addresses, as \['localhost:8470'\], found"):
+        connect_to_workers("localhost:8470")

@@ -164,8 +164,9 @@ def test_unknown_choices():
         runtime.create_graph_context(vectorize="allways")
     with pytest.raises(UnknownNameError, match="Unknown vectorize None"):
         runtime.create_graph_context(vectorize=None)
-    for number in (0, -3):
-        with pytest.raises(ValueError, match=f"must be positive, got {number}"):
+    for number in (0, -3, 2.5, "2", True):
+        message = f"max_concurrent_clients must be a whole number of at least 1, got {number!r}"
+        with pytest.raises(ValueError, match=message):
             runtime.create_graph_context(max_concurrent_clients=number)
 
 
@@ -288,8 +289,10 @@ def test_the_number_of_clients_where_nothing_tells_it():
     assert asyncio.run(
         _in_program(count, runtime.create_async_graph_context(default_num_clients=2))
     ) == (2)
-    with pytest.raises(ValueError, match="default_num_clients must not be negative, got -1"):
-        runtime.create_graph_context(default_num_clients=-1)
+    for number in (-1, 1.5, None):
+        message = f"default_num_clients must be a whole number of at least 0, got {number!r}"
+        with pytest.raises(ValueError, match=message):
+            runtime.create_async_graph_context(default_num_clients=number)
 
 
 async def _in_program(computation, context):

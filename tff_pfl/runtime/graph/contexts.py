@@ -6,10 +6,12 @@ import absl.logging
 import tensorflow_federated as tff
 
 from tff_pfl.names import check_names
+from tff_pfl.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
 from tff_pfl.runtime.graph import executor, mapping
 
 
+@takes(max_concurrent_clients=whole(1), default_num_clients=whole(0))
 def create_graph_context(
     *,
     devices: Sequence[str] | None = None,
@@ -56,14 +58,11 @@ def create_graph_context(
 
     Raises:
         DeviceError: A device is not there.
-        ValueError: `max_concurrent_clients` is not positive, `default_num_clients` is negative.
+        RangeError: `max_concurrent_clients` is not positive, `default_num_clients` is negative, or
+            one of them no integer.
         UnknownNameError: `vectorize` is none of the three.
     """
     check_names("vectorize", [vectorize], mapping.VECTORIZE)
-    if max_concurrent_clients is not None and max_concurrent_clients < 1:
-        raise ValueError(f"max_concurrent_clients must be positive, got {max_concurrent_clients}.")
-    if default_num_clients < 0:
-        raise ValueError(f"default_num_clients must not be negative, got {default_num_clients}.")
     devices = device_names.choose(devices)
     if keep_tensors is None:
         keep_tensors = device_names.is_gpu(devices[0])

@@ -13,6 +13,7 @@ from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 
 # How long a worker may take to start; TensorFlow would wait for ever.
 _SECONDS_FOR_WORKERS = 10.0
+_LAST_PORT = 65535
 
 
 # The addresses of the cluster that this process has joined, in the order of its tasks.
@@ -79,9 +80,11 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
             of the cluster `{"worker": workers}`.
 
     Raises:
-        DeviceError: A worker is not written as `HOST:PORT`.
+        DeviceError: A worker is not written as `HOST:PORT`, or the workers are no list.
         WorkerDiedError: A worker does not answer.
     """
+    if isinstance(workers, str):
+        raise DeviceError(f"Workers are a list of addresses, as [{workers!r}], found {workers!r}.")
     for worker in workers:
         _wait_for(worker)
     _workers[:] = workers
@@ -107,23 +110,34 @@ def lost_workers(devices: Sequence[str]) -> list[str]:
 
 
 def answers(worker: str) -> bool:
-    """Whether something listens at the `HOST:PORT` of a worker."""
-    host, _, port = worker.rpartition(":")
+    """Whether something listens at the `HOST:PORT` of a worker.
+
+    Raises:
+        DeviceError: It is not written like that.
+    """
+    address = _address(worker)
     try:
-        socket.create_connection((host, int(port)), timeout=1.0).close()
+        socket.create_connection(address, timeout=1.0).close()
     except OSError:
         return False
     return True
 
 
-def _wait_for(worker: str) -> None:
+def _address(worker: str) -> tuple[str, int]:
     host, _, port = worker.rpartition(":")
-    if not host or not port.isdecimal():
-        raise DeviceError(f"A worker is given as HOST:PORT, found {worker!r}.")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise DeviceError(
+            f"A worker is given as HOST:PORT, such as localhost:8470, found {worker!r}."
+        )
+    return host, int(port)
+
+
+def _wait_for(worker: str) -> None:
+    address = _address(worker)
     deadline = time.monotonic() + _SECONDS_FOR_WORKERS
     while True:
         try:
-            return socket.create_connection((host, int(port)), timeout=1.0).close()
+            return socket.create_connection(address, timeout=1.0).close()
         except OSError as error:
             if time.monotonic() > deadline:
                 raise WorkerDiedError(
