@@ -11,6 +11,7 @@ import functools
 import pytest
 import tensorflow_federated as tff
 
+from tests.runs import ROOT
 from tests.runtime.conformance.cases import CASES, MODULES
 from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
 from tests.runtime.conformance.compare import assert_same
@@ -121,3 +122,9 @@ def test_names_are_unique():
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
     assert all(fnmatch.filter(names, pattern) for pattern in PATTERNS)
+
+
+def test_the_guide_says_how_many_there_are():
+    guide = " ".join((ROOT / "docs" / "runtime_and_gpus.md").read_text().split())
+    by_default = sum(is_default(case.name) for case in CASES)
+    assert f"suite of {len(CASES)} cases is run on both, {by_default} of them by default" in guide
