@@ -5,6 +5,7 @@ From the outside to the inside:
     contexts       the executor behind TFF's execution contexts; its options
     devices        names of devices, of this machine and of others
     executor       TFF's executor interface; programs, and their graphs for arguments of a layout
+    interruption   the end of a computation that nobody waits for any more
     arguments, results, layout
                    Python's values into tensors, and back
     lowering       evaluates TFF's building blocks while a graph is built

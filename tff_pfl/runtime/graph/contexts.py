@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
-from tff_pfl.runtime.graph import executor, mapping
+from tff_pfl.runtime.graph import executor, interruption, mapping
 
 
 @takes(max_concurrent_clients=whole(1), default_num_clients=whole(0))
@@ -26,7 +26,8 @@ def create_graph_context(
     It executes what TFF's stock runtime executes, except computations of JAX, `Data` blocks and
     functions as results, and secure sums as well (in the clear). Graphs are built at the first call
     of a computation, and used again for cohorts of any size. While one is built, TensorFlow's own
-    `tf.vectorized_map` must not be used in another thread.
+    `tf.vectorized_map` must not be used in another thread. Ctrl-C, or a cancelled task, ends a
+    computation before its next step of a loop, and does not wait for its result.
 
     Args:
         devices: Names of devices (`["GPU:0", "GPU:1"]`, `["/job:worker/task:1/device:CPU:0"]`),
@@ -68,7 +69,7 @@ def create_graph_context(
         keep_tensors = device_names.is_gpu(devices[0])
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
-    return tff.framework.SyncExecutionContext(
+    return interruption.InterruptibleContext(
         executor.GraphExecutorFactory(devices, client_map, keep_tensors, default_num_clients)
     )
 

@@ -1,6 +1,5 @@
 """An executor for TFF that runs a computation as one TensorFlow graph in this process."""
 
-import asyncio
 import collections
 import dataclasses
 import threading
@@ -12,7 +11,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.errors import WorkerDiedError
-from tff_pfl.runtime.graph import arguments, devices, internals, lowering, mapping, results, values
+from tff_pfl.runtime.graph import (
+    arguments,
+    devices,
+    internals,
+    interruption,
+    lowering,
+    mapping,
+    results,
+    values,
+)
 from tff_pfl.runtime.graph.layout import Layout
 
 # Graphs that are kept: of how many computations, and how many of each.
@@ -193,7 +201,7 @@ class Program:
         if layout is not None:
             specs += layout.specs(type_signature.parameter, num_shards)
         graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
-        return _Graph(graph, *emitted[-1])
+        return _Graph(interruption.interruptible(graph), *emitted[-1])
 
 
 def _last_line(error: tf.errors.OpError) -> str:
@@ -265,7 +273,7 @@ class _GraphExecutor(internals.Executor):
         argument = None if arg is None else arg.value
         try:
             # In a thread, so that a program in the event loop goes on meanwhile.
-            result = await asyncio.to_thread(
+            result = await interruption.in_thread(
                 program.run, argument, comp.type_signature, self._num_clients
             )
         except tf.errors.UnavailableError as error:

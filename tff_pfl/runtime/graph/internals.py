@@ -24,6 +24,8 @@ _check_versions()
 # ruff: noqa: E402
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as _function_type
+from tensorflow.python.eager import execute as _execute
+from tensorflow.python.eager.cancellation import CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.ops.parallel_for.pfor import PFor
@@ -55,6 +57,7 @@ from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
 )
 
 __all__ = [
+    "CancellationManager",
     "Executor",
     "ExecutorValue",
     "PFor",
@@ -71,6 +74,7 @@ __all__ = [
     "pfor_stack",
     "pfor_unflatten_with_inner_dim",
     "pfor_wrap",
+    "run_with",
 ]
 
 
@@ -99,3 +103,36 @@ def concrete_function(definition, graph: tf.Graph, callees):
     )
     function.add_to_graph(graph)
     return function
+
+
+def run_with(function, manager) -> None:
+    """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives."""
+    atomic = function._inference_function
+    atomic._bound_context = _CancelingContext(atomic._bound_context, manager)
+
+
+class _CancelingContext:
+    """TensorFlow's eager context, which calls functions with a manager."""
+
+    def __init__(self, context, manager):
+        self._context = context
+        self._manager = manager
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def call_function(self, name, tensor_inputs, num_outputs):
+        """As that of the eager context."""
+        manager = self._manager()
+        if manager is None:
+            return self._context.call_function(name, tensor_inputs, num_outputs)
+        attributes = self._context.function_call_options.as_attrs()
+        outputs = _execute.execute_with_cancellation(
+            name.decode(),
+            num_outputs=num_outputs,
+            inputs=tensor_inputs,
+            attrs=tuple(part for attribute in attributes.items() for part in attribute),
+            ctx=self._context,
+            cancellation_manager=manager,
+        )
+        return outputs or None

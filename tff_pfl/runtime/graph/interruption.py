@@ -1,0 +1,79 @@
+"""Ends computations that nobody waits for any more: those of Ctrl-C, and of cancelled tasks.
+
+TensorFlow has a context for it, of all threads at a time; here each call has its own.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.runtime.graph import internals
+
+
+class _Interruption:
+    """What ends the graphs that a call of a computation runs."""
+
+    def __init__(self):
+        self._managers = []
+        self._has_come = False
+
+    def manager(self):
+        """Of one graph: TensorFlow cancels the manager of a graph that fails."""
+        manager = internals.CancellationManager()
+        self._managers.append(manager)
+        if self._has_come:  # in another thread, perhaps right now
+            manager.start_cancel()
+        return manager
+
+    def come(self) -> None:
+        """Ends the graph that runs, and those that would follow."""
+        self._has_come = True
+        for manager in list(self._managers):
+            manager.start_cancel()
+
+
+_current = contextvars.ContextVar("interruption", default=None)
+
+
+@contextlib.contextmanager
+def _interrupted_by(errors):
+    interruption = _current.get() or _Interruption()
+    token = _current.set(interruption)
+    try:
+        yield
+    except errors:
+        interruption.come()
+        raise
+    finally:
+        _current.reset(token)
+
+
+class InterruptibleContext(tff.framework.SyncExecutionContext):
+    """TFF's context, which does not go on computing after an interruption such as Ctrl-C."""
+
+    def invoke(self, comp, arg):
+        """Executes a computation, in another thread, whose coroutine has the same `_current`."""
+        with _interrupted_by(BaseException):
+            return super().invoke(comp, arg)
+
+
+async def in_thread(function: Callable, *args) -> Any:
+    """As `asyncio.to_thread`; graphs that the function runs end early if the task is cancelled."""
+    with _interrupted_by(asyncio.CancelledError):
+        return await asyncio.to_thread(function, *args)
+
+
+def interruptible(function: tf.types.experimental.ConcreteFunction):
+    """The function, which ends with an error if it is interrupted where it is run."""
+
+    def manager():
+        interruption = _current.get()
+        return None if interruption is None else interruption.manager()
+
+    internals.run_with(function, manager)
+    return function
