@@ -18,6 +18,7 @@ from tff_pfl.clients.records import (
     digest_of,
     key_of,
     mark_of,
+    mark_of_value,
     record_of,
     share_of,
     value_of,
@@ -263,7 +264,7 @@ class DiskGeneration:
         pages = Marks(self._root.pages)
         with self._reading(self._meta, buffers=True) as txn:
             for page, marks in self._changed_pages(
-                txn, states, lambda i: mark_of(record_of(key_of(i), states[i]))
+                txn, states, lambda i: mark_of_value(key_of(i), states[i])
             ):
                 pages.put(page, _mark_of_page(page, marks))
         return hashlib.blake2b(pages, digest_size=8).digest()

@@ -34,10 +34,12 @@ def value_of(key: bytes, record: bytes | memoryview) -> bytes | None:
 
 def mark_of(record: bytes | memoryview | None) -> bytes:
     """4 bytes, without reading more than its checksum; `NO_MARK` where there is no record."""
-    if record is None:
-        return NO_MARK
-    checksum = bytes(record[:_CHECKSUM_BYTES])
-    return checksum if checksum != NO_MARK else b"\0\0\0\1"
+    return NO_MARK if record is None else _as_mark(bytes(record[:_CHECKSUM_BYTES]))
+
+
+def mark_of_value(key: bytes, value: bytes) -> bytes:
+    """That of the record of a value, which is not made."""
+    return _as_mark(_checksum(key, value))
 
 
 def share_of(key: bytes, record: bytes | memoryview) -> int:
@@ -87,6 +89,10 @@ class Root(NamedTuple):
     def value(self) -> bytes:
         """As it is stored."""
         return self.attachments + bytes(self.pages)
+
+
+def _as_mark(checksum: bytes) -> bytes:
+    return checksum if checksum != NO_MARK else b"\0\0\0\1"
 
 
 def _checksum(key: bytes, value: bytes) -> bytes:
