@@ -204,6 +204,13 @@ def test_tensorflows_own_vectorization_keeps_what_is_refused_here():
         np.testing.assert_array_equal(found, expected)
 
 
+def test_tensorflows_table_of_rules_is_what_it_was():
+    before = dict(internals.pfor_rules)
+    with vectorization.installed():
+        assert dict(internals.pfor_rules).keys() > before.keys()  # rules that TensorFlow lacks
+    assert dict(internals.pfor_rules) == before
+
+
 SEGMENT_REDUCTIONS = [
     tf.math.unsorted_segment_sum,
     tf.math.unsorted_segment_max,
