@@ -31,7 +31,9 @@ def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.Com
         input: What it reads.
         **variables: Of the environment.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    # Of TF2_BEHAVIOR, which importing TensorFlow sets, it depends when Keras begins.
+    set_by_others = ("TF_", "TF2_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(set_by_others)}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,

@@ -21,7 +21,7 @@ def run_process(program, *arguments):
     return run_python(f"programs/{program}", *arguments)
 
 
-@pytest.mark.parametrize("run_evaluate", [run_main, slow(run_process)])
+@pytest.mark.parametrize("run_evaluate", [run_process, slow(run_main)])
 def test_evaluate(run_dir, tmp_path, run_evaluate):
     output = tmp_path / "evaluated"
     done = run_evaluate(
