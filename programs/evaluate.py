@@ -60,7 +60,7 @@ _FINE_TUNE_EPOCHS = flags.DEFINE_integer(
 _FINE_TUNE_LEARNING_RATE = flags.DEFINE_float(
     "fine_tune_learning_rate",
     None,
-    "The learning rate of that, not that of the run's config.",
+    "The learning rate of that, and of new clients, not that of the run's config.",
     lower_bound=0,
 )
 _SAMPLE = flags.DEFINE_integer(

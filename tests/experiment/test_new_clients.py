@@ -86,6 +86,24 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
                 )
 
 
+def test_they_fine_tune_at_the_rate_of_fine_tuning():
+    """Not what they train in a round; and the same after all rounds."""
+    config = config_of(local={"learning_rate_decay": 0.5})
+    config.evaluation.further_models = ("locally_trained",)
+    plain = Setup(config)
+    state = plain.process.initialize()._replace(round_num=np.int32(3))
+    config.evaluation.fine_tune_learning_rate = 0.3
+    columns, expected = (setup.evaluation(state).columns() for setup in (Setup(config), plain))
+    name = "locally_trained/new_clients_test/loss"
+    np.testing.assert_array_equal(columns[name], expected[name])
+    config.local.update(learning_rate=0.3, learning_rate_decay=1.0)
+    config.evaluation.fine_tune_learning_rate = None
+    at_that_rate = Setup(config).evaluation(state).columns()
+    name = "fine_tuned/new_clients_test/loss"
+    np.testing.assert_array_equal(columns[name], at_that_rate[name])
+    assert not np.allclose(columns[name], expected[name])
+
+
 def test_after_the_epoch_that_was_best_for_the_mean_client():
     """Each epoch's model is that of a training of so many; the last is as without the question."""
     config = config_of(local={"momentum": 0.99, "learning_rate": 3.0})

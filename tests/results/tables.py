@@ -198,11 +198,11 @@ def pgfed_thirty_rounds() -> Rows:
 
 
 def pgfed_new_clients() -> Rows:
-    """The global model, and what becomes of it by fine-tuning."""
+    """The global model, and what becomes of it by fine-tuning; the paper's are in no file."""
     rows = []
     for run in ("pgfed/new_clients_fedavg", "pgfed/new_clients_pgfed"):
         row = [None]
-        for model in ("global", "fine_tuned"):
+        for model in ("global", "fine_tuned", "fine_tuned_best_epoch"):
             name = f"{model}/new_clients_test/accuracy"
             of_clients = statistics(accuracies(f"{run}/new_clients.csv", name))
             row.append(f"{percent(of_clients['mean'], 1)} ({percent(of_clients['std'], 1)})")

@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import fine_tuning as tunings
 from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
-from tff_pfl.evaluation.fine_tuning import fine_tuning, measured_fine_tuning
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -41,6 +41,7 @@ class NewClientsEvaluation:
         dataset: FederatedDataset,
         *,
         epochs: int,
+        fine_tuning: LocalTraining | None = None,
         best_epoch: bool = False,
         locally_trained: bool = False,
         first_id: int = 0,
@@ -54,9 +55,10 @@ class NewClientsEvaluation:
         Args:
             process: The algorithm.
             model: Its model.
-            local: How the clients fine-tune the global model.
+            local: How clients train.
             dataset: The data of the new clients; they fine-tune it with their training examples.
             epochs: Passes over them.
+            fine_tuning: How they fine-tune it; `None`: as clients train.
             best_epoch: Whether it is evaluated after each of them, for `with_best_epoch`.
             locally_trained: Whether the global model is also evaluated as each of them trains it in
                 a round, as long as clients that take part do.
@@ -85,13 +87,14 @@ class NewClientsEvaluation:
             ],
             Client,
         )
+        fine_tuning = local if fine_tuning is None else fine_tuning
         trainings, by_epoch = {}, None
         if best_epoch and epochs:
-            by_epoch = functools.partial(measured_fine_tuning, model, local, epochs)
+            by_epoch = functools.partial(tunings.measured_fine_tuning, model, fine_tuning, epochs)
         else:
-            trainings["fine_tuned"] = fine_tuning(model, local, epochs)
+            trainings["fine_tuned"] = tunings.fine_tuning(model, fine_tuning, epochs)
         if locally_trained:
-            trainings["locally_trained"] = fine_tuning(model, local)
+            trainings["locally_trained"] = tunings.fine_tuning(model, local)
         self._evaluation = _build_evaluation(model, trainings, by_epoch, client_type, seed)
         self._dataset = dataset
         self._first_id = first_id

@@ -169,6 +169,11 @@ def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setti
     config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
 
 
+def test_a_rate_of_fine_tuning_is_that_of_new_clients_too(monkeypatch):
+    flags = ("--config.new_clients.number=2", "--config.evaluation.fine_tune_learning_rate=0.1")
+    assert config_of_flags(monkeypatch, DIGITS, *flags)
+
+
 @pytest.mark.parametrize(
     "other",
     [

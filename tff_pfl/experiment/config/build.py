@@ -277,6 +277,7 @@ def build_new_clients_evaluation(
             build_local(config),
             new_clients,
             epochs=config.new_clients.fine_tune_epochs,
+            fine_tuning=_build_fine_tuning(config),
             best_epoch=config.new_clients.best_epoch,
             locally_trained="locally_trained" in config.evaluation.further_models,
             first_id=new_clients.partition.metadata["clients"][0],
@@ -381,9 +382,12 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
     """The algorithm, with one of `FURTHER_MODELS` in the place of each client's own."""
     if name == "locally_trained":
         return evaluation.locally_trained(algorithm, model, build_local(config))
+    epochs = config.evaluation.fine_tune_epochs
+    return evaluation.fine_tuned(algorithm, model, _build_fine_tuning(config), epochs=epochs)
+
+
+def _build_fine_tuning(config) -> LocalTraining:
+    """As clients train, but for a learning rate of its own, which is the same after all rounds."""
     rate = config.evaluation.fine_tune_learning_rate
     fine_tuning = build_local(config, rate)
-    if rate is not None:
-        fine_tuning = fine_tuning.at_constant_rate()
-    epochs = config.evaluation.fine_tune_epochs
-    return evaluation.fine_tuned(algorithm, model, fine_tuning, epochs=epochs)
+    return fine_tuning if rate is None else fine_tuning.at_constant_rate()

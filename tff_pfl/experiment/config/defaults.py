@@ -91,7 +91,7 @@ def default_config(
     config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
     config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
     config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
-    # None: local's, of the last round
+    # None: local's, of the last round; that of new clients, too
     config.evaluation.clients = 0  # so many, drawn once, with an interval of the mean; 0: all
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples

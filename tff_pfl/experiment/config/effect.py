@@ -54,7 +54,7 @@ def _switches(algorithm):
     )
     yield _Switch(
         ("evaluation.fine_tune_learning_rate",),
-        ("evaluation.fine_tune_epochs",),
+        ("evaluation.fine_tune_epochs", "new_clients.number"),
         "--config.evaluation.fine_tune_epochs=1 fine-tunes in one pass",
     )
     yield _Switch(
