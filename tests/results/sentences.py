@@ -22,7 +22,7 @@ from tests.results.files import (
     statistics,
 )
 from tests.results.pages import FOLDER
-from tests.results.tables import LAST_ROUNDS
+from tests.results.tables import LAST_ROUNDS, pgfed_new_clients_files
 
 
 def of_attacks() -> Iterator[str]:
@@ -238,6 +238,22 @@ def of_pgfed() -> Iterator[str]:
     )
     yield f"still rises, by {per_fedavg[30] - per_fedavg[20]:.1f} points from round 20"
     yield f"stands still: {feddyn[10]:.1f} after 10 rounds, {feddyn[30]:.1f} after 30"
+    yield from _of_new_clients()
+
+
+def _of_new_clients():
+    last, best = (
+        [100 * accuracies(path, f"{model}/new_clients_test/accuracy") for path in files]
+        for model in ("fine_tuned", "fine_tuned_best_epoch")
+        for files in [pgfed_new_clients_files()]
+    )
+    fedavg, fedavg_slower, pgfed, pgfed_faster = last
+    gains = [np.mean(b - a) for a, b in zip(last, best, strict=True)]
+    yield f"it is worth {max(gains):.1f} points at most"
+    yield f"PGFed's model is {np.mean(pgfed - fedavg):.1f} points ahead"
+    yield f"better for {np.sum(pgfed > fedavg)} of the {len(pgfed)} clients"
+    slower, faster = np.mean(fedavg_slower - pgfed), np.mean(fedavg - pgfed_faster)
+    yield f"by {slower:.1f} points at 0.001 and by {faster:.1f} at 0.01"
 
 
 def of_plgu() -> Iterator[str]:

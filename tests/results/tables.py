@@ -197,14 +197,24 @@ def pgfed_thirty_rounds() -> Rows:
     return rows
 
 
+def pgfed_new_clients_files() -> list[str]:
+    """Of FedAvg and PGFed, fine-tuned at their own rates, and at the other's."""
+    files = {"fedavg": "at_0.001_new_clients", "pgfed": "at_0.01_new_clients"}
+    return [
+        f"pgfed/new_clients_{method}/{file}.csv"
+        for method, at_another in files.items()
+        for file in ("new_clients", at_another)
+    ]
+
+
 def pgfed_new_clients() -> Rows:
     """The global model, and what becomes of it by fine-tuning; the paper's are in no file."""
     rows = []
-    for run in ("pgfed/new_clients_fedavg", "pgfed/new_clients_pgfed"):
+    for path in pgfed_new_clients_files():
         row = [None]
         for model in ("global", "fine_tuned", "fine_tuned_best_epoch"):
             name = f"{model}/new_clients_test/accuracy"
-            of_clients = statistics(accuracies(f"{run}/new_clients.csv", name))
+            of_clients = statistics(accuracies(path, name))
             row.append(f"{percent(of_clients['mean'], 1)} ({percent(of_clients['std'], 1)})")
         rows.append([*row, None])
     return rows
