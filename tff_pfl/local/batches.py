@@ -49,17 +49,7 @@ def scan_batches(
     Returns:
         The final `carry`.
     """
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"Need either epochs or steps, got epochs={epochs}, steps={steps}.")
-    if after_epoch is not None and epochs is None:
-        raise ValueError(f"after_epoch needs epochs, got steps={steps}.")
-    if epochs is None:
-        epochs = steps  # enough even where an epoch is one batch
-    if batch_size < 1 or epochs < 0:
-        raise ValueError(
-            "Need batch_size >= 1 and epochs >= 0 or steps >= 0, "
-            f"got batch_size={batch_size}, epochs={epochs}, steps={steps}."
-        )
+    epochs = _checked_epochs(epochs, steps, batch_size, after_epoch)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     if epochs == 0:
         return carry
@@ -73,26 +63,16 @@ def scan_batches(
         own = tf.maximum((size if drop_remainder else size + batch_size - 1) // batch_size, 1)
         end = tf.minimum(end, (steps - 1) // own * steps_per_epoch + (steps - 1) % own + 1)
 
-    def batch_seed(epoch, index):
-        # 0..epochs-1 are folded in for the orders. The index counts within the epoch, since the
-        # number of steps of an epoch depends on the padding.
-        return _fold_in(seed, epoch + epochs * (1 + index))
-
     def masked_step(i, batch_rows, filler, carry):
         epoch, index = i // steps_per_epoch, i % steps_per_epoch
+        # 0..epochs-1 are folded in for the orders. The index counts within the epoch, since the
+        # number of steps of an epoch depends on the padding.
+        number = epoch + epochs * (1 + index)
         offset = index * batch_size
-        is_example = offset + tf.range(batch_size) < examples.size
-        # An example fills a batch up: padding may hold NaN, which times a weight of 0 is NaN.
-        indices = tf.where(is_example, batch_rows, filler)
-        batch = Batch(
-            x=tf.gather(examples.x, indices),
-            y=tf.where(is_example, tf.gather(examples.y, indices), 0),
-            weight=tf.cast(is_example, tf.float32),
-            seed=tf.zeros([2], tf.int32) if seed is None else batch_seed(epoch, index),
-        )
         is_visited = offset < examples.size
         if drop_remainder:
             is_visited &= (offset + batch_size <= examples.size) | tf.equal(index, 0)
+        batch = _batch(examples, batch_rows, filler, offset, seed, number)
         return trees.select(is_visited, step(carry, batch), carry)
 
     def through(rows, first, last, carry):
@@ -116,6 +96,35 @@ def scan_batches(
         return epoch < epochs if steps is None else epoch * steps_per_epoch < end
 
     return tf.while_loop(is_left, next_epoch, (tf.constant(0), carry))[1]
+
+
+def _checked_epochs(epochs, steps, batch_size, after_epoch) -> int:
+    """How many passes there are at most."""
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"Need either epochs or steps, got epochs={epochs}, steps={steps}.")
+    if after_epoch is not None and epochs is None:
+        raise ValueError(f"after_epoch needs epochs, got steps={steps}.")
+    if epochs is None:
+        epochs = steps  # enough even where an epoch is one batch
+    if batch_size < 1 or epochs < 0:
+        raise ValueError(
+            "Need batch_size >= 1 and epochs >= 0 or steps >= 0, "
+            f"got batch_size={batch_size}, epochs={epochs}, steps={steps}."
+        )
+    return epochs
+
+
+def _batch(examples, rows, filler, offset, seed, number) -> Batch:
+    """The rows from `offset` on in the order of an epoch; behind the examples, of weight 0."""
+    is_example = offset + tf.range(rows.shape[0]) < examples.size
+    # An example fills a batch up: padding may hold NaN, which times a weight of 0 is NaN.
+    indices = tf.where(is_example, rows, filler)
+    return Batch(
+        x=tf.gather(examples.x, indices),
+        y=tf.where(is_example, tf.gather(examples.y, indices), 0),
+        weight=tf.cast(is_example, tf.float32),
+        seed=tf.zeros([2], tf.int32) if seed is None else _fold_in(seed, number),
+    )
 
 
 def _epoch_orders(examples, epochs, length, seed):
