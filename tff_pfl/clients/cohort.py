@@ -20,8 +20,8 @@ from tff_pfl.ranges import whole
 from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
 
-# `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
 _CAPACITY = whole(1)
+# `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
 _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakValueDictionary()
 
 

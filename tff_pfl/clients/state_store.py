@@ -62,7 +62,7 @@ class ClientStateStore:
         self._state_type = state_type
         self._stateless = is_empty(state_type)
         self._pending: dict[int, Leaves] = {}
-        self._pending_bytes: dict[int, bytes] | None = {}  # None: not made yet
+        self._pending_bytes: dict[int, bytes] | None = None  # not made yet
         self._path = None if path is None else os.fspath(path)
         self._generation = (
             _Memory()
@@ -194,7 +194,7 @@ class ClientStateStore:
         return self._pending_bytes
 
     def _forget_pending(self) -> None:
-        self._pending, self._pending_bytes = {}, {}
+        self._pending, self._pending_bytes = {}, None
 
     def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
         """The state of a client, pending or stored; `None` if there is none."""

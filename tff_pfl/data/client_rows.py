@@ -80,6 +80,10 @@ class ClientRows(Sequence):
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[client_ids] - offsets[:-1], sizes)
         return ClientRows(self.rows[places], offsets)
 
+    def are_within(self, num_rows: int) -> bool:
+        """Whether all are rows of so many."""
+        return not len(self.rows) or 0 <= self.rows.min() <= self.rows.max() < num_rows
+
     def client_of(self, place: int) -> int:
         """Whose is a place in `rows`."""
         return int(np.searchsorted(self.offsets, place, side="right")) - 1

@@ -285,16 +285,7 @@ def federate(
         else:
             make = PARTITIONERS[partitioner]
             parts = make(images.y[rows], num_clients, rng(1), **args)
-            if len(parts) != num_clients:
-                raise PartitionError(
-                    f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
-                )
-            parts = ClientRows.of(parts)
-            if len(parts.rows) and not 0 <= parts.rows.min() <= parts.rows.max() < len(rows):
-                raise PartitionError(
-                    f"Partitioner {partitioner!r} made rows {parts.rows.min()}.."
-                    f"{parts.rows.max()}, which are not all within 0..{len(rows) - 1}."
-                )
+            parts = _checked_parts(parts, partitioner, num_clients, len(rows))
         return [rows[part] for part in parts]
 
     def follow(rows, train, stage):
@@ -330,6 +321,21 @@ def federate(
     return FederatedDataset._of_checked(
         images.x, images.y, images.num_classes, partition, images.name
     )
+
+
+def _checked_parts(parts, partitioner, num_clients, num_rows) -> ClientRows:
+    """What a partitioner, perhaps of a user's own, made of so many rows."""
+    if len(parts) != num_clients:
+        raise PartitionError(
+            f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
+        )
+    parts = ClientRows.of(parts)
+    if not parts.are_within(num_rows):
+        raise PartitionError(
+            f"Partitioner {partitioner!r} made rows {parts.rows.min()}..{parts.rows.max()}, which "
+            f"are not all within 0..{num_rows - 1}."
+        )
+    return parts
 
 
 def _advise_random(array: np.ndarray) -> None:

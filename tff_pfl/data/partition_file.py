@@ -67,7 +67,7 @@ class Partition:
         is_used, num_uses = np.zeros(num_examples, np.bool_), 0
         for split in SPLITS:
             parts = getattr(self, split)
-            if len(parts.rows) and not (parts.rows.min() >= 0 and parts.rows.max() < num_examples):
+            if not parts.are_within(num_examples):
                 is_wrong = (parts.rows < 0) | (parts.rows >= num_examples)
                 client = parts.client_of(np.argmax(is_wrong))
                 rows = parts[client]

@@ -20,8 +20,10 @@ from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 # Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
 _AUGMENTATION = 0  # dropouts count from 1
 
-
-_MAKERS = {"SCHEDULES": SCHEDULES, "AUGMENTATIONS": AUGMENTATIONS}
+_MAKERS = {
+    "schedule": ("SCHEDULES", SCHEDULES),
+    "augment": ("AUGMENTATIONS", AUGMENTATIONS),
+}
 
 
 class TrainResult(NamedTuple):
@@ -93,8 +95,8 @@ class LocalTraining:
     def __post_init__(self):
         tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
         check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
-        for name, registry in (("schedule", "SCHEDULES"), ("augment", "AUGMENTATIONS")):
-            value, makers = getattr(self, name), _MAKERS[registry]
+        for name, (registry, makers) in _MAKERS.items():
+            value = getattr(self, name)
             if value is not None and (not callable(value) or value in makers.values()):
                 called = next((n for n in makers if value in (n, makers[n])), next(iter(makers)))
                 raise TypeError(

@@ -162,7 +162,8 @@ def from_keras(
                     "keras_model_fn returned the model of an earlier call. It must build the "
                     "model, and all of its layers, anew at every call."
                 )
-            check_whole_numbers(tf.compat.v1.get_default_graph())
+            if compute_type != FLOAT32:
+                check_whole_numbers(tf.compat.v1.get_default_graph())
             if is_last and compute_type != FLOAT32:
                 outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
             return outputs
