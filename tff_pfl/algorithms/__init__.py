@@ -15,7 +15,7 @@ import functools
 import importlib
 import pkgutil
 
-from tff_pfl.algorithms.registry import ALGORITHMS, build, hyperparameters, make
+from tff_pfl.algorithms.registry import ALGORITHMS, build, hyperparameters, make, trains_where
 
 # Each module registers what it defines.
 for _module in pkgutil.iter_modules(__path__):
@@ -31,4 +31,4 @@ def __getattr__(name: str):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["ALGORITHMS", "build", "hyperparameters", "make", *ALGORITHMS]
+__all__ = ["ALGORITHMS", "build", "hyperparameters", "make", "trains_where", *ALGORITHMS]

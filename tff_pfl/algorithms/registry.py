@@ -6,7 +6,9 @@ without a default, such as `num_clients`, are what it needs to know of the feder
 """
 
 import dataclasses
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow_federated as tff
@@ -38,6 +40,46 @@ def hyperparameters(name: str) -> dict[str, Any]:
         for option, default in ALGORITHMS.options(name).items()
         if option not in FROM_ELSEWHERE
     }
+
+
+def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
+    """Decorates an algorithm whose clients train with one value of an option alone.
+
+        @ALGORITHMS.register("my_method")
+        @trains_where(gradient="pseudo")
+        def my_method(model, local, *, gradient="full"): ...
+
+    With another value, which asks for exact gradients, it takes nothing of the local training but
+    the learning rate; programs then refuse flags of the rest.
+
+    Args:
+        **switch: The option, and that value of it.
+
+    Raises:
+        TypeError: If these are more options than one, or none of the algorithm.
+    """
+
+    def decorate(function):
+        if len(switch) != 1 or not switch.keys() <= inspect.signature(function).parameters.keys():
+            raise TypeError(
+                f"trains_where takes one option of {function.__name__} and its value, got {switch}."
+            )
+        (function.__trains_where__,) = switch.items()
+        return function
+
+    return decorate
+
+
+def training_switch(name: str) -> tuple[str, Any] | None:
+    """The option of an algorithm, and its value, that `trains_where` names; of others, `None`.
+
+    Raises:
+        UnknownNameError: For an unknown name; it gives the nearest one.
+    """
+    function = ALGORITHMS[name]
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__trains_where__", None)
 
 
 def make(

@@ -38,7 +38,7 @@ import tensorflow as tf
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
 from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
@@ -77,6 +77,7 @@ class Carry(NamedTuple):
 
 
 @ALGORITHMS.register("fedpg")
+@trains_where(gradient="pseudo")
 @takes(
     memory_size=whole(1),
     gamma=between(0, 1),

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
 from tff_pfl.local import LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -47,6 +47,7 @@ from tff_pfl.templates import (
 
 
 @ALGORITHMS.register("ifca")
+@trains_where(averaging="models")
 @takes(
     num_clusters=whole(1),
     fixed_clusters=each(whole(0)),

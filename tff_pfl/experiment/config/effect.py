@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from tff_pfl.algorithms.registry import ALGORITHMS, training_switch
 from tff_pfl.experiment.config.options import FRACTION, PARTITIONER, value_of
 
 # What there is of local training besides its learning rate.
@@ -15,13 +16,6 @@ _OF_STEPS = tuple(
         *("batch_size", "drop_remainder", "augmentation"),
     )
 )
-# By algorithm: the option by which clients send exact gradients in place of training, that value of
-# it, and the other one.
-_EXACT = {
-    "fedpg": ("gradient", "full", "pseudo"),
-    "s_fedpg": ("gradient", "full", "pseudo"),
-    "ifca": ("averaging", "gradients", "models"),
-}
 
 
 class _Switch(NamedTuple):
@@ -89,8 +83,8 @@ def _switches(algorithm):
             f"--config.{PARTITIONER.key}={name} chooses its partitioner",
             lambda values, name=name: values == [name],
         )
-    if algorithm in _EXACT:
-        option, exact, other = _EXACT[algorithm]
+    if algorithm in ALGORITHMS and (trains := training_switch(algorithm)):
+        option, steps = trains
         yield _Switch(
             _OF_STEPS,
             (
@@ -98,9 +92,9 @@ def _switches(algorithm):
                 # These train by them, whatever the algorithm does.
                 *("evaluation.fine_tune_epochs", "evaluation.further_models", "new_clients.number"),
             ),
-            f"--config.algorithm.{option}={other} trains in steps; exact gradients take the "
+            f"--config.algorithm.{option}={steps} trains in steps; exact gradients take the "
             "learning rate alone",
-            lambda values: values[0] != exact or any(values[1:]),
+            lambda values: values[0] == steps or any(values[1:]),
         )
 
 
