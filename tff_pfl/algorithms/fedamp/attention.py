@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.local import trees
+
 # Float32 has the sum of the squares of 10^10 numbers up to it, and the product of two such sums'
 # roots.
 _LONG = 1e14
@@ -58,20 +60,17 @@ def squared_distances(first: Any, second: Any) -> tf.Tensor:
     Of differences, not of inner products, which would lose those of models that are alike.
     """
     first, second = tf.nest.flatten(first), tf.nest.flatten(second)
-    number = tf.shape(first[0])[0]
 
-    def put_row(i, distances):
-        row = tf.add_n(
+    def row(i):
+        return tf.add_n(
             [
                 tf.reduce_sum(tf.square(others - own[i]), axis=list(range(1, others.shape.rank)))
                 for own, others in zip(first, second, strict=True)
             ]
         )
-        return i + 1, tf.tensor_scatter_nd_update(distances, [[i]], [row])
 
     # Row by row, as all differences at once are k m models.
-    start = (tf.constant(0), tf.zeros([number, tf.shape(second[0])[0]]))
-    return tf.while_loop(lambda i, _: i < number, put_row, start)[1]
+    return trees.fill_rows(tf.zeros([tf.shape(first[0])[0], tf.shape(second[0])[0]]), row)
 
 
 def cosines(first: Any, second: Any) -> tf.Tensor:

@@ -123,7 +123,9 @@ def fedfomo(
 
         ratings = omega(state.model)[tf.newaxis]
         if num_models > 1:
-            others = tf.map_fn(omega, received.models, fn_output_signature=tf.float32)
+            others = trees.fill_rows(
+                tf.zeros([num_models - 1]), lambda j: omega(trees.row(received.models, j))
+            )
             ratings = tf.concat([ratings, tf.where(received.exists, others, 0.0)], axis=0)
         # A model whose loss overflows is of no help, and no fault of who receives it.
         return tf.where(tf.math.is_finite(ratings), ratings, 0.0)

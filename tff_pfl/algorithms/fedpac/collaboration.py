@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.local import Examples, scan_batches
+from tff_pfl.local import Examples, scan_batches, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.numerics.min_norm import min_norm_weights
 
@@ -88,13 +88,8 @@ def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:
     means = tf.reshape(means, [-1, means.shape[1:].num_elements()])
     own_variances = tf.linalg.diag(tf.cast(variances, tf.float64))
 
-    number = tf.shape(means)[0]
-
-    def put_row(i, rows):
+    def row(i):
         apart = means[i] - means
-        row = min_norm_weights(own_variances + tf.matmul(apart, apart, transpose_b=True))
-        return i + 1, tf.tensor_scatter_nd_update(rows, [[i]], [row])
+        return min_norm_weights(own_variances + tf.matmul(apart, apart, transpose_b=True))
 
-    # A loop, which may be of nobody.
-    start = (tf.constant(0), tf.zeros_like(own_variances))
-    return tf.while_loop(lambda i, _: i < number, put_row, start)[1]
+    return trees.fill_rows(tf.zeros_like(own_variances), row)
