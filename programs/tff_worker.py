@@ -15,7 +15,7 @@ from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
-_PORT = flags.DEFINE_integer("port", None, "Where it listens.", lower_bound=1)
+_PORT = flags.DEFINE_integer("port", None, "Where it listens.", lower_bound=1, upper_bound=65535)
 _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
     "max_concurrent_clients",
     len(os.sched_getaffinity(0)),

@@ -6,8 +6,11 @@ Runs until it is ended. TensorFlow's server listens on all interfaces and asks n
 run it behind a firewall.
 """
 
+import sys
+
 from absl import app, flags
 
+from tff_pfl import runtime
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
@@ -19,17 +22,12 @@ _INDEX = flags.DEFINE_integer("index", None, "Which of them this is, from 0.", l
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if _INDEX.value >= len(_WORKERS.value):
-        raise app.UsageError(
-            f"--index={_INDEX.value}, but there are {len(_WORKERS.value)} workers."
-        )
     announce_tensorflow()
-    import tensorflow as tf  # after the flags, whose mistakes do not wait for it
-
-    cluster = tf.train.ClusterSpec({"worker": _WORKERS.value})
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=_INDEX.value)
-    print(f"worker {_INDEX.value} listens at {_WORKERS.value[_INDEX.value]}", flush=True)
-    server.join()
+    try:
+        runtime.lend_devices(_WORKERS.value, _INDEX.value)
+    except runtime.DeviceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ __getattr__, __dir__, __all__ = offer(
             "current_devices",
             "set_graph_context",
         ),
-        "graph.devices": ("answers", "connect_to_workers", "is_gpu"),
+        "graph.devices": ("answers", "connect_to_workers", "is_gpu", "lend_devices"),
         "program": ("ProgramContext", "materialized"),
         "remote": (
             "create_async_remote_context",

@@ -1,6 +1,8 @@
 """Clients divided among devices: the result of one device, computed where it was asked for."""
 
 import itertools
+import signal
+import socket
 
 import pytest
 import tensorflow as tf
@@ -9,7 +11,13 @@ from tests.marks import slow
 from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.scripts.devices import CASES
 from tests.runtime.graph.subprocesses import saved_by_script
-from tff_pfl.runtime import DeviceError, answers, connect_to_workers, create_graph_context
+from tff_pfl.runtime import (
+    DeviceError,
+    answers,
+    connect_to_workers,
+    create_graph_context,
+    lend_devices,
+)
 
 
 @pytest.fixture(
@@ -112,7 +120,11 @@ def test_what_is_no_list_of_devices_raises(devices):
 @pytest.mark.parametrize("worker", ["localhost", ":8470", "localhost:", "localhost:x", "a:65536"])
 def test_what_is_no_address_of_a_worker_raises_with_one_that_is(worker):
     message = f"HOST:PORT, such as localhost:8470, found '{worker}'"
-    for use in (answers, lambda worker: connect_to_workers([worker])):
+    for use in (
+        answers,
+        lambda worker: connect_to_workers([worker]),
+        lambda worker: lend_devices([worker], 0),
+    ):
         with pytest.raises(DeviceError, match=message):
             use(worker)
 
@@ -120,3 +132,32 @@ def test_what_is_no_address_of_a_worker_raises_with_one_that_is(worker):
 def test_workers_that_are_no_list_raise():
     with pytest.raises(DeviceError, match=r"a list of addresses, as \['localhost:8470'\], found"):
         connect_to_workers("localhost:8470")
+
+
+def test_a_worker_that_cannot_listen_says_why():
+    with pytest.raises(DeviceError, match="There is no worker 1 of 1; the first one is 0"):
+        lend_devices(["localhost:8470"], 1)
+    with socket.create_server(("localhost", 0)) as other:
+        worker = f"localhost:{other.getsockname()[1]}"
+        with pytest.raises(DeviceError, match=f"Worker 0 cannot listen at {worker}; perhaps"):
+            lend_devices([worker], 0)
+
+
+def test_ctrl_c_ends_a_worker(monkeypatch):
+    """Which waits in C++, where a handler of Python's would not be called."""
+    handlers = []
+
+    class Server:
+        def __init__(self, *_, **__):
+            pass
+
+        def join(self):
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    monkeypatch.setattr(tf.distribute, "Server", Server)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        lend_devices(["localhost:8470"], 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handlers == [signal.SIG_DFL]

@@ -1,8 +1,10 @@
 """Which devices computations run on."""
 
+import signal
 import socket
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 import absl.logging
 import tensorflow as tf
@@ -96,6 +98,34 @@ def connect_to_workers(workers: Sequence[str]) -> list[str]:
     names = [device.name for device in tf.config.list_logical_devices()]
     remote = [name for name in names if "/job:worker/" in name]
     return [name for name in remote if "device:GPU" in name] or remote
+
+
+def lend_devices(workers: Sequence[str], index: int) -> NoReturn:
+    """Lends the devices of this machine to a program that connects to all workers, until it ends.
+
+    Args:
+        workers: `HOST:PORT` of each; see `connect_to_workers`.
+        index: Which of them this is, from 0.
+
+    Raises:
+        DeviceError: A worker is not written as `HOST:PORT`, there is none of this index, or its
+            port cannot be had.
+    """
+    for worker in workers:
+        _address(worker)
+    if index >= len(workers):
+        raise DeviceError(f"There is no worker {index} of {len(workers)}; the first one is 0.")
+    cluster = tf.train.ClusterSpec({"worker": list(workers)})
+    try:
+        server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
+    except tf.errors.OpError as error:
+        raise DeviceError(
+            f"Worker {index} cannot listen at {workers[index]}; perhaps another program does: "
+            f"{error.message}."
+        ) from error
+    print(f"worker {index} listens at {workers[index]}", flush=True)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whose handler of Python's would wait, too
+    server.join()
 
 
 def lost_workers(devices: Sequence[str]) -> list[str]:
