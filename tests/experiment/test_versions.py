@@ -6,13 +6,21 @@ import json
 import pathlib
 import platform
 import socket
+import sys
 
 import numpy as np
 import pytest
 
 from tests.runs import ROOT, tiny_config, train_run
 from tff_pfl import runtime
-from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, Session, versions
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    RunDirectory,
+    RunFiles,
+    Session,
+    restored_run,
+    versions,
+)
 
 
 @pytest.fixture
@@ -90,20 +98,52 @@ def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
     now = pretend(monkeypatch)
     versions.write_sessions(directory, [Session(0, now)])  # of a version that knew no code
     assert versions.record_versions(directory, 1, modules) == []
-    (before,) = versions.code_of(modules).items()
-    assert before[0] == "code of package_of_a_user" and len(before[1]) == 16
+    before = versions.code_of(modules)
+    names = ("__init__", "methods", "parts")
+    assert list(before) == [f"code of package_of_a_user.{name}" for name in names]
+    assert {len(digest) for digest in before.values()} == {16}
     assert versions.record_versions(directory, 2, modules) == []
     (package / "parts.py").write_text("FACTOR = -1.0")
-    (after,) = versions.code_of(modules).items()
-    assert versions.record_versions(directory, 3, modules) == [
-        f"{before[0]} {before[1]} then, {after[1]} now"
-    ]
+    key, after = "code of package_of_a_user.parts", versions.code_of(modules)
+    changes = [f"{key} {before[key]} then, {after[key]} now"]
+    assert versions.other_versions(directory.path, modules) == changes
+    assert versions.record_versions(directory, 3, modules) == changes
+    assert versions.other_versions(directory.path, modules) == []
     assert [x.rounds_before for x in versions.recorded_sessions(directory.path)] == [0, 1, 3]
+
+
+def test_code_that_another_program_does_without(directory, tmp_path, monkeypatch):
+    """Such as what a config's file imports of the package, when a run is evaluated."""
+    package = tmp_path / "package_with_a_config"
+    package.mkdir()
+    for name in ("__init__", "methods", "numbers"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("package_with_a_config.methods")
+    importlib.import_module("package_with_a_config.numbers")
+    modules = ("package_with_a_config.methods",)
+    versions.record_versions(directory, 0, modules)
+    monkeypatch.delitem(sys.modules, "package_with_a_config.numbers")
+    assert versions.other_versions(directory.path, modules) == []
+
+
+def test_a_run_that_is_evaluated_with_other_versions_says_so(tmp_path, monkeypatch, caplog):
+    run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
+    with restored_run(run_dir):
+        assert caplog.messages == []
+    pretend(monkeypatch, numpy="1.0")
+    with restored_run(run_dir):
+        (message,) = caplog.messages
+    assert message == (
+        f"{run_dir} was computed with other versions, or other code, and numbers may differ: "
+        f"numpy {np.__version__} then, 1.0 now"
+    )
 
 
 def test_a_run_that_did_not_record_any(directory, tmp_path):
     """As runs of earlier versions: it says from which round on it knows."""
     assert RunFiles(tmp_path).sessions() == []
+    assert versions.other_versions(tmp_path) == []
     assert versions.record_versions(directory, 7) == []
     assert [session.rounds_before for session in RunFiles(tmp_path).sessions()] == [7]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import absl.logging
 import numpy as np
 from ml_collections import config_dict
 
@@ -32,6 +33,7 @@ from tff_pfl.experiment.program import suitable_capacity
 from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, write_json
 from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.versions import other_versions
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
@@ -246,6 +248,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
 
     Nothing in the directory is changed; the states of clients can be read inside of the `with`.
+    Where versions, code or the machine are others than those of the run, a warning is logged.
 
     Args:
         run_dir: The run's output directory.
@@ -259,6 +262,12 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     config = _config_of(run_dir, changes)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
+    if changes := other_versions(run_dir, config.imports):
+        absl.logging.warning(
+            "%s was computed with other versions, or other code, and numbers may differ: %s",
+            os.fspath(run_dir),
+            "; ".join(changes),
+        )
     dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)

@@ -56,18 +56,35 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
             package are all that were imported of the package; what else it imports is not.
 
     Returns:
-        16 hexadecimal digits by `code of PACKAGE`; nothing of this library, whose version and
+        16 hexadecimal digits by `code of MODULE`; nothing of this library, whose version and
         commit are known.
     """
+    packages = {name.partition(".")[0] for name in modules} - {tff_pfl.__name__}
     digests = {}
-    for package in sorted({name.partition(".")[0] for name in modules} - {tff_pfl.__name__}):
-        digest = hashlib.sha256()
-        for name, module in sorted(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if f"{name}.".startswith(f"{package}.") and file and os.path.exists(file):
-                digest.update(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
-        digests[_CODE + package] = digest.hexdigest()[:16]
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] in packages and file and os.path.exists(file):
+            digest = hashlib.sha256(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
+            module_name = f"{name}.__init__" if hasattr(module, "__path__") else name
+            digests[_CODE + module_name] = digest.hexdigest()[:16]
     return digests
+
+
+def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> list[str]:
+    """What is other now than it was when the last rounds of a run were computed, as text.
+
+    Of code, modules that were not imported then, or are not now, are no difference: what one
+    program imports, such as a config's file, another one may do without.
+
+    Args:
+        run_dir: The run's directory.
+        imports: Modules whose code it runs besides, see `code_of`.
+
+    Raises:
+        OutputDirectoryError: If what was recorded is damaged.
+    """
+    sessions = recorded_sessions(run_dir)
+    return _changes(sessions[-1].versions, _versions(imports)) if sessions else []
 
 
 def record_versions(
@@ -86,20 +103,23 @@ def record_versions(
     Raises:
         OutputDirectoryError: If what was recorded is damaged.
     """
-    sessions = recorded_sessions(directory.path)
-    now = current_versions() | code_of(imports)
+    sessions, now = recorded_sessions(directory.path), _versions(imports)
     if sessions and sessions[-1].versions == now:
         return []
-    changes = _changes(sessions[-1].versions, now) if sessions else []
     write_sessions(directory, [*sessions, Session(rounds_before, now)])
-    return changes
+    return _changes(sessions[-1].versions, now) if sessions else []
+
+
+def _versions(imports: Iterable[str]) -> dict[str, Any]:
+    return current_versions() | code_of(imports)
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         f"{key} {before.get(key)} then, {now.get(key)} now"
         for key in dict.fromkeys([*before, *now])
-        if before.get(key) != now.get(key) and not (key.startswith(_CODE) and key not in before)
+        if before.get(key) != now.get(key)
+        and not (key.startswith(_CODE) and not (key in before and key in now))
     ]
 
 
