@@ -135,6 +135,15 @@ def test_where_results_cannot_be_nothing_is_computed(run, tmp_path, capsys):
     )
 
 
+def test_what_was_found_is_told_even_if_it_cannot_be_written(run, tmp_path, capsys):
+    (tmp_path / "x.json").mkdir()
+    assert evaluate_program(str(run), str(tmp_path / "x"), set_context=keep_the_context) == 1
+    printed = capsys.readouterr()
+    assert "over clients: personalized/local_test/accuracy" in printed.out
+    assert "results:" not in printed.out
+    assert printed.err.startswith("error: ") and "x.json" in printed.err
+
+
 def test_a_directory_that_is_none_is_an_error_of_its_own_kind(tmp_path):
     with pytest.raises(OutputDirectoryError, match="has no config.json of a run"):
         evaluate_run(str(tmp_path))

@@ -54,14 +54,14 @@ def evaluate_program(
         _check_apart(output)
         _prepare(runs, set_context)
         found = experiment.evaluate_run(run_dir, baseline, **changes)
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        files = found.write(output)
         print(f"round {found.evaluation.round_num} of {found.run}")
         print("\n".join(rows(found.evaluation.metrics)))
         print("\n".join(client_tables(found.distributions(), found.gains())))
         if found.baseline is not None:
             print(f"gains are over round {found.baseline.round_num} of {found.baseline.run}")
-        print(f"results: {', '.join(files)}")
+        # After what was found is told: it may have taken hours, and the disk may be full.
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        print(f"results: {', '.join(found.write(output))}")
 
     return _exit_code_of(evaluate)
 
