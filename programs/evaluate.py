@@ -83,6 +83,8 @@ def main(argv):
         for flag in (_SAMPLE, _FINE_TUNE_EPOCHS, _FINE_TUNE_LEARNING_RATE)
         if flag.value is not None
     }
+    if _GENERALIZATION.value or _SYNTHETIC.present:
+        changes["synthetic"] = tuple(map(float, _SYNTHETIC.value))
     if _FURTHER_MODELS.value is not None:
         changes["further_models"] = tuple(_FURTHER_MODELS.value)
     return experiment.evaluate_program(
@@ -91,7 +93,6 @@ def main(argv):
         baseline=_BASELINE.value,
         set_context=set_context_from_flags,
         generalization="last" if _GENERALIZATION.value else "never",
-        synthetic=tuple(map(float, _SYNTHETIC.value)),
         subsample=_SUBSAMPLE.value,
         split=_SPLIT.value,
         **changes,

@@ -101,7 +101,9 @@ def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, ca
     (stopped / "summary.json").unlink()
     before = files(stopped)
     output = tmp_path / "new" / "folder" / "result"
-    code = evaluate_program(str(stopped), str(output), set_context=keep_the_context, subsample=True)
+    code = evaluate_program(
+        str(stopped), str(output), set_context=keep_the_context, clients_per_call=7
+    )
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
     lines = printed.out.splitlines()
@@ -109,7 +111,7 @@ def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, ca
     assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
     # The run's own options, but for those that were asked for.
-    assert result["options"]["subsample"] is True
+    assert result["options"]["clients_per_call"] == 7
     assert result["options"]["generalization"] == "never"
     final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
     name = "personalized/local_test/accuracy"

@@ -177,6 +177,12 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         ],
         "no_run has no config.json of a run": [*evaluate, "--run_dir=no_run"],
         "Flag --run_dir must have a value": evaluate,
+        "synthetic=(0.5,) has no effect, as generalization is 'never'.": [
+            *evaluate,
+            f"--run_dir={run_dir}",
+            "--nogeneralization",
+            "--synthetic=0.5",
+        ],
         "Each run is NAME:DIR, found": report("curves", run_dir),
         "Each run is NAME:DIR, found 'a:'": report("curves", "a:"),
         "Ids are integers.": report("curves", f"a:{run_dir}", "--exclude_clients=one"),

@@ -151,7 +151,7 @@ def evaluate_run(
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint; or the baseline has
             other data or another partition of them.
-        ConfigError: If the run's config is not one of this version.
+        ConfigError: If the run's config is not one of this version, or a change has no effect.
     """
     compared = None
     if baseline is not None:  # and closed again: it may be the same run
@@ -256,7 +256,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
 
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint.
-        ConfigError: If the run's config is not one of this version.
+        ConfigError: If the run's config is not one of this version, or a change has no effect.
     """
     store_path = os.path.join(run_dir, CHECKPOINT)
     config = _config_of(run_dir, changes)
@@ -306,4 +306,19 @@ def _config_of(run_dir, changes) -> config_dict.ConfigDict:
     except TypeError as error:
         raise configs.ConfigError(f"config.evaluation: {error}") from error
     configs.check_config(config)
+    _check_effect(config, changes)
     return config
+
+
+def _check_effect(config, changes) -> None:
+    """Refuses what nothing looks at, as others are what they are."""
+    options, new_clients = config.evaluation, config.new_clients
+    fine_tunes = options.fine_tune_epochs or (new_clients.number and new_clients.evaluated)
+    unused = {"fine_tune_learning_rate": "fine_tune_epochs"} if not fine_tunes else {}
+    if options.generalization == "never":
+        unused |= {"synthetic": "generalization", "subsample": "generalization"}
+    for key, switch in unused.items():
+        if changes.get(key):
+            raise configs.ConfigError(
+                f"{key}={changes[key]!r} has no effect, as {switch} is {options[switch]!r}."
+            )
