@@ -1,10 +1,12 @@
 """What `prepare_process` hides, and that it hides nothing else."""
 
 import gc
+import signal
 import subprocess
 import sys
 import types
 
+from tests.runs import run_python
 from tff_pfl.runtime import startup
 
 PROGRAM = """
@@ -28,6 +30,13 @@ def test_it_imports_no_tensorflow_and_other_exceptions_at_exit_are_reported():
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("Exception ignored in") == 1
     assert ended.stderr.strip().endswith("ValueError: worth knowing")
+
+
+def test_ctrl_c_is_one_line_also_while_modules_are_imported():
+    script = "from tff_pfl.runtime.startup import prepare_process; prepare_process(); raise "
+    done = run_python("-c", script + "KeyboardInterrupt")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "\ninterrupted\n")
+    assert "Traceback" in run_python("-c", script + "ValueError").stderr
 
 
 def test_the_process_looks_for_garbage_less_often():

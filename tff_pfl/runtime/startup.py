@@ -36,7 +36,7 @@ _HARMLESS_AT_EXIT = frozenset(
 def prepare_process() -> None:
     """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of both.
 
-    Call it before TensorFlow is imported. It does six things, once in a process:
+    Call it before TensorFlow is imported. It does seven things, once in a process:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
@@ -49,6 +49,8 @@ def prepare_process() -> None:
     *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
         run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
         `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
+    *   Has Ctrl-C be one line in the place of a traceback, also while modules are imported; the
+        process ends as by the signal all the same.
     *   Where there is NVIDIA's driver, makes TensorFlow use the CUDA libraries of `make gpu` rather
         than others that the machine may have; see `tff_pfl.runtime.cuda`.
     *   Has Python look for reference cycles less often. Imports and graphs are objects that stay:
@@ -58,6 +60,7 @@ def prepare_process() -> None:
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
+    sys.excepthook = _briefly(sys.excepthook)
     load_cuda_libraries()
     gc.set_threshold(*_GARBAGE_COLLECTION)
 
@@ -70,6 +73,18 @@ def announce_tensorflow() -> None:
     """
     if "tensorflow" not in sys.modules and sys.stderr.isatty():
         print("Loading TensorFlow and TFF ...", file=sys.stderr, flush=True)
+
+
+def _briefly(report):
+    """A `sys.excepthook` that passes to `report` all but Ctrl-C."""
+
+    def hook(kind, error, traceback):
+        if issubclass(kind, KeyboardInterrupt):
+            print("\ninterrupted", file=sys.stderr)
+        else:
+            report(kind, error, traceback)
+
+    return hook
 
 
 def _without(functions, report):
