@@ -102,39 +102,39 @@ _EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", None, "Instead of the workload's own number.", lower_bound=1
 )
-_SCALING = flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
+flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
 _RUNTIMES = flags.DEFINE_list("runtimes", ["graph_vectorized"], "Of --scaling, see above.")
 _COHORT_SIZES = flags.DEFINE_list(
     "cohort_sizes",
     ["10", "30", "100", "300", "1000"],
     "Of --scaling: cohorts of a federation as large as the largest of them.",
 )
-_RUNS = flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
+flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
 _POPULATIONS = flags.DEFINE_list(
     "populations",
     ["100", "1000", "10000", "100000"],
     "Of --scaling and --runs: federations with a cohort of 100, or of all clients if they are "
     "fewer.",
 )
-_START = flags.DEFINE_bool("start", False, "Measure what programs take to start.")
+flags.DEFINE_bool("start", False, "Measure what programs take to start.")
 _STARTED = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
 _ALGORITHMS = flags.DEFINE_list("algorithms", _STARTED, "Of --start: algorithms by name.")
 _ALGORITHM = flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
-_DESCENT = flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
+flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 _ONLINE = flags.DEFINE_list("online", ["10", "50", "100"], "Of --descent: clients a round.")
 _NETWORKS = flags.DEFINE_list(
     "networks", list(benchmarks.DESCENT_WORKLOADS), "Of --descent: FedPG's networks."
 )
-_PGFED_SERVER = flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
+flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 _POPULATION = flags.DEFINE_integer(
     "population", 1000, "Of --pgfed_server: clients of the federation.", lower_bound=1
 )
-_BRANCHES = flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.")
+flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.")
 _NUM_BRANCHES = flags.DEFINE_integer(
     "num_branches", 5, "Of --branches: branches of each layer.", lower_bound=1
 )
-_AGGREGATORS = flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
-_POOLED = flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
+flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
+flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
 _CLIENTS_PER_TURN = flags.DEFINE_integer(
     "clients_per_turn", 10, "Of --pooled: clients evaluated at a time.", lower_bound=1
 )
@@ -143,17 +143,7 @@ _CLIENTS_PER_TURN = flags.DEFINE_integer(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    measurements = [
-        (_START, _start),
-        (_SCALING, _scaling),
-        (_RUNS, _runs),
-        (_DESCENT, _descent),
-        (_PGFED_SERVER, _pgfed_server),
-        (_BRANCHES, _branches),
-        (_AGGREGATORS, _aggregators),
-        (_POOLED, _pooled),
-    ]
-    chosen = (measure for flag, measure in measurements if flag.value)
+    chosen = (measure for name, measure in _MEASUREMENTS.items() if flags.FLAGS[name].value)
     measure = next(chosen, _contenders)
     announce_tensorflow()
     _print(benchmarks.machine())
@@ -240,6 +230,18 @@ def _print(record):
     print(json.dumps(record), flush=True)
 
 
+_MEASUREMENTS = {
+    "start": _start,
+    "scaling": _scaling,
+    "runs": _runs,
+    "descent": _descent,
+    "pgfed_server": _pgfed_server,
+    "branches": _branches,
+    "aggregators": _aggregators,
+    "pooled": _pooled,
+}
+
+
 def _names_are_in(kind, table):
     """A validator by a table of `benchmarks`, whose module may import TensorFlow."""
 
@@ -264,6 +266,7 @@ def _are_sizes(sizes):
     return all(size.isdecimal() and int(size) > 0 for size in sizes)
 
 
+flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 flags.register_validator("workloads", _names_are_in("workload", "WORKLOADS"))
 flags.register_validator("contenders", _names_are_in("contender", "CONTENDERS"))
 flags.register_validator("algorithm", lambda name: _are_algorithms([name]))

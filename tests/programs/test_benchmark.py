@@ -247,6 +247,12 @@ def test_a_wrong_flag_is_answered_with_what_is_right(flag, answer):
     assert_refused("benchmark.py", flag, answer)
 
 
+def test_one_thing_is_measured_at_a_time():
+    done = run_main("benchmark.py", "--scaling", "--branches", "--cohort_sizes=10")
+    assert done.returncode != 0
+    assert "At most one of (start, scaling, " in done.stderr
+
+
 def tiny(name):
     return dataclasses.replace(
         benchmarks.WORKLOADS[name], clients=3, examples_per_client=4, epochs=2, batch_size=4
