@@ -72,7 +72,7 @@ def export_run(
         if process.global_weights is not None:
             save("global", process.global_weights(run.server_state))
         at_a_time = run.config.evaluation.clients_per_call
-        with tqdm.tqdm(total=len(client_ids), desc="models", unit="client") as bar:
+        with tqdm.tqdm(total=len(client_ids), desc="models", unit="client", disable=None) as bar:
             for start in range(0, len(client_ids), at_a_time):
                 ids = client_ids[start : start + at_a_time]
                 clients = run.source.select_clients(ids)
