@@ -79,7 +79,23 @@ def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
         "note: the run was over, its results are those of then, without\n"
         "  evaluation.generalization: 'never' then, 'last' now\n"
         "  evaluation.synthetic.0: 0.5 then, 0.1 now\n"
-        f"programs/evaluate.py --run_dir={path} evaluates it with other settings.\n"
+        f"programs/evaluate.py --run_dir={path} evaluates it with other "
+        "--generalization, --subsample and --synthetic.\n"
+    )
+
+
+def test_nor_are_its_new_clients_which_evaluate_py_takes_as_they_are(tmp_path, capsys):
+    path = str(tmp_path / "run")
+    new_clients = {"number": 2, "fine_tune_epochs": 1}
+    config = tiny_config(rounds=1, algorithm="fedavg", new_clients=new_clients)
+    assert run_program(config, path) == 0
+    capsys.readouterr()
+    other = {"new_clients": new_clients | {"fine_tune_epochs": 2, "best_epoch": True}}
+    assert run_program(tiny_config(rounds=1, algorithm="fedavg", **other), path, resume=True) == 0
+    assert capsys.readouterr().err == (
+        "note: the run was over, its results are those of then, without\n"
+        "  new_clients.best_epoch: False then, True now\n"
+        "  new_clients.fine_tune_epochs: 1 then, 2 now\n"
     )
 
 

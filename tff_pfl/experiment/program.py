@@ -18,13 +18,12 @@ from tff_pfl.experiment.summary import read_summary, table, write_summary
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
-# Settings by which a run that is over would have other results.
+# Settings by which a run that is over would have other results; the first are flags of evaluate.py.
+_OF_EVALUATIONS = ("evaluation.generalization", "evaluation.subsample", "evaluation.synthetic")
 _OF_RESULTS = (
-    "evaluation.generalization",
+    *_OF_EVALUATIONS,
     "evaluation.late_share",
-    "evaluation.subsample",
-    "evaluation.synthetic",
-    "new_clients.evaluated",
+    "new_clients.best_epoch",
     "new_clients.fine_tune_epochs",
 )
 
@@ -87,15 +86,24 @@ def run_program(
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
     for name in filter(directory.has, directory.FILES):
         print(f"  {name}")
-    ignored = [change for change in directory.changes if change.startswith(_OF_RESULTS)]
-    if is_over and ignored:
-        changes = "".join(f"  {change}\n" for change in ignored)
-        print(
-            f"note: the run was over, its results are those of then, without\n{changes}"
-            f"programs/evaluate.py --run_dir={directory.path} evaluates it with other settings.",
-            file=sys.stderr,
-        )
+    if is_over:
+        _tell_ignored(directory)
     return 0
+
+
+def _tell_ignored(directory) -> None:
+    """Says by which settings a run that was over would have other results."""
+    ignored = [change for change in directory.changes if change.startswith(_OF_RESULTS)]
+    if not ignored:
+        return
+    lines = ["note: the run was over, its results are those of then, without"]
+    lines += [f"  {change}" for change in ignored]
+    if any(change.startswith(_OF_EVALUATIONS) for change in ignored):
+        lines.append(
+            f"programs/evaluate.py --run_dir={directory.path} evaluates it with other "
+            "--generalization, --subsample and --synthetic."
+        )
+    print("\n".join(lines), file=sys.stderr)
 
 
 def _run(config, directory):
