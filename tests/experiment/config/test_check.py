@@ -8,6 +8,7 @@ import pytest
 from tests.experiment.config.small import small
 from tff_pfl import algorithms
 from tff_pfl.experiment import ConfigError, check_config, default_config
+from tff_pfl.experiment.config.options import value_of
 
 DISTRIBUTED = {
     "privacy__epsilon": 2.0,
@@ -145,6 +146,16 @@ def changed(**changes):
 def test_wrong_configs(changes, message):
     with pytest.raises(ConfigError, match=message):
         check_config(changed(**changes))
+
+
+@pytest.mark.parametrize("key", ["imports", "local", "local.epochs"])
+def test_a_key_that_is_missing(key):
+    config = changed()
+    section, _, name = key.rpartition(".")
+    with config.unlocked():
+        del value_of(config, section)[name]
+    with pytest.raises(ConfigError, match=f"config.{key} is missing. A config begins as"):
+        check_config(config)
 
 
 def test_the_advice_to_choose_another_config_is_taken_by_it():

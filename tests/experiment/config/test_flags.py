@@ -235,6 +235,25 @@ def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("def get_config():\n    return {}['a']", "the file fails: KeyError: 'a' ({}, line 2)"),
+        ("def get_config():\n    return a", "NameError: name 'a' is not defined ({}, line 2)"),
+        ("def get_config(:", "the file fails: SyntaxError: invalid syntax (wrong.py, line 1)"),
+        ("a = 1", "AttributeError: module 'config_config' has no attribute 'get_config'\n"),
+    ],
+)
+def test_a_file_that_fails_says_where(monkeypatch, capsys, tmp_path, content, message):
+    path = tmp_path / "wrong.py"
+    path.write_text(content)
+    with pytest.raises(SystemExit):
+        config_of_flags(monkeypatch, f"--config={path}")
+    printed = capsys.readouterr().err
+    assert message.format(path) in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
     ("key", "text", "value"),
     [
         ("steps", "None", None),

@@ -85,7 +85,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     Raises:
         ConfigError: It names the first key that is wrong, and what would be right.
     """
-    import_modules(config.imports, config.import_path)
+    import_modules(config.get("imports", ()), config.get("import_path", ()))
     defaults = default_config()
     for section in _SECTIONS:
         _check_keys(section, value_of(config, section), value_of(defaults, section))
@@ -150,6 +150,12 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
 def _check_keys(section, found, known) -> None:
     """The keys of a section that are no options; "" is for the config itself."""
     check_names("config key", found, known, error=ConfigError)
+    for name in known:
+        if name not in found:
+            key = f"{section}.{name}".lstrip(".")
+            raise ConfigError(
+                f"config.{key} is missing. A config begins as tff_pfl.experiment.default_config()."
+            )
     for name in found:
         if found[name] is None and known[name] is not None:
             raise _none(f"{section}.{name}".lstrip("."), type(known[name]))

@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.config.imports import import_modules, look_in
+from tff_pfl.experiment.config.imports import failure, import_modules, look_in
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow
 
@@ -42,7 +42,7 @@ class ConfigFileParser(flags.ArgumentParser):
 
         Raises:
             ValueError: What the file itself raises for a wrong choice; for an unknown name, an
-                option of another type, or a module that cannot be imported.
+                option of another type, or a module that cannot be imported; or if the file fails.
         """
         file = path.partition(":")[0]
         folder = os.path.dirname(os.path.abspath(file))
@@ -58,6 +58,11 @@ class ConfigFileParser(flags.ArgumentParser):
             config = self._parser.parse(path)
         except (TypeError, ValueError) as error:
             raise error.__context__ or error from None  # the file's own, without its traceback
+        except OSError:
+            raise
+        except Exception as error:  # whatever a user's code raises, below this function
+            error.__traceback__ = error.__traceback__.tb_next
+            raise ValueError(failure("the file", error)) from None
         if isinstance(config, ml_collections.ConfigDict):
             if imports or config.get("imports"):
                 with config.unlocked():
@@ -172,8 +177,6 @@ def _reason(error: Exception) -> str:
     while isinstance(reason, Exception):  # some are wrapped in one another
         reason = reason.args[0] if reason.args else type(reason).__name__
     reason = str(reason).strip()
-    if isinstance(error, KeyError):  # of a config file that fails; its message is the bare key
-        return f"KeyError: {reason}"
     if "Traceback" in reason:
         # A config file that fails comes with a traceback, whose last line says why.
         return reason.splitlines()[-1].partition(": ")[2]

@@ -42,13 +42,13 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):  # it is one that the module imports
-                raise ImportsError(_failure(name, error)) from error
+                raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
             raise ImportsError(
                 f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
                 "among the installed packages."
             ) from error
         except Exception as error:  # whatever a user's code raises
-            raise ImportsError(_failure(name, error)) from error
+            raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
 
 
 def _folders():
@@ -57,8 +57,9 @@ def _folders():
     return [os.path.abspath(folder) for folder in sys.path if not folder.startswith(installed)]
 
 
-def _failure(name, error):
-    message = f"config.imports: module {name!r} fails: {type(error).__name__}: {error}"
+def failure(what: str, error: Exception) -> str:
+    """The message for a user's own code that has raised something, with the line that has."""
+    message = f"{what} fails: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # its message has the line
         return message
     return f"{message}{place(error)}"
