@@ -231,6 +231,10 @@ def test_what_cannot_be_combined_is_refused():
     private = with_aggregator(made("pfedmb"), tff.aggregators.SumFactory())
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* BranchMeanFactory"):
         compressed(private, ALL)
+    secure = AGGREGATORS["secure"](zeroing=False, clipping=False)  # a MeanFactory of secure sums
+    for name in ("fedavg", "scaffold"):
+        with pytest.raises(errors.AggregatorError, match=f"{name}.* cannot be compressed: .*plain"):
+            compressed(with_aggregator(made(name), secure), ALL)
     attacked = inner_product(fedavg, client_ids=[0])
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* InnerProductFactory"):
         compressed(attacked, ALL)

@@ -131,6 +131,16 @@ def test_another_rule_does_not_take_the_place_of_one():
         with_aggregator(once, robust())
 
 
+@pytest.mark.parametrize("name", ["fedavg", "feddyn", "pfedmb"])
+def test_a_mean_of_secure_sums_is_none_that_could_be_replaced(name):
+    """As these are what the server must not see the uploads for."""
+    secure = AGGREGATORS["secure"](zeroing=False, clipping=False)
+    assert isinstance(secure, tff.aggregators.MeanFactory)
+    once = with_aggregator(make(name, tiny_model(), LOCAL, num_clients=3), secure)
+    with pytest.raises(errors.AggregatorError, match="replaced: another than the mean was chosen"):
+        with_aggregator(once, robust())
+
+
 def test_a_method_has_its_aggregator_as_an_option():
     """Which is the same as another one in its place."""
     own = make("fedavg", MODEL, LOCAL, aggregator=robust())

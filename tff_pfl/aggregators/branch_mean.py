@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.aggregators.fields import Aggregator
+from tff_pfl.aggregators.secure import is_plain_mean
 
 # Of a part, over all clients: where less is known of it, it is not known.
 _LEAST_SHARE = 1e-12
@@ -61,8 +62,8 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing but a sum or a mean was chosen."""
-        return self.pairs is None or isinstance(self.pairs, tff.aggregators.MeanFactory)
+        """Whether nothing but a sum or a plain mean was chosen."""
+        return self.pairs is None or is_plain_mean(self.pairs)
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
         """The same with another aggregator of the pairs."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
-from tff_pfl.aggregators.secure import is_secure
+from tff_pfl.aggregators.secure import is_plain_mean, is_secure
 
 
 class Counted(NamedTuple):
@@ -29,7 +29,7 @@ class CountedFactory(FieldsFactory):
 
     Attributes:
         mean: The aggregator of the values.
-        is_default: Whether nothing but a mean was chosen.
+        is_default: Whether nothing but a plain mean was chosen.
     """
 
     def __init__(self, mean: Aggregator | None = None, number: int | None = None):
@@ -41,7 +41,7 @@ class CountedFactory(FieldsFactory):
                 and nobody is to know the other.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        self.is_default = number is None and isinstance(self.mean, tff.aggregators.MeanFactory)
+        self.is_default = number is None and is_plain_mean(self.mean)
         if number is not None:
             sum_ = _ConstantFactory(float(number))
         elif mean is not None and is_secure(mean):

@@ -21,6 +21,18 @@ def sums_securely(computation: tff.Computation) -> bool:
     return True
 
 
+def is_plain_mean(factory: tff.aggregators.UnweightedAggregationFactory) -> bool:
+    """Whether an aggregator is the weighted mean of uploads as they are, and nothing else.
+
+    `tff.aggregators.MeanFactory` is also that of sums which are secure, quantized or noisy, as
+    `tff.learning.secure_aggregator(clipping=False, zeroing=False)` makes one.
+    """
+    if not isinstance(factory, tff.aggregators.MeanFactory):
+        return False
+    sums = factory._value_sum_factory, factory._weight_sum_factory
+    return all(isinstance(part, tff.aggregators.SumFactory) for part in sums)
+
+
 def is_secure(factory: tff.aggregators.UnweightedAggregationFactory) -> bool:
     """Whether an aggregator, weighted or not, sums values of floats securely."""
     is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)

@@ -12,6 +12,7 @@ from tff_pfl.aggregators import (
     DecodedBranchMeanFactory,
     DecodedMeanFactory,
     FieldsFactory,
+    is_plain_mean,
 )
 from tff_pfl.compression.compressor import Compressor
 from tff_pfl.local import trees
@@ -113,4 +114,4 @@ def _averaged_fields(aggregator) -> list[str | None]:
         return [name for name, factory in factories if _averaged_fields(factory) == [None]]
     if isinstance(aggregator, BranchMeanFactory) and aggregator.pairs is None:
         return ["value"]
-    return [None] if isinstance(aggregator, tff.aggregators.MeanFactory) else []
+    return [None] if is_plain_mean(aggregator) else []

@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, is_plain_mean
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.registry import Registry
 from tff_pfl.templates.algorithm import Algorithm
@@ -144,12 +144,10 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
         if present is None:
             return exchange
         is_around = isinstance(present, BranchMeanFactory | CountedFactory)
-        reason = None
-        if is_around and not present.is_default:
-            reason = "another than the mean was chosen before"
-        elif not is_around and not isinstance(present, tff.aggregators.MeanFactory):
+        if not (present.is_default if is_around else is_plain_mean(present)):
             reason = getattr(present, "reason", f"it is {type(present).__name__}")
-        if reason is not None:
+            if is_around or isinstance(present, tff.aggregators.MeanFactory):
+                reason = "another than the mean was chosen before"
             raise AggregatorError(
                 f"The aggregator of {algorithm.name} (exchange {exchange.name!r}) cannot be "
                 f"replaced: {reason}."
