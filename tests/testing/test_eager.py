@@ -15,10 +15,12 @@ from tests.federation import (
 )
 from tests.templates.mean_process import EXAMPLES_TYPE as NUMBERS_TYPE
 from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
+from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.templates import compose
+from tff_pfl.privacy import with_privacy
+from tff_pfl.templates import AGGREGATORS, compose, with_aggregator
 from tff_pfl.testing import tiny_normalized_model
 from tff_pfl.testing.eager import EagerProcess, aggregate
 
@@ -90,6 +92,24 @@ def test_results_are_arrays_and_states_are_kept_apart():
 def test_aggregators_that_need_the_whole_process():
     with pytest.raises(TypeError, match=r"UnweightedMeanFactory needs the whole process: use"):
         aggregate(tff.aggregators.UnweightedMeanFactory(), tf.zeros([2, 3]), tf.ones([2]))
+    secure = tff.learning.secure_aggregator(zeroing=False, clipping=False)
+    with pytest.raises(TypeError, match=r"A mean of sums that are not plain needs the whole proc"):
+        aggregate(secure, tf.zeros([2, 3]), tf.ones([2]))
+
+
+def test_branches_are_averaged_by_the_aggregator_of_their_pairs():
+    """Not by the plain sum; one that needs the whole process is refused."""
+    pfedmb = make("pfedmb", MODEL, local_sgd(learning_rate=0.1))
+    assert_same_rounds(with_aggregator(pfedmb, AGGREGATORS["median"]()))
+    process = EagerProcess(with_privacy(pfedmb, noise_multiplier=0.1, clients_per_round=3))
+    with pytest.raises(TypeError, match="DifferentiallyPrivateFactory needs the whole process"):
+        process.next(process.initialize(), make_clients(process, SIZES))
+
+
+def test_branches_of_little_weight_stay_as_they_are():
+    upload = Shares(tf.constant([[[2.0], [2.0]], [[4.0], [4.0]]]), tf.constant([[1, 0.01]] * 2))
+    found = aggregate(BranchMeanFactory(least_part=0.05), upload, tf.constant([3.0, 1.0]))
+    np.testing.assert_allclose(found, [[(3 * 2 + 4) / 4], [0.0]])
 
 
 def test_a_round_of_nobody_is_for_composed_processes():

@@ -18,6 +18,7 @@ from tff_pfl.aggregators import (
     StackFactory,
     StackRuleFactory,
     branch_mean,
+    is_plain_mean,
 )
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
@@ -166,6 +167,8 @@ def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
 
 @aggregate.register
 def _(aggregator: tff.aggregators.MeanFactory, uploads, weights):
+    if not is_plain_mean(aggregator):
+        raise TypeError("A mean of sums that are not plain needs the whole process: use compose().")
     sums = tf.nest.map_structure(
         lambda rows: tf.reduce_sum(rows, axis=0), trees.scale_rows(uploads, weights)
     )
@@ -197,11 +200,14 @@ def _(aggregator: FieldsFactory, uploads, weights):
 
 @aggregate.register
 def _(aggregator: BranchMeanFactory, uploads, weights):
+    own_weights = weights if aggregator.pairs is None else tf.ones_like(weights)
     rows = [
         branch_mean.weighted(trees.row(uploads, i), weight)
-        for i, weight in enumerate(tf.unstack(weights))
+        for i, weight in enumerate(tf.unstack(own_weights))
     ]
-    return branch_mean.mean_of_sums(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *rows))
+    pairs = aggregator.pairs or tff.aggregators.SumFactory()
+    sums = aggregate(pairs, trees.stack(rows), weights)
+    return branch_mean.mean_of_sums(sums, aggregator.least_part)
 
 
 @aggregate.register
