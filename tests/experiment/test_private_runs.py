@@ -5,9 +5,19 @@ import re
 
 import pytest
 
+from tests.federation import random_examples, tiny_model, tiny_process
 from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl.experiment import RunFiles, read_summary, run_program, table
-from tff_pfl.privacy import Accountant, default_delta
+from tff_pfl.algorithms import build_fedavg
+from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment import (
+    RunDirectory,
+    RunFiles,
+    read_summary,
+    run_program,
+    table,
+    train,
+)
+from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -77,6 +87,26 @@ def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
     assert "this run was made for another number of them (rounds: 1 then, 2 now)" in (
         capsys.readouterr().err
     )
+
+
+def test_epsilon_of_cohorts_that_are_drawn_otherwise_is_not_written(tmp_path):
+    """It would be a fraction of what a run of fixed cohorts reveals."""
+    data = [random_examples(5, seed=i) for i in range(5)]
+    dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+    loss = PrivacyLoss(Accountant(5, 2, 0.1, "poisson"), noise_multiplier=1.0)
+    with (
+        RunDirectory(tmp_path / "run", {}) as directory,
+        pytest.raises(ValueError, match="Epsilon is that of\n.*poisson.*\nbut the run's"),
+    ):
+        train(
+            tiny_process(build_fedavg),
+            tiny_model(),
+            dataset,
+            directory,
+            rounds=1,
+            clients_per_round=2,
+            privacy=loss,
+        )
 
 
 @pytest.mark.parametrize(

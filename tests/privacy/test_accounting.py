@@ -8,6 +8,8 @@ import pytest
 from dp_accounting import rdp
 
 from tests.marks import slow
+from tff_pfl.clients import Participation
+from tff_pfl.clients.availability import Diurnal
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
 POISSON = Accountant(500, 50, 1e-3, "poisson")
@@ -107,6 +109,24 @@ def test_a_summary_says_what_it_follows_from():
 def test_refusals(values, message):
     with pytest.raises(ValueError, match=message):
         Accountant(**{"num_clients": 500, "clients_per_round": 50, "delta": 1e-3} | values)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ((500, 50, Participation()), "Epsilon is that of.*poisson.*but the run's .*'fixed'.*Make"),
+        ((400, 50, Participation(sampling="poisson")), "num_clients=400"),
+        ((500, 60, Participation(sampling="poisson")), "clients_per_round=60"),
+        ((500, 50, Participation(over_selection=1.2)), "over_selection=1.2, but .* depend on othe"),
+        ((500, 50, Participation(availability=Diurnal())), "availability=Diurnal.*Set sampling to"),
+    ],
+    ids=str,
+)
+def test_epsilon_of_other_cohorts_is_refused(run, message):
+    """With the noise 1, 100 rounds of Poisson sampling have epsilon 5.6, of fixed cohorts 79."""
+    POISSON.check(500, 50, Participation(sampling="poisson", dropout=(0.2,)))
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        POISSON.check(*run)
 
 
 def test_noise_that_is_none_is_refused():

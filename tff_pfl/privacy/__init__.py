@@ -1,6 +1,12 @@
 """Differential privacy of clients: noise, and what it amounts to."""
 
-from tff_pfl.privacy.accounting import SAMPLINGS, Accountant, PrivacyLoss, default_delta
+from tff_pfl.privacy.accounting import (
+    SAMPLINGS,
+    Accountant,
+    PrivacyLoss,
+    check_participation,
+    default_delta,
+)
 from tff_pfl.privacy.discrete import DiscreteGaussian, Quantization, discrete_gaussian
 from tff_pfl.privacy.distributed import NoisySumFactory, with_distributed_privacy
 from tff_pfl.privacy.noise import adaptive_clipping, fixed_clipping, noise_of_mean
@@ -15,6 +21,7 @@ __all__ = [
     "Quantization",
     "SAMPLINGS",
     "adaptive_clipping",
+    "check_participation",
     "default_delta",
     "discrete_gaussian",
     "fixed_clipping",

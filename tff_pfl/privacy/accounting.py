@@ -22,6 +22,7 @@ from typing import Any
 import dp_accounting
 from dp_accounting import rdp
 
+from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, inside, takes, whole
 
@@ -64,6 +65,25 @@ class Accountant:
             raise ValueError(
                 f"{self.clients_per_round} clients a round are more than the {self.num_clients} "
                 "that there are."
+            )
+
+    def check(self, num_clients: int, clients_per_round: int, participation: Participation) -> None:
+        """Checks that cohorts are drawn as epsilon takes them to be.
+
+        Args:
+            num_clients: Of the federation.
+            clients_per_round: Of a cohort.
+            participation: Who is selected, and who of them reports.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        check_participation(participation)
+        drawn = Accountant(num_clients, clients_per_round, self.delta, participation.sampling)
+        if drawn != self:
+            raise ValueError(
+                f"Epsilon is that of\n  {self}\nbut the run's cohorts are drawn as those of\n"
+                f"  {drawn}\nMake the PrivacyLoss with that."
             )
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
@@ -146,6 +166,25 @@ class PrivacyLoss:
             "noise_multiplier": self.noise_multiplier,
             **dataclasses.asdict(self.accountant),
         }
+
+
+def check_participation(participation: Participation) -> None:
+    """Epsilon is of clients that are drawn with a known probability, whoever else is there.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if participation.over_selection > 1:
+        raise ValueError(
+            f"over_selection={participation.over_selection}, but with privacy whether a client "
+            "counts must not depend on others. Set it to 1."
+        )
+    is_always = participation.availability == EVERYBODY_REPORTS.availability
+    if participation.sampling != "poisson" and not is_always:
+        raise ValueError(
+            f"availability={participation.availability}, but with privacy a cohort of a fixed size "
+            "is one of all clients. Set sampling to 'poisson', or have all be available always."
+        )
 
 
 @functools.cache

@@ -82,11 +82,11 @@ def changed(**changes):
         ),
         (
             {"privacy__epsilon": 2.0, "participation__over_selection": 2.0},
-            "over_selection=2.0, but with config.privacy whether .* depend on others. Set it to 1",
+            "over_selection=2.0, but with privacy whether .* depend on others. Set it to 1",
         ),
         (
             {"privacy__epsilon": 2.0, "participation__availability": {"name": "diurnal"}},
-            "availability.name='diurnal', but .* Set config.participation.sampling to 'poisson'",
+            "config.participation: availability=Diurnal.*, but .* Set sampling to 'poisson'",
         ),
         (
             {"participation__sampling": "poison"},
@@ -113,7 +113,11 @@ def changed(**changes):
             r"dropout=\(0.1,\), but with .*='distributed' every client .* Set it to \(0.0,\)",
         ),
         (
-            {**DISTRIBUTED, "participation__deadline": 2.0},
+            {
+                **DISTRIBUTED,
+                "participation__deadline": 2.0,
+                "participation__median_seconds": (1.0,),
+            },
             "deadline=2.0, but with .*='distributed' every client .* Set it to None",
         ),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),

@@ -100,9 +100,8 @@ def check_config(config: ml_collections.ConfigDict) -> None:
             range_.check(f"config.{key}", value, ConfigError)
     _check_server(config.server, defaults.server)
     _check_attackers(config.attack)
-    check_privacy(config, defaults.privacy)
+    check_privacy(config, defaults.privacy, participation(config))
     _check_compression(config)
-    participation(config)
     with values_of("evaluation"):
         evaluation_options(config)
         check_names("further model", config.evaluation.further_models, FURTHER_MODELS)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import ml_collections
 
+from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.names import check_names
@@ -11,6 +12,7 @@ from tff_pfl.privacy import (
     CLIPPINGS,
     Accountant,
     PrivacyLoss,
+    check_participation,
     default_delta,
     with_distributed_privacy,
     with_privacy,
@@ -20,12 +22,17 @@ from tff_pfl.templates import Algorithm
 _MECHANISMS = ("central", "distributed")
 
 
-def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.ConfigDict) -> None:
+def check_privacy(
+    config: ml_collections.ConfigDict,
+    defaults: ml_collections.ConfigDict,
+    participation: Participation,
+) -> None:
     """Checks what needs no data.
 
     Args:
         config: The whole config.
         defaults: `config.privacy` with its defaults.
+        participation: Of the config.
 
     Raises:
         ConfigError: If what is asked for excludes each other, or does nothing.
@@ -39,7 +46,8 @@ def check_privacy(config: ml_collections.ConfigDict, defaults: ml_collections.Co
             f"{privacy.noise_multiplier}: one follows from the other. Set one to None."
         )
     if is_private(config):
-        _check_sampling(config.participation)
+        with values_of("participation"):
+            check_participation(participation)
         if config.aggregator.name:
             raise ConfigError(
                 f"config.aggregator.name={config.aggregator.name!r}, but with config.privacy it is "
@@ -77,22 +85,6 @@ def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]
             f"config.privacy.epsilon={config.privacy.epsilon} is of all rounds, and the noise of "
             f"this run was made for another number of them ({of_rounds[0]}). Only a run with "
             "config.privacy.noise_multiplier can be made longer: its epsilon grows."
-        )
-
-
-def _check_sampling(participation) -> None:
-    """Epsilon is of clients that are drawn with a known probability, whoever else is there."""
-    if participation.over_selection > 1:
-        raise ConfigError(
-            f"config.participation.over_selection={participation.over_selection}, but with "
-            "config.privacy whether a client counts must not depend on others. Set it to 1."
-        )
-    name = participation.availability.name
-    if name != "always" and participation.sampling != "poisson":
-        raise ConfigError(
-            f"config.participation.availability.name={name!r}, but with config.privacy a cohort of "
-            "a fixed size is one of all clients. Set config.participation.sampling to 'poisson', "
-            "or availability.name to 'always'."
         )
 
 
