@@ -70,10 +70,12 @@ def test_so_they_are_of_an_algorithm_that_is_attacked_and_fine_tuned():
     assert_same_rounds(fine_tuned(attacked, MODEL, local, epochs=1))
 
 
-def test_metrics_have_the_names_of_the_composed_process():
-    process = EagerProcess(algorithm(mean_exchange()))
+@pytest.mark.parametrize("report", [None, "none"])
+def test_metrics_have_the_names_of_the_composed_process(report):
+    made = algorithm(mean_exchange(), report=report)
+    process = EagerProcess(made)
     metrics = process.next(process.initialize(), clients(process, examples(1.0, 3.0))).metrics
-    composed = compose(algorithm(mean_exchange()), NUMBERS_TYPE)
+    composed = compose(made, NUMBERS_TYPE)
     expected = composed.next(composed.initialize(), clients(composed, examples(1.0, 3.0))).metrics
     assert list(metrics) == list(expected)
     assert list(metrics["train"]) == list(expected["train"])

@@ -139,13 +139,14 @@ class EagerProcess:
         return ClientContext(round_num, client_id, seed)
 
     def _finalize(self, exchange, server, round_num, outputs):
-        reports = [output["report"] for output in outputs]
         inputs = {
             "server": server,
             "round_num": round_num,
-            "report": tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *reports),
             "aggregate": outputs[0]["upload"],  # nothing
         }
+        if self._algorithm.report != "none":
+            reports = [output["report"] for output in outputs]
+            inputs["report"] = tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *reports)
         if tf.nest.flatten(outputs[0]["upload"]):
             uploads = trees.stack([output["upload"] for output in outputs])
             weights = tf.stack([output["weight"] for output in outputs])
