@@ -126,6 +126,8 @@ def test_the_noise_of_mean_and_count_together_is_that_which_is_asked_for():
     of_mean, of_count = noise_of_mean(1.5, 100), 2 * 0.05 * 100
     assert (of_mean**-2 + of_count**-2) ** -0.5 == pytest.approx(1.5)
     assert noise_of_mean(0.0, 100) == 0.0
+    with pytest.raises(ValueError, match=r"must be below 0.1 \* clients_per_round = 5 .* got 10"):
+        noise_of_mean(10, 50)  # of which the root would be a complex number
 
 
 @each_seed

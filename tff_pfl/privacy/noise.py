@@ -76,12 +76,6 @@ def adaptive_clipping(
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
     """
-    most = 2 * _DEVIATION_OF_COUNT * clients_per_round
-    if not noise_multiplier < most:
-        raise ValueError(
-            f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
-            f"{most:g} for a clipping norm that adapts, got {noise_multiplier:g}."
-        )
     query = _AdaptiveQuery(
         seed,
         initial_l2_norm_clip=float(clip_norm),
@@ -95,16 +89,25 @@ def adaptive_clipping(
     return _mean_of(query, clients_per_round, bound)
 
 
+@takes(noise_multiplier=at_least(0), clients_per_round=above(0))
 def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
     """What of the noise of both is that of the mean: `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
 
     Args:
         noise_multiplier: `z`.
         clients_per_round: Of which `b`, the standard deviation of the count, is a twentieth.
+
+    Raises:
+        ValueError: If the count has so much noise that none is left for the mean.
     """
     if not noise_multiplier:
         return 0.0
     of_count = 2 * _DEVIATION_OF_COUNT * clients_per_round
+    if not noise_multiplier < of_count:
+        raise ValueError(
+            f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
+            f"{of_count:g} for a clipping norm that adapts, got {noise_multiplier:g}."
+        )
     return (noise_multiplier**-2 - of_count**-2) ** -0.5
 
 
