@@ -245,6 +245,12 @@ def test_what_cannot_be_combined_is_refused():
         with_aggregator(compressed(made("feddyn"), ALL), AGGREGATORS["median"]())
 
 
+@pytest.mark.parametrize("compressor", [half, "half"])
+def test_what_is_no_compressor(compressor):
+    with pytest.raises(TypeError, match=r'The compressor must be .*COMPRESSORS\["half"\]\(\) mak'):
+        compressed(made("fedavg"), compressor)
+
+
 def test_the_type_of_changes_has_to_be_known():
     with pytest.raises(errors.AggregatorError, match="Exchange.averaged does not say what"):
         compressed(algorithm_of(mean_exchange()), ALL)

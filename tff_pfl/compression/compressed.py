@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
 from tff_pfl.compression.compressor import Compressor, rescaled
+from tff_pfl.kinds import check_kind
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 
@@ -59,7 +60,10 @@ def compressed(
 
     Raises:
         AggregatorError: If it has no such uploads, or another aggregator was chosen.
+        TypeError: If the compressor is none.
     """
+    tip = 'COMPRESSORS["half"]() makes one.'
+    check_kind("The compressor", compressor, Compressor, tip)
     parts = _parts(algorithm)
     if error_feedback:
         compressor = rescaled(compressor)
