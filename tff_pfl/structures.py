@@ -1,7 +1,8 @@
 """Python's containers for the structures of TFF's types."""
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,26 @@ def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
     return lambda elements: tff.types.type_to_py_container(
         tff.structure.Struct(zip(names, elements, strict=True)), struct_type
     )
+
+
+def tensor_sizes(type_signature: tff.types.Type) -> dict[str, int]:
+    """Bytes of each tensor in a type, by its path; 0 where its shape is not known."""
+    return {
+        path: tensor.dtype.itemsize * _num_elements(tensor)
+        for path, tensor in _tensors(type_signature, ())
+    }
+
+
+def _tensors(type_signature, path) -> Iterator[tuple[str, tff.types.TensorType]]:
+    if isinstance(type_signature, tff.types.StructType):
+        for i, (name, element) in enumerate(tff.structure.iter_elements(type_signature)):
+            yield from _tensors(element, (*path, name or str(i)))
+    elif isinstance(type_signature, tff.types.TensorType):
+        yield "/".join(path), type_signature
+
+
+def _num_elements(tensor) -> int:
+    return 0 if tensor.shape is None else math.prod(length or 0 for length in tensor.shape)
 
 
 def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:

@@ -8,6 +8,7 @@ committed.
 
 import concurrent.futures
 import contextlib
+import copy
 import dataclasses
 import multiprocessing
 import os
@@ -174,11 +175,13 @@ def _round(process, server_state, iterator, store, meanwhile, point):
 
     def write():
         with watch.measuring("write"):
-            store.commit({"iterator": position})
+            store.commit({"iterator": position.to_bytes()})
+        with watch.measuring("prepare"):
+            iterator.prepare(point.cohort_size)
 
     with watch.measuring("round"):
         with watch.measuring("select"):
-            position = iterator.to_bytes()
+            position = copy.deepcopy(iterator)
             cohort = iterator.select(point.cohort_size)
         with meanwhile.running(write), watch.measuring("compute"):
             output = process.next(server_state, cohort)

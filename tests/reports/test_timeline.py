@@ -15,18 +15,20 @@ HAND_WRITTEN = {
     "select_seconds": 1.0,
     "compute_seconds": 5.0,
     "write_seconds": 7.0,
-    "update_seconds": 2.0,
+    "prepare_seconds": 0.5,
+    "update_seconds": 1.5,
     "evaluation_seconds": np.nan,
 }
 
 
-def test_spans_of_a_round_that_waits_until_the_last_one_is_written():
+def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
     spans = {lane: (start, seconds) for lane, start, seconds in spans_of_round(HAND_WRITTEN)}
     assert spans == {
         "select": (0.0, 1.0),
         "compute": (1.0, 5.0),
         "write": (1.0, 7.0),
-        "update": (8.0, 2.0),
+        "prepare": (8.0, 0.5),
+        "update": (8.5, 1.5),
     }
     evaluated = spans_of_round(HAND_WRITTEN | {"evaluation_seconds": 6.0})
     assert evaluated[-1] == ("evaluation", 10.0, 6.0)

@@ -1,11 +1,12 @@
 """The clients of each round: who takes part, with which state and which data."""
 
+import contextlib
 import copy
 import hashlib
 import operator
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
@@ -175,8 +176,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
         if len(set(client_ids)) != len(client_ids):
             twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
             raise ValueError(f"Clients cannot be more than once in a cohort: {twice}.")
+        return self._with_states(client_ids, self.select_examples(client_ids, split))
+
+    def _with_states(self, client_ids, examples) -> list[Client]:
         states = self._store.get(client_ids)
-        examples = self.select_examples(client_ids, split)
         return list(map(Client, map(np.int32, client_ids), states, examples))
 
     def select_examples(self, client_ids: Iterable[int], split: str) -> list[Examples]:
@@ -210,6 +213,15 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
+class _Prepared(NamedTuple):
+    """A cohort without its states: of which round and size it is, who reports, with which data."""
+
+    round_num: int
+    k: int | None
+    found: Participants
+    examples: list[Examples]
+
+
 class CohortIterator(tff.program.FederatedDataSourceIterator):
     """The rounds of a run: `select` gives a round's cohort, `update` takes its new states back.
 
@@ -226,11 +238,14 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._cohort = np.zeros([0], np.int32)
         self._participants = None
         self._outstanding = False
+        self._prepared: _Prepared | None = None
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
         """A copy with a position of its own, of the same source."""
         del memo
-        return copy.copy(self)
+        other = copy.copy(self)
+        other._prepared = None
+        return other
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":
@@ -282,6 +297,29 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """How the cohort came about that reported last; `None` before, or once restored."""
         return self._participants
 
+    def prepare(self, k: int | None = None) -> None:
+        """Reads what `select` will give, for instance while the cohort before is computed.
+
+        It may be called in another thread, while nobody else uses the source and its store. States
+        of the cohort before are not read, as new ones will come for them; nor are first states,
+        which are computed. What fails is left to `select`, which raises it.
+
+        Args:
+            k: As `select` will be given.
+        """
+        self._prepared = None
+        with contextlib.suppress(Exception):
+            prepared = self._without_states(k)
+            away = set(self._cohort.tolist()) if self._outstanding else ()
+            ids = [i for i in prepared.found.reported.tolist() if i not in away]
+            self._source.store.read_ahead(ids)
+            self._prepared = prepared
+
+    def _without_states(self, k) -> _Prepared:
+        found = self._source.participants(self._round_num, k)
+        examples = self._source.select_examples(found.reported, "train")
+        return _Prepared(self._round_num, k, found, examples)
+
     def select(self, k: int | None = None) -> list[Client]:
         """Returns the clients that report in this round, with their train examples.
 
@@ -301,8 +339,11 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
                 "The cohort that was selected last has no new states yet: `update` takes them, "
                 "before `select` gives the next cohort."
             )
-        found = source.participants(self._round_num, k)
-        clients = source.select_clients(found.reported)
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared[:2] != (self._round_num, k):
+            prepared = self._without_states(k)
+        found = prepared.found
+        clients = source._with_states(found.reported, prepared.examples)
         self._cohort, self._participants = found.reported, found
         self._outstanding = True
         self._round_num += 1

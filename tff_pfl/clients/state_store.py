@@ -13,10 +13,12 @@ from tff_pfl.clients.disk import DiskGeneration
 from tff_pfl.clients.errors import CorruptStateError, StateStoreError
 from tff_pfl.clients.serialization import Leaves, deserialize
 from tff_pfl.runtime import materialized
+from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates.blocks import empty_value, is_empty
 
 _MAX_NAME_BYTES = 511  # LMDB's limit on a key.
 _MAX_CLIENTS = 1 << 31  # ids are int32
+_AHEAD_BYTES = 1 << 30  # of states whose type says how large they are
 
 
 class ClientStateStore:
@@ -63,6 +65,8 @@ class ClientStateStore:
         self._stateless = is_empty(state_type)
         self._pending: dict[int, Leaves] = {}
         self._pending_bytes: dict[int, bytes] | None = None  # not made yet
+        self._ahead: dict[int, Any] = {}
+        self._state_bytes = sum(tensor_sizes(state_type).values())
         self._path = None if path is None else os.fspath(path)
         self._generation = (
             _Memory()
@@ -101,6 +105,22 @@ class ClientStateStore:
             states[place] = state
         return states
 
+    def read_ahead(self, client_ids: Iterable[int]) -> None:
+        """Reads states into memory, where the next `get` of each finds its own.
+
+        First states, which are computed, are left to `get`, and so is what is beyond a gibibyte.
+        What was read ahead before and nobody has asked for is dropped.
+
+        Raises:
+            CorruptStateError: If a stored state is damaged.
+            ValueError: If an id is not in 0 .. 2**31 - 1.
+        """
+        self._ahead = {}
+        if not self._stateless:
+            with self._generation.reading() as read:
+                some = _checked_ids(client_ids)[: _AHEAD_BYTES // max(1, self._state_bytes)]
+                self._ahead = {i: self._known(i, read) for i in some}
+
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
 
@@ -118,6 +138,8 @@ class ClientStateStore:
             leaves = [Leaves(state, self._state_type, copy=True) for state in states]
             self._pending.update(zip(client_ids, leaves, strict=True))
             self._pending_bytes = None
+            for client_id in client_ids:
+                self._ahead.pop(client_id, None)
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
         """Stores all pending states and `attachments`, all or nothing.
@@ -174,11 +196,13 @@ class ClientStateStore:
                 "memory. Open the store without a path, or copy its directory."
             )
         self._generation.states = dict(snapshot)
+        self._ahead = {}
         self._forget_pending()
 
     def close(self) -> None:
         """Closes the store; pending states are dropped."""
         self._generation.close()
+        self._ahead = {}
         self._forget_pending()
 
     def __enter__(self) -> "ClientStateStore":
@@ -197,7 +221,9 @@ class ClientStateStore:
         self._pending, self._pending_bytes = {}, None
 
     def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
-        """The state of a client, pending or stored; `None` if there is none."""
+        """The state of a client, read ahead, pending or stored; `None` if there is none."""
+        if client_id in self._ahead:
+            return self._ahead.pop(client_id)  # to one alone, who may change it
         if client_id in self._pending:
             return self._pending[client_id].value()
         buffer = read(client_id)

@@ -4,13 +4,10 @@ The server of some methods holds something for each client, or for each pair of 
 guide has how much, as a function of their number.
 """
 
-import math
 import os
-from collections.abc import Iterator
-
-import tensorflow_federated as tff
 
 from tff_pfl.experiment.errors import ServerMemoryError
+from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates import PersonalizedProcess
 
 COPIES = 5
@@ -52,8 +49,7 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
 
 def state_sizes(process: PersonalizedProcess) -> dict[str, int]:
     """Bytes of each tensor of the server's state, by its path; see `check_server_memory`."""
-    state_type = process.initialize.type_signature.result.member
-    return {path: tensor.dtype.itemsize * _size(tensor) for path, tensor in _tensors(state_type)}
+    return tensor_sizes(process.initialize.type_signature.result.member)
 
 
 def memory_of_machine() -> int:
@@ -66,18 +62,6 @@ def memory_of_machine() -> int:
         except (OSError, ValueError):  # another version, or "max"
             continue
     return min(sizes)
-
-
-def _tensors(type_spec, path=()) -> Iterator[tuple[str, tff.types.TensorType]]:
-    if isinstance(type_spec, tff.types.StructType):
-        for i, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
-            yield from _tensors(element, (*path, name or str(i)))
-    elif isinstance(type_spec, tff.types.TensorType):
-        yield "/".join(path), type_spec
-
-
-def _size(tensor) -> int:
-    return 0 if tensor.shape is None else math.prod(length or 0 for length in tensor.shape)
 
 
 def _gib(size) -> str:

@@ -24,7 +24,9 @@ from tff_pfl.npz import save_compressed
 
 # What differs between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
-PART_SECONDS = ("select_seconds", "compute_seconds", "write_seconds", "update_seconds")
+PART_SECONDS = tuple(
+    f"{part}_seconds" for part in ("select", "compute", "write", "prepare", "update")
+)
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
 NEW_CLIENTS = "new_clients.csv"

@@ -10,11 +10,13 @@ from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import figures
 
 # What a round does, and what is done while it is computed; from the top of the picture to its end.
-_LANES = ("select", "compute", "write", "update", "evaluation")
+_LANES = ("select", "compute", "write", "prepare", "update", "evaluation")
+_MEANWHILE = ("write", "prepare")
 _WORDS = {
     "select": "select the cohort",
     "compute": "compute it",
     "write": "write the last round",
+    "prepare": "read the next cohort",
     "update": "take its new states",
     "evaluation": "evaluate",
 }
@@ -24,7 +26,7 @@ class Span(NamedTuple):
     """Something that a round does.
 
     Attributes:
-        lane: Of "select", "compute", "write", "update" and "evaluation".
+        lane: Of "select", "compute", "write", "prepare", "update" and "evaluation".
         start: In seconds from the start of the round.
         seconds: That it takes.
     """
@@ -46,6 +48,7 @@ def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
         "select": 0.0,
         "compute": compute,
         "write": compute,
+        "prepare": compute + np.nan_to_num(lengths["write"]),
         "update": seconds["round_seconds"] - lengths["update"],
         "evaluation": seconds["round_seconds"],
     }
@@ -73,7 +76,7 @@ def plot_timeline(
     for row in rows:
         start = ends[-1] if ends else 0.0
         for span in spans_of_round(row):
-            color = figures.COLORS[1 if span.lane == "write" else 0]
+            color = figures.COLORS[1 if span.lane in _MEANWHILE else 0]
             left, width = 1000 * (start + span.start), 1000 * span.seconds
             # The edge shows what takes too little to be seen otherwise.
             axes.barh(_WORDS[span.lane], width, left=left, color=color, edgecolor=color)
