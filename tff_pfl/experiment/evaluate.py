@@ -262,11 +262,11 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
     config = _config_of(run_dir, changes)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
-    if changes := other_versions(run_dir, config.imports):
+    if others := other_versions(run_dir, config.imports):
         absl.logging.warning(
             "%s was computed with other versions, or other code, and numbers may differ: %s",
             os.fspath(run_dir),
-            "; ".join(changes),
+            "; ".join(others),
         )
     dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)

@@ -127,6 +127,14 @@ def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, va
 IDLE = [
     ("early_stop.metric=global/loss", "", "early_stop.patience=3"),
     ("evaluation.fine_tune_learning_rate=0.1", "", "evaluation.fine_tune_epochs=2"),
+    *(
+        (
+            setting,
+            "config.evaluation.generalization = 'never'",
+            "evaluation.generalization=always",
+        )
+        for setting in ("evaluation.subsample=True", "evaluation.synthetic=(0.3,)")
+    ),
     ("new_clients.fine_tune_epochs=3", "", "new_clients.number=2"),
     ("attack.factor=-1.0", "", "attack.client_ids=(0,)"),
     ("data.fractions=(0.5,0.2,0.3)", "config.data.merge = False", "data.merge=True"),

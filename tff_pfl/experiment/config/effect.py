@@ -52,6 +52,12 @@ def _switches(algorithm):
         "--config.evaluation.fine_tune_epochs=1 fine-tunes in one pass",
     )
     yield _Switch(
+        ("evaluation.synthetic", "evaluation.subsample"),
+        ("evaluation.generalization",),
+        "--config.evaluation.generalization=last evaluates on other clients' examples at the end",
+        lambda values: values != ["never"],
+    )
+    yield _Switch(
         ("new_clients",),
         ("new_clients.number",),
         "--config.new_clients.number=5 keeps the last 5 clients out of training",
