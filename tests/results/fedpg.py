@@ -50,8 +50,8 @@ def unequal_amounts() -> list[list[str | None]]:
     return rows
 
 
-SEEDS = (0, 1, 2, 3)
-"""Those of which all runs of FedPG's study are done."""
+SEEDS = (0, 1, 2, 3, 4)
+"""Of FedPG's study."""
 
 
 def of_seeds(variant: str, pool: str) -> np.ndarray:
@@ -61,13 +61,18 @@ def of_seeds(variant: str, pool: str) -> np.ndarray:
 
 
 def seeds() -> list[list[str | None]]:
-    """Of each pool the mean over seeds, and their deviation."""
+    """Of each pool the mean over seeds, their deviation, and the paper's mean."""
     rows = []
     for partition, methods in STUDY.items():
         for method in methods:
-            seeds = [of_seeds(f"{partition}_{method}", pool) for pool in _POOLS.values()]
-            cells = [f"{short(np.mean(each))} ({short(np.std(each, ddof=1))})" for each in seeds]
-            rows.append([None, *cells])
+            expected = paper(f"fedpg/study/{partition}_{method}/seed0")
+            is_in_paper = partition == "Dir_0.1" or not method.startswith("FedAvg")
+            row = [None]
+            for key, pool in _POOLS.items():
+                each = of_seeds(f"{partition}_{method}", pool)
+                cell = f"{short(np.mean(each))} ({short(np.std(each, ddof=1))})"
+                row.append(f"{cell} / {short(expected[f'{key}_mean'])}" if is_in_paper else cell)
+            rows.append(row)
     return rows
 
 

@@ -21,7 +21,6 @@ from tests.results.files import (
     signed,
     statistics,
 )
-from tests.results.pages import FOLDER
 from tests.results.tables import LAST_ROUNDS, pgfed_new_clients_files
 
 
@@ -146,8 +145,6 @@ def _of_seeds():
     here, there = (of_global(f"Dir_0.1_FedPG{gamma}")[2] for gamma in ("", "_gamma_1"))
     yield f"it is {short(there - here)} better after 2,000 rounds"
     assert of_global("Dir_0.1_FedPG_gamma_0.3")[2] == here
-    runs = FOLDER.glob("fedpg/study/*/seed*/summary.json")
-    yield f"four are run, {len(list(runs))} of its 100 runs."
 
 
 def _late_global(run):
