@@ -46,9 +46,20 @@ def test_the_picture_of_a_run(run_dir, tmp_path):
     drawn = path.read_text()
     for text in ("select the cohort", "compute it", "write the last round", "evaluate"):
         assert text in drawn
-    assert "round 1" in drawn and "round 2" in drawn
+    assert "round 1" in drawn and "<!-- 2 -->" in drawn
     plot_timeline(run_dir, path, num_rounds=1)
     assert "round 1" not in path.read_text()
+
+
+def test_labels_of_short_rounds_leave_those_of_others_legible(tmp_path):
+    seconds = {1001: 9.0, 1002: 0.01, 1003: 0.01, 1004: 9.0}
+    rows = [(number, each, each) for number, each in seconds.items()]
+    with open(tmp_path / "timings.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("round", "round_seconds", "compute_seconds"), *rows])
+    plot_timeline(tmp_path, tmp_path / "timeline.svg", num_rounds=4)
+    drawn = (tmp_path / "timeline.svg").read_text()
+    found = [text for text in ("round 1001", *map(str, seconds)) if f"<!-- {text} -->" in drawn]
+    assert found == ["round 1001", "1002", "1004"]
 
 
 def test_a_run_that_does_not_say_what_its_rounds_did(run_dir, tmp_path):

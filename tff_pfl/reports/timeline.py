@@ -12,6 +12,7 @@ from tff_pfl.reports import figures
 # What a round does, and what is done while it is computed; from the top of the picture to its end.
 _LANES = ("select", "compute", "write", "prepare", "update", "evaluation")
 _MEANWHILE = ("write", "prepare")
+_CHARACTER = 0.014  # of a label, of the width of the picture
 _WORDS = {
     "select": "select the cohort",
     "compute": "compute it",
@@ -81,8 +82,9 @@ def plot_timeline(
             # The edge shows what takes too little to be seen otherwise.
             axes.barh(_WORDS[span.lane], width, left=left, color=color, edgecolor=color)
         ends.append(start + row["round_seconds"] + np.nan_to_num(row["evaluation_seconds"]))
-        middle = 500 * (start + ends[-1])
-        axes.text(middle, -0.75, f"round {row['round']:.0f}", ha="center", va="bottom")
+    numbers = [row["round"] for row in rows]
+    for label, middle in _labels(numbers, ends):
+        axes.text(1000 * middle, -0.75, label, ha="center", va="bottom")
     for end in ends[:-1]:
         axes.axvline(1000 * end, color="black", linestyle=":", linewidth=1.2)
     axes.set_yticks(range(len(_LANES)), [_WORDS[lane] for lane in _LANES])
@@ -92,6 +94,18 @@ def plot_timeline(
     labels = ["one after the other", "meanwhile, in another thread"]
     figures.legend_above(figure, handles, labels)
     figures.save(figure, output)
+
+
+def _labels(numbers, ends) -> list[tuple[str, float]]:
+    """Of rounds that end then, where there is room: what is written, and above which second."""
+    labels, free = [], 0.0
+    for number, start, end in zip(numbers, [0.0, *ends], ends, strict=False):
+        label = f"{number:.0f}" if labels else f"round {number:.0f}"
+        middle, half = (start + end) / 2, _CHARACTER * ends[-1] * len(label) / 2
+        if middle - half >= free or not labels:
+            labels.append((label, middle))
+            free = middle + half
+    return labels
 
 
 def _rows(files: RunFiles) -> list[dict[str, float]]:
