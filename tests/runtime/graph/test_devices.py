@@ -119,7 +119,7 @@ def test_what_is_no_list_of_devices_raises(devices):
 
 @pytest.mark.parametrize("worker", ["localhost", ":8470", "localhost:", "localhost:x", "a:65536"])
 def test_what_is_no_address_of_a_worker_raises_with_one_that_is(worker):
-    message = f"HOST:PORT, such as localhost:8470, found '{worker}'"
+    message = f"HOST:PORT, such as localhost:8470, with a port of at most 65535, found '{worker}'"
     for use in (
         answers,
         lambda worker: connect_to_workers([worker]),

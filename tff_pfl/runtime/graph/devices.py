@@ -157,7 +157,8 @@ def _address(worker: str) -> tuple[str, int]:
     host, _, port = worker.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise DeviceError(
-            f"A worker is given as HOST:PORT, such as localhost:8470, found {worker!r}."
+            "A worker is given as HOST:PORT, such as localhost:8470, with a port of at most "
+            f"{_LAST_PORT}, found {worker!r}."
         )
     return host, int(port)
 
