@@ -1,5 +1,7 @@
 """What a value has to be, said where it comes in and not where it fails."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 
@@ -21,3 +23,10 @@ def check_kind(
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"
         raise TypeError(f"{what} must be {named}, got {value!r:.80}. {tip}".rstrip())
+
+
+def function_of(made: Callable) -> Callable:
+    """What `functools.partial`, once or several times, was given; or else the function itself."""
+    while isinstance(made, functools.partial):
+        made = made.func
+    return made

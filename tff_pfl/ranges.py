@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.kinds import check_kind, function_of
 
 
 class RangeError(ValueError):
@@ -160,9 +160,7 @@ def takes(
 
 def ranges_of(owner: Callable) -> Mapping[str, Range]:
     """The ranges of a function or class that was decorated by `takes`; of others, none."""
-    while isinstance(owner, functools.partial):
-        owner = owner.func
-    return getattr(owner, "__ranges__", {})
+    return getattr(function_of(owner), "__ranges__", {})
 
 
 def check_numbers(

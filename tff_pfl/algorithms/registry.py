@@ -6,14 +6,13 @@ without a default, such as `num_clients`, are what it needs to know of the feder
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.kinds import check_kind, function_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -76,10 +75,7 @@ def training_switch(name: str) -> tuple[str, Any] | None:
     Raises:
         UnknownNameError: For an unknown name; it gives the nearest one.
     """
-    function = ALGORITHMS[name]
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__trains_where__", None)
+    return getattr(function_of(ALGORITHMS[name]), "__trains_where__", None)
 
 
 def make(

@@ -311,14 +311,11 @@ def _config_of(run_dir, changes) -> config_dict.ConfigDict:
 
 
 def _check_effect(config, changes) -> None:
-    """Refuses what nothing looks at, as others are what they are."""
-    options, new_clients = config.evaluation, config.new_clients
-    fine_tunes = options.fine_tune_epochs or (new_clients.number and new_clients.evaluated)
-    unused = {"fine_tune_learning_rate": "fine_tune_epochs"} if not fine_tunes else {}
-    if options.generalization == "never":
-        unused |= {"synthetic": "generalization", "subsample": "generalization"}
-    for key, switch in unused.items():
-        if changes.get(key):
-            raise configs.ConfigError(
-                f"{key}={changes[key]!r} has no effect, as {switch} is {options[switch]!r}."
-            )
+    """Refuses what nothing looks at; `generalization`, which is always given, is no such thing."""
+    asked = [key for key, value in changes.items() if value and key != "generalization"]
+    idle = configs.without_effect(config, [f"evaluation.{key}" for key in asked])
+    if idle is not None:
+        key, switch = (name.removeprefix("evaluation.") for name in idle[:2])
+        raise configs.ConfigError(
+            f"{key}={changes[key]!r} has no effect, as {switch} is {idle.value!r}."
+        )

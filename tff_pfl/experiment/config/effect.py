@@ -40,38 +40,44 @@ class _Switch(NamedTuple):
         return inside and key not in self.switches
 
 
-def _switches(algorithm):
-    yield _Switch(
+_SWITCHES = (
+    _Switch(
         ("early_stop",),
         ("early_stop.patience",),
         "--config.early_stop.patience=5 stops after 5 evaluations without an improvement",
-    )
-    yield _Switch(
+    ),
+    _Switch(
         ("evaluation.fine_tune_learning_rate",),
-        ("evaluation.fine_tune_epochs", "new_clients.number"),
+        ("evaluation.fine_tune_epochs", "new_clients.number", "new_clients.evaluated"),
         "--config.evaluation.fine_tune_epochs=1 fine-tunes in one pass",
-    )
-    yield _Switch(
+        lambda values: values[0] or all(values[1:]),
+    ),
+    _Switch(
         ("evaluation.synthetic", "evaluation.subsample"),
         ("evaluation.generalization",),
         "--config.evaluation.generalization=last evaluates on other clients' examples at the end",
         lambda values: values != ["never"],
-    )
-    yield _Switch(
+    ),
+    _Switch(
         ("new_clients",),
         ("new_clients.number",),
         "--config.new_clients.number=5 keeps the last 5 clients out of training",
-    )
-    yield _Switch(
+    ),
+    _Switch(
         ("attack",),
         ("attack.client_ids", f"attack.{FRACTION}"),
         "--config.attack.client_ids='(0,)' says who attacks",
-    )
-    yield _Switch(
+    ),
+    _Switch(
         ("data.fractions",),
         ("data.merge",),
         "--config.data.merge=True pools the original splits, and cuts by fractions",
-    )
+    ),
+)
+
+
+def _switches(algorithm):
+    yield from _SWITCHES
     yield _Switch(
         (
             *("data.num_clients", "data.partitioner", "data.merge", "data.fractions"),
@@ -104,8 +110,24 @@ def _switches(algorithm):
         )
 
 
-def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> str | None:
-    """The message for the first of some settings that has no effect; `None` if all have one.
+class Idle(NamedTuple):
+    """A setting without effect.
+
+    Attributes:
+        key: Its key.
+        switch: The key that turns it off.
+        value: What that is.
+        remedy: What turns it on, by a flag of a config.
+    """
+
+    key: str
+    switch: str
+    value: Any
+    remedy: str
+
+
+def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> Idle | None:
+    """The first of some settings that has no effect; `None` if all have one.
 
     A config file may have settings of what is turned off: somebody may turn it on. And what is
     turned off beside them, among the same keys, is meant to be off.
@@ -119,8 +141,5 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
         if values[0] is None or set(switch.switches) & set(keys) or switch.is_on(values):
             continue
         for key in filter(switch.holds, keys):
-            return (
-                f"--config.{key} has no effect: config.{switch.switches[0]} is {values[0]!r}. "
-                f"{switch.remedy}."
-            )
+            return Idle(key, switch.switches[0], values[0], switch.remedy)
     return None

@@ -120,8 +120,11 @@ def parse_flags(argv):
         _refuse(_unknown_key(argv) or _reason(error))
     if "config" in flags.FLAGS and isinstance(flags.FLAGS.config, ml_collections.ConfigDict):
         keys = [key for key, _ in _overrides(argv, "config")]
-        if reason := configs.without_effect(flags.FLAGS.config, keys):
-            _refuse(reason)
+        if idle := configs.without_effect(flags.FLAGS.config, keys):
+            _refuse(
+                f"--config.{idle.key} has no effect: config.{idle.switch} is {idle.value!r}. "
+                f"{idle.remedy}."
+            )
     return positional
 
 
