@@ -115,11 +115,12 @@ def measure_point(point: Point) -> dict[str, Any]:
         A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
         the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
         the last round and the `prepare` of the next cohort. `training` is what `compute` takes
-        where nothing else is done, on the same clients in turn with the rounds; `round_over_training` is
-        the ratio of the medians. `memory_mib` is what the process and its children (the stock
-        runtime has a worker) have resident, without GPUs' memory: `start` before there are clients
-        and data, `peak` the highest of all times. Of the latter, about `files` are pages of
-        files, libraries and the store, which the kernel drops when others need the memory.
+        where nothing else is done, on the same clients in turn with the rounds;
+        `round_over_training` is the ratio of the medians. `memory_mib` is what the process and its
+        children (the stock runtime has a worker) have resident, without GPUs' memory: `start`
+        before there are clients and data, `peak` the highest of all times. Of the latter, about
+        `files` are pages of files, libraries and the store, which the kernel drops when others need
+        the memory.
     """
     measured = []
     with contextlib.ExitStack() as resources:

@@ -59,16 +59,16 @@ def loss_surface(
     directions = [random_direction(weights, seed, index) for index in range(2)]
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
 
-    @tf.function
+    @tf.function(autograph=False)
     def losses(weights, directions, examples, grid):
-        def loss(steps):
+        def loss(point):
             moved = weights
-            for direction, step in zip(directions, tf.unstack(steps), strict=True):
+            for direction, step in zip(directions, tf.unstack(grid[point]), strict=True):
                 moved = trees.add(moved, trees.scale(direction, step))
             return evaluate(model, moved, examples, batch_size=batch_size)["loss"].mean
 
         # One point at a time: more would hold as many models and batches.
-        return tf.map_fn(loss, grid, fn_output_signature=tf.float32, parallel_iterations=1)
+        return trees.fill_rows(tf.zeros([points**2]), loss, parallel_iterations=1)
 
     arguments = tf.nest.map_structure(tf.convert_to_tensor, (weights, directions, examples, grid))
     return losses(*arguments).numpy().reshape(points, points)

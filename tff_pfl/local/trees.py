@@ -75,17 +75,29 @@ def put_rows(rows, indices: tf.Tensor, values):
     )
 
 
-def fill_rows(start: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """`start`, which may have no rows, with each replaced by `row` of its index, one at a time.
+def fill_rows(
+    start: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor], *, parallel_iterations: int = 10
+) -> tf.Tensor:
+    """`start`, which may have no rows, with each replaced by `row` of its index.
 
     Unlike `tf.map_fn`, it can be vectorised over clients, and does not convert what it traces.
+
+    Args:
+        start: `[k, ...]`.
+        row: A row, from an int32.
+        parallel_iterations: The most that are computed at a time.
     """
     number = tf.shape(start)[0]
 
     def put_row(index, rows):
         return index + 1, tf.tensor_scatter_nd_update(rows, [[index]], [row(index)])
 
-    return tf.while_loop(lambda index, _: index < number, put_row, (tf.constant(0), start))[1]
+    return tf.while_loop(
+        lambda index, _: index < number,
+        put_row,
+        (tf.constant(0), start),
+        parallel_iterations=parallel_iterations,
+    )[1]
 
 
 def scale_rows(rows, factors: tf.Tensor):
