@@ -249,6 +249,8 @@ def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
         ("def get_config():\n    return a", "NameError: name 'a' is not defined ({}, line 2)"),
         ("def get_config(:", "the file fails: SyntaxError: invalid syntax (wrong.py, line 1)"),
         ("a = 1", "AttributeError: module 'config_config' has no attribute 'get_config'\n"),
+        ("def get_config():\n    pass", "get_config() of {} must return a config"),
+        ("def get_config():\n    return 3", "such as default_config(...), but it returned 3."),
     ],
 )
 def test_a_file_that_fails_says_where(monkeypatch, capsys, tmp_path, content, message):

@@ -47,7 +47,8 @@ class ConfigFileParser(flags.ArgumentParser):
         file = path.partition(":")[0]
         folder = os.path.dirname(os.path.abspath(file))
         look_in([folder])
-        if os.path.exists(file):  # if not, that is all there is to say
+        is_there = os.path.exists(file)  # if not, that is all there is to say, when it is used
+        if is_there:
             announce_tensorflow()
         imports, folders = (
             tuple_parser.TupleParser().parse(self._overrides.get(key, ()))
@@ -63,11 +64,17 @@ class ConfigFileParser(flags.ArgumentParser):
         except Exception as error:  # whatever a user's code raises, below this function
             error.__traceback__ = error.__traceback__.tb_next
             raise ValueError(failure("the file", error)) from None
-        if isinstance(config, ml_collections.ConfigDict):
-            if imports or config.get("imports"):
-                with config.unlocked():
-                    config.import_path = tuple(dict.fromkeys((*folders, folder, os.getcwd())))
-            configs.complete(config, self._overrides)
+        if not is_there:
+            return config
+        if not isinstance(config, ml_collections.ConfigDict):
+            raise ValueError(
+                f"get_config() of {file} must return a config, such as default_config(...), but it "
+                f"returned {config!r:.60}."
+            )
+        if imports or config.get("imports"):
+            with config.unlocked():
+                config.import_path = tuple(dict.fromkeys((*folders, folder, os.getcwd())))
+        configs.complete(config, self._overrides)
         return config
 
     def flag_type(self):
