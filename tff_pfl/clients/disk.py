@@ -23,6 +23,7 @@ from tff_pfl.clients.records import (
     share_of,
     value_of,
 )
+from tff_pfl.files import sync_folder
 
 _DATA_FILE = "data.mdb"
 _NEW_DATA_FILE = "data.mdb.new"
@@ -195,9 +196,7 @@ class DiskGeneration:
                 txn.put(_ROOT, record_of(_ROOT, Root(digest_of(0), Marks()).value()))
         os.truncate(new_path, _INITIAL_MAP_SIZE)
         os.rename(new_path, self._data_path)
-        directory = os.open(self._path, os.O_RDONLY)
-        os.fsync(directory)  # A power failure shall not undo the renaming.
-        os.close(directory)
+        sync_folder(self._path)
 
     @contextlib.contextmanager
     def _reading(self, database, **options):

@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
+from tff_pfl.files import whole_file
 from tff_pfl.npz import save_compressed
 
 SPLITS = ("train", "validation", "test")
@@ -113,17 +114,8 @@ class Partition:
     def save(self, path: str | os.PathLike) -> None:
         """Writes one .npz file, complete or not at all."""
         content = {"format": _FORMAT, "metadata": json.dumps(dict(self.metadata), default=_plain)}
-        temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-        try:
-            with open(temporary, "wb") as file:
-                save_compressed(file, content | self.flat())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            if os.path.exists(temporary):
-                os.remove(temporary)
-            raise
+        with whole_file(path, "wb") as file:
+            save_compressed(file, content | self.flat())
 
     @classmethod
     def load(cls, path: str | os.PathLike, labels: np.ndarray | None = None) -> "Partition":

@@ -31,9 +31,10 @@ from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.program import suitable_capacity
 from tff_pfl.experiment.results import Evaluation
-from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, write_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
+from tff_pfl.files import write_json
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 

@@ -9,11 +9,8 @@ import tqdm
 
 from tff_pfl import models
 from tff_pfl.experiment.evaluate import restored_run
-from tff_pfl.experiment.run_directory import (
-    OutputDirectoryError,
-    check_empty_folder,
-    write_json,
-)
+from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
+from tff_pfl.files import write_json
 
 _DESCRIPTION = "models.json"
 

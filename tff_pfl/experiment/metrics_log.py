@@ -13,13 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.experiment.run_directory import (
-    OutputDirectoryError,
-    RunDirectory,
-    reading,
-    whole_file,
-    writing,
-)
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, reading
+from tff_pfl.files import whole_file, writing
 from tff_pfl.npz import save_compressed
 
 # What differs between two runs of the same config on the same machine.

@@ -7,9 +7,11 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from ml_collections import config_dict
+
+from tff_pfl.files import write_json
 
 # Settings that may differ when a run is resumed: they change no number of a round.
 RESUMABLE = (
@@ -234,37 +236,6 @@ class RunDirectory:
 
 
 @contextlib.contextmanager
-def whole_file(path: str, mode: str = "w", **options: Any) -> Iterator[IO]:
-    """Opens a file that is there completely, and on the disk, or not at all.
-
-    Args:
-        path: The file.
-        mode: Of `open`, for writing.
-        **options: Of `open`.
-    """
-    temporary = f"{path}.tmp"
-    with writing(temporary), open(temporary, mode, **options) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    os.fsync(folder)  # A power failure shall not undo the renaming.
-    os.close(folder)
-
-
-@contextlib.contextmanager
-def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Within, an error of the system that names no file, such as of a full disk, names this one."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            error.filename = os.fspath(path)
-        raise
-
-
-@contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[None]:
     """Within, whatever fails because a file of a run is damaged is one error that names the file.
 
@@ -294,13 +265,6 @@ def read_json(path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError(f"a JSON object was expected, found {json.dumps(value)[:40]}")
     return value
-
-
-def write_json(path: str, value: Any) -> None:
-    """Writes a file completely or not at all."""
-    with whole_file(path) as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
 
 
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tff_pfl import evaluation, experiment
 from tff_pfl.experiment import ConfigError
-from tff_pfl.experiment.run_directory import whole_file
+from tff_pfl.files import whole_file
 from tff_pfl.npz import save_compressed
 from tff_pfl.reports import figures
 

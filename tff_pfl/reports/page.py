@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import tff_pfl
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.experiment.run_directory import flatten, whole_file
+from tff_pfl.experiment.run_directory import flatten
+from tff_pfl.files import whole_file
 from tff_pfl.reports import figures
 from tff_pfl.reports.against_local import against_local, figure_against_local
 from tff_pfl.reports.columns import Column, default_columns

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
-from tff_pfl.experiment.run_directory import CHECKPOINT, read_json, write_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
 from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.files import write_json
 from tff_pfl.studies import tied
 from tff_pfl.studies.study import Run, Study
 from tff_pfl.studies.tuning import TUNING, Scores

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from tff_pfl.evaluation import direction
-from tff_pfl.experiment.run_directory import read_json, write_json
+from tff_pfl.experiment.run_directory import read_json
 from tff_pfl.experiment.summary import Summary
+from tff_pfl.files import write_json
 from tff_pfl.studies.study import Study
 
 TUNING = "tuning.json"
