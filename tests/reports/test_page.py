@@ -12,6 +12,7 @@ from tests.reports.hand_written import write_run
 from tests.runs import run_main
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.files import write_json
 from tff_pfl.reports import compared, write_page
 from tff_pfl.reports.against_local import against_local
 from tff_pfl.reports.target import Cost, cost_to_target, default_target
@@ -149,6 +150,22 @@ def test_what_a_target_costs(tmp_path):
     assert cost_to_target(run, ACCURACY, 0.375) == Cost(5, 15.0, 19.5)
     assert cost_to_target(run, ACCURACY, 0.376) == Cost(10, 30.0, 22.0)
     assert cost_to_target(run, ACCURACY, 0.76) is None
+
+
+def test_runs_with_settings_of_ones_own(tmp_path):
+    """As `tff_pfl.train` leaves them: a user names what varies, and how it likes."""
+    runs = {}
+    for label, accuracies, settings in (
+        ("half", [0.5, 0.75], {"share": 0.5, "algorithm": "mixed"}),
+        ("Local", [0.25, 1.0], {"algorithm": "local"}),
+    ):
+        runs[label] = [write_run(tmp_path / label, accuracies)]
+        write_json(tmp_path / label / "config.json", settings)
+    comparison = compared("Two", runs)
+    assert [result.seed for label in runs for result in comparison.results[label]] == [0, 0]
+    assert list(against_local(comparison, ACCURACY)) == ["half"]
+    write_page(comparison, tmp_path / "page.html")
+    assert ["share", "0.5", "-"] in Parsed((tmp_path / "page.html").read_text()).rows
 
 
 def test_nothing_is_finished(tmp_path):

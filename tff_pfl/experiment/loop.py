@@ -24,6 +24,7 @@ from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.releases import Releases
 from tff_pfl.experiment.results import Evaluation, LateMean, Result, best_on
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
+from tff_pfl.experiment.summary import write_summary
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
@@ -51,7 +52,7 @@ def train(
     privacy: PrivacyLoss | None = None,
     capacity: int | Literal["cohort"] | None = None,
     release_managers: Sequence[tff.program.ReleaseManager] = (),
-    title: str = "",
+    title: str = "training",
 ) -> Result:
     """Runs a process and evaluates it; goes on from the checkpoint in `directory`, if there is one.
 
@@ -82,7 +83,7 @@ def train(
             number of the round, metrics and seconds, after they were written to `directory`. One
             that fails is told of, and stops neither the run nor the others. A run that is resumed
             releases rounds after its checkpoint again.
-        title: Shown beside the progress bar.
+        title: Of the progress bar and of the summary.
 
     Raises:
         OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
@@ -171,7 +172,7 @@ def train(
                 loop.finish_round(Stopwatch(progress.timings))
             loop.run(clients_per_round)
     evaluations = progress.evaluations
-    return Result(
+    result = Result(
         progress.server_state,
         evaluations[-1],
         best_on("validation", evaluations),
@@ -181,6 +182,8 @@ def train(
         loop.stopped,
         privacy and privacy.summary(progress.round_num),
     )
+    write_summary(directory, result, title)
+    return result
 
 
 def _open_files(

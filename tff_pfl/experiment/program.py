@@ -14,7 +14,7 @@ from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import RunDirectory, resolved
-from tff_pfl.experiment.summary import read_summary, table, write_summary
+from tff_pfl.experiment.summary import read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
@@ -73,7 +73,8 @@ def run_program(
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
                 print(f"clients are computed on {devices}")
-                summary = _run(config, directory)
+                _run(config, directory)
+                summary = read_summary(directory.path)
     except runtime.WorkerDiedError as error:
         print(f"error: {error}\n--resume goes on with the run in {output_dir}", file=sys.stderr)
         return os.EX_TEMPFAIL
@@ -111,14 +112,13 @@ def _run(config, directory):
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
     capacity = suitable_capacity(model, config.clients_per_round)
-    title = f"{config.algorithm.name} on {config.data.name}"
     early_stop = configs.build_early_stop(config, process, model, dataset)
     evaluate_new_clients = configs.build_new_clients_evaluation(
         config, process, model, new_clients, capacity
     )
     check_server_memory(process)  # before anything that there is is deleted
     with directory:
-        result = train(
+        train(
             process,
             model,
             dataset,
@@ -134,9 +134,8 @@ def _run(config, directory):
             privacy=configs.privacy_loss(config, dataset.num_clients),
             evaluate_new_clients=evaluate_new_clients,
             capacity=capacity,
-            title=title,
+            title=f"{config.algorithm.name} on {config.data.name}",
         )
-        return write_summary(directory, result, title)
 
 
 def suitable_capacity(model: models.Model, clients_at_a_time: int) -> str | None:

@@ -50,7 +50,7 @@ def against_local(comparison: Comparison, name: MetricName) -> dict[str, Against
         name: The quantity, of each client.
     """
     is_local = {
-        label: results[0].settings["algorithm"]["name"] == "local"
+        label: results[0].name_of("algorithm") == "local"
         for label, results in comparison.finished.items()
     }
     found = {}

@@ -24,8 +24,9 @@ class RunResult(NamedTuple):
 
     Attributes:
         path: Its output directory.
-        seed: `config.seed`.
-        settings: The resolved config, as JSON values.
+        seed: `config.seed`; 0, as is the default, where the settings do not say.
+        settings: The resolved config, as JSON values; of a run that was trained in Python, what
+            its caller named.
         evaluations: Those of its summary, such as `final`; see `Summary.evaluations`.
         bytes_down: That a client receives in a round.
         bytes_up: That a client sends in a round.
@@ -44,6 +45,11 @@ class RunResult(NamedTuple):
     def final(self) -> Evaluation:
         """The evaluation after the last round."""
         return self.evaluations["final"]
+
+    def name_of(self, section: str) -> Any:
+        """What the settings choose by name, such as that of `algorithm`; `None` if they do not."""
+        found = self.settings.get(section)
+        return found.get("name") if isinstance(found, Mapping) else found
 
     def value(self, name: MetricName, evaluation: str = "final") -> float | None:
         """A metric of an evaluation; `None` if there is none."""
@@ -126,7 +132,7 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
             results.append(
                 RunResult(
                     files.path,
-                    settings["seed"],
+                    settings.get("seed", 0),
                     settings,
                     summary.evaluations,
                     down,

@@ -143,7 +143,7 @@ def check_same_clients(result: RunResult, other: RunResult) -> None:
 
 def same_partition(result: RunResult, other: RunResult) -> bool:
     """Whether the clients of two runs have the same examples of the same data set."""
-    if result.settings["data"]["name"] != other.settings["data"]["name"]:
+    if result.name_of("data") != other.name_of("data"):
         return False
     own, others = (RunFiles(run.path).partition().flat() for run in (result, other))
     return all(np.array_equal(own[name], others[name]) for name in own)
