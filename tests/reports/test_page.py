@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.reports.hand_written import write_run
+from tests.reports.hand_written import keep_evaluated_rounds, write_run
 from tests.runs import run_main
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.files import write_json
 from tff_pfl.reports import compared, write_page
 from tff_pfl.reports.against_local import against_local
-from tff_pfl.reports.target import Cost, cost_to_target, default_target
+from tff_pfl.reports.target import Cost, cost_to_target, default_target, target_table
 from tff_pfl.reports.versions import versions_tables
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
@@ -150,6 +150,11 @@ def test_what_a_target_costs(tmp_path):
     assert cost_to_target(run, ACCURACY, 0.375) == Cost(5, 15.0, 19.5)
     assert cost_to_target(run, ACCURACY, 0.376) == Cost(10, 30.0, 22.0)
     assert cost_to_target(run, ACCURACY, 0.76) is None
+    keep_evaluated_rounds(run_dir)  # seconds of the others are unknown
+    cost = cost_to_target(run, ACCURACY, 0.376)
+    assert cost[:2] == (10, 30.0) and np.isnan(cost.seconds)
+    (row,) = target_table(comparison, ACCURACY, 0.376).rows
+    assert [cell.text for cell in row] == ["a", "1 of 1", "10.0", "30", "-"]
 
 
 def test_runs_with_settings_of_ones_own(tmp_path):

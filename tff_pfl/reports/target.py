@@ -1,5 +1,6 @@
 """What it takes to reach an accuracy: rounds, bytes and seconds."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ class Cost(NamedTuple):
     Attributes:
         rounds: Done by then.
         megabytes: That a client receives and sends, if it is in all of them.
-        seconds: Of these rounds, without evaluations.
+        seconds: Of these rounds, without evaluations; NaN where the run's files lack some of them.
     """
 
     rounds: float
@@ -44,9 +45,10 @@ def cost_to_target(run: RunResult, name: MetricName, target: float) -> Cost | No
     if not len(reached):
         return None
     first = int(reached[0])
-    seconds = RunFiles(run.path).timings()["round_seconds"][:first]
+    timings = RunFiles(run.path).timings()
+    seconds = timings["round_seconds"][timings["round"] <= first]
     megabytes = first * (run.bytes_down + run.bytes_up) / 1e6
-    return Cost(first, megabytes, float(seconds.sum()))
+    return Cost(first, megabytes, float(seconds.sum()) if len(seconds) == first else math.nan)
 
 
 def target_table(comparison: Comparison, name: MetricName, target: float) -> Table:
@@ -58,7 +60,9 @@ def target_table(comparison: Comparison, name: MetricName, target: float) -> Tab
         cells = ["-"] * 3
         if reached:
             means = Cost(*np.mean(reached, axis=0))
-            cells = [f"{means.rounds:.1f}", f"{means.megabytes:.3g}", f"{means.seconds:.1f}"]
+            cells[:2] = f"{means.rounds:.1f}", f"{means.megabytes:.3g}"
+            if not math.isnan(means.seconds):
+                cells[2] = f"{means.seconds:.1f}"
         rows.append(list(map(Cell, [label, f"{len(reached)} of {len(results)}", *cells])))
     return Table(
         ["method", "seeds that reach it", "rounds", "MB of a client", "seconds"],
