@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from tests.reports.hand_written import write_run
+from tests.reports.hand_written import keep_evaluated_rounds, write_run
 from tests.runs import run_main
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import compared, curve_against_bytes, plot_against_bytes
@@ -21,10 +21,13 @@ def write_seeds(path, *accuracies, bytes_down=1000):
 
 
 def test_bytes_add_up_until_an_evaluation(tmp_path):
-    curve = curve_against_bytes(write_seeds(tmp_path, 0.6, 0.8), ACCURACY)
+    runs = write_seeds(tmp_path, 0.6, 0.8)
+    curve = curve_against_bytes(runs, ACCURACY)
     np.testing.assert_allclose(curve.megabytes, [0.010, 0.020])  # of rounds 5 and 10
     np.testing.assert_allclose(curve.means, [0.35, 0.7])
     np.testing.assert_allclose(curve.deviations, np.array([0.05, 0.1]) * np.sqrt(2))
+    again = curve_against_bytes(list(map(keep_evaluated_rounds, runs)), ACCURACY)
+    np.testing.assert_array_equal(again.megabytes, curve.megabytes)
 
 
 @pytest.fixture
