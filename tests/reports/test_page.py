@@ -141,6 +141,18 @@ def test_who_is_hurt(comparison):
     assert (found[label].share_hurt, found[label].share_gaining) == (2 / 6, 3 / 6)
 
 
+def test_variants_that_have_no_pair_are_left_out(tmp_path):
+    kinds = {"Alone": "local", "a sample": "ditto", "partition is gone": "ditto", "b": "fedavg"}
+    runs = {
+        label: [write_run(tmp_path / label, [0.5, 0.25], algorithm=algorithm)]
+        for label, algorithm in kinds.items()
+    }
+    for table in (tmp_path / "a sample/clients").iterdir():
+        table.write_text("".join(table.read_text().splitlines(keepends=True)[:2]))
+    (tmp_path / "partition is gone/partition.npz").unlink()
+    assert list(against_local(compared("t", runs), ACCURACY)) == ["b"]
+
+
 def test_what_a_target_costs(tmp_path):
     run_dir = write_run(tmp_path / "a", [0.5, 1.0], early=0.5, bytes_down=1_000_000)
     comparison = compared("t", {"a": [run_dir]})
@@ -190,7 +202,7 @@ def test_the_program(tmp_path):
     page = Parsed(path.read_text())
     assert ["a", "2 of 2", "5.0", "0.015", "19.5"] in page.rows
     assert page.rows[0][:2] == ["method", "personalized, late mean (%)"]
-    assert "No variant of the algorithm local has the same clients." in path.read_text()
+    assert "No variant of the algorithm local is known to have the" in path.read_text()
     other = f"b:{write_run(tmp_path / 'b', [0.5, 1.0], first_row=9)}"
     done = run_main("report.py", "table", *runs, other, "--against=b")
     assert done.returncode == 1 and "have different partitions: their clients" in done.stderr

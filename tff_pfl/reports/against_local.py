@@ -10,7 +10,7 @@ from tff_pfl.evaluation import MetricName
 from tff_pfl.reports import figures
 from tff_pfl.reports.columns import Column
 from tff_pfl.reports.comparison import Comparison
-from tff_pfl.reports.paired import paired_values, same_partition
+from tff_pfl.reports.paired import paired_values, same_ids, same_partition
 
 _MOST_PER_ROW = 3
 _PANEL = (2.6, 2.9)  # inches
@@ -42,8 +42,8 @@ class AgainstLocal(NamedTuple):
 def against_local(comparison: Comparison, name: MetricName) -> dict[str, AgainstLocal]:
     """The clients of all other variants, by labels, where there is a variant of `local`.
 
-    Runs are paired by seed, if their clients have the same examples; a variant without such a pair
-    is left out.
+    Runs are paired by seed, if it is known that the same clients were evaluated in both, with the
+    same examples; a variant without such a pair is left out.
 
     Args:
         comparison: What is compared.
@@ -62,12 +62,22 @@ def against_local(comparison: Comparison, name: MetricName) -> dict[str, Against
                 for run in results
                 if not is_local[label]
                 and run.seed in of_seed
-                and name in run.final.metrics
-                and same_partition(run, of_seed[run.seed])
+                and _is_pair(run, of_seed[run.seed], name)
             ]
             if pairs:
                 found[label] = AgainstLocal(*map(np.concatenate, zip(*pairs, strict=True)))
     return found
+
+
+def _is_pair(run, local, name) -> bool:
+    return (
+        all(
+            name in each.final.metrics and (each.path / "partition.npz").exists()
+            for each in (run, local)
+        )
+        and same_partition(run, local)
+        and same_ids(run, local)
+    )
 
 
 @figures.styled

@@ -122,7 +122,7 @@ def _sections(comparison, name, columns, target, against) -> Iterator[str]:
 def _against_local(comparison, name):
     found = against_local(comparison, name._replace(quantity="accuracy"))
     if not found:
-        return "<p>No variant of the algorithm local has the same clients.</p>"
+        return "<p>No variant of the algorithm local is known to have the same clients.</p>"
     rows = [
         [Cell(label), *(Cell(f"{100 * x:.1f} %") for x in (of.share_hurt, of.share_gaining))]
         for label, of in found.items()

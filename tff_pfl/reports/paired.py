@@ -132,13 +132,21 @@ def check_same_clients(result: RunResult, other: RunResult) -> None:
             f"{result.path} and {other.path} have different partitions: their clients are not the "
             "same, and cannot stand beside each other, one by one."
         )
-    ids, others = (RunFiles(run.path).clients().columns["client_id"] for run in (result, other))
-    if not np.array_equal(ids, others):
+    if not same_ids(result, other):
         raise OutputDirectoryError(
-            f"{result.path} and {other.path} have evaluated different clients ({len(ids)} and "
-            f"{len(others)} of them), which cannot be compared one by one. Their "
+            f"{result.path} and {other.path} have evaluated different clients ({len(_ids(result))} "
+            f"and {len(_ids(other))} of them), which cannot be compared one by one. Their "
             "config.evaluation.clients should be the same."
         )
+
+
+def same_ids(result: RunResult, other: RunResult) -> bool:
+    """Whether clients of the same ids were evaluated last in two runs."""
+    return np.array_equal(_ids(result), _ids(other))
+
+
+def _ids(run):
+    return RunFiles(run.path).clients().columns["client_id"]
 
 
 def same_partition(result: RunResult, other: RunResult) -> bool:
