@@ -1,5 +1,7 @@
 """Accuracy against bytes, of runs that are written by hand."""
 
+import warnings
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -57,6 +59,23 @@ def test_a_panel_a_method_and_a_line_a_compressor(comparison, tmp_path, monkeypa
     text = (tmp_path / "picture.svg").read_text()
     for words in ("FedAvg", "FedPer", "32 bits", "MB sent by a client that is in every round"):
         assert words in text
+
+
+def test_what_sends_nothing_is_a_level_line(tmp_path, monkeypatch):
+    levels, axhline = [], Axes.axhline
+
+    def recorded(axes, y, **options):
+        levels.append(y)
+        return axhline(axes, y, **options)
+
+    monkeypatch.setattr(Axes, "axhline", recorded)
+    local = write_seeds(tmp_path / "a", 0.6, 0.8, bytes_down=0)
+    runs = {"Local": local, "FedAvg": write_seeds(tmp_path / "b", 0.5)}
+    plot_against_bytes(compared("Two", runs), ACCURACY, tmp_path / "picture.svg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of an axis without a place for anything
+        plot_against_bytes(compared("One", {"Local": local}), ACCURACY, tmp_path / "one.svg")
+    np.testing.assert_allclose(levels, [0.7, 0.7])
 
 
 def test_the_program_draws_it(tmp_path):

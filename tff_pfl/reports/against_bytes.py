@@ -42,6 +42,9 @@ def curve_against_bytes(run_dirs, column: str) -> BytesCurve:
 def plot_against_bytes(comparison: Comparison, column: str, path: str | os.PathLike) -> None:
     """Draws a quantity over the megabytes that a client has sent, a line a variant.
 
+    The axis is logarithmic. Where nothing is sent, as by local training, it is a level line at the
+    last value.
+
     Args:
         comparison: Of variants with labels "PANEL | LINE", each drawn in the panel of its method,
             and in all panels by the same line; those of other labels share a panel.
@@ -73,6 +76,8 @@ def plot_against_bytes(comparison: Comparison, column: str, path: str | os.PathL
 
 
 def _draw(axes, curve, style):
+    if not curve.megabytes.any():
+        return axes.axhline(curve.means[-1], color=style.color, linestyle=style.linestyle)
     (line,) = axes.plot(curve.megabytes, curve.means, **style._asdict())
     if np.any(curve.deviations > 0):
         low, high = curve.means - curve.deviations, curve.means + curve.deviations
