@@ -1,6 +1,7 @@
 """Curves of tables that are written by hand."""
 
 import csv
+import shutil
 import struct
 
 import numpy as np
@@ -53,6 +54,10 @@ def test_evaluations_whose_table_is_gone_are_those_of_the_metrics(run_dir):
     assert_curve(read_curve(run_dir, LOSS), [5, 10, 20, 1000000], [3.0, 2.5, 2.0, 0.5])
     assert_curve(read_curve(run_dir, LOSS, [2]), [5, 20, 1000000], [1.5, 1.0, 0.5])
     assert_curve(read_curve(run_dir, "global/local_test/accuracy"), [5, 20, 1000000], [1.5] * 3)
+    shutil.rmtree(run_dir / "clients")
+    assert_curve(read_curve(run_dir, LOSS), [5, 10], [9.0, 2.5])
+    with pytest.raises(OutputDirectoryError, match="has no evaluations: clients/round_"):
+        read_curve(run_dir, LOSS, [2])
 
 
 def test_clients_that_are_left_out(run_dir):

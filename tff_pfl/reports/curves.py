@@ -48,16 +48,22 @@ def read_curve(
         OutputDirectoryError: If there are no evaluations, or they have no such column.
     """
     files, exclude_clients = RunFiles(run_dir), tuple(exclude_clients)
-    means, columns = {}, {}
-    for round_num in files.evaluated_rounds():
+    means = {} if exclude_clients else _means_of_metrics(files, column)
+    columns = {}
+    try:
+        rounds = files.evaluated_rounds()
+    except OutputDirectoryError:
+        if not means:
+            raise
+        rounds = []
+    for round_num in rounds:
         clients = files.clients(round_num)
         columns |= clients.columns
         if column in clients.columns:  # not all evaluations have all
             means[round_num] = clients.values(column, exclude_clients).mean()
-    if not exclude_clients:
-        means = dict(sorted((_means_of_metrics(files, column) | means).items()))
     if not means:
         raise OutputDirectoryError(unknown_name(f"column of {run_dir}", column, columns))
+    means = dict(sorted(means.items()))
     return np.array(list(means)), np.array(list(means.values()))
 
 
