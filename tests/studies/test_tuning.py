@@ -224,10 +224,16 @@ def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trials": []}, "has a trial, or more"),
+        ({"trials": []}, "Tuning has a trial, or more"),
+        ({"trials": {"rate": (1.0, 2.0)}}, "settings in a list as grid and draws make them, got {"),
+        ({"trials": iter(RATES)}, "settings in a list as grid and draws make them, got <"),
+        ({"trials": "rate"}, "settings in a list as grid and draws make them, got 'rate'"),
+        ({"trials": ["rate"]}, r"settings in a list .*, got \['rate'\]"),
         ({"seeds": ()}, "Tuning has one seed or more"),
-        ({"rounds": (5, 2)}, r"rounds increase from 1 or more, got \(5, 2\)"),
+        ({"rounds": (5, 2)}, r"rounds increase from 1 or more, .* got \(5, 2\)"),
         ({"rounds": (0, 2)}, "rounds increase from 1"),
+        ({"rounds": 5}, "whole numbers in a tuple, got 5"),
+        ({"rounds": (2.5,)}, "whole numbers in a tuple"),
         ({"metric": "personal/accuracy"}, "'personal'. Did you mean 'personalized'"),
         ({"metric": "global/acuracy"}, "'acuracy'. Did you mean 'accuracy'"),
     ],
@@ -235,6 +241,11 @@ def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
 def test_tuning_that_cannot_be(arguments, message):
     with pytest.raises(ValueError, match=message):
         Tuning(**{"trials": RATES, **arguments})
+
+
+def test_a_variant_without_a_trial():
+    with pytest.raises(ValueError, match="A variant has a trial, or more"):
+        Variant("a.py", trials=[])
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_pfl.experiment.results import model_and_quantity
+from tff_pfl.ranges import each, whole
 
 Settings = Mapping[str, Any]
 """Keys of a config, without `config.`, and their values."""
@@ -49,6 +50,10 @@ class Variant:
     config: str
     settings: Settings = dataclasses.field(default_factory=dict)
     trials: Sequence[Settings] | None = None
+
+    def __post_init__(self):
+        if self.trials is not None:
+            _check_trials("A variant", self.trials)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +82,14 @@ class Tuning:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        if not self.trials:
-            raise ValueError("Tuning has a trial, or more.")
+        _check_trials("Tuning", self.trials)
         _check_seeds("Tuning", self.seeds)
-        if list(self.rounds) != sorted(set(self.rounds)) or min(self.rounds, default=1) < 1:
-            raise ValueError(f"Tuning's rounds increase from 1 or more, got {self.rounds}.")
+        are_numbers = each(whole(1)).contains(self.rounds)
+        if not are_numbers or list(self.rounds) != sorted(set(self.rounds)):
+            raise ValueError(
+                "Tuning's rounds increase from 1 or more, whole numbers in a tuple, got "
+                f"{self.rounds!r}."
+            )
         _ = self.decides  # refuses a metric that there is not
 
     @property
@@ -260,6 +268,15 @@ def load_study(source: str | os.PathLike) -> Study:
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
+
+
+def _check_trials(whose, trials):
+    is_sequence = isinstance(trials, Sequence) and all(isinstance(x, Mapping) for x in trials)
+    if not is_sequence or not trials:
+        raise ValueError(
+            f"{whose} has a trial, or more, settings in a list as grid and draws make them, got "
+            f"{trials!r}."
+        )
 
 
 def _check_seeds(whose, seeds):
