@@ -252,7 +252,7 @@ def test_a_variant_without_a_trial():
     ("variant", "tuning", "message"),
     [
         (Variant("a.py", trials=RATES), None, "'A' has trials, but the study has no tuning"),
-        (Variant("a.py", trials=RATES[:1] * 2), TUNING, "'rate 1.0' needs a name"),
+        (Variant("a.py", trials=[{"a.rate": 1}, {"b.rate": 1}]), TUNING, "'rate 1' needs a name"),
         (Variant("a.py", {"privacy.epsilon": 2.0}), TUNING, "made for a number of rounds"),
     ],
 )
@@ -265,6 +265,12 @@ def test_names_of_trials_tell_them_apart():
     trials = [{}, {"a.x": 1, "b.x": 2}, {"a.x": 2, "b.x": 1}, {"c.y": 1}]
     study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
     assert list(study.trials("A")) == ["as it is", "a.x 1, b.x 2", "a.x 2, b.x 1", "y 1"]
+
+
+def test_what_is_drawn_twice_is_tried_once():
+    trials = draws({"rate": studies.one_of(0.1, 0.2)}, 5)
+    study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
+    assert sorted(study.trials("A")) == ["rate 0.1", "rate 0.2"]
 
 
 def test_scores_that_are_damaged(tmp_path):

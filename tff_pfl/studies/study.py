@@ -65,8 +65,8 @@ class Tuning:
     left behind is not chosen.
 
     Attributes:
-        trials: What is tried for each variant; see `grid` and `draws`. A variant of one trial is
-            not tuned.
+        trials: What is tried for each variant, equal settings once; see `grid` and `draws`. A
+            variant of one trial is not tuned.
         settings: Of all trials, such as "data.fractions" with a part for validation. They are
             evaluated on it in any case, and nowhere else.
         rounds: Increasing; none: those of the config.
@@ -231,7 +231,8 @@ class Study:
         if self.tuning is None:
             return []
         own = self.variants[label].trials
-        return self.tuning.trials if own is None else own
+        trials = self.tuning.trials if own is None else own
+        return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
     def _run(self, label, seed, folder, settings):
         variant = self.variants[label]
