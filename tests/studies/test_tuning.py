@@ -49,6 +49,13 @@ def test_draws():
     assert all(len(f"{share}") <= 5 for share in shares)
 
 
+@pytest.mark.parametrize("kind", [studies.uniform, studies.log_uniform])
+def test_rounding_stays_between_the_bounds(kind):
+    trials = draws({"low": kind(1.004, 2.0), "high": kind(0.99, 0.9996)}, 2000)
+    assert min(trial["low"] for trial in trials) == 1.004
+    assert max(trial["high"] for trial in trials) == 0.9996
+
+
 def test_the_better_half_goes_on_and_the_best_is_run_on_test_data(tmp_path, program):  # noqa: F811
     assert studies.run_study(STUDY, tmp_path / "study", program, jobs=2) == []
     tried = "data.fractions=(0.6, 0.1, 0.3) rate={} evaluation.split=validation seed=0 rounds={}"

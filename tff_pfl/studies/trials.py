@@ -40,13 +40,13 @@ def draws(
 
 def uniform(least: float, most: float) -> Callable[[np.random.Generator], float]:
     """Numbers between two, all as likely; of three digits."""
-    return lambda rng: _rounded(rng.uniform(least, most))
+    return lambda rng: _rounded(rng.uniform(least, most), least, most)
 
 
 @takes(least=above(0), most=above(0))
 def log_uniform(least: float, most: float) -> Callable[[np.random.Generator], float]:
     """Numbers between two, whose logarithms are all as likely; of three digits."""
-    return lambda rng: _rounded(math.exp(rng.uniform(math.log(least), math.log(most))))
+    return lambda rng: _rounded(math.exp(rng.uniform(math.log(least), math.log(most))), least, most)
 
 
 def one_of(*values: Any) -> Callable[[np.random.Generator], Any]:
@@ -54,5 +54,6 @@ def one_of(*values: Any) -> Callable[[np.random.Generator], Any]:
     return lambda rng: values[rng.integers(len(values))]
 
 
-def _rounded(number):
-    return float(f"{number:.{_DIGITS}g}")
+def _rounded(number, least, most) -> float:
+    """Which is a bound, if rounding would go beyond it."""
+    return min(max(float(f"{number:.{_DIGITS}g}"), least), most)
