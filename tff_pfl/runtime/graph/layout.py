@@ -27,8 +27,9 @@ class Layout:
 
     Attributes:
         kind: `leaf`, `struct`, `clients` (with a value each) or `function`.
-        parts: Of a struct, its layouts; of clients, the class of each leaf; of a function, its
-            building block.
+        parts: Of a struct, its layouts; of clients, the class of each leaf, in a result those of
+            each shard, which may be others on another kind of device; of a function, its building
+            block.
     """
 
     kind: str

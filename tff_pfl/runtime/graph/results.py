@@ -22,7 +22,7 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
                 raise ValueError("Of no clients there is no data: no value that is equal at all.")
             return emit(value.shards[0].at(0, type_spec.member), type_spec.member)
         leaves = [leaf for shard in value.shards for leaf in shard.leaves]
-        kinds = tuple(map(type, value.shards[0].leaves)) if value.shards else ()
+        kinds = tuple(tuple(map(type, shard.leaves)) for shard in value.shards)
         return Layout("clients", kinds), [tensor for leaf in leaves for tensor in leaf.tensors()]
     if isinstance(type_spec, tff.types.StructType):
         parts = [emit(element, kind) for element, kind in zip(value, type_spec, strict=True)]
@@ -67,11 +67,12 @@ def _leaf_result(tensor, type_spec, keep_tensors=False):
     return array
 
 
-def _client_results(member, kinds, tensors, sizes) -> list:
+def _client_results(member, shards, tensors, sizes) -> list:
+    """Of each client, from the classes of the leaves of each shard."""
     leaf_types = values.leaf_types(member)
     make = _maker(member)
     clients = []
-    for size in sizes:
+    for kinds, size in zip(shards, sizes, strict=True):
         columns = [
             _column(kind, leaf_type, tensors, size)
             for kind, leaf_type in zip(kinds, leaf_types, strict=True)
