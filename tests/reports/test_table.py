@@ -1,5 +1,7 @@
 """Tables of runs that are written by hand."""
 
+import math
+
 import pytest
 
 from tests.reports.hand_written import write_run
@@ -12,6 +14,7 @@ from tff_pfl.reports import (
     Table,
     compared,
     named_columns,
+    plot_histograms,
     results_table,
     to_html,
     to_latex,
@@ -116,6 +119,21 @@ def test_against_a_variant(comparison):
     for columns in ([], named_columns(comparison, [f"{ACCURACY}_worst_5_percent"])):
         with pytest.raises(OutputDirectoryError, match="first column, which must be a mean"):
             results_table(comparison, columns, against="Local_1")
+
+
+@pytest.mark.filterwarnings("error")
+def test_models_that_have_diverged_are_no_warnings(tmp_path):
+    """Losses are 1 less the accuracies."""
+    values = {"a": [(0.5, -math.inf), (0.5, 1.0)], "b": [(-math.inf, 0.5), (-math.inf, 1.0)]}
+    runs = {
+        label: [write_run(tmp_path / f"{label}{i}", own, seed=i) for i, own in enumerate(of_seeds)]
+        for label, of_seeds in values.items()
+    }
+    comparison = compared("Diverged", runs)
+    loss = "personalized/local_test/loss"
+    table = results_table(comparison, named_columns(comparison, [loss]), against="b")
+    assert [row[1:3] for row in rows(table)] == [["inf ± nan", "+nan"], ["inf ± nan", "-"]]
+    plot_histograms(runs, loss, tmp_path / "picture.png")
 
 
 def test_the_difference_to_the_paper(tmp_path):

@@ -23,13 +23,14 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
     values = np.sort(values)
     if not len(values):
         return dict.fromkeys(STATISTICS, float("nan"))
-    worst, best = _tails(values, 0.05)[::direction]
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "worst_5_percent": worst,
-        "best_5_percent": best,
-    }
+    with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
+        worst, best = _tails(values, 0.05)[::direction]
+        return {
+            "mean": float(values.mean()),
+            "std": float(values.std()),
+            "worst_5_percent": worst,
+            "best_5_percent": best,
+        }
 
 
 def _tails(sorted_values, share) -> tuple[float, float]:

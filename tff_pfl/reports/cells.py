@@ -25,7 +25,9 @@ def mean_and_deviation(name: MetricName, values: np.ndarray | None) -> str:
         return ABSENT
     if len(values) == 1:
         return _number(name, values[0])
-    return f"{_number(name, values.mean())} ± {_number(name, values.std(ddof=1))}"
+    with np.errstate(invalid="ignore"):  # of losses that are not finite
+        deviation = values.std(ddof=1)
+    return f"{_number(name, values.mean())} ± {_number(name, deviation)}"
 
 
 def best(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:

@@ -64,8 +64,9 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     """
     from scipy import special
 
-    means = np.array([own.mean() for own in differences])
-    difference, num_seeds = float(means.mean()), len(means)
+    with np.errstate(invalid="ignore"):  # of infinities
+        means = np.array([own.mean() for own in differences])
+        difference, num_seeds = float(means.mean()), len(means)
     share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
