@@ -42,14 +42,32 @@ def test_points_are_what_runs_have_spent_in_ascending_order(comparison):
     np.testing.assert_allclose(lines["FedPer"], [(8.0, 0.7, 0.0)])
 
 
-def test_what_has_no_privacy_stands_by_itself_at_the_right(comparison, tmp_path, monkeypatch):
-    drawn, errorbar = [], Axes.errorbar
+@pytest.fixture
+def drawn(monkeypatch):
+    """`(x, y, color, yerr)` of each line, once it is drawn."""
+    lines, errorbar = [], Axes.errorbar
 
     def recorded(axes, x, y, **options):
-        drawn.append((x, y, options["color"], options["yerr"]))
+        lines.append((x, y, options["color"], options["yerr"]))
         return errorbar(axes, x, y, **options)
 
     monkeypatch.setattr(Axes, "errorbar", recorded)
+    return lines
+
+
+def test_no_epsilon_at_all_stands_at_the_left(tmp_path, drawn):
+    """Noise that is large enough has an epsilon of 0, which has no logarithm."""
+    epsilons = {"0": 0.0, "2": 2.0, "none": None}
+    runs = {
+        f"FedAvg | {words}": write_seeds(tmp_path / words, 0.5, epsilon=epsilon)
+        for words, epsilon in epsilons.items()
+    }
+    plot_against_epsilon(compared("Three", runs), ACCURACY, tmp_path / "picture.svg")
+    (left, middle), (right,) = (places for places, *_ in drawn)
+    assert middle - left == pytest.approx(right - middle) and left < middle
+
+
+def test_what_has_no_privacy_stands_by_itself_at_the_right(comparison, tmp_path, drawn):
     plot_against_epsilon(comparison, ACCURACY, tmp_path / "picture.svg")
     places, values, colors, bars = zip(*drawn, strict=True)
     assert values == ([0.5, 0.7], [0.9], [0.7])

@@ -15,8 +15,8 @@ from tff_pfl.reports.cross_table import SEPARATOR
 from tff_pfl.reports.words import in_words
 
 _WITHOUT = "without privacy"
-# Between the largest epsilon and what has no privacy, and between points of one epsilon, as parts
-# of the width of what has an epsilon.
+# Between the largest epsilon and what has no privacy, or the smallest and 0, and between points of
+# one epsilon, as parts of the width of what has an epsilon.
 _GAP, _SHIFT = 0.3, 0.015
 
 
@@ -103,19 +103,18 @@ def _rounded(epsilon) -> float:
 
 
 def _places(epsilons: set[float]) -> Mapping[float, float]:
-    """Where each epsilon stands: on a logarithmic axis, with infinity at the right of it."""
-    finite = sorted(epsilons - {math.inf})
-    places = {epsilon: math.log2(epsilon) for epsilon in finite}
-    if math.inf in epsilons:
-        end = max(places.values(), default=0.0)
-        places[math.inf] = end + _GAP * _width(places)
-    return places
+    """Where each epsilon stands: on a logarithmic axis, 0 at the left of it, infinity right."""
+    places = {epsilon: math.log2(epsilon) for epsilon in epsilons - {0.0, math.inf}}
+    gap = _GAP * _width(places)
+    start, end = (extreme(places.values(), default=0.0) for extreme in (min, max))
+    places |= {0.0: start - gap, math.inf: end + gap}
+    return {epsilon: places[epsilon] for epsilon in sorted(epsilons)}
 
 
 def _width(places) -> float:
-    """Of the axis as far as there is an epsilon."""
-    finite = [place for epsilon, place in places.items() if epsilon < math.inf]
-    return max(finite, default=0.0) - min(finite, default=0.0) or 1.0
+    """Of the axis as far as there is an epsilon that has a logarithm."""
+    on_it = [place for epsilon, place in places.items() if 0 < epsilon < math.inf]
+    return max(on_it, default=0.0) - min(on_it, default=0.0) or 1.0
 
 
 def _words(epsilon) -> str:
