@@ -69,6 +69,8 @@ def test_one_evaluation_fills_the_picture(run_dir, tmp_path, monkeypatch):
 def test_the_picture_of_all_clients(run_dir, tmp_path):
     plot_mixtures(run_dir, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+    plot_mixtures(run_dir, tmp_path / "again.png", clients=[])
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "picture.png").read_bytes()
 
 
 def test_what_there_is_not(run_dir, tmp_path):

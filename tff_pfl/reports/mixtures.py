@@ -27,7 +27,8 @@ def plot_mixtures(
         run_dir: The run's output directory.
         output: The picture, .png, .pdf or .svg.
         name: Of the coefficients, which the snapshots have as `NAME/LAYER`, `[clients, parts]`.
-        clients: Ids of the clients that are shown, in this order; default the first ones.
+        clients: Ids of the clients that are shown, in this order; by default, and if there are
+            none, the first ones.
 
     Raises:
         OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture, or client.
@@ -49,7 +50,7 @@ def plot_mixtures(
     ids = list(range(num_clients))
     if "client_id" in names:  # of a sample
         ids = files.snapshots("client_id")[1][0].tolist()
-    shown = ids[:_MOST_CLIENTS] if clients is None else list(clients)
+    shown = list(clients or ()) or ids[:_MOST_CLIENTS]
     if unknown := [i for i in shown if i not in ids]:
         of_them = f", {num_clients} of them" * ("client_id" in names)
         raise OutputDirectoryError(
