@@ -21,6 +21,7 @@ from absl import app, flags
 from tff_pfl import reports, studies
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.files import whole_file
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -57,7 +58,8 @@ def main(argv):
         studies.write_csv(output_dir / "results.csv", comparison)
         if study.tuning:
             studies.write_scores(output_dir / "tuning.csv", studies.Scores(study, output_dir))
-        (output_dir / "table.md").write_text(f"{table}\n")
+        with whole_file(output_dir / "table.md") as file:
+            file.write(f"{table}\n")
     except (OSError, ValueError, OutputDirectoryError, studies.StudyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """Studies: which runs there are, that none is run twice, and the table they end in."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import os
 import pathlib
@@ -16,6 +17,7 @@ from tests.reports.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until
 from tff_pfl import studies
 from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.reports import compared
 from tff_pfl.studies import Study, StudyError, Variant, tied
 
 STUDY = Study(
@@ -297,6 +299,17 @@ def test_the_results_of_runs(tmp_path):
     assert head == "label,seed,personalized,global,bytes_down,bytes_up,round_seconds"
     accuracy = run.final.mean("accuracy")
     assert row == f"FedAvg,7,{accuracy},{accuracy},{run.bytes_down},{run.bytes_up},{run[-1]}"
+
+
+def test_a_table_is_written_completely_or_not_at_all(tmp_path):
+    comparison = compared("t", {"a": [write_run(tmp_path / "a", [0.5])]})
+    path = tmp_path / "results.csv"
+    studies.write_csv(path, comparison)
+    before = path.read_text()
+    broken = dataclasses.replace(comparison, results={"a": [None]})
+    with pytest.raises(AttributeError):
+        studies.write_csv(path, broken)
+    assert path.read_text() == before
 
 
 def test_what_is_compared(tmp_path, program):

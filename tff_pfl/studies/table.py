@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 
+from tff_pfl.files import whole_file
 from tff_pfl.reports import Comparison
 from tff_pfl.studies.tuning import Scores
 
@@ -20,7 +21,7 @@ def write_csv(path: str | os.PathLike, comparison: Comparison) -> None:
     `personalized` and `global` are means over clients of the accuracy after the last round, NaN
     where there is none; the rest is as of `RunResult`.
     """
-    with open(path, "w", newline="") as file:
+    with whole_file(path, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADS)
         for label, results in comparison.results.items():
@@ -37,7 +38,7 @@ def write_csv(path: str | os.PathLike, comparison: Comparison) -> None:
 
 def write_scores(path: str | os.PathLike, scores: Scores) -> None:
     """Writes what was tried, one trial and stage a row."""
-    with open(path, "w", newline="") as file:
+    with whole_file(path, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["label", "trial", "rounds", "score", "chosen"])
         writer.writerows(scores.rows())
