@@ -1,5 +1,6 @@
 import asyncio
 import collections
+import gc
 
 import numpy as np
 import pytest
@@ -9,7 +10,12 @@ from tests.federation import assert_equal, make_clients, random_examples, tiny_p
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.runtime import ProgramContext, create_async_cpp_context, materialized
+from tff_pfl.runtime import (
+    ProgramContext,
+    create_async_cpp_context,
+    create_async_graph_context,
+    materialized,
+)
 
 
 def process():
@@ -80,6 +86,37 @@ def test_results_are_references():
     states, weights = run_in_program(invoke, make_clients(process(), [4, 6]))
     assert [int(s.participations) for s in states] == [1, 1]
     assert np.all(np.isfinite(weights["head"]["kernel"]))
+
+
+@tff.tensorflow.computation(np.float32)
+def nested(value):
+    return value, (value + 1.0, value + 2.0)
+
+
+def test_an_error_is_not_told_of_each_reference():
+    async def fail():
+        told = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+        with pytest.raises(TypeError, match="found one of dtype str"):
+            await tff.program.materialize_value(nested("1")[0])
+        gc.collect()
+        return told
+
+    context = ProgramContext(create_async_graph_context())
+    with tff.framework.get_context_stack().install(context):
+        assert asyncio.run(fail()) == []
+
+
+def test_references_can_be_read_again():
+    async def call():
+        first, (second, third) = nested(1.0)
+        values = await tff.program.materialize_value([third, first, third])
+        return values, await tff.program.materialize_value((first, (second, third)))
+
+    context = ProgramContext(create_async_graph_context())
+    with tff.framework.get_context_stack().install(context):
+        assert asyncio.run(call()) == ([3.0, 1.0, 3.0], (1.0, (2.0, 3.0)))
 
 
 @tff.tensorflow.computation(collections.OrderedDict(a=np.float32, b=np.float32))

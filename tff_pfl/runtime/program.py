@@ -86,23 +86,34 @@ async def _materialize(value, type_signature):
     return tff.structure.Struct(zip(names, elements, strict=True))
 
 
-def _references(task, type_signature):
-    """The result of `task`, of a type, as a structure of references."""
+def _references(result, type_signature):
+    """What a task or an `_Element` gives, of a type, as a structure of references."""
     if isinstance(type_signature, tff.types.FederatedType):
         if type_signature.placement is tff.CLIENTS:
-            return tff.program.NativeValueReference(task, type_signature)
-        return _references(task, type_signature.member)
+            return tff.program.NativeValueReference(result, type_signature)
+        return _references(result, type_signature.member)
     if not isinstance(type_signature, tff.types.StructType):
-        return tff.program.NativeValueReference(task, type_signature)
-
-    async def element(index):
-        return tff.structure.from_container(await task)[index]
-
+        return tff.program.NativeValueReference(result, type_signature)
     elements = [
-        _references(asyncio.create_task(element(index)), element_type)
+        _references(_Element(result, index), element_type)
         for index, element_type in enumerate(type_signature)
     ]
     return _container_of(type_signature)(elements)
+
+
+class _Element:
+    """An element of what can be awaited, which can be awaited as often.
+
+    It is no task: of each one that nobody asks, asyncio would report the error of the whole again.
+    """
+
+    def __init__(self, whole, index: int):
+        self._whole = whole
+        self._index = index
+
+    def __await__(self):
+        whole = yield from self._whole.__await__()
+        return tff.structure.from_container(whole)[self._index]
 
 
 def _container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
