@@ -90,6 +90,9 @@ def test_other_labels_and_columns_are_refused(comparison, tmp_path):
     run = write_run(tmp_path / "run", (0.5, 1.0))
     with pytest.raises(CommandLineError, match="are 'ROW | COLUMN', found 'Ditto'"):
         cross_table(compared("One", {"Ditto": [run]}), ACCURACY)
+    nothing = compared("None", {"Ditto | mean": [tmp_path / "not there"]})
+    with pytest.raises(CommandLineError, match="MODEL/POOL/QUANTITY, found 'personalized/loss'"):
+        cross_table(nothing, "personalized/loss")
 
 
 def test_the_attackers_of_a_run(tmp_path):

@@ -72,14 +72,17 @@ def cross_table(
         exclude_clients: Ids of others that are left out.
 
     Raises:
-        CommandLineError: If a label is of another form.
+        CommandLineError: If a label is of another form, or the column.
         OutputDirectoryError: See `ClientTable.values`.
     """
     exclude_clients = set(exclude_clients)
     values = cross_values(
         comparison, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
     )
-    name = MetricName.parse(f"{column}_mean")
+    try:
+        name = MetricName.parse(f"{column}_mean")
+    except ValueError as error:  # of what no finished run has refused
+        raise CommandLineError(f"A column is MODEL/POOL/QUANTITY, found {column!r}.") from error
     rows, heads = {}, {}
     for row, head in map(_parts, comparison.results):
         found = [value.value for value in values if (value.row, value.column) == (row, head)]
