@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_pfl.data.federated_dataset import (
     ExamplesError,
@@ -21,6 +22,7 @@ PIXELS = np.broadcast_to(
 )
 WRITER = (np.arange(600) % 7).astype(np.int32)
 IMAGES = LabelledImages("toy", PIXELS, LABELS, 5, N_TRAIN, WRITER)
+BFLOAT16 = tf.bfloat16.as_numpy_dtype
 DIRICHLET = {"partitioner": "dirichlet", "partition_args": {"alpha": 0.5, "min_examples": 6}}
 
 
@@ -219,6 +221,10 @@ def test_from_client_arrays_names_the_client():
         (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
         (np.array([np.inf, 0.0], np.float16), np.array([0, 1]), "example 0 is not finite"),
         (np.zeros(2, complex), np.array([0, 1]), "inputs must be numbers, got complex128"),
+        (np.zeros(2, np.longdouble), np.array([0, 1]), "got float128. Those of up to 64 bits"),
+        (np.zeros(2, [("a", "f4")]), np.array([0, 1]), "inputs must be numbers, got "),
+        (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite .* as float32"),
+        (np.array([np.nan, 0], BFLOAT16), np.array([0, 1]), "example 0 is not finite"),
         (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
     ],
 )

@@ -22,8 +22,8 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
 
     Raises:
         ExamplesError: x and y differ in length, labels are not integers within
-            0..num_classes-1, or an input is no number, or not finite. The message names the first
-            bad example.
+            0..num_classes-1, or an input is no number that TensorFlow has, or not finite as
+            float32, which models take. The message names the first bad example.
     """
     if not isinstance(num_classes, int | np.integer) or num_classes < 1:
         raise ExamplesError(
@@ -40,21 +40,27 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
         raise ExamplesError(
             f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
         )
-    if x.dtype.kind in "OSUcmM":
-        raise ExamplesError(f"{where}: inputs must be numbers, got {x.dtype}.")
+    is_bfloat16 = x.dtype.name == "bfloat16"  # no kind of NumPy's
+    if not (is_bfloat16 or (x.dtype.kind in "biuf" and x.dtype.itemsize <= 8)):
+        raise ExamplesError(
+            f"{where}: inputs must be numbers, got {x.dtype}. Those of up to 64 bits can be read."
+        )
     bad = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(bad):
         raise ExamplesError(
             f"{where}: label {y[bad[0]]} of example {bad[0]} is not within 0..{num_classes - 1} "
             f"({len(bad)} such labels)."
         )
-    if x.dtype.kind == "f":
+    if is_bfloat16 or x.dtype.kind == "f":
         chunks = (x[i : i + _CHECKED_AT_A_TIME] for i in range(0, len(x), _CHECKED_AT_A_TIME))
-        finite = [np.isfinite(chunk).all(axis=tuple(range(1, x.ndim))) for chunk in chunks]
+        with np.errstate(over="ignore"):
+            floats = (chunk.astype(np.float32, copy=False) for chunk in chunks)
+            finite = [np.isfinite(chunk).all(axis=tuple(range(1, x.ndim))) for chunk in floats]
         bad = np.flatnonzero(~np.concatenate(finite)) if finite else ()
         if len(bad):
             raise ExamplesError(
-                f"{where}: input of example {bad[0]} is not finite ({len(bad)} such examples)."
+                f"{where}: input of example {bad[0]} is not finite ({len(bad)} such examples) "
+                "as float32, which models take."
             )
 
 
