@@ -200,6 +200,8 @@ def test_from_client_arrays_names_the_client():
         make(x[:, :2], y, x, y)
     with pytest.raises(ExamplesError, match="client 1, test: inputs are float64"):
         make(x, y, x.astype(np.float64), y)
+    with pytest.raises(ExamplesError, match="client 1, test: arrays are masked"):
+        make(x, y, np.ma.masked_equal(x, 0), y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)
     for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "dict")):

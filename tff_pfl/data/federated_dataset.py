@@ -108,8 +108,10 @@ class FederatedDataset:
                     "num_classes, Partition(train, validation, test))."
                 )
         pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
-        # An empty list has floats of no shape.
-        pairs = [(np.asarray(x), np.asarray(y, None if np.size(y) else np.int32)) for x, y in pairs]
+        # An empty list has floats of no shape; masks stay, to be refused.
+        pairs = [
+            (np.asanyarray(x), np.asanyarray(y, None if np.size(y) else np.int32)) for x, y in pairs
+        ]
         if not pairs:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
         first = pairs[0][0]
