@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -65,9 +66,19 @@ def test_arrays_that_do_not_fit_are_refused(rows, offsets, message):
         ClientRows(rows, np.asarray(offsets))
 
 
-def test_rows_that_are_no_integers_are_refused():
-    with pytest.raises(PartitionError, match="Rows of clients must be integers"):
-        ClientRows.of([[0, 1], [2.5]])
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ([[0, 1], [2.5]], "client 1 are float64 of shape (1,)"),
+        ([[0, 1], [False, True]], "client 1 are bool of shape (2,)"),  # no mask
+        ([[[0, 1]], [2]], "client 0 are int64 of shape (1, 2)"),
+        ([0, 1], "client 0 are int64 of shape ()"),
+    ],
+)
+def test_rows_that_are_no_integers_are_refused(parts, found):
+    message = f"Rows of clients must be integers of shape [?], those of {found}."
+    with pytest.raises(PartitionError, match=re.escape(message)):
+        ClientRows.of(parts)
 
 
 @pytest.fixture

@@ -44,17 +44,18 @@ class ClientRows(Sequence):
         """The rows of each client in one array, which is a copy.
 
         Raises:
-            PartitionError: If they are no integers.
+            PartitionError: If those of a client are no integers of shape `[?]`.
         """
         parts = list(map(np.asarray, parts))
+        for client, part in enumerate(parts):
+            if part.ndim != 1 or (len(part) and part.dtype.kind not in "iu"):
+                raise PartitionError(
+                    f"Rows of clients must be integers of shape [?], those of client {client} are "
+                    f"{part.dtype} of shape {part.shape}."
+                )
         offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        try:
-            own = [part for part in parts if len(part)]
-            rows = np.concatenate(
-                [np.empty(0, np.int64), *own], dtype=np.int64, casting="same_kind"
-            )
-        except TypeError as error:
-            raise PartitionError(f"Rows of clients must be integers: {error}.") from error
+        own = [part.astype(np.int64, copy=False) for part in parts if len(part)]
+        rows = np.concatenate([np.empty(0, np.int64), *own])
         return cls(rows, offsets)
 
     @property
