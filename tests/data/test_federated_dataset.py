@@ -291,6 +291,7 @@ def test_federate_checks_the_examples():
         ({"writer": WRITER[:-1]}, r"writer must be integers .* \[600\], .*int32 of shape \(599,\)"),
         ({"writer": WRITER - 1}, "some below 0"),
         ({"writer": WRITER.astype(float)}, "writer must be integers .* got float64"),
+        ({"writer": WRITER + 10**9}, "writer 1000000006 for 600 rows: .* without gaps"),
     ],
 )
 @pytest.mark.parametrize("merge", [True, False])
@@ -305,6 +306,9 @@ def test_no_original_split_is_needed_where_fractions_say_what_is_trained_on():
     images = IMAGES._replace(num_train=0)
     dataset = federate(images, num_clients=3, partitioner="iid", fractions=(4, 1, 1), seed=0)
     assert dataset.sizes().sum() == pytest.approx(400, abs=3)
+    nothing = images._replace(x=PIXELS[:0], y=LABELS[:0], writer=WRITER[:0])
+    with pytest.raises(ExamplesError, match="toy: there are no examples"):
+        federate(nothing, partitioner="natural", fractions=(4, 1, 1), seed=0)
 
 
 @pytest.mark.parametrize(

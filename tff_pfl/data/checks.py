@@ -75,10 +75,13 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
         The same with arrays: `y` of int32, `writer` of int64.
 
     Raises:
-        ExamplesError: See `check_examples`; or `num_train` or `writer` is not that of its rows.
+        ExamplesError: See `check_examples`; or `num_train` or `writer` is not that of its rows, of
+            which there are none, or fewer than natural clients.
     """
     x, y, num_train, writer = images.x, images.y, images.num_train, images.writer
     check_examples(x, y, images.num_classes, images.name)
+    if not len(y):
+        raise ExamplesError(f"{images.name}: there are no examples to divide among clients.")
     least = int(takes_original_split)
     if not isinstance(num_train, int | np.integer) or not least <= num_train <= len(y):
         raise ExamplesError(
@@ -93,5 +96,10 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
         raise ExamplesError(
             f"{images.name}: writer must be integers from 0 of shape [{len(y)}], one a row, got "
             f"{writer.dtype} of shape {writer.shape}, or some below 0."
+        )
+    if writer.max() >= len(y):
+        raise ExamplesError(
+            f"{images.name}: writer {writer.max()} for {len(y)} rows: clients are numbered from 0 "
+            "without gaps, as np.unique(writer, return_inverse=True)[1] does."
         )
     return images._replace(writer=writer.astype(np.int64, copy=False))
