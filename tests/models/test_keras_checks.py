@@ -102,6 +102,14 @@ def twins():
         (sequential(lambda: layers.AlphaDropout(0.1)), "alpha_dropout"),
         (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Leave the sigmoid out"),
         (two_heads, "returns 2 outputs.*example_loss"),
+        (
+            ending_in(lambda: layers.Reshape((2, 2, 1)), lambda: layers.Conv2D(3, 1)),
+            r"of shape \(2, 2, 3\) for each example.*Flatten or pool.*example_loss",
+        ),
+        (
+            ending_in(lambda: layers.Dense(1), lambda: layers.Reshape(())),
+            r"of shape \(\) for each example",
+        ),
         (ending_in(layers.Flatten), "no weights"),
         (sequential(lambda: layers.Dense(4, trainable=False)), "'dense/kernel:0'.*trainable"),
         (Frozen, "non-trainable.*scale"),

@@ -23,7 +23,8 @@ def masks(*layers, shape=(WIDTH,)):
         outputs = [tf.keras.layers.Flatten()(layer()(x)) * one for layer in layers]
         return tf.keras.Model(x, tf.stack(outputs, axis=1))
 
-    model = from_keras(keras_model_fn, input_shape=shape)
+    # No logits, and no loss is asked for.
+    model = from_keras(keras_model_fn, input_shape=shape, example_loss=tf.identity)
 
     def outputs(seed=SEED, training=True, batch=1):
         return model.apply(model.init(0), tf.ones([batch, *shape]), training=training, seed=seed)

@@ -111,11 +111,17 @@ def check_losses(model: tf.keras.Model) -> None:
 
 
 def check_logits(outputs: Any) -> None:
-    """What the default loss takes: one tensor, that is no probabilities."""
+    """What the default loss takes: one tensor of a number for each class, no probabilities."""
     if not isinstance(outputs, tf.Tensor):
         raise KerasModelError(
             f"The model returns {len(tf.nest.flatten(outputs))} outputs, and the loss takes one "
             "tensor of logits. Give an example_loss, and example_metrics, of all of them."
+        )
+    if outputs.shape.rank not in (None, 2):
+        raise KerasModelError(
+            f"The model returns numbers of shape {tuple(outputs.shape[1:])} for each example, and "
+            "the loss takes one logit for each class. Flatten or pool them before the last layer, "
+            "or give an example_loss, and example_metrics, of them."
         )
     operation = outputs.op
     while operation.type == "Identity":
