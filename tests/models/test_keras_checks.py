@@ -225,7 +225,7 @@ def test_a_model_that_is_kept_is_refused():
 
 
 def test_a_number_is_no_shape():
-    for shape in (4, "4", (None,), (4, 0), (4.0,)):
+    for shape in (4, "4", (None,), (4, 0), (4.0,), 4.0, None):
         message = re.escape(f"input_shape={shape!r} must be a shape of known lengths")
         with pytest.raises(KerasModelError, match=message + r".* such as \(8,\)"):
             from_keras(mlp, input_shape=shape)

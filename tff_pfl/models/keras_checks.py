@@ -23,7 +23,7 @@ def check_arguments(keras_model_fn: Callable[[], tf.keras.Model], input_shape: A
         raise KerasModelError(
             f"keras_model_fn must be a function that builds a model, got {keras_model_fn!r}."
         )
-    if isinstance(input_shape, (int, str)) or not all(
+    if not isinstance(input_shape, Iterable) or not all(
         isinstance(length, int | np.integer) and length > 0 for length in input_shape
     ):
         raise KerasModelError(
