@@ -80,6 +80,12 @@ def compiled():
     return model
 
 
+def pretrained():
+    model = tf.keras.Sequential([layers.Dense(3, input_shape=(4,))])
+    model.set_weights([np.ones([4, 3]), np.zeros(3)])
+    return model
+
+
 def twins():
     towers = [tf.keras.Sequential([layers.Dense(2, name="a", input_shape=(4,))]) for _ in "ab"]
     x = tf.keras.Input((4,))
@@ -169,6 +175,15 @@ def twins():
         (
             sequential(lambda: layers.Dense(4, bias_constraint="non_neg")),
             "'dense/bias:0' has a constraint",
+        ),
+        (pretrained, "'dense/kernel:0' is assigned a value.*set_weights.*Constant"),
+        (
+            ending_in(
+                lambda: layers.Embedding(9, 2, weights=[np.ones([9, 2])], name="words"),
+                layers.Flatten,
+                lambda: layers.Dense(3),
+            ),
+            "'words/embeddings:0' is assigned a value.*weights=",
         ),
         (compiled, r"not weights of the model.*compile\(\)"),
         (twins, "'kernel' of layer 'a' exists 2 times"),

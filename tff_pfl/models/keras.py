@@ -6,6 +6,7 @@ so that the graph has no variable at all. Layer by layer, weights keep their Ker
 """
 
 import collections
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from tff_pfl.models.keras_checks import (
     check_types,
     check_weights,
     nodes,
+    refuse_assignment,
 )
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.precision import (
@@ -224,6 +226,7 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)
+        variable.assign = functools.partial(refuse_assignment, variable.name)
         created.append((variable, kwargs["initial_value"]))
         return variable
 

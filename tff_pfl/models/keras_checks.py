@@ -70,6 +70,16 @@ def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None
         )
 
 
+def refuse_assignment(name: str, *_args: Any, **_options: Any) -> None:
+    """In place of a variable's `assign`: what is assigned would be lost with the variable."""
+    raise KerasModelError(
+        f"Weight {name!r} is assigned a value where the model is built or called, as by "
+        "set_weights, load_weights, load_model or a layer's weights=..., which nothing would keep. "
+        "Weights start from initializers, such as tf.keras.initializers.Constant(value); or "
+        "replace the init of the model that from_keras returns."
+    )
+
+
 def check_types(weights: Iterable[Any]) -> None:
     """All of a model's numbers are float32, as all mathematics of weights is."""
     for weight in weights:
