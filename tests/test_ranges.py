@@ -82,6 +82,24 @@ def test_a_builder_that_extends_another_has_its_ranges():
     assert ranges_of(build).keys() == {"rate", "steps"}
 
 
+def test_annotations_may_be_text():
+    """As `from __future__ import annotations` makes all of them."""
+
+    @takes(steps=whole(1))
+    def train(*, steps: "int | None" = 3, unknown: "Missing" = None):  # noqa: F821
+        return steps
+
+    @extends(build)
+    @takes(steps=whole(1))
+    def extended(model, *, steps: "int | None" = 3, share: "float" = 1, **options):
+        return steps
+
+    assert extended("m", steps=None) is None
+    assert inspect.signature(extended).parameters["share"].annotation is float
+    with pytest.raises(RangeError, match="steps must be a whole number of at least 1, got 0"):
+        train(steps=0)
+
+
 def test_a_range_is_of_an_argument():
     with pytest.raises(TypeError, match="build has no argument 'rats'"):
         takes(rats=whole(0))(build)

@@ -1,6 +1,7 @@
 """What a value has to be, said where it comes in and not where it fails."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -30,3 +31,11 @@ def function_of(made: Callable) -> Callable:
     while isinstance(made, functools.partial):
         made = made.func
     return made
+
+
+def signature_of(function: Callable) -> inspect.Signature:
+    """With annotations as they are meant where they are text, as `__future__` has them."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation of what is imported for type checkers alone
+        return inspect.signature(function)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.kinds import check_kind, function_of
+from tff_pfl.kinds import check_kind, function_of, signature_of
 
 
 class RangeError(ValueError):
@@ -184,7 +184,7 @@ def check_numbers(
 
 
 def _none_is_taken(owner, name) -> bool:
-    return may_be_none(inspect.signature(owner).parameters[name])
+    return may_be_none(signature_of(owner).parameters[name])
 
 
 def may_be_none(parameter: inspect.Parameter) -> bool:

@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.kinds import check_kind, signature_of
 from tff_pfl.names import check_names
 
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
@@ -95,11 +95,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
 @functools.cache
 def _keyword_parameters(function) -> dict[str, inspect.Parameter]:
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation of what is imported for type checkers alone
-        signature = inspect.signature(function)
-    parameters = signature.parameters.items()
+    parameters = signature_of(function).parameters.items()
     return {name: p for name, p in parameters if p.kind is p.KEYWORD_ONLY}
 
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection
 
+from tff_pfl.kinds import signature_of
 from tff_pfl.names import check_names
 from tff_pfl.ranges import ranges_of
 
@@ -24,15 +25,11 @@ def extends(base: Callable, without: Collection[str] = ()) -> Callable[[Callable
 
     The function raises a `TypeError` for an argument that is none of them, with the nearest one.
     """
-    of_base = [p for p in inspect.signature(base).parameters.values() if p.name not in without]
+    of_base = [p for p in signature_of(base).parameters.values() if p.name not in without]
     inherited = [p for p in of_base if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
 
     def decorate(function):
-        own = [
-            p
-            for p in inspect.signature(function).parameters.values()
-            if p.kind is not p.VAR_KEYWORD
-        ]
+        own = [p for p in signature_of(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
         names = {p.name for p in own}
         parameters = own + [p for p in inherited if p.name not in names]
         takes_others = any(p.kind is p.VAR_KEYWORD for p in inherited)
