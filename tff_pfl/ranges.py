@@ -144,7 +144,10 @@ def takes(
 
         @functools.wraps(checked)
         def call(*args, **kwargs):
-            given = signature.bind_partial(*args, **kwargs).arguments
+            try:
+                given = signature.bind_partial(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{owner.__name__}: {error}") from None
             check_numbers(owner, given, error=range_error)
             return checked(*args, **kwargs)
 
