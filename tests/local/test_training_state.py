@@ -253,3 +253,27 @@ class TestProjection:
     def test_not_where_there_is_no_step(self):
         for options in ({"size": 0}, {"epochs": 0}):
             assert_equal(train(FRESH, project=self.project, **options).weights, START)
+
+
+class Counting(tff.learning.optimizers.Optimizer):
+    """Whose state is one tensor: the learning rate, and the number of steps."""
+
+    def initialize(self, specs):
+        return tf.constant([ETA, 0.0])
+
+    def next(self, state, weights, gradients):
+        return state + [0.0, 1.0], weights
+
+    def get_hparams(self, state):
+        return {"learning_rate": state[0]}
+
+    def set_hparams(self, state, hparams):
+        return tf.stack([hparams["learning_rate"], state[1]])
+
+
+def test_the_state_of_an_optimizer_may_be_a_tensor():
+    local = dataclasses.replace(PERSISTING, optimizer=Counting())
+    state = local.optimizer_state(START)
+    for count in (K, 2 * K):
+        state = train(local, optimizer_state=state).optimizer_state
+        np.testing.assert_allclose(state, [ETA, count])

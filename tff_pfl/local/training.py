@@ -193,7 +193,7 @@ class LocalTraining:
         """The optimizer's state before the first step of a round; for arguments, see `train`."""
         if self.persist_optimizer_state and optimizer_state is None:
             raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
-        if not optimizer_state:
+        if optimizer_state is None or not tf.nest.flatten(optimizer_state):
             optimizer_state = self._initial_state(weights)
         rate = self.learning_rate(context.round_num, learning_rate)
         return self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
