@@ -239,6 +239,18 @@ def test_a_model_that_is_kept_is_refused():
         model.apply(model.init(0), np.zeros([1, 4]))
 
 
+@pytest.mark.parametrize("depths", [(1, 2), (2, 1)])
+def test_a_model_of_other_layers_at_a_later_call_is_refused(depths):
+    depths = iter(depths)
+
+    def of_some_depth():
+        return sequential(*[lambda: layers.Dense(4)] * next(depths))()
+
+    model = from_keras(of_some_depth, input_shape=(4,))
+    with pytest.raises(KerasModelError, match="of other layers.*anew at every call"):
+        model.apply(model.init(0), np.zeros([1, 4]))
+
+
 def test_a_number_is_no_shape():
     for shape in (4, "4", (None,), (4, 0), (4.0,), 4.0, None):
         message = re.escape(f"input_shape={shape!r} must be a shape of known lengths")

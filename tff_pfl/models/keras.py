@@ -42,6 +42,11 @@ from tff_pfl.ranges import takes, whole
 # their own choice.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
 
+_BUILT_ANEW = (
+    "keras_model_fn returned the model of an earlier call, or one of other layers. It must build "
+    "the same model, and all of its layers, anew at every call."
+)
+
 
 class _Slot(NamedTuple):
     """One variable of the Keras model, in the order of creation."""
@@ -149,7 +154,9 @@ def from_keras(
             values = iter([in_types(value, compute_type) for value in given])
 
             def variable(next_creator, dtype=None, **_):
-                by_type = next(values)
+                by_type = next(values, None)
+                if by_type is None:
+                    raise KerasModelError(_BUILT_ANEW)
                 return by_type.get(dtype, by_type[None])
 
             with (
@@ -160,10 +167,7 @@ def from_keras(
                 segment = split(part(keras_model_fn()), segments)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
-                raise KerasModelError(
-                    "keras_model_fn returned the model of an earlier call. It must build the "
-                    "model, and all of its layers, anew at every call."
-                )
+                raise KerasModelError(_BUILT_ANEW)
             if compute_type != FLOAT32:
                 check_whole_numbers(tf.compat.v1.get_default_graph())
             if is_last and compute_type != FLOAT32:
