@@ -71,6 +71,20 @@ def test_it_is_off_in_evaluation_and_at_rate_zero(two):
     np.testing.assert_array_equal(masks(dropout(0))(seed=None), np.ones([1, 1, WIDTH]))
 
 
+@pytest.mark.parametrize("always", [True, 1, np.True_, lambda: tf.constant(True)])
+def test_a_layer_may_say_that_its_dropout_is_always_on(always):
+    class Noisy(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dropout = tf.keras.layers.Dropout(0.5)
+
+        def call(self, inputs):
+            return self.dropout(inputs, training=always() if callable(always) else always)
+
+    outputs = masks(Noisy)
+    assert 0.3 < np.mean(outputs(training=False) == 0) < 0.7
+
+
 def test_training_needs_a_seed(two):
     with pytest.raises(ValueError, match="needs a seed"):
         two(seed=None)

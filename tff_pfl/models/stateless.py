@@ -27,7 +27,7 @@ def stateless_dropout(seed, calls_before: int = 0):
 
     def call(layer, inputs, training=None):
         # While a functional model is being built, `training` is a symbolic tensor.
-        if training is not True or layer.rate == 0:
+        if not tf.get_static_value(training) or layer.rate == 0:
             return tf.identity(inputs)
         if seed is None:
             raise ValueError(f"Dropout layer {layer.name!r} needs a seed to be used in training.")
