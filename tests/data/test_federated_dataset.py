@@ -332,7 +332,7 @@ def test_federate_errors(how, message):
 def test_a_partitioner_of_a_users_own(monkeypatch):
     def by_halves(labels, num_clients, rng, *, first):
         """Two clients."""
-        return np.split(rng.permutation(len(labels)), [first])
+        yield from np.split(rng.permutation(len(labels)), [first])
 
     monkeypatch.setitem(PARTITIONERS._registered, "by_halves", by_halves)
     how = {"partitioner": "by_halves", "num_clients": 2, "seed": 0, "fractions": (1, 0, 0)}

@@ -327,6 +327,7 @@ def federate(
 
 def _checked_parts(parts, partitioner, num_clients, num_rows) -> ClientRows:
     """What a partitioner, perhaps of a user's own, made of so many rows."""
+    parts = list(parts)
     if len(parts) != num_clients:
         raise PartitionError(
             f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
