@@ -153,6 +153,28 @@ def test_steps_go_on_in_further_epochs(drop_remainder):
             assert not np.any(found[steps:])
 
 
+@pytest.mark.parametrize(("size", "expected"), [(0, 0), (1, 20), (7, 20)])
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_no_more_steps_are_computed_than_asked_for(size, expected, drop_remainder):
+    """Padding, of thousands of batches beside a large client, takes none."""
+    computed = tf.Variable(0)
+
+    def step(carry, batch):
+        computed.assign_add(1)
+        return carry + 1
+
+    done = scan_batches(
+        step,
+        0,
+        make_examples(size, 1000),
+        steps=20,
+        batch_size=3,
+        seed=SEED,
+        drop_remainder=drop_remainder,
+    )
+    assert (done, computed) == (expected, expected)
+
+
 @pytest.mark.parametrize("length", [{"epochs": 8}, {"epochs": 9}, {"epochs": 17}, {"steps": 20}])
 def test_orders_of_many_epochs_are_those_drawn_side_by_side(monkeypatch, length):
     found = scan(make_examples(4, 7), 34, **length)

@@ -56,12 +56,13 @@ def scan_batches(
     capacity = tf.shape(examples.y)[0]
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     length = steps_per_epoch * batch_size
-    end = epochs * steps_per_epoch
-    if steps is not None:
-        # Of the client's own batches in an epoch, without those that are padding.
+    if steps is None:
+        end = epochs * steps_per_epoch
+    else:  # over the client's own batches of an epoch, without those that are padding
         size = tf.convert_to_tensor(examples.size)
-        own = tf.maximum((size if drop_remainder else size + batch_size - 1) // batch_size, 1)
-        end = tf.minimum(end, (steps - 1) // own * steps_per_epoch + (steps - 1) % own + 1)
+        own = (size if drop_remainder else size + batch_size - 1) // batch_size
+        steps_per_epoch = tf.maximum(own, 1)
+        end = tf.where(size > 0, steps, 0)
 
     def masked_step(i, batch_rows, filler, carry):
         epoch, index = i // steps_per_epoch, i % steps_per_epoch
@@ -77,7 +78,7 @@ def scan_batches(
 
     def through(rows, first, last, carry):
         def next_step(i, carry):
-            return i + 1, masked_step(i, rows[i - first], rows[0, 0], carry)
+            return i + 1, masked_step(i, tf.gather(rows, i - first), rows[0, 0], carry)
 
         return tf.while_loop(lambda i, _: i < last, next_step, (first, carry))[1]
 
