@@ -60,6 +60,22 @@ def test_means_deviations_and_costs(comparison):
     assert "accuracy of each client's own model on its own test examples" in table.notes[0]
 
 
+def test_runs_of_one_name_that_are_no_repetitions_are_told_of(tmp_path):
+    """As after a config file was edited, of which a study's finished runs know nothing."""
+    runs = []
+    for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
+        settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}
+        runs.append(write_run(tmp_path / str(seed), [0.5, 1.0], seed=seed, **settings))
+    write_run(tmp_path / "older", [0.5, 1.0], seed=3)
+
+    def told(*run_dirs):
+        notes = results_table(compared("t", {"A": run_dirs})).notes
+        return [note for note in notes if "differ" in note]
+
+    assert told(*runs[:2], tmp_path / "older") == []
+    assert told(*runs) == ["The runs of A differ in more than the seed: in local.learning_rate."]
+
+
 def test_other_columns(comparison):
     loss = "personalized/local_test/loss"
     columns = named_columns(comparison, [f"{ACCURACY}_worst_5_percent", loss, f"{ACCURACY}_std"])

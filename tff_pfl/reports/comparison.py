@@ -10,13 +10,22 @@ import numpy as np
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import Evaluation, LateMean, RunFiles
-from tff_pfl.experiment.run_directory import reading
+from tff_pfl.experiment.run_directory import flatten, reading
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.names import check_names
 from tff_pfl.reports.runs import Runs
 
 # The first rounds are slower: graphs are made in them.
 _WARM_UP = 2
+# What may differ between the seeds of a variant: the seed, and what changes no number.
+_OF_NO_NUMBER = (
+    "seed",
+    "checkpoint_every",
+    "data.data_dir",
+    "evaluation.clients_per_call",
+    "import_path",
+    "paper",
+)
 
 
 class RunResult(NamedTuple):
@@ -80,6 +89,16 @@ class Comparison:
         """The results of the variants that have some, by labels."""
         return {label: results for label, results in self.results.items() if results}
 
+    @property
+    def mixed(self) -> dict[str, list[str]]:
+        """By labels, the keys in which runs of a variant differ though they should not.
+
+        They are not repetitions of one another then: a config file was edited between two runs, or
+        one was named that is not of the variant. A key that some lack, as older ones do, is none.
+        """
+        keys = {label: _different_keys(results) for label, results in self.results.items()}
+        return {label: found for label, found in keys.items() if found}
+
     def check_label(self, label: str) -> None:
         """Refuses what is no variant with a finished run.
 
@@ -115,6 +134,17 @@ def compared(
         baseline=baseline or next(iter(runs)),
         chosen=chosen or {},
     )
+
+
+def _different_keys(results: Sequence[RunResult]) -> list[str]:
+    flat = [flatten(result.settings, ".") for result in results]
+    common = [key for key in (flat or [{}])[0] if all(key in settings for settings in flat)]
+    return [
+        key
+        for key in common
+        if len({repr(settings[key]) for settings in flat}) > 1
+        and not any(f"{key}.".startswith(f"{free}.") for free in _OF_NO_NUMBER)
+    ]
 
 
 def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:

@@ -148,6 +148,10 @@ def _notes(comparison, columns, against):
             f"Less {against}'s: difference of the same clients, its interval and p value by a "
             "t test of the means of the seeds; clients worse: their share, of all seeds."
         )
+    notes += [
+        f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
+        for label, keys in comparison.mixed.items()
+    ]
     notes.append(
         "kB a client receives and sends in a round; seconds relative to those of "
         f"{comparison.baseline}."
