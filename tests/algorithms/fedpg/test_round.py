@@ -305,8 +305,9 @@ def test_the_order_of_clients_permutes_gamma():
     assert_vector(turned.gamma, plan.gamma[[2, 0, 1]], 1e-5)
 
 
-def test_equal_gradients():
-    plan, models, server = one_round([G1, G1, G1])
+@pytest.mark.parametrize("loss", [1.0, 0.00011253355478402227])
+def test_equal_gradients(loss):
+    plan, models, server = one_round([(G1[0], loss)] * 3)
     assert_vector(plan.direction, -np.array(G1[0]))
     assert_vector(plan.gamma, [1, 1, 1])
     assert_vector(models, [-RATE * np.array(G1[0])] * 3)

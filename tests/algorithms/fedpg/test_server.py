@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tests.marks import slow
 from tff_pfl.aggregators.stack import Stack
+from tff_pfl.algorithms.fedpg.common_descent import fairness_weights
 from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
 from tff_pfl.local import LocalTraining
 
@@ -85,6 +86,16 @@ def test_the_direction_descends_along_every_gradient(find_direction, angle, seed
         assert np.all(slopes < 0.0)
     else:
         assert np.all(slopes < 0.0) or metrics["sigma"] == 0.0
+
+
+@pytest.mark.parametrize("loss", [*np.geomspace(1e-9, 10, 20), 0.0, -1.0])
+def test_of_equal_losses_none_weighs_in_fairness(loss):
+    """Not by rounding either, which is an opposite of the mean gradient as often as not."""
+    for number in range(6):
+        losses = tf.constant([loss] * number + [2.0], tf.float32)
+        live = tf.constant([True] * number + [False])
+        weights = fairness_weights(losses, live)
+        np.testing.assert_array_equal(weights, np.zeros(number + 1))
 
 
 def unit_vectors(*lengths):

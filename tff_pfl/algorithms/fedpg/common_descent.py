@@ -8,6 +8,7 @@ published code.
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.numerics.min_norm import min_norm_weights
@@ -65,13 +66,18 @@ def fairness_weights(losses, live) -> tf.Tensor:
         live: bool `[k]`, which of them count; `m` of them.
 
     Returns:
-        float64 `[k]`, 0 where not live, and 0 everywhere if all losses are 0.
+        float64 `[k]`, 0 where not live, and 0 everywhere if all losses are equal.
     """
     count = tf.cast(live, tf.float64)
-    losses = tf.where(live, tf.cast(losses, tf.float64), 0.0)
+    losses = tf.cast(losses, tf.float64)
+    least = tf.reduce_min(tf.where(live, losses, np.inf))
+    most = tf.reduce_max(tf.where(live, losses, -np.inf))
+    losses = tf.where(live, losses, 0.0)
     norm = _positive(tf.norm(losses))
     root = _positive(tf.sqrt(tf.reduce_sum(count)))
-    return (tf.reduce_sum(losses) * losses / norm**2 - count) / (root * norm)
+    weights = (tf.reduce_sum(losses) * losses / norm**2 - count) / (root * norm)
+    # Of small equal losses, rounding would leave some, of either sign; of zeros, there is no F.
+    return tf.where(least < most, weights, 0.0)
 
 
 def fairness(losses, live) -> tf.Tensor:
