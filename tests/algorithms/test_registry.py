@@ -4,9 +4,12 @@ import functools
 
 import pytest
 
+from tests.federation import local_sgd, tiny_model
 from tff_pfl.algorithms import ALGORITHMS, trains_where
-from tff_pfl.algorithms.registry import training_switch
-from tff_pfl.ranges import between, takes
+from tff_pfl.algorithms.registry import make, training_switch
+from tff_pfl.ranges import RangeError, between, takes
+
+FEDERATION = {"num_clients": 8, "clients_per_round": 2}
 
 
 def test_where_a_method_trains_goes_through_other_decorators_and_variants(monkeypatch):
@@ -29,3 +32,20 @@ def test_a_method_trains_where_one_of_its_options_has_a_value(switch):
 
     with pytest.raises(TypeError, match="one option of own and its value, got {"):
         trains_where(**switch)(own)
+
+
+@pytest.mark.parametrize("wrong", [0, -2, 2.5])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (name, key)
+        for name in ALGORITHMS
+        for key in FEDERATION
+        if key in ALGORITHMS.parameters(name)
+    ],
+)
+def test_a_federation_has_a_whole_number_of_clients(name, key, wrong):
+    with pytest.raises(
+        RangeError, match=f"^{key} must be a whole number of at least 1, got {wrong}"
+    ):
+        make(name, tiny_model(), local_sgd(), **FEDERATION | {key: wrong})

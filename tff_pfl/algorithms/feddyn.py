@@ -33,7 +33,7 @@ from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.ranges import above, takes
+from tff_pfl.ranges import above, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 
 
@@ -52,7 +52,7 @@ class OwnDrift(NamedTuple):
 
 
 @ALGORITHMS.register("feddyn")
-@takes(alpha=above(0))
+@takes(num_clients=whole(1), alpha=above(0))
 def feddyn(
     model: Model,
     local: LocalTraining,

@@ -37,6 +37,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
@@ -69,6 +70,7 @@ class Pair(NamedTuple):
 
 
 @ALGORITHMS.register("scaffold")
+@takes(num_clients=whole(1))
 def scaffold(
     model: Model,
     local: LocalTraining,

@@ -47,6 +47,7 @@ class OwnModel(NamedTuple):
 
 @ALGORITHMS.register("fedamp")
 @takes(
+    num_clients=whole(1),
     alpha=above(0),
     sigma=above(0),
     lambda_=at_least(0),

@@ -53,6 +53,7 @@ class OwnModels(NamedTuple):
 
 @ALGORITHMS.register("fedfomo")
 @takes(
+    num_clients=whole(1),
     num_models=whole(1),
     exploration=between(0, 1),
     exploration_decay=at_least(0),

@@ -49,6 +49,7 @@ from tff_pfl.templates import (
 @ALGORITHMS.register("ifca")
 @trains_where(averaging="models")
 @takes(
+    num_clients=whole(1),
     num_clusters=whole(1),
     fixed_clusters=each(whole(0)),
     min_share=between(0, 1),

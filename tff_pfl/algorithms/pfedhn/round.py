@@ -53,6 +53,7 @@ class OwnLayers(NamedTuple):
 
 @ALGORITHMS.register("pfedhn")
 @takes(
+    num_clients=whole(1),
     hidden_width=whole(1),
     hidden_layers=whole(0),
     embedding_dim=whole(1),

@@ -89,7 +89,14 @@ class Upload(NamedTuple):
 
 
 @ALGORITHMS.register("pgfed")
-@takes(largest_cohort=whole(1), mu=at_least(0), alpha_learning_rate=at_least(0), beta=between(0, 1))
+@takes(
+    num_clients=whole(1),
+    clients_per_round=whole(1),
+    largest_cohort=whole(1),
+    mu=at_least(0),
+    alpha_learning_rate=at_least(0),
+    beta=between(0, 1),
+)
 def pgfed(
     model: Model,
     local: LocalTraining,
