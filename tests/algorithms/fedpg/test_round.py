@@ -378,6 +378,7 @@ def test_if_all_clients_are_done_nothing_moves():
         ({"gamma_mode": "constant", "gamma": 0.0}, "global"),
         ({"personalize": False}, "global"),
         ({"gamma_mode": "constant", "gamma": 1.0}, "own step"),
+        ({"gamma_mode": "constant", "gamma": 1}, "own step"),
     ],
     ids=str,
 )
