@@ -56,5 +56,15 @@ def test_sgd_with_and_without_momentum():
         OPTIMIZERS["sgd"](0.1, momentum=1.0)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_numbers_may_be_whole_or_numpys(name):
+    expected = two_steps(OPTIMIZERS[name](1.0))
+    np.testing.assert_array_equal(two_steps(OPTIMIZERS[name](1)), expected)
+    options = {option: np.float64(0.5) for option in OPTIMIZERS.options(name)}
+    found = two_steps(OPTIMIZERS[name](np.float64(0.5), **options))
+    expected = two_steps(OPTIMIZERS[name](0.5, **dict.fromkeys(options, 0.5)))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_all_optimizers_have_a_name():
     assert set(OPTIMIZERS) == {"sgd", *BUILDERS}

@@ -1,7 +1,8 @@
 """Optimizers by name, for clients and for the server: those of `tff.learning.optimizers`.
 
 Each is a function `(learning_rate, *, <options with defaults>) -> Optimizer`; what an option is and
-does, is said there.
+does, is said there. Numbers may be whole ones, or NumPy's, of which those of TFF make types that do
+not fit weights.
 """
 
 import tensorflow_federated as tff
@@ -18,7 +19,7 @@ Optimizer = tff.learning.optimizers.Optimizer
 @takes(momentum=up_to(0, 1))
 def sgd(learning_rate: float, *, momentum: float = 0.0) -> Optimizer:
     """Stochastic gradient descent; 0 is no momentum, and no state."""
-    return tff.learning.optimizers.build_sgdm(learning_rate, momentum or None)
+    return tff.learning.optimizers.build_sgdm(float(learning_rate), float(momentum) or None)
 
 
 @OPTIMIZERS.register("adagrad")
@@ -28,7 +29,7 @@ def adagrad(
 ) -> Optimizer:
     """Adagrad (Duchi et al., 2011)."""
     return tff.learning.optimizers.build_adagrad(
-        learning_rate, initial_preconditioner_value, epsilon
+        *map(float, (learning_rate, initial_preconditioner_value, epsilon))
     )
 
 
@@ -38,7 +39,7 @@ def adam(
     learning_rate: float, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
 ) -> Optimizer:
     """Adam (Kingma and Ba, 2014)."""
-    return tff.learning.optimizers.build_adam(learning_rate, beta_1, beta_2, epsilon)
+    return tff.learning.optimizers.build_adam(*map(float, (learning_rate, beta_1, beta_2, epsilon)))
 
 
 @OPTIMIZERS.register("adamw")
@@ -52,14 +53,16 @@ def adamw(
     weight_decay: float = 0.004,
 ) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2017)."""
-    return tff.learning.optimizers.build_adamw(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    return tff.learning.optimizers.build_adamw(
+        *map(float, (learning_rate, beta_1, beta_2, epsilon, weight_decay))
+    )
 
 
 @OPTIMIZERS.register("rmsprop")
 @takes(decay=up_to(0, 1), epsilon=at_least(0))
 def rmsprop(learning_rate: float, *, decay: float = 0.9, epsilon: float = 1e-7) -> Optimizer:
     """RMSprop (Tieleman and Hinton, 2012)."""
-    return tff.learning.optimizers.build_rmsprop(learning_rate, decay, epsilon)
+    return tff.learning.optimizers.build_rmsprop(*map(float, (learning_rate, decay, epsilon)))
 
 
 @OPTIMIZERS.register("yogi")
@@ -79,5 +82,5 @@ def yogi(
 ) -> Optimizer:
     """Yogi (Zaheer et al., 2018)."""
     return tff.learning.optimizers.build_yogi(
-        learning_rate, beta_1, beta_2, epsilon, initial_preconditioner_value
+        *map(float, (learning_rate, beta_1, beta_2, epsilon, initial_preconditioner_value))
     )

@@ -40,7 +40,7 @@ COHORTS = ((0, 1), (1, 2), (2, 0))
 PLAIN = {
     "hidden_layers": 0,
     "bias": False,
-    "server_learning_rate": 1.0,
+    "server_learning_rate": 1,
     "server_momentum": 0.0,
     "server_weight_decay": 0.0,
     "server_clip_norm": None,

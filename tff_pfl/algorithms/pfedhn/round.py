@@ -27,12 +27,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
+from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
@@ -137,7 +137,7 @@ def pfedhn(
             hidden=(hidden_width,) * hidden_layers,
             bias=bias,
         ),
-        tff.learning.optimizers.build_sgdm(server_learning_rate, server_momentum or None),
+        sgd(server_learning_rate, momentum=server_momentum),
         embedding_learning_rate,
         weight_decay=server_weight_decay,
         clip_norm=None if server_clip_norm == math.inf else server_clip_norm,
