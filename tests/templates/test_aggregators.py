@@ -88,6 +88,11 @@ def test_of_ordinary_changes_they_make_the_mean(name, options, shares, tolerance
     assert_close(found / RATE, expected / RATE, tolerance)
 
 
+@pytest.mark.parametrize("name", ["dp", "ddp_secure"])
+def test_a_noise_multiplier_may_be_a_whole_number_of_numpys(name):
+    AGGREGATORS[name](clients_per_round=11, noise_multiplier=np.int64(1))
+
+
 def test_all_of_them_are_tried_here():
     of_tff = {"mean", "robust", "compression", "dp", "secure", "ddp_secure", "clipped"}
     of_stacks = {"trimmed_mean", "median", "geometric_median", "krum", "multi_krum"}

@@ -115,7 +115,7 @@ def ddp_secure(
     """
     _check_noise(noise_multiplier, clients_per_round)
     return tff.learning.ddp_secure_aggregator(
-        noise_multiplier, clients_per_round, bits, zeroing, rotation_type
+        float(noise_multiplier), clients_per_round, bits, zeroing, rotation_type
     )
 
 
