@@ -74,5 +74,9 @@ def test_elements_that_are_no_examples():
     )
     with pytest.raises(ProcessSignatureError, match="(?s)expected: <x=uint8.*unbatched"):
         compose_with_sequence_data(PROCESS, batched, capacity=10)
-    with pytest.raises(ValueError, match="capacity must be at least 1, got 0"):
-        compose_with_sequence_data(PROCESS, ELEMENT, capacity=0)
+
+
+@pytest.mark.parametrize("capacity", [0, 2.5, True])
+def test_a_capacity_is_a_whole_number(capacity):
+    with pytest.raises(ValueError, match="capacity must be a whole number of at least 1, got "):
+        compose_with_sequence_data(PROCESS, ELEMENT, capacity=capacity)

@@ -4,11 +4,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local.examples import Examples
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import blocks
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
 
 
+@takes(capacity=whole(1))
 def compose_with_sequence_data(
     process: PersonalizedProcess, element_type: tff.types.StructType, capacity: int
 ) -> PersonalizedProcess:
@@ -34,8 +36,6 @@ def compose_with_sequence_data(
             f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
             f"  found:    {element_type}\nTip: leave the data sets unbatched."
         )
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1, got {capacity}.")
     capacity = int(capacity)  # TensorFlow would make an int64 of NumPy's
 
     def gather(sequence):
