@@ -164,6 +164,17 @@ def test_the_path_is_divided_by_the_number_of_steps():
     assert_close(output.state.algorithm.control, trees.scale(expected, 0.5), tolerance=1e-6)
 
 
+def test_a_round_of_the_rate_0_leaves_the_control_variates():
+    """In which clients go no way that could be divided."""
+    local = local_sgd(RATE, STEPS, schedule=lambda round_num: tf.cast(round_num < 1.0, tf.float32))
+    process = eager("scaffold", quadratic_model(2, 1), local, num_clients=NUM, seed=2)
+    cohort = tuple(range(NUM))
+    (first, before), (second, after) = run_rounds(process, clients_of(process), [cohort] * 2)
+    assert np.all(vector_of(first.algorithm.control))
+    assert_equal(second.algorithm, first.algorithm)
+    assert_equal([client.state.control for client in after], [c.state.control for c in before])
+
+
 @pytest.mark.parametrize("personalized", ["global", "local"])
 def test_what_is_evaluated(personalized):
     process = process_of(personalized=personalized)

@@ -14,10 +14,11 @@ the client's steps and `eta` their rate:
             c <- c + 1 / N sum_{i in S} (c_i' - c_i)
 
 `c` is the mean of all `c_i` at all times, which all start at 0. Option II is the mean of the
-gradients on the way, at no cost, if steps are those of plain SGD; with momentum or another
-optimizer, option I is right. That diverges where `K eta` is large: at 150 steps of 0.1 on
-`configs/digits.py`, but not at 30 of 0.05, where both options are as good. `eta_g` is the rate of
-the server's optimizer, SGD; 1 without one. All clients weigh the same, as in the paper.
+gradients on the way, at no cost, if steps are those of plain SGD; where there is none, at the rate
+0, `c_i` stays. With momentum or another optimizer, option I is right. That diverges where `K eta`
+is large: at 150 steps of 0.1 on `configs/digits.py`, but not at 30 of 0.05, where both options are
+as good. `eta_g` is the rate of the server's optimizer, SGD; 1 without one. All clients weigh the
+same, as in the paper.
 
 What is evaluated as the personal model is FedAvg's choice: `personalized`.
 
@@ -111,8 +112,8 @@ def scaffold(
         else:
             steps = tf.cast(local.num_steps(examples), tf.float32)
             length = steps * local.learning_rate(context.round_num)
-            direction = trees.scale(output.upload, -tf.math.divide_no_nan(1.0, length))
-            new = trees.subtract(direction, correction)
+            on_the_way = trees.subtract(trees.scale(output.upload, -1.0 / length), correction)
+            new = trees.select(length > 0.0, on_the_way, state.control)
         return ClientOutput(
             state=OwnControl(new, output.state),
             upload=Counted(Pair(output.upload, trees.subtract(new, state.control))),
