@@ -20,7 +20,7 @@ The personal model is `theta` at the end of the last round the client took part 
 for a client that never did. The reported loss is that of `theta` before each batch. Other than in
 the authors' simulation, clients that are not sampled do not train.
 
-lambda = 0 or beta = 0: the global model stays as it is.
+beta = 0, or lambda = 0 without weight decay in `local`: the global model stays as it is.
 """
 
 import dataclasses
