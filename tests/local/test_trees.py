@@ -189,3 +189,10 @@ def test_rows_are_combined_with_their_weights():
     np.testing.assert_array_equal(combined["matrix"], [[-8.0, -7.0], [-6.0, -5.0]])
     assert combined["half"].dtype == tf.float16
     np.testing.assert_array_equal(combined["half"], [-1.5])
+
+
+def test_inner_products_of_rows_are_of_all_tensors_and_of_double_precision():
+    rows = {"matrix": tf.constant([[[1e5, 1e-4]], [[1e5, 0.0]]]), "scalar": tf.constant([3.0, 1.0])}
+    vectors = np.array([[1e5, np.float32(1e-4), 3.0], [1e5, 0.0, 1.0]])
+    np.testing.assert_array_equal(trees.gram(rows), vectors @ vectors.T)
+    assert trees.gram(trees.row(rows, tf.zeros([0], tf.int32))).shape == (0, 0)

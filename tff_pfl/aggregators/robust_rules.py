@@ -81,7 +81,7 @@ def geometric_median(stack: Stack, iterations: int, smoothing: float) -> Any:
         iterations: How many; 0 is the weighted mean.
         smoothing: `nu`, above 0, the distance below which clients pull no more.
     """
-    gram = _gram(stack.value)
+    gram = trees.gram(stack.value)
     weights = tf.cast(stack.weight, gram.dtype)
 
     def iterate(index, shares):
@@ -108,7 +108,7 @@ def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
         num_attackers: `f`.
         num_selected: How many uploads have a part in the mean; 1 is Krum, `None` for `m - f`.
     """
-    gram = _gram(stack.value)
+    gram = trees.gram(stack.value)
     norms = tf.linalg.diag_part(gram)
     distances = tf.maximum(norms[:, tf.newaxis] + norms - 2.0 * gram, 0.0)
     number = tf.size(stack.weight)
@@ -140,11 +140,3 @@ def _by_coordinate(
         return tf.reshape(statistic(tf.gather(values, order, batch_dims=1), weights), shape)
 
     return tf.nest.map_structure(of_leaf, stack.value)
-
-
-def _gram(rows: Any) -> tf.Tensor:
-    """float64 `[m, m]`: inner products of `m` structures stacked along a leading axis."""
-    leaves = tf.nest.flatten(rows)
-    vectors = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in leaves]
-    vectors = [tf.cast(vector, tf.float64) for vector in vectors]
-    return tf.add_n([tf.matmul(vector, vector, transpose_b=True) for vector in vectors])

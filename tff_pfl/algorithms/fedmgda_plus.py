@@ -81,7 +81,7 @@ def fedmgda_plus(
         return server_lr
 
     def finalize(server, stack, round_num):
-        gram = gram_matrix(stack.value)
+        gram = trees.gram(stack.value)
         norms = tf.sqrt(tf.linalg.diag_part(gram))
         live = norms > 0.0
         to_unit = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), norms)
@@ -104,13 +104,6 @@ def fedmgda_plus(
 
     exchange_of_all = dataclasses.replace(exchange, aggregator=StackFactory(), finalize=finalize)
     return dataclasses.replace(algorithm, exchanges=[exchange_of_all])
-
-
-def gram_matrix(rows) -> tf.Tensor:
-    """The inner products, float64 `[k, k]`, of `k` structures stacked along a leading axis."""
-    flat = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in tf.nest.flatten(rows)]
-    flat = [tf.cast(leaf, tf.float64) for leaf in flat]
-    return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
 
 
 def _count(condition):

@@ -51,6 +51,13 @@ def combine(weights: tf.Tensor, rows):
     )
 
 
+def gram(rows) -> tf.Tensor:
+    """The inner products, float64 `[k, k]`, of `k` structures stacked along a leading axis."""
+    flat = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in tf.nest.flatten(rows)]
+    flat = [tf.cast(leaf, tf.float64) for leaf in flat]
+    return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
+
+
 def copies(a, number: int):
     """`number` times the same structure, stacked along a new leading axis."""
     return tf.nest.map_structure(lambda leaf: tf.repeat(leaf[tf.newaxis], number, axis=0), a)
