@@ -55,6 +55,14 @@ def test_a_call_is_checked_before_it_is_made():
         build()
 
 
+def test_numbers_of_numpy_arrive_as_those_of_python():
+    """With which TensorFlow would compute in int64 and float64."""
+    _, rate, steps, name = build("m", rate=np.float32(0.5), steps=np.int64(2), name=np.int64(2))
+    assert (rate, steps, type(rate), type(steps)) == (0.5, 2, float, int)
+    assert type(name) is np.int64  # which has no range
+    assert type(takes(size=whole(1))(lambda size: size)(np.int64(2))) is int
+
+
 def test_numbers_are_checked_before_a_call():
     check_numbers(functools.partial(build), {"rate": 1.0, "steps": None, "name": -1})
     with pytest.raises(KeyError, match="config.a.steps must be a whole number of at least 1"):

@@ -126,7 +126,8 @@ def takes(
 ) -> Callable[[Callable], Callable]:
     """Decorates a function or a class with the ranges of its arguments, and checks them.
 
-    `None` is in range where it is an argument's default, or its annotation allows it.
+    `None` is in range where it is an argument's default, or its annotation allows it. A number of
+    NumPy's arrives as Python's: with tensors, its type would count.
 
     Args:
         range_error: What is raised.
@@ -145,11 +146,15 @@ def takes(
         @functools.wraps(checked)
         def call(*args, **kwargs):
             try:
-                given = signature.bind_partial(*args, **kwargs).arguments
+                bound = signature.bind_partial(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{owner.__name__}: {error}") from None
+            given = bound.arguments
             check_numbers(owner, given, error=range_error)
-            return checked(*args, **kwargs)
+            for name in ranges.keys() & given.keys():
+                if isinstance(given[name], np.generic):
+                    given[name] = given[name].item()
+            return checked(*bound.args, **bound.kwargs)
 
         owner.__ranges__ = ranges
         call.__ranges__ = ranges

@@ -36,7 +36,6 @@ def compose_with_sequence_data(
             f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
             f"  found:    {element_type}\nTip: leave the data sets unbatched."
         )
-    capacity = int(capacity)  # TensorFlow would make an int64 of NumPy's
 
     def gather(sequence):
         # One row too many shows that there are too many; an empty batch stands for no rows.
