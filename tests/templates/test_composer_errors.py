@@ -245,3 +245,8 @@ class TestErrors:
             compose(mean_exchange(), personalize=lambda server: server)
         with pytest.raises(TypeError, match="^an exchange must be a tff_pfl.Exchange, got <"):
             compose(lambda server: server)
+
+    @pytest.mark.parametrize("seed", [-1, 1.5, None, 2**63])
+    def test_seeds(self, seed):
+        with pytest.raises(ValueError, match="^seed must be a whole number in 0 to 9"):
+            compose(mean_exchange(), seed=seed)

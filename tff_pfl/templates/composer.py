@@ -15,6 +15,7 @@ from tff_pfl.aggregators import is_secure, sums_securely
 from tff_pfl.kinds import check_kind
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
+from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange
@@ -22,6 +23,7 @@ from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput
 from tff_pfl.templates.report import sum_of_reports
 
 
+@takes(seed=whole(0, 2**63 - 1))
 def compose(
     algorithm: Algorithm,
     examples_type: tff.types.Type,
