@@ -300,8 +300,10 @@ def test_bad_options(options, message):
         fedrod(IMAGES, local_sgd(), **options)
 
 
-@pytest.mark.parametrize("weights", [{"gamma": [3]}, {"bias": [3]}, {"kernel": [3, 3, 2, 2]}])
-def test_the_last_layer_must_be_dense(weights):
+@pytest.mark.parametrize(
+    "weights", [{"gamma": [3]}, {"bias": [3]}, {"kernel": [3, 3, 2, 2]}, {"kernel": [3, 1]}]
+)
+def test_the_last_layer_must_be_dense_and_of_a_logit_for_each_class(weights):
     def init(seed):
         return {"last": {name: tf.zeros(shape) for name, shape in weights.items()}}
 

@@ -100,6 +100,18 @@ def test_exits_that_are_very_sure_leave_numbers_finite():
     assert float(gradient["gate"]["threshold"]) == 0.0
 
 
+def test_one_logit_is_not_gated():
+    def network():
+        layers = tf.keras.layers
+        return tf.keras.Sequential([layers.Flatten(input_shape=IMAGE_SHAPE), layers.Dense(1)])
+
+    both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, example_metrics={}))
+    weights = both.init(0)
+    both.outputs(weights, X)
+    with pytest.raises(ValueError, match="have one logit, of whose softmax the entropy is always"):
+        both.gated_model().apply(both.gated(weights, 0.1), X)
+
+
 def test_the_gated_model_begins_as_the_server_exit():
     model = BOTH.gated_model()
     assert model.layers == ("dense1", "head", "client_head", "gate")

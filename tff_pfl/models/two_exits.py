@@ -77,11 +77,17 @@ class TwoExits:
         """The model that answers by the client exit where that is sure, else by the server exit.
 
         It is sure where the entropy of its softmax, in nats, is not above a threshold, which is one
-        more weight: see `gated`. No gradient changes it.
+        more weight: see `gated`. No gradient changes it. When it is applied, it raises a
+        `ValueError` if exits have one logit.
         """
 
         def apply(weights, x, **options):
             client, server = self.outputs(weights, x, **options)
+            if client.shape[-1] == 1:
+                raise ValueError(
+                    f"The exits of {self.model.name!r} have one logit, of whose softmax the "
+                    "entropy is always 0. Give them one for each class."
+                )
             logarithms = tf.nn.log_softmax(client)
             entropy = -tf.reduce_sum(tf.exp(logarithms) * logarithms, axis=-1, keepdims=True)
             return tf.where(entropy <= weights[_GATE]["threshold"], client, server)

@@ -1,6 +1,7 @@
 """FedPAC's rounds: against NumPy on a linear body, FedRep at one end, and heads of others."""
 
 import collections
+import dataclasses
 import functools
 
 import numpy as np
@@ -209,3 +210,8 @@ def test_options_and_models_that_have_no_features():
         make("fedpac", MODEL, local_sgd(), lambda_=-1.0)
     with pytest.raises(ValueError, match="needs the features of model 'quadratic'"):
         make("fedpac", quadratic_model(2, 1), local_sgd())
+    with pytest.raises(ValueError, match="one logit. Give its last layer a unit for each class"):
+        of_one = dataclasses.replace(
+            MODEL, init=lambda seed: {"head": {"kernel": tf.zeros([5, 1])}}
+        )
+        make("fedpac", of_one, local_sgd())

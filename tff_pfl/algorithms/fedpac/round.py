@@ -68,7 +68,8 @@ def fedpac(
         **options: Those of `averaging`.
 
     Raises:
-        ValueError: If the model has no features; see `Model`.
+        ValueError: If the model has no features, see `Model`, or one logit, which is none of a
+            class.
     """
     if model.features is None:
         raise ValueError(
@@ -78,6 +79,11 @@ def fedpac(
         )
     parts = partition(model)
     dim, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
+    if num_classes < 2:
+        raise ValueError(
+            f"fedpac has a centre of features for each class, and model {model.name!r} one logit. "
+            "Give its last layer a unit for each class."
+        )
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))

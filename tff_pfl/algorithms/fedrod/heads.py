@@ -20,7 +20,8 @@ class PersonalHeads:
     hypernetwork, `H = h(pi; nu)`.
 
     Attributes:
-        model: The model, of weights `W`, whose last layer is dense without activation.
+        model: The model, of weights `W`, whose last layer is dense without activation, and has a
+            logit for each class.
         hidden: The widths of the hypernetwork's layers before the last one; `None` without one.
     """
 
@@ -30,10 +31,12 @@ class PersonalHeads:
     def __post_init__(self):
         name = self.model.layers[-1]
         shapes = {weight: leaf.shape for weight, leaf in self.model.init(0)[name].items()}
-        if not {"kernel"} <= shapes.keys() <= {"kernel", "bias"} or shapes["kernel"].rank != 2:
+        is_dense = {"kernel"} <= shapes.keys() <= {"kernel", "bias"} and shapes["kernel"].rank == 2
+        if not is_dense or self.num_classes < 2:
             raise ValueError(
-                "FedRoD adds up heads, which must be dense layers without activation; the last "
-                f"layer of {self.model.name!r}, {name!r}, has weights of shapes {shapes}."
+                "FedRoD adds up heads, which must be dense layers without activation, with a logit "
+                f"for each class; the last layer of {self.model.name!r}, {name!r}, has weights of "
+                f"shapes {shapes}."
             )
 
     @functools.cached_property

@@ -100,7 +100,8 @@ def fedrod(
         **options: Those of `averaging`.
 
     Raises:
-        ValueError: For a model whose last layer has other weights than a dense one.
+        ValueError: For a model whose last layer has other weights than a dense one, or one logit,
+            which is none of a class.
     """
     check_names("personal_head", [personal_head], ("linear", "hyper"))
     check_names("personal_init", [personal_init], ("zeros", "copy"))
