@@ -10,7 +10,7 @@ class TemplateError(TypeError):
 
 
 class ProcessSignatureError(TemplateError):
-    """A computation of a `PersonalizedProcess` has not the type signature of section "types"."""
+    """A computation of a `PersonalizedProcess` has not the type signature that its docs state."""
 
 
 class BlockTracingError(TemplateError):
