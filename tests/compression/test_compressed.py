@@ -238,6 +238,9 @@ def test_what_cannot_be_combined_is_refused():
     attacked = inner_product(fedavg, client_ids=[0])
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* InnerProductFactory"):
         compressed(attacked, ALL)
+    for name in ("fedavg", "feddyn", "pfedmb"):
+        with pytest.raises(errors.AggregatorError, match="inner_product on .*which are compressed"):
+            inner_product(compressed(made(name), ALL), client_ids=[0])
     for name in ("fedavg", "pfedmb"):
         with pytest.raises(errors.AggregatorError, match="replaced: its uploads are compressed"):
             with_aggregator(compressed(made(name), ALL), AGGREGATORS["median"]())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import Aggregator
+from tff_pfl.aggregators import Aggregator, DecodedMeanFactory
 from tff_pfl.attacks.attackers import are_attacked, is_attacker, with_attacked_exchange
 from tff_pfl.attacks.registry import ATTACKS
 from tff_pfl.ranges import at_least, each, takes, whole
@@ -53,11 +53,10 @@ def inner_product(
     """
 
     def change(exchange: Exchange) -> Exchange:
-        if exchange.send is not None:
+        if others := _others(exchange):
             raise AggregatorError(
                 f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) needs "
-                "the honest uploads, but clients send others, with noise of their own. Choose "
-                "another attack, or noise that the server adds."
+                f"the honest uploads, but clients send others, {others}"
             )
 
         def client_work(message, state, examples, context):
@@ -146,6 +145,16 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
             return inner.next(state, value, *[weight] * is_weighted)
 
         return tff.templates.AggregationProcess(inner.initialize, aggregate)
+
+
+def _others(exchange: Exchange) -> str | None:
+    """What clients send in the place of their uploads, and what to do; `None` if these."""
+    if exchange.send is not None:
+        return "with noise of their own. Choose another attack, or noise that the server adds."
+    fields = getattr(exchange.aggregator, "factories", {"": exchange.aggregator}).values()
+    if any(isinstance(field, DecodedMeanFactory) for field in fields):
+        return "which are compressed. Choose another attack, before the compression."
+    return None
 
 
 def _attacked(value: Any) -> list[tf.Tensor]:
