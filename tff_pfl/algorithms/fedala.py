@@ -16,9 +16,10 @@ a share in [0, 1] that is learnt. A round, with `p_i = n_i / sum n_j` over the c
 
 `*` is entry by entry, and all `W_i` start from 1. In a client's first round there is nothing to
 mix: it starts from `theta`. In its second one, `W` is learnt until the loss settles: until the
-mean losses of the last 10 passes have a standard deviation below `threshold`, as in the authors'
-code, and in no more than `max_passes`. From then on, and this is the paper's cheap way, one pass
-a round does. Each pass is over the same part of the examples, which is drawn anew in each round.
+mean losses of the last 10 passes have a standard deviation below `threshold`, and in no more than
+`max_passes`. (The authors' code looks at the loss of each pass's last batch, takes 11 passes at
+least, and has no limit.) From then on, and this is the paper's cheap way, one pass a round does.
+Each pass is over the same part of the examples, which is drawn anew in each round.
 
 The personal model is what the paper puts out, `start` by the current `theta`, as if the round of
 the evaluation began: personalized="initialized". With "last" it is `theta_i`, of the last round the
