@@ -159,6 +159,25 @@ def pgfed_on_cifar10() -> Rows:
     return rows
 
 
+def pgfed_hundred_rounds() -> Rows:
+    """After the last round, and the best one, of the first seed."""
+    rows = []
+    for method in ("pgfed", "pgfedmo", "fedrod", "fedper", "local", "fedavg"):
+        run = f"pgfed/hundred_rounds/{method}/seed0"
+        last, name = final(run), GLOBAL if method == "fedavg" else PERSONALIZED
+        of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
+        best = max(of_rounds, key=of_rounds.get)
+        of_clients = [last[f"{name}_{of}"] for of in ("mean", "std", *_TAILS)]
+        rows.append(
+            [
+                *(None, *map(percent, of_clients)),
+                f"{percent(of_rounds[best])} ({best})",
+                f"{paper(run)['personalized_accuracy_percent']:.2f}",
+            ]
+        )
+    return rows
+
+
 def rates_of_other_methods() -> Rows:
     """Validation accuracy of the trials of a tuning."""
     scores = {}
@@ -268,9 +287,10 @@ TABLES = {
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
     ("pfedmb", 3): pfedmb_with_moons_recipe,
     ("pgfed", 0): pgfed_on_cifar10,
-    ("pgfed", 2): rates_of_other_methods,
-    ("pgfed", 3): pgfed_thirty_rounds,
-    ("pgfed", 4): pgfed_new_clients,
+    ("pgfed", 1): pgfed_hundred_rounds,
+    ("pgfed", 3): rates_of_other_methods,
+    ("pgfed", 4): pgfed_thirty_rounds,
+    ("pgfed", 5): pgfed_new_clients,
     ("plgu", 0): plgu.personalized,
     ("plgu", 1): plgu.personalized_differences,
     ("plgu", 2): plgu.of_global,
