@@ -227,17 +227,17 @@ def of_pgfed() -> Iterator[str]:
     more = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
     yield f"has {more[40]:.2f} after 40 rounds, {more[70]:.2f} after 70 and {more[100]:.2f} after"
     last = {
-        method: paper(of)["personalized_accuracy_percent"] - 100 * final(of)[f"{PERSONALIZED}_mean"]
-        for method in ("pgfed", "fedper", "local", "pgfedmo", "fedrod", "fedavg")
-        for of in [f"pgfed/hundred_rounds/{method}/seed0"]
+        name: paper(of)["personalized_accuracy_percent"] - 100 * final(of)[f"{PERSONALIZED}_mean"]
+        for name in ("PGFed", "FedPer", "Local", "PGFedMo", "FedRoD", "FedAvg")
+        for of in [f"pgfed/hundred_rounds/{name.lower()}/seed0"]
     }
-    if all(abs(last[method]) < 1 for method in ("pgfed", "fedper", "local")):
-        yield "PGFed, FedPer and Local are within a point"
-    yield f"PGFedMo and FedRoD {last['pgfedmo']:.1f} and {last['fedrod']:.1f} below"
+    *most, end = [name for name, below in last.items() if abs(below) < 1]
+    yield f"{', '.join(most)} and {end} are within a point of its means"
+    yield f"PGFedMo and FedRoD {last['PGFedMo']:.1f} and {last['FedRoD']:.1f} below"
     fedavg = evaluated("pgfed/hundred_rounds/fedavg/seed0")
     low, high, end = (percent(fedavg[number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
     yield f"{high} after 50 rounds, {low} after 70, {end} after 100"
-    yield f"which is {last['fedavg']:.1f} points below the paper"
+    yield f"which is {last['FedAvg']:.1f} points below the paper"
     means = [
         evaluated(f"pgfed/{x}")[40][f"{PERSONALIZED}_mean"] for x in ("fedper_0.001", "fedper")
     ]

@@ -142,40 +142,34 @@ def pgfed_on_cifar10() -> Rows:
     """After the last round, and the best one."""
     rows = []
     for method in ("pgfedmo", "pgfed", "pgfed_ce", "fedper_0.001", "fedper", "local", "fedavg"):
-        run = f"pgfed/{method}"
-        last, name = final(run), GLOBAL if method == "fedavg" else PERSONALIZED
-        of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
-        best = max(of_rounds, key=of_rounds.get)
-        in_paper = paper(run).get("personalized_accuracy_percent")
-        of_clients = [last[f"{name}_{of}"] for of in ("mean", "std", *_TAILS)]
-        rows.append(
-            [
-                *(None, rate(run), *map(percent, of_clients)),
-                f"{last[name.replace('accuracy', 'loss_mean')]:.2f}",
-                f"{percent(of_rounds[best])} ({best})",
-                "-" if in_paper is None else f"{in_paper:.2f}",
-            ]
-        )
+        run, name = f"pgfed/{method}", GLOBAL if method == "fedavg" else PERSONALIZED
+        *of_clients, best, in_paper = _last_and_best(run, name)
+        loss = f"{final(run)[name.replace('accuracy', 'loss_mean')]:.2f}"
+        rows.append([None, rate(run), *of_clients, loss, best, in_paper])
     return rows
 
 
 def pgfed_hundred_rounds() -> Rows:
     """After the last round, and the best one, of the first seed."""
-    rows = []
-    for method in ("pgfed", "pgfedmo", "fedrod", "fedper", "local", "fedavg"):
-        run = f"pgfed/hundred_rounds/{method}/seed0"
-        last, name = final(run), GLOBAL if method == "fedavg" else PERSONALIZED
-        of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
-        best = max(of_rounds, key=of_rounds.get)
-        of_clients = [last[f"{name}_{of}"] for of in ("mean", "std", *_TAILS)]
-        rows.append(
-            [
-                *(None, *map(percent, of_clients)),
-                f"{percent(of_rounds[best])} ({best})",
-                f"{paper(run)['personalized_accuracy_percent']:.2f}",
-            ]
-        )
-    return rows
+    names = dict.fromkeys(("pgfed", "pgfedmo", "fedrod", "fedper", "local"), PERSONALIZED)
+    names["fedavg"] = GLOBAL
+    return [
+        [None, *_last_and_best(f"pgfed/hundred_rounds/{method}/seed0", name)]
+        for method, name in names.items()
+    ]
+
+
+def _last_and_best(run: str, name: str) -> list[str]:
+    """Cells of an accuracy: over clients after the last round, the best round, the paper's."""
+    last = final(run)
+    of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
+    best = max(of_rounds, key=of_rounds.get)
+    in_paper = paper(run).get("personalized_accuracy_percent")
+    return [
+        *(percent(last[f"{name}_{of}"]) for of in ("mean", "std", *_TAILS)),
+        f"{percent(of_rounds[best])} ({best})",
+        "-" if in_paper is None else f"{in_paper:.2f}",
+    ]
 
 
 def rates_of_other_methods() -> Rows:
