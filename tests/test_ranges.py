@@ -1,6 +1,7 @@
 """Ranges: what they hold, and who checks them."""
 
 import dataclasses
+import fractions
 import functools
 import inspect
 import math
@@ -23,7 +24,7 @@ def build(model, *, rate: float = 0.1, steps: int | None = 3, name="x"):
     [
         (ranges.at_least(0), [0, 0.0, 1e300, np.float32(1)], [-1e-9, math.inf, math.nan]),
         (ranges.at_least_or_infinite(1), [1, math.inf], [0.9, math.nan]),
-        (ranges.above(0), [1e-300, 10**400], [0, -math.inf, math.inf, math.nan]),
+        (ranges.above(0), [1e-300, 10**300], [0, 10**400, -math.inf, math.inf, math.nan]),
         (ranges.above_or_infinite(1), [1.1, math.inf], [1.0, math.nan]),
         (ranges.between(0, 1), [0, 1], [-0.1, 1.1, math.nan]),
         (ranges.inside(0, 1), [0.5], [0, 1, math.nan]),
@@ -55,10 +56,11 @@ def test_a_call_is_checked_before_it_is_made():
         build()
 
 
-def test_numbers_of_numpy_arrive_as_those_of_python():
-    """With which TensorFlow would compute in int64 and float64."""
-    _, rate, steps, name = build("m", rate=np.float32(0.5), steps=np.int64(2), name=np.int64(2))
-    assert (rate, steps, type(rate), type(steps)) == (0.5, 2, float, int)
+@pytest.mark.parametrize("rate", [1, 1.0, np.float32(1), np.int64(1), fractions.Fraction(1)])
+def test_numbers_arrive_as_one_type(rate):
+    """With others TensorFlow would compute in int32, int64 or float64."""
+    _, rate, steps, name = build("m", rate=rate, steps=np.int64(2), name=np.int64(2))
+    assert (rate, steps, type(rate), type(steps)) == (1.0, 2, float, int)
     assert type(name) is np.int64  # which has no range
     assert type(takes(size=whole(1))(lambda size: size)(np.int64(2))) is int
 

@@ -12,6 +12,7 @@ import functools
 import inspect
 import math
 import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +33,12 @@ class Range(NamedTuple):
     Attributes:
         text: What is right, after "must be".
         contains: `(value -> bool)`, for values of any type.
+        number: As which type a number arrives where it is taken; `None`: as it is given.
     """
 
     text: str
     contains: Callable[[Any], bool]
+    number: type | None = None
 
     def check(self, name: str, value: Any, error: type[Exception] = RangeError) -> None:
         """Raises `error`, with a message for `name`, if the value is out of range."""
@@ -47,11 +50,21 @@ def _is_number(value, kind=numbers.Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _finite(text, contains):
+def _real(text, contains):
+    """Of numbers for which there is a float, as which they arrive."""
     return Range(
-        f"a finite number {text}",
-        lambda value: _is_number(value) and -math.inf < value < math.inf and contains(value),
+        text,
+        lambda value: (
+            _is_number(value)
+            and not sys.float_info.max < abs(value) < math.inf
+            and bool(contains(value))
+        ),
+        float,
     )
+
+
+def _finite(text, contains):
+    return _real(f"a finite number {text}", lambda value: math.isfinite(value) and contains(value))
 
 
 def at_least(least: float) -> Range:
@@ -66,14 +79,12 @@ def above(least: float) -> Range:
 
 def above_or_infinite(least: float) -> Range:
     """Numbers of more than `least`, infinity included."""
-    return Range(f"a number above {least:g}", lambda value: _is_number(value) and value > least)
+    return _real(f"a number above {least:g}", lambda value: value > least)
 
 
 def at_least_or_infinite(least: float) -> Range:
     """Numbers of `least` or more, infinity included."""
-    return Range(
-        f"a number of at least {least:g}", lambda value: _is_number(value) and value >= least
-    )
+    return _real(f"a number of at least {least:g}", lambda value: value >= least)
 
 
 def between(least: float, most: float) -> Range:
@@ -100,6 +111,7 @@ def whole(least: int, most: int | None = None) -> Range:
             _is_number(value, numbers.Integral)
             and least <= value <= (value if most is None else most)
         ),
+        int,
     )
 
 
@@ -117,7 +129,7 @@ def each(range_: Range, *, fewest: int = 0) -> Range:
     )
 
 
-ANY_NUMBER = Range("a number", _is_number)
+ANY_NUMBER = _real("a number", lambda value: True)
 """Every real number, NaN and infinity included."""
 
 
@@ -126,8 +138,9 @@ def takes(
 ) -> Callable[[Callable], Callable]:
     """Decorates a function or a class with the ranges of its arguments, and checks them.
 
-    `None` is in range where it is an argument's default, or its annotation allows it. A number of
-    NumPy's arrives as Python's: with tensors, its type would count.
+    `None` is in range where it is an argument's default, or its annotation allows it. A number
+    arrives as Python's `int` from a range of whole numbers, and as its `float` from others, also
+    where it was given as 1 or is NumPy's: with tensors, its type would count.
 
     Args:
         range_error: What is raised.
@@ -151,9 +164,9 @@ def takes(
                 raise TypeError(f"{owner.__name__}: {error}") from None
             given = bound.arguments
             check_numbers(owner, given, error=range_error)
-            for name in ranges.keys() & given.keys():
-                if isinstance(given[name], np.generic):
-                    given[name] = given[name].item()
+            for name, range_ in ranges.items():
+                if range_.number is not None and given.get(name) is not None:
+                    given[name] = range_.number(given[name])
             return checked(*bound.args, **bound.kwargs)
 
         owner.__ranges__ = ranges

@@ -19,7 +19,7 @@ Optimizer = tff.learning.optimizers.Optimizer
 @takes(momentum=up_to(0, 1))
 def sgd(learning_rate: float, *, momentum: float = 0.0) -> Optimizer:
     """Stochastic gradient descent; 0 is no momentum, and no state."""
-    return tff.learning.optimizers.build_sgdm(float(learning_rate), float(momentum) or None)
+    return tff.learning.optimizers.build_sgdm(float(learning_rate), momentum or None)
 
 
 @OPTIMIZERS.register("adagrad")

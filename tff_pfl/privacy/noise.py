@@ -45,8 +45,8 @@ def fixed_clipping(
         seed: Of the noise; `None`: of the machine.
         secure: Whether uploads are added by secure sums, before there is noise.
     """
-    query = _sum_query(float(clip_norm), noise_multiplier * clip_norm, seed)
-    return _mean_of(query, clients_per_round, float(clip_norm) if secure else None)
+    query = _sum_query(clip_norm, noise_multiplier * clip_norm, seed)
+    return _mean_of(query, clients_per_round, clip_norm if secure else None)
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
@@ -78,12 +78,12 @@ def adaptive_clipping(
     """
     query = _AdaptiveQuery(
         seed,
-        initial_l2_norm_clip=float(clip_norm),
+        initial_l2_norm_clip=clip_norm,
         noise_multiplier=noise_of_mean(noise_multiplier, clients_per_round),
         target_unclipped_quantile=_QUANTILE,
         learning_rate=_LEARNING_RATE,
         clipped_count_stddev=_DEVIATION_OF_COUNT * clients_per_round if noise_multiplier else 0.0,
-        expected_num_records=float(clients_per_round),
+        expected_num_records=clients_per_round,
     )
     bound = max(_LARGEST_NUMBER * clip_norm, 0.5) if secure else None
     return _mean_of(query, clients_per_round, bound)
@@ -215,7 +215,7 @@ def _sum_query(clip_norm, stddev, seed):
 
 def _mean_of(query, clients_per_round, bound):
     """The mean; by secure sums of numbers up to `bound`, if there is one."""
-    mean = tfp.NormalizedQuery(query, denominator=float(clients_per_round))
+    mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)
     return tff.aggregators.DifferentiallyPrivateFactory(mean, sum_)
 

@@ -72,7 +72,7 @@ def dp(
         ValueError: If so few clients cannot have that much noise.
     """
     _check_noise(noise_multiplier, clients_per_round)
-    return tff.learning.dp_aggregator(float(noise_multiplier), clients_per_round, zeroing)
+    return tff.learning.dp_aggregator(noise_multiplier, clients_per_round, zeroing)
 
 
 @AGGREGATORS.register("secure")
@@ -115,7 +115,7 @@ def ddp_secure(
     """
     _check_noise(noise_multiplier, clients_per_round)
     return tff.learning.ddp_secure_aggregator(
-        float(noise_multiplier), clients_per_round, bits, zeroing, rotation_type
+        noise_multiplier, clients_per_round, bits, zeroing, rotation_type
     )
 
 

@@ -18,7 +18,7 @@ def clipped(*, norm: float = 1.0) -> Aggregator:
     Args:
         norm: The longest upload, all of its tensors being one vector.
     """
-    return tff.aggregators.clipping_factory(float(norm), tff.aggregators.MeanFactory())
+    return tff.aggregators.clipping_factory(norm, tff.aggregators.MeanFactory())
 
 
 @AGGREGATORS.register("trimmed_mean")

@@ -186,7 +186,7 @@ def cosine_attend(cosines, is_self=IS_SELF, sigma=2.0, self_weight=None):
 class TestCosineAttention:
     COSINES = np.random.default_rng(3).uniform(-1, 1, [K, K])
 
-    @pytest.mark.parametrize("self_weight", [None, 0.0, 0.4, 1])
+    @pytest.mark.parametrize("self_weight", [None, 0.0, 0.4, 1.0])
     @pytest.mark.parametrize("sigma", [0.5, 25.0])
     def test_formula(self, sigma, self_weight):
         xi = cosine_attend(self.COSINES, sigma=sigma, self_weight=self_weight)
@@ -207,7 +207,7 @@ class TestCosineAttention:
         np.testing.assert_allclose(xi[[0, 1], [0, 1]], 1 / K, rtol=1e-6)
         np.testing.assert_allclose(xi, cosine_attend(self.COSINES)[:2], rtol=1e-6)
 
-    @pytest.mark.parametrize("self_weight", [None, 0, 0.4])
+    @pytest.mark.parametrize("self_weight", [None, 0.0, 0.4])
     def test_a_client_without_other_neighbours_keeps_its_model(self, self_weight):
         xi = cosine_attend([[1.0]], [[True]], self_weight=self_weight)
         np.testing.assert_array_equal(xi, [[1.0]])

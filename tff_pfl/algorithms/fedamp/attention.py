@@ -50,7 +50,7 @@ def cosine_attention(
     # The lowest number that is finite: a row of the client alone has a softmax, too.
     logits = tf.where(is_self, tf.float32.min, sigma * cosines)
     others = tf.where(is_self, 0.0, tf.nn.softmax(logits))
-    self_weight = tf.where(neighbours > 1, tf.cast(self_weight, tf.float32), 1.0)
+    self_weight = tf.where(neighbours > 1, self_weight, 1.0)
     return tf.where(is_self, self_weight, (1.0 - self_weight) * others)
 
 

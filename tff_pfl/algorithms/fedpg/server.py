@@ -253,7 +253,7 @@ class FedPGServer:
         )
 
     def _gamma(self, grams, descent, live, absent):
-        gamma = tf.where(live, tf.constant(self.gamma, tf.float32), 0.0)
+        gamma = tf.where(live, self.gamma, 0.0)
         if not self.personalize:
             return tf.zeros_like(gamma)
         if self.gamma_mode == "constant":
