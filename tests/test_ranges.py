@@ -65,6 +65,21 @@ def test_numbers_arrive_as_one_type(rate):
     assert type(takes(size=whole(1))(lambda size: size)(np.int64(2))) is int
 
 
+def test_flags_are_true_or_false():
+    """Whatever else is true would be taken for it: "False", too."""
+
+    @takes()
+    def train(*, fairly: bool = True, quickly: "bool" = False, more: bool | None = None):
+        return fairly, quickly, more
+
+    flags = train(fairly=np.False_, quickly=True, more="any")
+    assert flags == (False, True, "any")
+    assert type(flags[0]) is bool
+    for name, value in [("fairly", "no"), ("quickly", 1), ("fairly", None)]:
+        with pytest.raises(RangeError, match=f"^{name} must be True or False, got {value!r}.$"):
+            train(**{name: value})
+
+
 def test_numbers_are_checked_before_a_call():
     check_numbers(functools.partial(build), {"rate": 1.0, "steps": None, "name": -1})
     with pytest.raises(KeyError, match="config.a.steps must be a whole number of at least 1"):

@@ -33,7 +33,7 @@ class Range(NamedTuple):
     Attributes:
         text: What is right, after "must be".
         contains: `(value -> bool)`, for values of any type.
-        number: As which type a number arrives where it is taken; `None`: as it is given.
+        number: As which type a value arrives where it is taken; `None`: as it is given.
     """
 
     text: str
@@ -133,11 +133,15 @@ ANY_NUMBER = _real("a number", lambda value: True)
 """Every real number, NaN and infinity included."""
 
 
+_TRUE_OR_FALSE = Range("True or False", lambda value: isinstance(value, bool | np.bool_), bool)
+
+
 def takes(
     *, range_error: type[Exception] = RangeError, **ranges: Range
 ) -> Callable[[Callable], Callable]:
     """Decorates a function or a class with the ranges of its arguments, and checks them.
 
+    Arguments that are annotated as `bool` must be `True` or `False`: "no" would count as true.
     `None` is in range where it is an argument's default, or its annotation allows it. A number
     arrives as Python's `int` from a range of whole numbers, and as its `float` from others, also
     where it was given as 1 or is NumPy's: with tensors, its type would count.
@@ -150,6 +154,12 @@ def takes(
     def decorate(owner):
         checked = owner.__init__ if inspect.isclass(owner) else owner
         signature = inspect.signature(checked)
+        flags = {
+            name: _TRUE_OR_FALSE
+            for name, parameter in signature.parameters.items()
+            if parameter.annotation in (bool, "bool")
+        }
+        taken = flags | ranges
         for name, range_ in ranges.items():
             if name not in signature.parameters:
                 raise TypeError(f"{owner.__name__} has no argument {name!r}.")
@@ -164,13 +174,14 @@ def takes(
                 raise TypeError(f"{owner.__name__}: {error}") from None
             given = bound.arguments
             check_numbers(owner, given, error=range_error)
-            for name, range_ in ranges.items():
+            for name in flags.keys() & given.keys():
+                flags[name].check(name, given[name], range_error)
+            for name, range_ in taken.items():
                 if range_.number is not None and given.get(name) is not None:
                     given[name] = range_.number(given[name])
             return checked(*bound.args, **bound.kwargs)
 
-        owner.__ranges__ = ranges
-        call.__ranges__ = ranges
+        owner.__ranges__ = call.__ranges__ = ranges
         if not inspect.isclass(owner):
             return call
         owner.__init__ = call

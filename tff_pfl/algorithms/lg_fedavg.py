@@ -30,11 +30,13 @@ from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ClientContext, Examples, LocalTraining, TrainResult
 from tff_pfl.models import Model, Partition, Weights, partition
+from tff_pfl.ranges import takes
 from tff_pfl.templates import Algorithm, extends
 
 
 @ALGORITHMS.register("lg_fedavg")
 @extends(fedper, without=["personal_layers"])
+@takes()
 def lg_fedavg(
     model: Model,
     local: LocalTraining,

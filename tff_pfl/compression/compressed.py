@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
 from tff_pfl.compression.compressor import Compressor, rescaled
 from tff_pfl.kinds import check_kind
+from tff_pfl.ranges import takes
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 
@@ -30,6 +31,7 @@ class Compensated(NamedTuple):
     residuals: Mapping[str, tf.Tensor]
 
 
+@takes()
 def compressed(
     algorithm: Algorithm, compressor: Compressor, *, error_feedback: bool = False
 ) -> Algorithm:

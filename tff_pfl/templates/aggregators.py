@@ -26,6 +26,7 @@ def mean() -> Aggregator:
 
 
 @AGGREGATORS.register("robust")
+@takes()
 def robust(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
     """`tff.learning.robust_aggregator`: the mean of clipped uploads, outliers being left out.
 
@@ -38,6 +39,7 @@ def robust(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True
 
 
 @AGGREGATORS.register("compression")
+@takes()
 def compression(
     *, zeroing: bool = True, clipping: bool = True, weighted: bool = True
 ) -> Aggregator:
@@ -76,6 +78,7 @@ def dp(
 
 
 @AGGREGATORS.register("secure")
+@takes()
 def secure(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
     """`tff.learning.secure_aggregator`: `robust`, by secure sums.
 
