@@ -9,7 +9,8 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
 
 # tensorflow-federated is missing here on purpose: it pins jaxlib==0.4.14, which the package
-# registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt.
+# registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt, as
+# does Vizier, with what studies.Search needs of it.
 INSTALL_REQUIRES = [
     "absl-py>=1.0,<2",
     "dm-tree>=0.1.8,<0.2",

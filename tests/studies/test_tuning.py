@@ -232,9 +232,18 @@ def test_what_was_tried_as_a_table(tmp_path, program):  # noqa: F811
     ("arguments", "message"),
     [
         ({"trials": []}, "Tuning has a trial, or more"),
-        ({"trials": {"rate": (1.0, 2.0)}}, "settings in a list as grid and draws make them, got {"),
-        ({"trials": iter(RATES)}, "settings in a list as grid and draws make them, got <"),
-        ({"trials": "rate"}, "settings in a list as grid and draws make them, got 'rate'"),
+        (
+            {"trials": {"rate": (1.0, 2.0)}},
+            "settings in a list as grid and draws make them, or a Search, got {",
+        ),
+        (
+            {"trials": iter(RATES)},
+            "settings in a list as grid and draws make them, or a Search, got <",
+        ),
+        (
+            {"trials": "rate"},
+            "settings in a list as grid and draws make them, or a Search, got 'rate'",
+        ),
         ({"trials": ["rate"]}, r"settings in a list .*, got \['rate'\]"),
         ({"seeds": ()}, "Tuning has one seed or more"),
         ({"rounds": (5, 2)}, r"rounds increase from 1 or more, .* got \(5, 2\)"),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tff_pfl.experiment.run_directory import read_json, reading
 from tff_pfl.reports import Comparison, compared, named_runs
-from tff_pfl.studies.runner import VARIANTS, StudyError, chosen_trials
-from tff_pfl.studies.study import Study, load_study
+from tff_pfl.studies.runner import VARIANTS, chosen_trials
+from tff_pfl.studies.study import Study, StudyError, load_study
 
 
 def comparison_of_study(study: Study, output_dir: str | os.PathLike) -> Comparison:

@@ -19,16 +19,13 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import write_json
 from tff_pfl.studies import tied
-from tff_pfl.studies.study import Run, Study
+from tff_pfl.studies.searched import extend, searched
+from tff_pfl.studies.study import Run, Study, StudyError
 from tff_pfl.studies.tuning import TUNING, Scores
 
 _RECORD = "study.json"
 # Title, baseline, and of each variant the folders of its runs and what was chosen, for reports.
 VARIANTS = "variants.json"
-
-
-class StudyError(RuntimeError):
-    """A study that cannot be run where it is to be."""
 
 
 def run_study(
@@ -64,13 +61,11 @@ def run_study(
     root.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as resources:
         resources.enter_context(_alone_in(root))
-        scores = Scores(study, root)
         pool = _Pool(root, program, jobs, study.title, total=_count(study))
         resources.enter_context(pool)
         chosen = None
         if study.tuning is not None:
-            for rounds in study.tuning.stages:
-                _run_stage(study, scores, rounds, pool)
+            study, scores = _tune(study, pool)
             chosen = scores.chosen()
             for label in study.variants.keys() - chosen.keys():
                 pool.write(f"{label}: no trial has a finite score, so that it is not run.")
@@ -88,6 +83,7 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
     Raises:
         OutputDirectoryError: If a record is damaged.
     """
+    study = searched(study, output_dir)
     recorded, chosen = _recorded(pathlib.Path(output_dir)), Scores(study, output_dir).chosen()
     for label in chosen:
         for trial in study.trials(label):
@@ -95,6 +91,21 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
             if recorded.get(run.folder) == list(run.flags):
                 chosen[label] = trial
     return chosen
+
+
+def _tune(study, pool: "_Pool") -> tuple[Study, Scores]:
+    """Runs all trials, and returns the study with those that its searches have chosen."""
+    stages = study.tuning.stages
+    while True:
+        tried, scores = searched(study, pool.root), Scores(study, pool.root)
+        for rounds in stages:
+            _run_stage(tried, scores, rounds, pool)
+
+        def score_of(label, trial, scores=scores):
+            return scores.quality(label, trial, stages[-1])
+
+        if not extend(study, pool.root, score_of):
+            return tried, scores
 
 
 def _trials(study, scores, rounds) -> tuple[list[Run], list[Run]]:
@@ -153,6 +164,7 @@ class _Pool:
         self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
         self._executor = concurrent.futures.ThreadPoolExecutor(jobs)
         self._processes = {}
+        self._counted = set()
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -170,8 +182,13 @@ class _Pool:
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
         runs = list(runs)
-        todo = [x for x in runs if finished_summary(self.root / x.folder, x.rounds) is None]
-        self._bar.update(len(runs) - len(todo))
+        todo = [
+            run
+            for run in runs
+            if run not in self.failed
+            and finished_summary(self.root / run.folder, run.rounds) is None
+        ]
+        self.leave_out(set(runs) - set(todo))
         if not keep_checkpoints:
             for run in set(runs) - set(todo):
                 self._discard_checkpoint(run)
@@ -184,11 +201,13 @@ class _Pool:
                 self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
             elif not keep_checkpoints:
                 self._discard_checkpoint(run)
-            self._bar.update()
+            self.leave_out([run])
 
-    def leave_out(self, runs: Sequence[Run]) -> None:
-        """Counts runs whose results are kept elsewhere as finished."""
-        self._bar.update(len(runs))
+    def leave_out(self, runs: Iterable[Run]) -> None:
+        """Counts runs as finished, each once."""
+        new = set(runs) - self._counted
+        self._counted |= new
+        self._bar.update(len(new))
 
     def write(self, message: str) -> None:
         """Prints a line above the progress bar."""
@@ -248,7 +267,8 @@ def _count(study: Study) -> int:
     total = len(study.variants) * len(study.seeds)
     if study.tuning is not None:
         for label in study.variants:
-            left = len(study.trials(label))
+            search = study.search(label)
+            left = search.number if search else len(study.trials(label))
             for _ in study.tuning.stages if left > 1 else ():
                 total += left * len(study.tuning.seeds)
                 left = (left + 1) // 2

@@ -32,9 +32,14 @@ from typing import Any, NamedTuple
 
 from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.ranges import each, whole
+from tff_pfl.studies.search import Search
 
 Settings = Mapping[str, Any]
 """Keys of a config, without `config.`, and their values."""
+
+
+class StudyError(RuntimeError):
+    """A study that cannot be run where it is to be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Variant:
 
     config: str
     settings: Settings = dataclasses.field(default_factory=dict)
-    trials: Sequence[Settings] | None = None
+    trials: Sequence[Settings] | Search | None = None
 
     def __post_init__(self):
         if self.trials is not None:
@@ -65,17 +70,17 @@ class Tuning:
     left behind is not chosen.
 
     Attributes:
-        trials: What is tried for each variant, equal settings once; see `grid` and `draws`. A
-            variant of one trial is not tuned.
+        trials: What is tried for each variant, equal settings once; see `grid`, `draws` and
+            `Search`. A variant of one trial is not tuned.
         settings: Of all trials, such as "data.fractions" with a part for validation. They are
             evaluated on it in any case, and nowhere else.
-        rounds: Increasing; none: those of the config.
+        rounds: Increasing; none: those of the config. A search has one number of them.
         seeds: A run of each trial each, whose scores are averaged.
         metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": the mean over
             clients after the last round. The lowest loss is the best, of all else the highest.
     """
 
-    trials: Sequence[Settings]
+    trials: Sequence[Settings] | Search
     settings: Settings = dataclasses.field(default_factory=dict)
     rounds: Sequence[int] = ()
     seeds: Sequence[int] = (0,)
@@ -160,11 +165,25 @@ class Study:
         for label, variant in self.variants.items():
             if variant.trials is not None and self.tuning is None:
                 raise ValueError(f"{label!r} has trials, but the study has no tuning.")
-            _check_folders(list(map(_name, self._trials(label))))
+            if self.search(label) is not None and len(self.tuning.stages) > 1:
+                raise ValueError(
+                    f"{label!r} has a search, whose trials are compared after one number of "
+                    f"rounds, and tuning has {self.tuning.rounds}."
+                )
+            _check_folders(list(map(trial_name, self._trials(label))))
+
+    def search(self, label: str) -> Search | None:
+        """What chooses the trials of a variant one after the other, if anything does."""
+        source = self._source(label)
+        return source if isinstance(source, Search) else None
+
+    def searches(self) -> dict[str, Search]:
+        """All of them, by the labels of their variants."""
+        return {label: self.search(label) for label in self.variants if self.search(label)}
 
     def trials(self, label: str) -> dict[str, Settings]:
-        """What is tried for a variant, by names."""
-        return {_name(trial): trial for trial in self._trials(label)}
+        """What is tried for a variant, by names; nothing of a search, see `searched`."""
+        return {trial_name(trial): trial for trial in self._trials(label)}
 
     def runs(self, chosen: Mapping[str, str] | None = None) -> Iterator[Run]:
         """The runs of the table: of each seed, those of all variants.
@@ -214,7 +233,9 @@ class Study:
     def _settings(self, label):
         """All that the runs of a variant can have."""
         of_tuning = [] if self.tuning is None else [self.tuning.settings, *self._trials(label)]
-        return [self.settings, self.variants[label].settings, *of_tuning]
+        search = self.search(label)
+        of_search = [] if search is None else [search.values]
+        return [self.settings, self.variants[label].settings, *of_tuning, *of_search]
 
     def _check_privacy(self):
         if self.tuning is None or len(self.tuning.stages) < 2:
@@ -227,11 +248,16 @@ class Study:
                     "number of rounds, or set privacy.noise_multiplier instead."
                 )
 
-    def _trials(self, label):
+    def _source(self, label):
         if self.tuning is None:
             return []
         own = self.variants[label].trials
-        trials = self.tuning.trials if own is None else own
+        return self.tuning.trials if own is None else own
+
+    def _trials(self, label):
+        trials = self._source(label)
+        if isinstance(trials, Search):
+            return []
         return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
     def _run(self, label, seed, folder, settings):
@@ -272,11 +298,13 @@ def load_study(source: str | os.PathLike) -> Study:
 
 
 def _check_trials(whose, trials):
+    if isinstance(trials, Search):
+        return
     is_sequence = isinstance(trials, Sequence) and all(isinstance(x, Mapping) for x in trials)
     if not is_sequence or not trials:
         raise ValueError(
-            f"{whose} has a trial, or more, settings in a list as grid and draws make them, got "
-            f"{trials!r}."
+            f"{whose} has a trial, or more, settings in a list as grid and draws make them, or a "
+            f"Search, got {trials!r}."
         )
 
 
@@ -288,8 +316,8 @@ def _check_seeds(whose, seeds):
         raise ValueError(f"{whose} has each seed once, got {seeds!r}: equal ones give equal runs.")
 
 
-def _name(settings: Settings) -> str:
-    """Of a trial: its values, by the last parts of their keys if these tell them apart."""
+def trial_name(settings: Settings) -> str:
+    """The name of a trial: its values, by the last parts of their keys if these tell them apart."""
     short = [key.rpartition(".")[2] for key in settings]
     keys = short if len(set(short)) == len(short) else settings
     values = (f"{key} {value}" for key, value in zip(keys, settings.values(), strict=True))

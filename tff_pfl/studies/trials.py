@@ -1,5 +1,6 @@
-"""Settings to try: all of a grid, or random draws."""
+"""Settings to try: all of a grid, or random draws; and the values that are drawn, or searched."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,70 @@ import numpy as np
 from tff_pfl.ranges import above, takes, whole
 
 _DIGITS = 3  # of numbers that are drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Numbers between two, of three digits.
+
+    Attributes:
+        least: The lowest of them.
+        most: The highest.
+        by_logarithm: Whether their logarithms are all as likely, in the place of themselves.
+    """
+
+    least: float
+    most: float
+    by_logarithm: bool = False
+
+    def __post_init__(self):
+        if not self.least < self.most:
+            raise ValueError(f"An interval is from less to more, got {self.least} to {self.most}.")
+
+    def __call__(self, rng: np.random.Generator) -> float:
+        """Draws one."""
+        if self.by_logarithm:
+            return self.rounded(math.exp(rng.uniform(math.log(self.least), math.log(self.most))))
+        return self.rounded(rng.uniform(self.least, self.most))
+
+    def rounded(self, number: float) -> float:
+        """The number, of three digits; a bound, if rounding would go beyond it."""
+        return min(max(float(f"{number:.{_DIGITS}g}"), self.least), self.most)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """Some values.
+
+    Attributes:
+        values: One or more.
+    """
+
+    values: tuple
+
+    def __post_init__(self):
+        if not self.values:
+            raise ValueError("One of no values cannot be drawn: one_of() has none.")
+
+    def __call__(self, rng: np.random.Generator) -> Any:
+        """Draws one of them."""
+        return self.values[rng.integers(len(self.values))]
+
+
+def uniform(least: float, most: float) -> Interval:
+    """Numbers between two, all as likely."""
+    return Interval(least, most)
+
+
+@takes(least=above(0), most=above(0))
+def log_uniform(least: float, most: float) -> Interval:
+    """Numbers between two, whose logarithms are all as likely."""
+    return Interval(least, most, by_logarithm=True)
+
+
+def one_of(*values: Any) -> OneOf:
+    """One of some values, all as likely."""
+    return OneOf(values)
 
 
 def grid(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -36,24 +101,3 @@ def draws(
     """
     rng = np.random.default_rng(seed)
     return [{key: draw(rng) for key, draw in values.items()} for _ in range(number)]
-
-
-def uniform(least: float, most: float) -> Callable[[np.random.Generator], float]:
-    """Numbers between two, all as likely; of three digits."""
-    return lambda rng: _rounded(rng.uniform(least, most), least, most)
-
-
-@takes(least=above(0), most=above(0))
-def log_uniform(least: float, most: float) -> Callable[[np.random.Generator], float]:
-    """Numbers between two, whose logarithms are all as likely; of three digits."""
-    return lambda rng: _rounded(math.exp(rng.uniform(math.log(least), math.log(most))), least, most)
-
-
-def one_of(*values: Any) -> Callable[[np.random.Generator], Any]:
-    """One of some values, all as likely."""
-    return lambda rng: values[rng.integers(len(values))]
-
-
-def _rounded(number, least, most) -> float:
-    """Which is a bound, if rounding would go beyond it."""
-    return min(max(float(f"{number:.{_DIGITS}g}"), least), most)

@@ -11,6 +11,7 @@ from tff_pfl.evaluation import direction
 from tff_pfl.experiment.run_directory import read_json
 from tff_pfl.experiment.summary import Summary
 from tff_pfl.files import write_json
+from tff_pfl.studies.searched import searched
 from tff_pfl.studies.study import Study
 
 TUNING = "tuning.json"
@@ -27,9 +28,10 @@ class Scores:
         """Reads those of a study's directory that are there.
 
         Raises:
-            OutputDirectoryError: If their file is damaged.
+            OutputDirectoryError: If their file is damaged, or that of the trials of searches.
+            StudyError: If there are trials of other searches.
         """
-        self._study = study
+        self._study = searched(study, root)
         self._path = pathlib.Path(root) / TUNING
         self._scores = read_json(str(self._path)) if self._path.exists() else {}
 
@@ -63,6 +65,11 @@ class Scores:
         stages = self._scores.setdefault(label, {})
         stages.setdefault(self._key(rounds), {})[trial] = mean if math.isfinite(mean) else None
         write_json(str(self._path), self._scores)
+
+    def quality(self, label: str, trial: str, rounds: int | None) -> float | None:
+        """The score, such that more is better; `None` if there is none that is finite."""
+        score = self._of(label, rounds).get(trial)
+        return None if score is None else direction(self._study.tuning.decides[1]) * score
 
     def chosen(self) -> dict[str, str]:
         """The trial of each variant, by labels; without those of which no trial succeeded."""
@@ -100,14 +107,13 @@ class Scores:
 
     def _ranked(self, label, stage):
         """The trials of a stage that have a score, the best first; of equal ones the first."""
-        scores = self._of(label, self._study.tuning.stages[stage])
-        sign = direction(self._study.tuning.decides[1])
+        rounds = self._study.tuning.stages[stage]
 
         def quality(trial):
-            score = scores[trial]
-            return -math.inf if score is None else sign * score
+            quality = self.quality(label, trial, rounds)
+            return -math.inf if quality is None else quality
 
-        known = filter(scores.__contains__, self._left(label, stage))
+        known = [x for x in self._left(label, stage) if self.has(label, x, rounds)]
         return sorted(known, key=quality, reverse=True)
 
     def _key(self, rounds):
