@@ -28,9 +28,29 @@ _NOT_OF_STDLIB = re.compile(
     r"|unittest/test|ctypes/test|distutils/tests)/"
     r"|lib-dynload/(_tkinter|_curses|_curses_panel|readline|nis|_dbm|_gdbm|_test|_ctypes_test|xx)"
 )
+# What Vizier searches with, which nothing else imports: studies can have no Search.
+_OF_SEARCH = frozenset(
+    {
+        "chex",
+        "equinox",
+        "flax",
+        "jaxopt",
+        "jaxtyping",
+        "markdown-it-py",
+        "mdurl",
+        "msgpack",
+        "nest-asyncio",
+        "optax",
+        "orbax-checkpoint",
+        "rich",
+        "tensorstore",
+        "toolz",
+        "typeguard",
+    }
+)
 # Locked for the set-up and for development, or pulled in by what is never called: no program and no
 # test imports them.
-_NOT_OF_LOCK = frozenset(
+_NOT_OF_LOCK = _OF_SEARCH | frozenset(
     {
         "grpcio-tools",
         "libclang",

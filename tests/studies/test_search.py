@@ -38,6 +38,7 @@ def suggested(monkeypatch):
 
 
 def test_vizier_searches_where_scores_are_high():
+    pytest.importorskip("equinox", reason="packs for GPU machines lack what Vizier searches with")
     search = Search(VALUES, number=5)
     tried = [
         ({"rate": 0.01, "share": 0.1, "epochs": 1, "kind": 0}, 0.9),
@@ -61,6 +62,7 @@ def test_vizier_searches_where_scores_are_high():
 
 
 def test_the_first_trial_is_the_centre():
+    pytest.importorskip("equinox", reason="packs for GPU machines lack what Vizier searches with")
     (first,) = Search(VALUES, number=2).suggest([], 1)
     assert (first["rate"], first["share"]) == (pytest.approx(0.0316, abs=1e-4), 0.5)
 
