@@ -179,7 +179,8 @@ class Study:
 
     def searches(self) -> dict[str, Search]:
         """All of them, by the labels of their variants."""
-        return {label: self.search(label) for label in self.variants if self.search(label)}
+        searches = {label: self.search(label) for label in self.variants}
+        return {label: search for label, search in searches.items() if search is not None}
 
     def trials(self, label: str) -> dict[str, Settings]:
         """What is tried for a variant, by names; nothing of a search, see `searched`."""
