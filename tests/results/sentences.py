@@ -18,6 +18,7 @@ from tests.results.files import (
     paper,
     percent,
     read_json,
+    read_rows,
     short,
     signed,
     statistics,
@@ -83,6 +84,12 @@ def of_digits() -> Iterator[str]:
     yield f"the personal models gain {adapted:.1f} points and the global one none"
     gain = in_global["feddyn, alpha 0.1"] - in_global["feddyn"]
     yield f"with alpha 0.1 the best of all, {gain:.1f} points above its default"
+    trials = read_rows("digits/search/tuning.csv")
+    scores = [float(trial["score"]) for trial in trials]
+    yield f"{scores.count(max(scores))} of the {len(trials)} trials have the same highest score"
+    found = [trial["trial"].split()[1] for trial in trials if trial["label"] == "search"][2:]
+    near = [rate for rate in found if 0.08 <= float(rate.rstrip(",")) <= 0.17]
+    yield f"Of the ten trials of the search after its first two, {len(near)} have rates from 0.08"
 
 
 def of_fedpg() -> Iterator[str]:

@@ -149,6 +149,26 @@ def pgfed_on_cifar10() -> Rows:
     return rows
 
 
+def tuned_on_digits() -> Rows:
+    """What each list of trials has chosen, and what came of it on test data."""
+    accuracies = studies.of_labels("digits/search/results.csv", "personalized")
+    rows = []
+    for label, values in accuracies.items():
+        trials = [x for x in read_rows("digits/search/tuning.csv") if x["label"] == label]
+        scores = [float(trial["score"]) for trial in trials]
+        (chosen,) = (trial["trial"] for trial in trials if trial["chosen"] == "True")
+        rows.append(
+            [
+                label,
+                *(part.split()[1] for part in chosen.split(", ")),
+                percent(max(scores)),
+                str(sum(score >= 0.95 for score in scores)),
+                studies.mean_and_deviation(values),
+            ]
+        )
+    return rows
+
+
 def pgfed_hundred_rounds() -> Rows:
     """After the last round, and the best one, of the first seed."""
     names = dict.fromkeys(("pgfed", "pgfedmo", "fedrod", "fedper", "local"), PERSONALIZED)
@@ -268,6 +288,7 @@ TABLES = {
     ("attacks", 2): lambda: studies.crossed("attacks/runs.csv", "FedPG, "),
     ("compression", 0): studies.compression,
     ("digits", 0): methods_on_digits,
+    ("digits", 1): tuned_on_digits,
     ("fedpg", 0): fedpg.dirichlet,
     ("fedpg", 1): fedpg.two_classes,
     ("fedpg", 2): fedpg.unequal_amounts,

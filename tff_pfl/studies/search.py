@@ -25,7 +25,7 @@ class Search:
 
     A Gaussian process is fitted to the scores of the trials so far, and the next trial is where its
     upper confidence bound is the highest (Song et al., "The Vizier Gaussian process bandit
-    algorithm", 2024). The first trial is the centre of all intervals.
+    algorithm", 2024). Among the first trials is the centre of all intervals.
 
     Attributes:
         values: Of each key of the config, made by `uniform`, `log_uniform` or `one_of`.
