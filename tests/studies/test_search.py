@@ -163,9 +163,22 @@ def test_trials_of_another_search_are_refused(tmp_path, program, suggested):  # 
             read(study, tmp_path)
     with pytest.raises(StudyError, match="Delete it, or give another output directory"):
         studies.run_study(study, tmp_path, program)
-    (tmp_path / "searched.json").write_text('{"A": 3}')
-    with pytest.raises(OutputDirectoryError, match="searched.json is damaged"):
-        studies.run_study(STUDY, tmp_path, program)
+    record = json.loads((tmp_path / "searched.json").read_text())["A"]
+    for damaged in (3, {}, record | {"parameters": [{}]}, record | {"parameters": 5}):
+        (tmp_path / "searched.json").write_text(json.dumps({"A": damaged}))
+        with pytest.raises(OutputDirectoryError, match="searched.json is damaged"):
+            studies.run_study(STUDY, tmp_path, program)
+
+
+def test_trials_of_variants_that_are_left_out_for_a_while_are_kept(tmp_path, program, suggested):  # noqa: F811
+    two = dataclasses.replace(STUDY, variants={"A": Variant("a.py"), "B": Variant("b.py")})
+    studies.run_study(two, tmp_path, program)
+    longer = dataclasses.replace(STUDY, tuning=Tuning(dataclasses.replace(SEARCH, number=6)))
+    with pytest.raises(StudyError, match="is a run of other settings"):  # the sixth is better
+        studies.run_study(longer, tmp_path, program)
+    assert len(suggested) == 9
+    studies.run_study(two, tmp_path, program)
+    assert len(suggested) == 9
 
 
 def test_packages_that_vizier_lacks_are_named(tmp_path, program, monkeypatch):  # noqa: F811

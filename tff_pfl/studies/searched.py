@@ -29,7 +29,9 @@ def searched(study: Study, root: str | os.PathLike) -> Study:
     """
     variants = dict(study.variants)
     for label, parameters in _recorded(study, root).items():
-        trials = list(map(study.search(label).settings, parameters))
+        with reading(pathlib.Path(root) / SEARCHED):
+            search = study.search(label)
+            trials = list(map(search.settings, parameters[: search.number]))
         variants[label] = dataclasses.replace(variants[label], trials=trials)
     return dataclasses.replace(study, variants=variants)
 
@@ -56,7 +58,7 @@ def extend(
     for label, search in study.searches().items():
         found = recorded.setdefault(label, [])
         # At first there are two at least: of one trial, there is nothing to choose.
-        number = min(search.at_a_time if found else max(search.at_a_time, 2), search.number)
+        number = search.at_a_time if found else max(search.at_a_time, 2)
         number = min(number, search.number - len(found))
         if number > 0:
             names = [trial_name(search.settings(parameters)) for parameters in found]
@@ -70,31 +72,27 @@ def extend(
                 ) from error
             goes_on = True
     if goes_on:
-        write_json(
-            str(pathlib.Path(root) / SEARCHED),
-            {
-                label: {"search": study.search(label).identity(), "parameters": parameters}
-                for label, parameters in recorded.items()
-            },
-        )
+        path = pathlib.Path(root) / SEARCHED
+        record = read_json(str(path)) if path.exists() else {}
+        for label, search in study.searches().items():
+            record[label] = {"search": search.identity(), "parameters": recorded[label]}
+        write_json(str(path), record)
     return goes_on
 
 
 def _recorded(study, root) -> dict[str, list[Parameters]]:
     """The parameters of all trials so far, of the variants that have any."""
     path = pathlib.Path(root) / SEARCHED
-    if not path.exists():
-        return {}
-    record, parameters = read_json(str(path)), {}
+    record, result = read_json(str(path)) if path.exists() else {}, {}
     for label, search in study.searches().items():
+        if label not in record:
+            continue
         with reading(path):
-            known = record.get(label, {"search": search.identity(), "parameters": []})
-            identity, found = known["search"], list(known["parameters"])
+            identity, parameters = record[label]["search"], list(record[label]["parameters"])
         if identity != search.identity():
             raise StudyError(
                 f"{path} has trials of another search for {label!r},\n  {identity}\nand not\n"
                 f"  {search.identity()}\nDelete it, or give another output directory."
             )
-        if found:
-            parameters[label] = found
-    return parameters
+        result[label] = parameters
+    return result
