@@ -67,6 +67,10 @@ def _finite(text, contains):
     return _real(f"a finite number {text}", lambda value: math.isfinite(value) and contains(value))
 
 
+FINITE = _real("a finite number", math.isfinite)
+"""Every real number but NaN and infinity."""
+
+
 def at_least(least: float) -> Range:
     """Finite numbers of `least` or more."""
     return _finite(f"of at least {least:g}", lambda value: value >= least)

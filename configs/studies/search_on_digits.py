@@ -15,7 +15,7 @@ _GRID = grid(
 
 
 def get_study():
-    """Twelve trials each, on a tenth of the training examples; then three seeds on test data."""
+    """Twelve trials each, compared on a tenth of all examples; then three seeds on test data."""
     trials = {
         "grid": _GRID,
         "draws": draws(_VALUES, 12),

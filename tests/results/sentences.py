@@ -89,7 +89,7 @@ def of_digits() -> Iterator[str]:
     yield f"{scores.count(max(scores))} of the {len(trials)} trials have the same highest score"
     found = [trial["trial"].split()[1] for trial in trials if trial["label"] == "search"][2:]
     near = [rate for rate in found if 0.08 <= float(rate.rstrip(",")) <= 0.17]
-    yield f"Of the ten trials of the search after its first two, {len(near)} have rates from 0.08"
+    yield f"search after its first two, {len(near)} have rates from 0.08 to 0.17"
 
 
 def of_fedpg() -> Iterator[str]:

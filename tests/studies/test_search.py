@@ -6,13 +6,15 @@ import math
 import random
 import shutil
 
+import numpy as np
 import pytest
 
 from tests.studies.test_studies import program, started  # noqa: F401
 from tff_pfl import studies
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.studies import Scores, Search, Study, StudyError, Tuning, Variant
+from tff_pfl.studies import Scores, Search, Study, StudyError, Tuning, Variant, runner
 from tff_pfl.studies.runner import chosen_trials
+from tff_pfl.studies.search import _finite
 
 VALUES = {
     "rate": studies.log_uniform(0.001, 1.0),
@@ -37,28 +39,49 @@ def suggested(monkeypatch):
     return told
 
 
+def score(parameters):
+    """The highest at the rate 10^-1.5 and the share 0.3, of the first kind."""
+    distance = math.log10(parameters["rate"]) + 1.5
+    return -(distance**2) - 4 * (parameters["share"] - 0.3) ** 2 - (parameters["kind"] != 0)
+
+
 def test_vizier_searches_where_scores_are_high():
     pytest.importorskip("equinox", reason="packs for GPU machines lack what Vizier searches with")
-    search = Search(VALUES, number=5)
-    tried = [
-        ({"rate": 0.01, "share": 0.1, "epochs": 1, "kind": 0}, 0.9),
-        ({"rate": 0.01, "share": 0.9, "epochs": 0, "kind": 1}, 0.1),
-        ({"rate": 1.0, "share": 0.9, "epochs": 2, "kind": 2}, None),
-    ]
+    search, rng = Search(VALUES, number=20), np.random.default_rng(0)
+    tried = []
+    for _ in range(14):
+        numbers = {key: VALUES[key](rng) for key in ("rate", "share")}
+        tried.append(numbers | {key: int(rng.integers(3)) for key in ("epochs", "kind")})
+    tried = [(parameters, score(parameters)) for parameters in tried]
+    # What diverged is no reason to search anywhere else.
+    tried.append(({"rate": 0.9, "share": 0.95, "epochs": 0, "kind": 2}, -math.inf))
     before = random.getstate()
     found = search.suggest(tried, 2)
-    assert search.suggest(tried, 2) == found  # of the same, the same
+    assert search.suggest(tried, 1) == found[:1]  # of the same, the same
     assert random.getstate() == before
-    assert len(found) == 2
+    assert found[0] != found[1]
+    assert min(map(score, found)) > np.quantile([score for _, score in tried], 2 / 3)
     for parameters in map(json.loads, map(json.dumps, found)):
         settings = search.settings(parameters)
         assert settings.keys() == VALUES.keys()
+        for key in ("rate", "share"):
+            assert settings[key] == float(f"{settings[key]:.3g}")
         assert 0.001 <= settings["rate"] <= 1 and 0 <= settings["share"] <= 1
         assert settings["epochs"] in (10, 1, 5) and isinstance(settings["epochs"], int)
         assert settings["kind"] in ("plain", ("a", "b"), True)
-        assert all(len(f"{settings[key]:g}") <= 8 for key in ("rate", "share"))
-    # Not near the trial that diverged.
-    assert all(abs(math.log10(x["rate"])) + abs(x["share"] - 0.9) > 0.1 for x in found)
+
+
+@pytest.mark.parametrize(
+    ("scores", "finite"),
+    [
+        ([0.5, None, 0.9, -math.inf, math.nan], [0.5, 0.1, 0.9, 0.1, 0.1]),
+        ([0.5, None], [0.5, -0.5]),
+        ([None, -math.inf], [-1.0, -1.0]),
+        ([], []),
+    ],
+)
+def test_what_has_no_score_counts_as_low(scores, finite):
+    assert _finite(scores) == pytest.approx(finite)
 
 
 def test_the_first_trial_is_the_centre():
@@ -140,16 +163,49 @@ def test_trials_that_fail_or_diverge_have_no_score(tmp_path, program, monkeypatc
         return [{"rate": rate} for rate in rates[len(tried) :][:number]]
 
     monkeypatch.setattr(Search, "suggest", suggest)
-    fails = {"fails": True}
-    variants = {"A": Variant("a.py"), "B": Variant("b.py", fails)}
-    study = dataclasses.replace(STUDY, variants=variants)
+    bars = []
+    monkeypatch.setattr(runner.tqdm, "tqdm", lambda **kwargs: bars.append(Bar(**kwargs)) or bars[0])
+    fails = Variant("b.py", {"fails": True})
+    study = dataclasses.replace(STUDY, variants={"A": Variant("a.py"), "B": fails})
     failed = studies.run_study(study, tmp_path / "study", program)
-    # Equal trials are one run. Those that fail are run once, and do not stop the search.
-    assert told[::2] == [[], [None, 15.0], [None, 15.0, 24.0], [None, 15.0, 24.0, 15.0]]
-    assert told[1::2] == [[], [None] * 2, [None] * 3, [None] * 4]
-    assert len(failed) == len({run.folder for run in failed}) == 4
-    assert len([x for x in started(program) if "b.py" in x]) == 4
+    # Equal trials are one run. Where all trials have failed, the search waits.
+    assert [tried for tried in told if tried] == [
+        [-math.inf, 15.0],
+        [-math.inf, 15.0, 24.0],
+        [-math.inf, 15.0, 24.0, 15.0],
+    ]
+    assert len(failed) == len({run.folder for run in failed}) == 2
+    assert len([x for x in started(program) if "b.py" in x]) == 2
     assert Scores(study, tmp_path / "study").chosen() == {"A": "rate 2.0"}
+    assert bars[0].n == bars[0].total == 4 + 2 + 1  # trials of A, of B, and A's run of the table
+    # Once they succeed, the search goes on.
+    text = program.read_text()
+    program.write_text(text.replace('"config.fails"', '"config.no"'))
+    del told[:]
+    studies.run_study(study, tmp_path / "study", program)
+    assert told[0] == [-math.inf, 15.0] and len(told) == 3
+    assert Scores(study, tmp_path / "study").chosen() == {"A": "rate 2.0", "B": "rate 2.0"}
+
+
+class Bar:
+    """Takes the place of a progress bar, and counts."""
+
+    def __init__(self, total, **kwargs):
+        self.n, self.total = 0, total
+
+    def update(self, number=1):
+        self.n += number
+
+    def write(self, message):
+        pass
+
+    set_postfix_str = refresh = close = lambda self, *args: None
+
+
+def test_equal_first_trials_are_run(tmp_path, program, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Search, "suggest", lambda self, tried, number: [{"rate": 2.0}] * number)
+    studies.run_study(STUDY, tmp_path, program)
+    assert Scores(STUDY, tmp_path).rows() == [("A", "rate 2.0", None, 24.0, True)]
 
 
 def test_trials_of_another_search_are_refused(tmp_path, program, suggested):  # noqa: F811
@@ -181,12 +237,28 @@ def test_trials_of_variants_that_are_left_out_for_a_while_are_kept(tmp_path, pro
     assert len(suggested) == 9
 
 
-def test_packages_that_vizier_lacks_are_named(tmp_path, program, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ModuleNotFoundError("x", name="equinox"),
+            "search without 'equinox', which is not installed",
+        ),
+        (RuntimeError("Pythia"), "Vizier finds no next trial of 'A': Pythia"),
+    ],
+)
+def test_what_vizier_lacks_or_meets_is_an_error_of_the_study(
+    tmp_path,
+    program,  # noqa: F811
+    monkeypatch,
+    error,
+    message,
+):
     def suggest(self, tried, number):
-        raise ModuleNotFoundError("No module named 'equinox'", name="equinox")
+        raise error
 
     monkeypatch.setattr(Search, "suggest", suggest)
-    with pytest.raises(StudyError, match="search without 'equinox', which is not installed"):
+    with pytest.raises(StudyError, match=message):
         studies.run_study(STUDY, tmp_path, program)
 
 
@@ -194,10 +266,15 @@ def test_searches_that_make_no_sense_are_refused():
     rate = studies.uniform(0.1, 1.0)
     with pytest.raises(ValueError, match="number must be a whole number of at least 2, got 1"):
         Search({"rate": rate}, number=1)
-    with pytest.raises(ValueError, match="values of one key or more, .* got {'rate': \\(1, 2\\)}"):
-        Search({"rate": (1, 2), "share": rate}, number=3)
-    with pytest.raises(ValueError, match="values of one key or more"):
-        Search({}, number=3)
+    for wrong in ({"rate": (1, 2), "share": rate}, {}, [rate]):
+        with pytest.raises(ValueError, match="values by keys of the config, .*, got [{[]"):
+            Search(wrong, number=3)
+    for least, most in ((0.1, math.inf), ("a", 1)):
+        with pytest.raises(ValueError, match="must be a finite number, got"):
+            studies.uniform(least, most)
+    with pytest.raises(ValueError, match="needs a name of letters or digits of its own"):
+        names = Search({"kind": studies.one_of("a b", "a,b")}, number=3)
+        dataclasses.replace(STUDY, tuning=Tuning(names))
     with pytest.raises(ValueError, match="from less to more, got 1.0 to 0.1"):
         studies.uniform(1.0, 0.1)
     with pytest.raises(ValueError, match="One of no values"):

@@ -16,6 +16,7 @@ def comparison_of_study(study: Study, output_dir: str | os.PathLike) -> Comparis
 
     Raises:
         OutputDirectoryError: If a file of a finished run is damaged or missing.
+        StudyError: If there are trials of other searches.
     """
     chosen = chosen_trials(study, output_dir) if study.tuning else None
     runs = {

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tqdm
 
-from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
+from tff_pfl.experiment.run_directory import CHECKPOINT
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import write_json
 from tff_pfl.studies import tied
+from tff_pfl.studies.records import read_record
 from tff_pfl.studies.searched import extend, searched
 from tff_pfl.studies.study import Run, Study, StudyError
 from tff_pfl.studies.tuning import TUNING, Scores
@@ -54,8 +55,8 @@ def run_study(
     Raises:
         OSError: If a record of the study cannot be written.
         OutputDirectoryError: If a record is damaged.
-        StudyError: If a run of the directory was one of other settings, or a study is run there
-            already.
+        StudyError: If a run of the directory was one of other settings, or its searches were
+            others; a study is run there already; or Vizier fails.
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
@@ -70,6 +71,7 @@ def run_study(
             for label in study.variants.keys() - chosen.keys():
                 pool.write(f"{label}: no trial has a finite score, so that it is not run.")
         runs = list(study.runs(chosen))
+        pool.expect(runs)
         _record(root, study, runs)
         pool.run(runs, keep_checkpoints)
     return pool.failed
@@ -82,9 +84,11 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
 
     Raises:
         OutputDirectoryError: If a record is damaged.
+        StudyError: If there are trials of other searches.
     """
+    recorded = read_record(pathlib.Path(output_dir) / _RECORD)
+    chosen = Scores(study, output_dir).chosen()
     study = searched(study, output_dir)
-    recorded, chosen = _recorded(pathlib.Path(output_dir)), Scores(study, output_dir).chosen()
     for label in chosen:
         for trial in study.trials(label):
             run = next(study.runs({label: trial}))
@@ -203,6 +207,11 @@ class _Pool:
                 self._discard_checkpoint(run)
             self.leave_out([run])
 
+    def expect(self, runs: Iterable[Run]) -> None:
+        """Counts as all of the study what was counted so far, and these runs."""
+        self._bar.total = len(self._counted | set(runs))
+        self._bar.refresh()
+
     def leave_out(self, runs: Iterable[Run]) -> None:
         """Counts runs as finished, each once."""
         new = set(runs) - self._counted
@@ -275,11 +284,6 @@ def _count(study: Study) -> int:
     return total
 
 
-def _recorded(root: pathlib.Path) -> dict[str, list[str]]:
-    path = root / _RECORD
-    return read_json(str(path)) if path.exists() else {}
-
-
 def _record(
     root: pathlib.Path, study: Study, runs: Sequence[Run], scored: Sequence[Run] = ()
 ) -> None:
@@ -295,7 +299,7 @@ def _record(
         StudyError: If what has results, or a score, was run with other settings; then nothing is
             written.
     """
-    recorded = _recorded(root)
+    recorded = read_record(root / _RECORD)
     for run in (*runs, *scored):
         found, wanted, is_scored = recorded.get(run.folder), list(run.flags), run in scored
         if found is None and is_scored:

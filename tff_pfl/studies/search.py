@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from tff_pfl.ranges import takes, whole
+from tff_pfl.ranges import FINITE, takes, whole
 from tff_pfl.studies.trials import Interval, OneOf
 
 _SCORE = "score"
@@ -31,8 +32,8 @@ class Search:
         values: Of each key of the config, made by `uniform`, `log_uniform` or `one_of`.
         number: Of trials of each variant. Where it is raised, the search goes on; runs of the table
             that a better trial replaces are to be deleted, as where trials are added to a list.
-        at_a_time: Trials that are chosen together, before any of them has a score: more of them can
-            run side by side, and each knows less.
+        at_a_time: Trials that are chosen before any of them has a score, as if each had the lowest
+            so far: more of them can run side by side, and each knows less.
         seed: Of what is random in the search.
     """
 
@@ -42,16 +43,12 @@ class Search:
     seed: int = 0
 
     def __post_init__(self):
-        wrong = {k: v for k, v in self.values.items() if not isinstance(v, Interval | OneOf)}
-        if wrong or not self.values:
+        values = self.values.values() if isinstance(self.values, Mapping) else ()
+        if not values or not all(isinstance(x, Interval | OneOf) for x in values):
             raise ValueError(
-                "A search has values of one key or more, each made by uniform, log_uniform or "
-                f"one_of, got {wrong or self.values!r}."
+                "A search has values by keys of the config, one or more, each made by uniform, "
+                f"log_uniform or one_of, got {self.values!r}."
             )
-
-    def identity(self) -> str:
-        """What another search of the same text would choose, too, if its scores were the same."""
-        return f"{dict(self.values)}, at_a_time={self.at_a_time}, seed={self.seed}"
 
     def settings(self, parameters: Parameters) -> dict[str, Any]:
         """What a trial's parameters are in a config."""
@@ -68,12 +65,13 @@ class Search:
         Equal ones before give equal ones, on the same machine.
 
         Args:
-            tried: Those before, each with its score, of which more is better; `None` for a trial
-                that has none, as its model diverged.
+            tried: Those before, each with its score, of which more is better. One that is `None` or
+                not finite counts as one that is as far below the lowest as that is below the best.
             number: How many.
 
         Raises:
             ModuleNotFoundError: If a package is missing that Vizier's search imports.
+            RuntimeError: Whatever else Vizier meets.
         """
         from vizier.service import clients
         from vizier.service import pyvizier as vz
@@ -88,14 +86,17 @@ class Search:
             study = clients.Study.from_study_config(
                 config, owner="tff_pfl", study_id=uuid.uuid4().hex
             )
-            for parameters, score in tried:
+            scores = _finite([score for _, score in tried])
+            for (parameters, _), score in zip(tried, scores, strict=True):
                 study.request(vz.TrialSuggestion(self._to_vizier(parameters)))
                 (trial,) = study.suggest(count=1)
-                if score is None:
-                    trial.complete(infeasible_reason="no finite score")
-                else:
-                    trial.complete(vz.Measurement({_SCORE: score}))
-            suggested = [self._from_vizier(x.parameters) for x in study.suggest(count=number)]
+                trial.complete(vz.Measurement({_SCORE: score}))
+            suggested = []
+            while len(suggested) < number:
+                # Several in one call would be several points near the best one.
+                for trial in study.suggest(count=1 if tried else number):
+                    suggested.append(self._from_vizier(trial.parameters))
+                    trial.complete(vz.Measurement({_SCORE: min(scores, default=0.0)}))
             study.delete()
         return suggested
 
@@ -120,9 +121,17 @@ class Search:
         return result
 
 
+def _finite(scores: Sequence[float | None]) -> list[float]:
+    """Scores of all trials: one that is not finite would make all that Vizier computes NaN."""
+    known = [score for score in scores if score is not None and math.isfinite(score)]
+    lowest, highest = min(known, default=0.0), max(known, default=0.0)
+    lower = lowest - (highest - lowest or 1.0)
+    return [score if score in known else lower for score in scores]
+
+
 def _has_order(values: OneOf) -> bool:
     """Whether they are numbers, between which a Gaussian process may have something in common."""
-    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values.values)
+    return all(FINITE.contains(value) for value in values.values)
 
 
 def _add(root, key, values, scale_type):
@@ -148,9 +157,9 @@ def _seeded(seed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Vizier's notices that there is no server of it."""
+    """Without what Vizier logs where nothing is wrong, also as errors; these are raised."""
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     try:
         yield
     finally:

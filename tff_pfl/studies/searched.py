@@ -5,8 +5,9 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from tff_pfl.experiment.run_directory import read_json, reading
+from tff_pfl.experiment.run_directory import reading
 from tff_pfl.files import write_json
+from tff_pfl.studies.records import read_record
 from tff_pfl.studies.search import Parameters
 from tff_pfl.studies.study import Study, StudyError, trial_name
 
@@ -27,12 +28,13 @@ def searched(study: Study, root: str | os.PathLike) -> Study:
         OutputDirectoryError: If the file of the trials is damaged.
         StudyError: If it is of other searches.
     """
+    path = pathlib.Path(root) / SEARCHED
     variants = dict(study.variants)
-    for label, parameters in _recorded(study, root).items():
-        with reading(pathlib.Path(root) / SEARCHED):
-            search = study.search(label)
+    for label, parameters in _chosen(study, path, read_record(path)).items():
+        search = study.search(label)
+        with reading(path):
             trials = list(map(search.settings, parameters[: search.number]))
-        variants[label] = dataclasses.replace(variants[label], trials=trials)
+            variants[label] = dataclasses.replace(variants[label], trials=trials)
     return dataclasses.replace(study, variants=variants)
 
 
@@ -41,58 +43,74 @@ def extend(
 ) -> bool:
     """Chooses the next trials of each search.
 
+    Where all trials of a search have failed, which has another reason than where they are, it waits
+    until one has not.
+
     Args:
         study: See `searched`.
         root: See `searched`.
-        score_of: `(label, trial -> score)`, of which more is better; `None` of trials that failed
-            or diverged, which are not chosen near.
+        score_of: `(label, trial -> score)`, of which more is better, and which is not finite where
+            the model diverged; `None` of trials that failed.
 
     Returns:
-        Whether there are any: else all searches are over.
+        Whether there are any: else all searches are over, or wait.
 
     Raises:
         OutputDirectoryError: See `searched`.
-        StudyError: See `searched`; or a package is missing that Vizier imports.
+        StudyError: See `searched`; or Vizier fails.
     """
-    recorded, goes_on = _recorded(study, root), False
+    path = pathlib.Path(root) / SEARCHED
+    record = read_record(path)
+    chosen, goes_on = _chosen(study, path, record), False
     for label, search in study.searches().items():
-        found = recorded.setdefault(label, [])
-        # At first there are two at least: of one trial, there is nothing to choose.
-        number = search.at_a_time if found else max(search.at_a_time, 2)
-        number = min(number, search.number - len(found))
-        if number > 0:
-            names = [trial_name(search.settings(parameters)) for parameters in found]
-            scores = [score_of(label, name) for name in names]
+        tried = [
+            (parameters, score_of(label, trial_name(search.settings(parameters))))
+            for parameters in chosen.get(label, [])
+        ]
+        # At first there are two at least, with which the search can tell what is better.
+        number = search.at_a_time if tried else max(search.at_a_time, 2)
+        number = min(number, search.number - len(tried))
+        have_failed = tried and all(score is None for _, score in tried)
+        if number > 0 and not have_failed:
             try:
-                found += search.suggest(list(zip(found, scores, strict=True)), number)
+                new = search.suggest(tried, number)
             except ModuleNotFoundError as error:
                 raise StudyError(
                     f"Vizier cannot search without {error.name!r}, which is not installed. It is "
                     "in requirements/lock.txt."
                 ) from error
+            except RuntimeError as error:
+                raise StudyError(f"Vizier finds no next trial of {label!r}: {error}") from error
+            parameters = [*chosen.get(label, []), *new]
+            record[label] = {"search": _identity(study, label), "parameters": parameters}
             goes_on = True
     if goes_on:
-        path = pathlib.Path(root) / SEARCHED
-        record = read_json(str(path)) if path.exists() else {}
-        for label, search in study.searches().items():
-            record[label] = {"search": search.identity(), "parameters": recorded[label]}
         write_json(str(path), record)
     return goes_on
 
 
-def _recorded(study, root) -> dict[str, list[Parameters]]:
+def _chosen(study, path, record) -> dict[str, list[Parameters]]:
     """The parameters of all trials so far, of the variants that have any."""
-    path = pathlib.Path(root) / SEARCHED
-    record, result = read_json(str(path)) if path.exists() else {}, {}
-    for label, search in study.searches().items():
-        if label not in record:
-            continue
+    chosen = {}
+    for label in study.searches().keys() & record.keys():
         with reading(path):
-            identity, parameters = record[label]["search"], list(record[label]["parameters"])
-        if identity != search.identity():
+            known, parameters = record[label]["search"], list(record[label]["parameters"])
+        if known != _identity(study, label):
             raise StudyError(
-                f"{path} has trials of another search for {label!r},\n  {identity}\nand not\n"
-                f"  {search.identity()}\nDelete it, or give another output directory."
+                f"{path} has trials of another search for {label!r},\n  {known}\nand not\n"
+                f"  {_identity(study, label)}\nDelete it, or give another output directory."
             )
-        result[label] = parameters
-    return result
+        if parameters:
+            chosen[label] = parameters
+    return chosen
+
+
+def _identity(study, label) -> str:
+    """All that the trials of a search follow from, but for their scores and their number."""
+    search, tuning = study.search(label), study.tuning
+    settings = {**study.settings, **study.variants[label].settings, **tuning.settings}
+    return (
+        f"{dict(search.values)}, at_a_time={search.at_a_time}, seed={search.seed}; "
+        f"by {tuning.metric} of {study.variants[label].config} with {settings}, "
+        f"rounds {list(tuning.rounds)}, seeds {list(tuning.seeds)}"
+    )

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.ranges import each, whole
 from tff_pfl.studies.search import Search
+from tff_pfl.studies.trials import OneOf
 
 Settings = Mapping[str, Any]
 """Keys of a config, without `config.`, and their values."""
@@ -170,7 +171,8 @@ class Study:
                     f"{label!r} has a search, whose trials are compared after one number of "
                     f"rounds, and tuning has {self.tuning.rounds}."
                 )
-            _check_folders(list(map(trial_name, self._trials(label))))
+            for alternatives in [self._trials(label), *_alternatives(self.search(label))]:
+                _check_folders(list(map(trial_name, alternatives)))
 
     def search(self, label: str) -> Search | None:
         """What chooses the trials of a variant one after the other, if anything does."""
@@ -315,6 +317,13 @@ def _check_seeds(whose, seeds):
         raise ValueError(f"{whose} has one seed or more, whole numbers in a tuple, got {seeds!r}.")
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"{whose} has each seed once, got {seeds!r}: equal ones give equal runs.")
+
+
+def _alternatives(search: Search | None) -> Iterator[list[Settings]]:
+    """The values of each key of a search that has some; names of trials tell them apart."""
+    for key, values in ({} if search is None else search.values).items():
+        if isinstance(values, OneOf):
+            yield [{key: x} for i, x in enumerate(values.values) if x not in values.values[:i]]
 
 
 def trial_name(settings: Settings) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tff_pfl.ranges import above, takes, whole
+from tff_pfl.ranges import FINITE, above, takes, whole
 
 _DIGITS = 3  # of numbers that are drawn
 
 
+@takes(least=FINITE, most=FINITE)
 @dataclasses.dataclass(frozen=True)
 class Interval:
     """Numbers between two, of three digits.

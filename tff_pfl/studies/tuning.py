@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from tff_pfl.evaluation import direction
-from tff_pfl.experiment.run_directory import read_json
 from tff_pfl.experiment.summary import Summary
 from tff_pfl.files import write_json
+from tff_pfl.studies.records import read_record
 from tff_pfl.studies.searched import searched
 from tff_pfl.studies.study import Study
 
@@ -32,18 +32,19 @@ class Scores:
             StudyError: If there are trials of other searches.
         """
         self._study = searched(study, root)
+        self._searches = study.searches()
         self._path = pathlib.Path(root) / TUNING
-        self._scores = read_json(str(self._path)) if self._path.exists() else {}
+        self._scores = read_record(self._path)
 
     def candidates(self, rounds: int | None) -> list[tuple[str, str]]:
         """`(label, trial)` of all that are trained in the stage of so many rounds.
 
-        Where there is one trial alone, there is nothing to choose, and nothing to train.
+        Where a list has one trial alone, there is nothing to choose, and nothing to train.
         """
         return [
             (label, trial)
             for label in self._study.variants
-            if len(self._study.trials(label)) > 1
+            if self._has_choice(label)
             for trial in self._left(label, self._study.tuning.stages.index(rounds))
         ]
 
@@ -67,19 +68,21 @@ class Scores:
         write_json(str(self._path), self._scores)
 
     def quality(self, label: str, trial: str, rounds: int | None) -> float | None:
-        """The score, such that more is better; `None` if there is none that is finite."""
-        score = self._of(label, rounds).get(trial)
-        return None if score is None else direction(self._study.tuning.decides[1]) * score
+        """The score, such that more is better: `-inf` of what diverged; `None` if there is none."""
+        if not self.has(label, trial, rounds):
+            return None
+        score = self._of(label, rounds)[trial]
+        return -math.inf if score is None else direction(self._study.tuning.decides[1]) * score
 
     def chosen(self) -> dict[str, str]:
         """The trial of each variant, by labels; without those of which no trial succeeded."""
         stages, result = self._study.tuning.stages, {}
         for label in self._study.variants:
             trials = list(self._study.trials(label))
-            if len(trials) > 1:
-                scores = self._of(label, stages[-1])
+            if self._has_choice(label):
                 ranked = self._ranked(label, len(stages) - 1)
-                trials = [trial for trial in ranked if scores[trial] is not None]
+                qualities = {x: self.quality(label, x, stages[-1]) for x in ranked}
+                trials = [trial for trial in ranked if math.isfinite(qualities[trial])]
             if trials:
                 result[label] = trials[0]
         return result
@@ -95,6 +98,10 @@ class Scores:
             if self.has(label, trial, rounds)
         ]
 
+    def _has_choice(self, label):
+        """Whether scores choose the trial of a variant."""
+        return label in self._searches or len(self._study.trials(label)) > 1
+
     def _of(self, label, rounds):
         return self._scores.get(label, {}).get(self._key(rounds), {})
 
@@ -109,12 +116,8 @@ class Scores:
         """The trials of a stage that have a score, the best first; of equal ones the first."""
         rounds = self._study.tuning.stages[stage]
 
-        def quality(trial):
-            quality = self.quality(label, trial, rounds)
-            return -math.inf if quality is None else quality
-
         known = [x for x in self._left(label, stage) if self.has(label, x, rounds)]
-        return sorted(known, key=quality, reverse=True)
+        return sorted(known, key=lambda trial: self.quality(label, trial, rounds), reverse=True)
 
     def _key(self, rounds):
         tuning = self._study.tuning
