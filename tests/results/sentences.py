@@ -241,6 +241,7 @@ def of_pgfed() -> Iterator[str]:
     *most, end = [name for name, below in last.items() if abs(below) < 1]
     yield f"{', '.join(most)} and {end} are within a point of its means"
     yield f"PGFedMo and FedRoD {last['PGFedMo']:.1f} and {last['FedRoD']:.1f} below"
+    yield from _of_the_end()
     fedavg = evaluated("pgfed/hundred_rounds/fedavg/seed0")
     low, high, end = (percent(fedavg[number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
     yield f"{high} after 50 rounds, {low} after 70, {end} after 100"
@@ -259,6 +260,17 @@ def of_pgfed() -> Iterator[str]:
     yield f"still rises, by {per_fedavg[30] - per_fedavg[20]:.1f} points from round 20"
     yield f"stands still: {feddyn[10]:.1f} after 10 rounds, {feddyn[30]:.1f} after 30"
     yield from _of_new_clients()
+
+
+def _of_the_end():
+    run = "pgfed/three_hundred_rounds/seed1"
+    means = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
+    above = means[300] - paper(run)["personalized_accuracy_percent"]
+    yield f"After 300 rounds it is {above:.1f} points above the paper's mean"
+    seed0 = 100 * final("pgfed/hundred_rounds/pgfed/seed0")[f"{PERSONALIZED}_mean"]
+    yield f"after 100 it is {means[100] - seed0:.1f} above seed 0"
+    late_means = [mean for number, mean in means.items() if number >= 60]
+    yield f"all evaluations are between {min(late_means):.1f} and {max(late_means):.1f}"
 
 
 def _of_new_clients():

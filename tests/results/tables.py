@@ -179,15 +179,21 @@ def pgfed_hundred_rounds() -> Rows:
     ]
 
 
-def _last_and_best(run: str, name: str) -> list[str]:
+def pgfed_to_the_end() -> Rows:
+    """After a third, two thirds and all of the paper's rounds."""
+    run = "pgfed/three_hundred_rounds/seed1"
+    return [[None, *_last_and_best(run, PERSONALIZED, number)] for number in (100, 200, 300)]
+
+
+def _last_and_best(run: str, name: str, last: int | None = None) -> list[str]:
     """Cells of an accuracy: over clients after the last round, the best round, the paper's."""
-    last = final(run)
-    of_rounds = {number: of[f"{name}_mean"] for number, of in evaluated(run).items()}
-    best = max(of_rounds, key=of_rounds.get)
+    of_rounds = {number: of for number, of in evaluated(run).items() if number <= (last or number)}
+    means = {number: of[f"{name}_mean"] for number, of in of_rounds.items()}
+    best = max(means, key=means.get)
     in_paper = paper(run).get("personalized_accuracy_percent")
     return [
-        *(percent(last[f"{name}_{of}"]) for of in ("mean", "std", *_TAILS)),
-        f"{percent(of_rounds[best])} ({best})",
+        *(percent(of_rounds[max(means)][f"{name}_{of}"]) for of in ("mean", "std", *_TAILS)),
+        f"{percent(means[best])} ({best})",
         "-" if in_paper is None else f"{in_paper:.2f}",
     ]
 
@@ -303,9 +309,10 @@ TABLES = {
     ("pfedmb", 3): pfedmb_with_moons_recipe,
     ("pgfed", 0): pgfed_on_cifar10,
     ("pgfed", 1): pgfed_hundred_rounds,
-    ("pgfed", 3): rates_of_other_methods,
-    ("pgfed", 4): pgfed_thirty_rounds,
-    ("pgfed", 5): pgfed_new_clients,
+    ("pgfed", 2): pgfed_to_the_end,
+    ("pgfed", 4): rates_of_other_methods,
+    ("pgfed", 5): pgfed_thirty_rounds,
+    ("pgfed", 6): pgfed_new_clients,
     ("plgu", 0): plgu.personalized,
     ("plgu", 1): plgu.personalized_differences,
     ("plgu", 2): plgu.of_global,
