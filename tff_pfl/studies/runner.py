@@ -20,7 +20,7 @@ from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import write_json
 from tff_pfl.studies import tied
 from tff_pfl.studies.records import read_record
-from tff_pfl.studies.searched import extend, searched
+from tff_pfl.studies.searched import extend
 from tff_pfl.studies.study import Run, Study, StudyError
 from tff_pfl.studies.tuning import TUNING, Scores
 
@@ -66,8 +66,8 @@ def run_study(
         resources.enter_context(pool)
         chosen = None
         if study.tuning is not None:
-            study, scores = _tune(study, pool)
-            chosen = scores.chosen()
+            scores = _tune(study, pool)
+            study, chosen = scores.study, scores.chosen()
             for label in study.variants.keys() - chosen.keys():
                 pool.write(f"{label}: no trial has a finite score, so that it is not run.")
         runs = list(study.runs(chosen))
@@ -87,8 +87,8 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
         StudyError: If there are trials of other searches.
     """
     recorded = read_record(pathlib.Path(output_dir) / _RECORD)
-    chosen = Scores(study, output_dir).chosen()
-    study = searched(study, output_dir)
+    scores = Scores(study, output_dir)
+    study, chosen = scores.study, scores.chosen()
     for label in chosen:
         for trial in study.trials(label):
             run = next(study.runs({label: trial}))
@@ -97,19 +97,19 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
     return chosen
 
 
-def _tune(study, pool: "_Pool") -> tuple[Study, Scores]:
-    """Runs all trials, and returns the study with those that its searches have chosen."""
+def _tune(study, pool: "_Pool") -> Scores:
+    """Runs all trials, those that searches choose as well."""
     stages = study.tuning.stages
     while True:
-        tried, scores = searched(study, pool.root), Scores(study, pool.root)
+        scores = Scores(study, pool.root)
         for rounds in stages:
-            _run_stage(tried, scores, rounds, pool)
+            _run_stage(scores.study, scores, rounds, pool)
 
         def score_of(label, trial, scores=scores):
             return scores.quality(label, trial, stages[-1])
 
         if not extend(study, pool.root, score_of):
-            return tried, scores
+            return scores
 
 
 def _trials(study, scores, rounds) -> tuple[list[Run], list[Run]]:

@@ -22,6 +22,9 @@ class Scores:
     """What trials have reached on validation data, after each stage; kept in `tuning.json`.
 
     A trial goes on from a stage, so that its score there cannot be measured again: it is kept.
+
+    Attributes:
+        study: With the trials that its searches have chosen so far; see `searched`.
     """
 
     def __init__(self, study: Study, root: str | os.PathLike):
@@ -31,7 +34,7 @@ class Scores:
             OutputDirectoryError: If their file is damaged, or that of the trials of searches.
             StudyError: If there are trials of other searches.
         """
-        self._study = searched(study, root)
+        self.study = searched(study, root)
         self._searches = study.searches()
         self._path = pathlib.Path(root) / TUNING
         self._scores = read_record(self._path)
@@ -43,9 +46,9 @@ class Scores:
         """
         return [
             (label, trial)
-            for label in self._study.variants
+            for label in self.study.variants
             if self._has_choice(label)
-            for trial in self._left(label, self._study.tuning.stages.index(rounds))
+            for trial in self._left(label, self.study.tuning.stages.index(rounds))
         ]
 
     def has(self, label: str, trial: str, rounds: int | None) -> bool:
@@ -56,11 +59,11 @@ class Scores:
         """Keeps what the runs of a trial have reached, a run a seed, if it is not known."""
         if self.has(label, trial, rounds):
             return
-        model, quantity = self._study.tuning.decides
+        model, quantity = self.study.tuning.decides
         values = [run.final.mean(quantity, model) for run in runs]
         if None in values:
             raise ValueError(
-                f"Runs of {label!r} have no {self._study.tuning.metric}: choose another metric."
+                f"Runs of {label!r} have no {self.study.tuning.metric}: choose another metric."
             )
         mean = float(np.mean(values))
         stages = self._scores.setdefault(label, {})
@@ -72,17 +75,19 @@ class Scores:
         if not self.has(label, trial, rounds):
             return None
         score = self._of(label, rounds)[trial]
-        return -math.inf if score is None else direction(self._study.tuning.decides[1]) * score
+        return -math.inf if score is None else direction(self.study.tuning.decides[1]) * score
 
     def chosen(self) -> dict[str, str]:
         """The trial of each variant, by labels; without those of which no trial succeeded."""
-        stages, result = self._study.tuning.stages, {}
-        for label in self._study.variants:
-            trials = list(self._study.trials(label))
+        stages, result = self.study.tuning.stages, {}
+        for label in self.study.variants:
+            trials = list(self.study.trials(label))
             if self._has_choice(label):
-                ranked = self._ranked(label, len(stages) - 1)
-                qualities = {x: self.quality(label, x, stages[-1]) for x in ranked}
-                trials = [trial for trial in ranked if math.isfinite(qualities[trial])]
+                trials = [
+                    trial
+                    for trial in self._ranked(label, len(stages) - 1)
+                    if math.isfinite(self.quality(label, trial, stages[-1]))
+                ]
             if trials:
                 result[label] = trials[0]
         return result
@@ -92,15 +97,15 @@ class Scores:
         chosen = self.chosen()
         return [
             (label, trial, rounds, self._of(label, rounds)[trial], trial == chosen.get(label))
-            for label in self._study.variants
-            for rounds in self._study.tuning.stages
-            for trial in self._study.trials(label)
+            for label in self.study.variants
+            for rounds in self.study.tuning.stages
+            for trial in self.study.trials(label)
             if self.has(label, trial, rounds)
         ]
 
     def _has_choice(self, label):
         """Whether scores choose the trial of a variant."""
-        return label in self._searches or len(self._study.trials(label)) > 1
+        return label in self._searches or len(self.study.trials(label)) > 1
 
     def _of(self, label, rounds):
         return self._scores.get(label, {}).get(self._key(rounds), {})
@@ -108,19 +113,19 @@ class Scores:
     def _left(self, label, stage):
         """The trials of a stage, of its number: all, or the better half of those before."""
         if stage == 0:
-            return list(self._study.trials(label))
+            return list(self.study.trials(label))
         before = self._left(label, stage - 1)
         return self._ranked(label, stage - 1)[: (len(before) + 1) // 2]
 
     def _ranked(self, label, stage):
         """The trials of a stage that have a score, the best first; of equal ones the first."""
-        rounds = self._study.tuning.stages[stage]
+        rounds = self.study.tuning.stages[stage]
 
         known = [x for x in self._left(label, stage) if self.has(label, x, rounds)]
         return sorted(known, key=lambda trial: self.quality(label, trial, rounds), reverse=True)
 
     def _key(self, rounds):
-        tuning = self._study.tuning
+        tuning = self.study.tuning
         seeds = (
             "" if tuple(tuning.seeds) == (0,) else f", seeds {', '.join(map(str, tuning.seeds))}"
         )
