@@ -31,6 +31,8 @@ Contenders; without --contenders, each workload has its own choice of them:
     tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
     tff_pfl_4_segments, tff_pfl_bfloat16, tff_pfl_bfloat16_4_segments
                               the same on `graph_loop`, with options of the model
+    plgu_lf_4_segments, plgu_lf_bfloat16, plgu_lf_bfloat16_4_segments
+                              likewise PLGU-LF
     tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
     tff_learning_graph_loop   the same, on the graph executor
     ALGORITHM                 an algorithm of this library, such as pgfed, on the graph executor

@@ -236,11 +236,11 @@ def _within(
     return build_within
 
 
-def _fedavg_with(**options) -> Build:
-    """FedAvg in a loop over clients, of a model with other options."""
+def _with(algorithm: str, **options) -> Build:
+    """An algorithm in a loop over clients, of a model with other options."""
 
     def build(workload, x, y):
-        return tff_pfl_algorithm("fedavg", dataclasses.replace(workload, **options), x, y)
+        return tff_pfl_algorithm(algorithm, dataclasses.replace(workload, **options), x, y)
 
     return _within(RUNTIMES["graph_loop"], build)
 
@@ -249,9 +249,12 @@ CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
     "bare_keras": bare_keras,
     "bare_keras_plgu_lf": bare_keras_plgu_lf,
-    "tff_pfl_4_segments": _fedavg_with(segments=4),
-    "tff_pfl_bfloat16": _fedavg_with(compute_type="bfloat16"),
-    "tff_pfl_bfloat16_4_segments": _fedavg_with(segments=4, compute_type="bfloat16"),
+    "tff_pfl_4_segments": _with("fedavg", segments=4),
+    "tff_pfl_bfloat16": _with("fedavg", compute_type="bfloat16"),
+    "tff_pfl_bfloat16_4_segments": _with("fedavg", segments=4, compute_type="bfloat16"),
+    "plgu_lf_4_segments": _with("plgu_lf", segments=4),
+    "plgu_lf_bfloat16": _with("plgu_lf", compute_type="bfloat16"),
+    "plgu_lf_bfloat16_4_segments": _with("plgu_lf", segments=4, compute_type="bfloat16"),
     **{
         f"tff_pfl_{name}": _within(create, functools.partial(tff_pfl_algorithm, "fedavg"))
         for name, create in RUNTIMES.items()

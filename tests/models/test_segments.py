@@ -151,6 +151,25 @@ def test_a_gradient_by_hand():
     assert of_weights["unused"]["b"] is None
 
 
+def test_gradients_of_gradients_are_those_of_the_model():
+    """Products of the Hessian with a vector, as methods of the second order take."""
+
+    def product(model):
+        weights, b = model.init(0), examples
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            gradient, _ = model.gradient(weights, b)
+            along_ones = tf.add_n([tf.reduce_sum(g) for g in tf.nest.flatten(gradient)])
+        return tape.gradient(along_ones, weights)
+
+    examples = batch()
+    expected, model = model_of(residual), model_of(residual, segments=100)
+    assert np.abs(product(expected)["stem"]["kernel"]).max() > 0.01
+    assert_close(product(model), product(expected), 1e-5)
+    compiled = tf.function(lambda: product(model), autograph=False)
+    assert_close(compiled(), product(expected), 1e-5)
+
+
 @pytest.mark.parametrize("outer", [tf.Graph, lambda: tf.__internal__.FuncGraph("outer")])
 def test_it_is_computed_again_only_when_the_gradient_has_come(outer):
     """Else it would be computed, and kept, at once; a graph of TFF is a `tf.Graph`."""
@@ -185,20 +204,24 @@ def depends(operation, on) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("vectorize", "compute_type"),
+    ("options_of_context", "compute_type"),
     [
-        ("never", "bfloat16"),
-        *(slow("always", "bfloat16"), slow("always", "float32"), slow("never", "float32")),
+        ({"vectorize": "never"}, "bfloat16"),
+        slow({"vectorize": "never"}, "float32"),
+        slow({"vectorize": "always"}, "bfloat16"),
+        slow({"vectorize": "always"}, "float32"),
+        slow({"vectorize": "always", "jit_compile": True}, "bfloat16"),
+        slow({"vectorize": "always", "jit_compile": True}, "float32"),
     ],
 )
-def test_a_round_in_the_executor_is_that_without_segments(vectorize, compute_type):
+def test_a_round_in_the_executor_is_that_without_segments(options_of_context, compute_type):
     """With weights of float32 whatever layers compute in."""
 
     def one_round(segments):
         options = {"segments": segments, "compute_type": compute_type}
         model = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4), **options)
         process = build_fedavg(model, EXAMPLES_TYPE, local_sgd(epochs=2), seed=1)
-        context = create_graph_context(vectorize=vectorize)
+        context = create_graph_context(**options_of_context)
         with tff.framework.get_context_stack().install(context):
             output = process.next(process.initialize(), make_clients(process, [5, 5]))
         return process, output

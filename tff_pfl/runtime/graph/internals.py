@@ -3,6 +3,7 @@
 Each name was checked with the versions below; with others the import fails, and says so.
 """
 
+import functools
 from importlib import metadata
 
 CHECKED_VERSIONS = {"tensorflow-federated": "0.87.0", "tensorflow": "2.14.1"}
@@ -24,6 +25,8 @@ _check_versions()
 # ruff: noqa: E402
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as _function_type
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as _RewriterConfig
+from tensorflow.python.eager import cancellation as _cancellation
 from tensorflow.python.eager import execute as _execute
 from tensorflow.python.eager.cancellation import CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
@@ -106,13 +109,17 @@ def concrete_function(definition, graph: tf.Graph, callees):
 
 
 def run_with(function, manager) -> None:
-    """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives."""
+    """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives.
+
+    Its graph is optimized once: TensorFlow does so twice by default, and the second time, which
+    takes as long, finds next to nothing in rounds. Other options of optimizers stay as they are.
+    """
     atomic = function._inference_function
-    atomic._bound_context = _CancelingContext(atomic._bound_context, manager)
+    atomic._bound_context = _ContextOfCalls(atomic._bound_context, manager)
 
 
-class _CancelingContext:
-    """TensorFlow's eager context, which calls functions with a manager."""
+class _ContextOfCalls:
+    """TensorFlow's eager context, which calls functions as `run_with` says."""
 
     def __init__(self, context, manager):
         self._context = context
@@ -123,16 +130,24 @@ class _CancelingContext:
 
     def call_function(self, name, tensor_inputs, num_outputs):
         """As that of the eager context."""
-        manager = self._manager()
-        if manager is None:
-            return self._context.call_function(name, tensor_inputs, num_outputs)
         attributes = self._context.function_call_options.as_attrs()
-        outputs = _execute.execute_with_cancellation(
-            name.decode(),
-            num_outputs=num_outputs,
-            inputs=tensor_inputs,
-            attrs=tuple(part for attribute in attributes.items() for part in attribute),
-            ctx=self._context,
-            cancellation_manager=manager,
-        )
-        return outputs or None
+        attributes["config_proto"] = _optimizing_once(attributes["config_proto"])
+        call = {
+            "num_outputs": num_outputs,
+            "inputs": tensor_inputs,
+            "attrs": tuple(part for attribute in attributes.items() for part in attribute),
+            "ctx": self._context,
+        }
+        manager = self._manager() or _cancellation.context()
+        if manager is None:
+            return _execute.execute(name.decode(), **call) or None
+        call["cancellation_manager"] = manager
+        return _execute.execute_with_cancellation(name.decode(), **call) or None
+
+
+@functools.lru_cache
+def _optimizing_once(config: bytes) -> bytes:
+    """A serialized `ConfigProto`, by which Grappler goes through a graph once."""
+    proto = tf.compat.v1.ConfigProto.FromString(config)
+    proto.graph_options.rewrite_options.meta_optimizer_iterations = _RewriterConfig.ONE
+    return proto.SerializeToString(deterministic=True)
