@@ -10,8 +10,6 @@ a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--r
 the runtime was lost (the run can be resumed), 130 after Ctrl-C and 143 after SIGTERM.
 """
 
-import os
-
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -50,16 +48,20 @@ def _check_output_dir(values):
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    exit_code = experiment.run_program(
+    return experiment.run_program(
         _CONFIG.value,
         _OUTPUT_DIR.value,
         resume=_RESUME.value,
         overwrite=_OVERWRITE.value,
         set_context=set_context_from_flags,
+        restart=_restart,
     )
-    if exit_code == os.EX_TEMPFAIL and _RESTARTS.value:
-        restart("--resume", "--nooverwrite", f"--restarts={_RESTARTS.value - 1}")
-    return exit_code
+
+
+def _restart(resume):
+    if _RESTARTS.value:
+        flags = ["--resume", "--nooverwrite"] if resume else []
+        restart(*flags, f"--restarts={_RESTARTS.value - 1}")
 
 
 if __name__ == "__main__":

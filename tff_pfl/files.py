@@ -3,8 +3,12 @@
 import contextlib
 import json
 import os
+import pathlib
+import re
 from collections.abc import Iterator
 from typing import IO, Any
+
+_TEMPORARY = re.compile(r".+\.\d+\.tmp")
 
 
 @contextlib.contextmanager
@@ -29,6 +33,18 @@ def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iter
             os.remove(temporary)
         raise
     sync_folder(os.path.dirname(os.path.abspath(path)))
+
+
+def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
+    """Removes what `whole_file` leaves of processes that are killed.
+
+    Args:
+        folder: Which may not be there.
+        names: A pattern of the files that nobody writes at the moment.
+    """
+    for left in pathlib.Path(folder).glob(f"{names}.*.tmp"):
+        if _TEMPORARY.fullmatch(left.name):
+            left.unlink()
 
 
 @contextlib.contextmanager

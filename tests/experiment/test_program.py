@@ -9,8 +9,9 @@ import pytest
 
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import experiment, runtime
-from tff_pfl.experiment import evaluate_program
+from tff_pfl.experiment import evaluate_program, program
 from tff_pfl.experiment.interruption import Terminated, interruptible
+from tff_pfl.experiment.loop import _Loop
 from tff_pfl.experiment.summary import read_summary
 
 run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
@@ -46,6 +47,50 @@ def test_a_lost_worker_has_an_exit_code_of_its_own(tmp_path, capsys):
         f"error: The worker at a:1 does not answer.\n--resume goes on with the run in {path}\n"
     )
     assert run_program(tiny_config(), path, resume=True) == 0
+
+
+def test_what_was_to_be_overwritten_is_not_resumed_where_nothing_was_begun(tmp_path, capsys):
+    def lost():
+        raise runtime.WorkerDiedError("The worker at a:1 does not answer.")
+
+    path, resumed = str(tmp_path / "run"), []
+    assert run_program(tiny_config(), path) == 0
+    options = {"overwrite": True, "restart": resumed.append}
+    longer = tiny_config(rounds=3)
+    assert experiment.run_program(longer, path, set_context=lost, **options) == os.EX_TEMPFAIL
+    assert capsys.readouterr().err.endswith(
+        f"nothing was begun, and the run in {path} is as it was\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "train", lambda *_, **__: lost())
+        assert run_program(longer, path, **options) == os.EX_TEMPFAIL
+    assert capsys.readouterr().err.endswith(f"--resume goes on with the run in {path}\n")
+    assert resumed == [False, True]
+
+
+def test_a_run_that_goes_on_is_not_finished(tmp_path, capsys):
+    """Tables would have the numbers of fewer rounds; and what is done is not taken back."""
+    path = str(tmp_path / "run")
+    assert run_program(tiny_config(rounds=1), path) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Loop, "finish_round", raise_interrupt_in_round(3))
+        assert run_program(tiny_config(rounds=4), path, resume=True) == 130
+    assert read_summary(path) is None
+    assert run_program(tiny_config(rounds=1), path, resume=True) == 1
+    assert "has done 2 rounds already, 1 are asked for" in capsys.readouterr().err
+    assert run_program(tiny_config(rounds=4), path, resume=True) == 0
+    assert read_summary(path).final.round_num == 4
+
+
+def raise_interrupt_in_round(number):
+    original = _Loop.finish_round
+
+    def finish_round(self, watch):
+        if self.progress.round_num == number:
+            raise KeyboardInterrupt
+        original(self, watch)
+
+    return finish_round
 
 
 def test_a_run_its_files_and_its_repetition(tmp_path, capsys):

@@ -69,11 +69,23 @@ def test_a_directory_is_one_programs_at_a_time(tmp_path):
     start(tmp_path / "run", resume=True)
 
 
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    directory = start(tmp_path)
+    left = ["metrics.csv.99.tmp", "clients/round_000002.csv.99.tmp"]
+    others = ["notes.99.tmp", "clients/notes.tmp"]
+    for name in left + others:
+        with open(directory.file(name), "w") as file:
+            file.write("round")
+    start(tmp_path, resume=True)
+    assert not any(map(directory.has, left))
+    assert all(map(directory.has, others))
+
+
 @pytest.mark.parametrize("written", [[], ["config.json"], ["config.json", "clients"]])
 def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, written):
     directory = start(tmp_path)
     for name in {"config.json", "clients"} - set(written):
-        directory._delete(name)
+        directory.delete(name)
     (tmp_path / "config.json.tmp").write_text("{")
     for options in ({"resume": True}, {"overwrite": True}):
         start(tmp_path, **options)
@@ -82,7 +94,7 @@ def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, 
 @pytest.mark.parametrize("left", ["checkpoint/data.mdb", "metrics.csv", "clients/round_000001.csv"])
 def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_path, left):
     directory = start(tmp_path)
-    directory._delete("config.json")
+    directory.delete("config.json")
     (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).write_text("a run's")
     name = left.partition("/")[0]

@@ -1,5 +1,7 @@
 """Reading what a run has left; damaged files are in `test_damaged_files.py`."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,18 @@ def test_the_clients_of_an_evaluation_have_its_mean(run):
     assert files.clients().path == files.clients(3).path
     final = read_summary(folder).final
     assert final.metrics[ACCURACY._replace(statistic="mean")] == final.mean("accuracy") == means[1]
+
+
+@pytest.mark.parametrize("length", [1, 30, -1])
+def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
+    """The end of a run that a full disk has stopped."""
+    shutil.copytree(run[0], tmp_path / "run")
+    whole, path = RunFiles(run[0]).metrics(), tmp_path / "run" / "metrics.csv"
+    *rows, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rows) + last[:length])
+    metrics = RunFiles(tmp_path / "run").metrics()
+    assert metrics.keys() == whole.keys()
+    np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
 def test_settings_and_partition(run):

@@ -136,14 +136,19 @@ def test_mistakes_are_answered_with_one_message(tmp_path, flags, config, message
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize(("restarts", "expected"), [(0, []), (2, ["--restarts=1"])])
-def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected):
-    monkeypatch.setattr(experiment, "run_program", lambda *_, **__: os.EX_TEMPFAIL)
+def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected, resume):
+    def lose(*_, restart, **__):
+        restart(resume)
+        return os.EX_TEMPFAIL
+
+    monkeypatch.setattr(experiment, "run_program", lose)
     executed = []
     monkeypatch.setattr(os, "execv", lambda _, command: executed.extend(command))
     assert train(tmp_path / "run", f"--restarts={restarts}").returncode == os.EX_TEMPFAIL
     assert executed[-1:] == expected
-    assert ("--resume" in executed) == bool(expected)
+    assert ("--nooverwrite" in executed) == ("--resume" in executed) == bool(expected and resume)
 
 
 def test_an_output_directory_in_use(killed):

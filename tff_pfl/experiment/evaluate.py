@@ -196,7 +196,7 @@ def _evaluate_new_clients(run) -> ClientMetrics | None:
     )
     if evaluate is None:
         return None
-    configs.check_split(run.new_clients, run.config.evaluation.split)
+    configs.check_split(run.new_clients, run.config.evaluation.split, "new client")
     return evaluate(run.server_state)
 
 

@@ -133,9 +133,11 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
-        directory.write_settings()
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
+        if not is_over:
+            directory.delete("summary.json")  # of fewer rounds; a run without one is not finished
+        directory.write_settings()
         changes = record_versions(directory, done, directory.settings.get("imports") or ())
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(

@@ -35,6 +35,7 @@ def run_program(
     resume: bool = False,
     overwrite: bool = False,
     set_context: Callable[[], None] = runtime.set_graph_context,
+    restart: Callable[[bool], None] = lambda resume: None,
 ) -> int:
     """Trains and evaluates what a config describes; prints the result and where its files lie.
 
@@ -46,11 +47,15 @@ def run_program(
         resume: Whether to go on with the run there.
         overwrite: Whether to delete the run there first.
         set_context: Sets the context in which TFF computations are executed.
+        restart: Called where a worker of the runtime was lost; it may start the program anew. It
+            is given whether there is a run to resume; else what was to be overwritten is still
+            there, and is still to be.
 
     Returns:
         The exit code of the program: 0, 1 after an error that the user can mend, `os.EX_TEMPFAIL`,
         75, where a worker of the runtime was lost, 130 after Ctrl-C, 143 after SIGTERM.
     """
+    directory = None
     try:
         with interruptible():
             configs.complete(config)
@@ -76,13 +81,14 @@ def run_program(
                 _run(config, directory)
                 summary = read_summary(directory.path)
     except runtime.WorkerDiedError as error:
-        print(f"error: {error}\n--resume goes on with the run in {output_dir}", file=sys.stderr)
+        print(f"error: {error}\n{_what_goes_on(directory, output_dir)}", file=sys.stderr)
+        restart(directory.resumes)
         return os.EX_TEMPFAIL
     except user_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:
-        print(f"\ninterrupted; --resume goes on with the run in {output_dir}", file=sys.stderr)
+        print(f"\ninterrupted; {_what_goes_on(directory, output_dir)}", file=sys.stderr)
         return exit_code(interruption)
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
     for name in filter(directory.has, directory.FILES):
@@ -90,6 +96,12 @@ def run_program(
     if is_over:
         _tell_ignored(directory)
     return 0
+
+
+def _what_goes_on(directory, output_dir) -> str:
+    if directory is None or directory.resumes:
+        return f"--resume goes on with the run in {output_dir}"
+    return f"nothing was begun, and the run in {output_dir} is as it was"
 
 
 def _tell_ignored(directory) -> None:

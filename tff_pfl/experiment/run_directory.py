@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from tff_pfl.files import write_json
+from tff_pfl.files import remove_temporary_files, write_json
 
 # Settings that may differ when a run is resumed: they change no number of a round.
 RESUMABLE = (
@@ -126,19 +126,29 @@ class RunDirectory:
         """
         os.makedirs(self.path, exist_ok=True)
         self._check()
-        self._lock = open(self.file(_LOCK_FILE), "w")  # noqa: SIM115
+        lock = open(self.file(_LOCK_FILE), "w")  # noqa: SIM115
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            lock.close()
             raise OutputDirectoryError(
                 f"Another program is writing to {self.path}. Choose another --output_dir."
             ) from error
+        self._lock = lock
+        for name in self.FILES:
+            remove_temporary_files(self.path, name)
+            remove_temporary_files(self.file(name))
         if self._overwrite:
             for name in reversed(self.FILES):  # the settings last, so that they tell of the rest
-                self._delete(name)
+                self.delete(name)
         os.makedirs(self.file("clients"), exist_ok=True)
         if not (self._resume and self.has("config.json")):
             self.write_settings()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run that ends now is one to go on with: not an old one, yet to be deleted."""
+        return self._lock is not None or not self._overwrite
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -173,7 +183,8 @@ class RunDirectory:
         """Writes a file completely or not at all."""
         write_json(self.file(name), value)
 
-    def _delete(self, name):
+    def delete(self, name: str) -> None:
+        """Deletes a file or a folder, if it is there."""
         path = self.file(name)
         if os.path.isdir(path):
             shutil.rmtree(path)

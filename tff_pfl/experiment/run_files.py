@@ -1,6 +1,7 @@
 """What a run has left, for those who read it: reports, evaluations, a user's own analysis."""
 
 import csv
+import io
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -183,7 +184,9 @@ def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _read_table(path, needed, empty="") -> dict[str, np.ndarray]:
     """float64 columns by name; what is read of empty cells is `empty`."""
     with reading(path), open(path, newline="") as file:
-        names, *rows = list(csv.reader(file)) or [[]]
+        lines = file.read()
+        lines = lines[: lines.rfind("\n") + 1]  # a full disk, or a kill, may cut off the last one
+        names, *rows = list(csv.reader(io.StringIO(lines, newline=""))) or [[]]
         missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")

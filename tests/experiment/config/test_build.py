@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from tests.experiment.config.small import run_client, small
 from tests.federation import assert_equal, leaves
-from tff_pfl import algorithms, models
+from tff_pfl import algorithms, data, models
 from tff_pfl.data import FederatedDataset, partition
+from tff_pfl.evaluation import sampled_clients
 from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
@@ -208,6 +209,39 @@ def test_advice_for_a_run_that_is_finished_can_be_followed():
     dataset = build_dataset(small())
     with pytest.raises(ConfigError, match="no client has validation examples.*Before a run"):
         check_split(dataset, "validation")
+
+
+@pytest.mark.parametrize(
+    ("with_tests", "changes", "message"),
+    [
+        ([0], {"evaluation.clients": 1}, "clients=1, but none of those that are drawn has test ex"),
+        ([5], {"new_clients.number": 1}, "no client that trains has test examples"),
+        ([0], {"new_clients.number": 1}, "no new client has test examples"),
+        (range(6), {"evaluation.validation": True}, "no client has validation examples"),
+        ([0], {"new_clients.number": 1, "new_clients.evaluated": False}, None),
+        ([3], {"evaluation.clients": 1}, None),
+    ],
+)
+def test_those_who_are_evaluated_have_examples(monkeypatch, with_tests, changes, message):
+    assert sampled_clients(0, 6, 1) == [3]
+    rng = np.random.default_rng(0)
+
+    def arrays(has_tests):
+        x, y = rng.integers(256, size=(9, 2, 2, 1), dtype=np.uint8), np.arange(9) % 3
+        tests = slice(None if has_tests else 0)
+        return x, y, x[tests], y[tests]
+
+    clients = [arrays(i in with_tests) for i in range(6)]
+    dataset = FederatedDataset.from_client_arrays(clients, 3)
+    monkeypatch.setattr(data, "federate", lambda *_, **__: dataset)
+    config = small()
+    with config.unlocked():
+        config.update_from_flattened_dict(changes)
+    if message is None:
+        assert build_dataset(config) is dataset
+        return
+    with pytest.raises(ConfigError, match=message):
+        build_dataset(config)
 
 
 @pytest.mark.parametrize("learning_rate", [None, 0.02])

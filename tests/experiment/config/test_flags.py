@@ -136,6 +136,18 @@ IDLE = [
         for setting in ("evaluation.subsample=True", "evaluation.synthetic=(0.3,)")
     ),
     ("new_clients.fine_tune_epochs=3", "", "new_clients.number=2"),
+    (
+        "new_clients.best_epoch=True",
+        "config.new_clients.number = 2; config.new_clients.evaluated = False",
+        "new_clients.evaluated=True",
+    ),
+    (
+        "evaluation.validation=True",
+        "config.evaluation.split = 'validation'",
+        "evaluation.split=test",
+    ),
+    ("data.imbalanced_test=False", "", "data.imbalance=10"),
+    ("data.num_clients=7", "config.data.partitioner = 'natural'", "data.partitioner=dirichlet"),
     ("attack.factor=-1.0", "", "attack.client_ids=(0,)"),
     ("data.fractions=(0.5,0.2,0.3)", "config.data.merge = False", "data.merge=True"),
     ("data.imbalance=2", "config.data.partition_file = 'a.npz'", "data.partition_file="),

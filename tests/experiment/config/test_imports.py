@@ -55,6 +55,11 @@ def test_what_a_module_registers_twice_is_registered_once(write, tmp_path):
     assert "tiny_of_a_user" in MODELS
 
 
+def test_what_is_no_name():
+    with pytest.raises(ConfigError, match=r"config.imports must be names of modules, got 1\."):
+        import_modules([1])
+
+
 @pytest.mark.parametrize("name", ["networks_of_nobody", "os.networks_of_nobody", "nobody.networks"])
 @pytest.mark.usefixtures("write")
 def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):

@@ -13,7 +13,6 @@ __getattr__, __dir__, __all__ = offer(
             "build_model",
             "build_new_clients_evaluation",
             "build_process",
-            "check_split",
             "evaluation_options",
             "hold_out",
             "participation",
@@ -26,5 +25,6 @@ __getattr__, __dir__, __all__ = offer(
         "options": ("complete",),
         "private": ("check_same_promise", "privacy_loss"),
         "saved": ("added_settings", "config_of_run"),
+        "splits": ("check_split",),
     },
 )

@@ -20,6 +20,7 @@ from tff_pfl.experiment.config.options import (
 )
 from tff_pfl.experiment.config.private import made_private
 from tff_pfl.experiment.config.sections import values_of
+from tff_pfl.experiment.config.splits import check_splits
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
@@ -66,9 +67,6 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
                 imbalanced_test=config.data.imbalanced_test,
                 seed=config.seed,
             )
-    check_split(dataset, config.evaluation.split)
-    if config.evaluation.validation:
-        check_split(dataset, "validation")
     if config.new_clients.number >= dataset.num_clients:
         raise ConfigError(
             f"config.new_clients.number={config.new_clients.number}, but the federation has only "
@@ -87,8 +85,7 @@ def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
         )
     with values_of("participation"):
         participation(config).check(num_clients, config.clients_per_round)
-    with values_of("evaluation"):
-        evaluation.sampled_clients(config.seed, num_clients, config.evaluation.clients)
+    check_splits(config, dataset, num_clients)
     return dataset
 
 
@@ -101,20 +98,6 @@ def hold_out(
         return dataset, None
     first = dataset.num_clients - number
     return dataset.of(range(first)), dataset.of(range(first, dataset.num_clients))
-
-
-def check_split(dataset: data.FederatedDataset, split: str) -> None:
-    """Checks that there is something to evaluate on.
-
-    Raises:
-        ConfigError: If no client has examples in the split.
-    """
-    if not dataset.sizes(split).any():
-        raise ConfigError(
-            f"The split to evaluate on is {split!r}, but no client has {split} examples. Before "
-            "a run, config.data.fractions, or without merge config.data.num_validation, gives them "
-            "some."
-        )
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:

@@ -64,6 +64,29 @@ _SWITCHES = (
         "--config.new_clients.number=5 keeps the last 5 clients out of training",
     ),
     _Switch(
+        ("new_clients.fine_tune_epochs", "new_clients.best_epoch"),
+        ("new_clients.evaluated",),
+        "--config.new_clients.evaluated=True fine-tunes them, and evaluates them",
+    ),
+    _Switch(
+        ("evaluation.validation",),
+        ("evaluation.split",),
+        "--config.evaluation.split=test evaluates on test examples, and these beside them",
+        lambda values: values != ["validation"],
+    ),
+    _Switch(
+        ("data.imbalanced_test",),
+        ("data.imbalance",),
+        "--config.data.imbalance=10 makes the first class ten times as large as the last",
+        lambda values: values != [1],
+    ),
+    _Switch(
+        ("data.num_clients",),
+        (PARTITIONER.key,),
+        "--config.data.partitioner=dirichlet makes so many clients; the data have their own",
+        lambda values: values != ["natural"],
+    ),
+    _Switch(
         ("attack",),
         ("attack.client_ids", f"attack.{FRACTION}"),
         "--config.attack.client_ids='(0,)' says who attacks",

@@ -36,6 +36,9 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
         return
     if isinstance(names, str):
         raise ImportsError(f"config.imports must be several names, in a tuple, got {names!r}.")
+    for name in names:
+        if not isinstance(name, str):
+            raise ImportsError(f"config.imports must be names of modules, got {name!r}.")
     look_in(folders)
     for name in names:
         try:
