@@ -115,6 +115,20 @@ def test_krum_takes_the_lowest_scores(seed, num_attackers):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_multi_krum_leaves_attackers_out_however_few_report():
+    """Of a cohort of ten, who would have sent eight uploads at least that are honest."""
+    honest = np.random.default_rng(0).normal(size=(5, 3))
+    stack = stack_of({"a": np.concatenate([np.full((2, 3), 1e6), honest])})
+    found = krum(stack, num_attackers=2, num_selected=8)["a"]
+    np.testing.assert_allclose(found, honest.mean(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 10])
+def test_who_is_in_the_middle_is_not_trimmed(number):
+    stack = stack_of({"a": np.full((number, 3), 5.0)})
+    np.testing.assert_array_equal(trimmed_mean(stack, 0.4999999999)["a"], np.full(3, 5.0))
+
+
 RULES = {
     "trimmed_mean": lambda stack: trimmed_mean(stack, 0.3),
     "median": median,

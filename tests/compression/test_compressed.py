@@ -223,6 +223,12 @@ def test_who_averages_nothing_refuses_by_name(name):
         compressed(made(name), ALL)
 
 
+def test_a_plain_mean_of_branches_is_compressed_as_without_it():
+    algorithm = with_aggregator(made("pfedmb"), AGGREGATORS["mean"]())
+    found = rounds_of(compressed(algorithm, ALL))
+    assert_close(found.state.algorithm, plain_rounds_of("pfedmb").state.algorithm, 1e-5)
+
+
 def test_what_cannot_be_combined_is_refused():
     fedavg = made("fedavg")
     robust = with_aggregator(fedavg, AGGREGATORS["median"]())

@@ -35,6 +35,15 @@ def test_means_of_a_round_and_of_all_rounds(evaluation):
     assert_close(evaluation.get_model_weights(state), weights)
 
 
+def test_of_many_examples_each_counts(evaluation):
+    state = evaluation.initialize()
+    many = tf.nest.map_structure(lambda total: total + 2.0**25, state.totals)
+    for _ in range(4):
+        state, metrics = evaluation.next(state._replace(totals=many), [random_examples(1)])
+        many = state.totals
+    assert metrics["client_work"]["eval"]["total_rounds_metrics"]["num_examples"] == 2**25 + 4
+
+
 def test_sequences_are_evaluated_as_examples_are(evaluation):
     of_sequences = compose_global_evaluation(tiny_model(), tff.types.SequenceType(ELEMENT))
     clients = [random_examples(5), random_examples(0), random_examples(8)]

@@ -145,6 +145,11 @@ def scores(dataset, weights):
         yield {"loss": loss.numpy(), "accuracy": accuracy.numpy()}
 
 
+def test_a_pool_of_no_examples_is_refused(trained, dataset):
+    with pytest.raises(ValueError, match="The pool is empty: no client has validation examples"):
+        pooled(trained, dataset, split="validation")
+
+
 def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset):
     process, state, source = trained
     columns = pooled(trained, dataset, synthetic=(0.5, 0.2, 0.0), seed=4)

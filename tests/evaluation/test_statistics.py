@@ -35,6 +35,24 @@ def test_tails_are_five_percent_of_the_clients_but_one_at_least(num_clients, tai
     assert of_losses["best_5_percent"] == values[:tail].mean()
 
 
+def test_what_has_diverged_is_the_worst_of_all():
+    values = np.array([0.1, np.nan, 0.3])
+    for better, best in ((1, 0.3), (-1, 0.1)):
+        found = over_clients(values, better)
+        assert np.isnan(found["worst_5_percent"]) and found["best_5_percent"] == best
+
+
+def test_deciles_beside_what_is_infinite():
+    ones = np.ones(11, np.int32)
+    found = Distribution.of(np.array([*range(1, 11), np.inf]), ones).deciles
+    assert found == tuple(range(2, 11))
+    found = Distribution.of(np.array([*range(1, 10), np.inf, np.inf]), ones).deciles
+    assert found == (*range(2, 10), np.inf)
+    values = np.random.default_rng(0).normal(size=37)
+    found = Distribution.of(values, np.ones(37, np.int32)).deciles
+    np.testing.assert_allclose(found, np.quantile(values, np.arange(1, 10) / 10), rtol=1e-12)
+
+
 def test_no_clients():
     assert all(np.isnan(v) for v in over_clients(np.array([])).values())
 

@@ -69,6 +69,13 @@ def test_noise_beyond_all_measure_has_an_epsilon(accountant):
 
 
 @each_accountant
+def test_noise_that_is_next_to_none_hides_nothing(accountant):
+    for noise in (1e-154, 1e-300):
+        assert accountant.epsilon(noise, 10) == np.inf
+    assert accountant.epsilon(1e-90, 10) > 1e100
+
+
+@each_accountant
 def test_more_rounds_reveal_more_and_more_noise_less(accountant):
     over_rounds = [accountant.epsilon(2.0, rounds) for rounds in (0, 1, 10, 100)]
     assert over_rounds[0] == 0.0
@@ -157,3 +164,5 @@ def test_noise_that_is_none_is_refused():
 
 def test_delta_is_less_than_one_over_the_clients_by_default():
     assert default_delta(100) == pytest.approx(100**-1.1)
+    with pytest.raises(ValueError, match="which one client has not. Set delta"):
+        default_delta(1)

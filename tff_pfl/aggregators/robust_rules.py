@@ -33,6 +33,7 @@ def trimmed_mean(stack: Stack, fraction: float) -> Any:
     number = tf.size(stack.weight)
     # Of 0.29 * 100, which is less than 29 in floating point, 29.
     cut = tf.cast(tf.floor(fraction * tf.cast(number, tf.float64) + 1e-9), tf.int32)
+    cut = tf.minimum(cut, (number - 1) // 2)
 
     def mean_of_middle(values, weights):
         values, weights = values[:, cut : number - cut], weights[:, cut : number - cut]
@@ -106,7 +107,8 @@ def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
     Args:
         stack: Of `2 num_attackers + 3` clients or more. Weights do not change scores.
         num_attackers: `f`.
-        num_selected: How many uploads have a part in the mean; 1 is Krum, `None` for `m - f`.
+        num_selected: How many uploads have a part in the mean, `m - f` at most, however few have
+            reported; 1 is Krum, `None` for `m - f`.
     """
     gram = trees.gram(stack.value)
     norms = tf.linalg.diag_part(gram)
@@ -114,9 +116,10 @@ def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
     number = tf.size(stack.weight)
     nearest = number - num_attackers - 2 + 1  # and the upload itself, at the distance 0
     scores = tf.reduce_sum(tf.sort(distances, axis=1)[:, :nearest], axis=1)
-    if num_selected is None:
-        num_selected = number - num_attackers
-    selected = tf.argsort(scores, stable=True)[:num_selected]
+    not_attackers = number - num_attackers
+    if num_selected is not None:
+        not_attackers = tf.minimum(num_selected, not_attackers)
+    selected = tf.argsort(scores, stable=True)[:not_attackers]
     return weighted_mean(Stack(trees.row(stack.value, selected), tf.gather(stack.weight, selected)))
 
 

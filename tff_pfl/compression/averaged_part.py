@@ -112,6 +112,6 @@ def _averaged_fields(aggregator) -> list[str | None]:
     if isinstance(aggregator, FieldsFactory):
         factories = aggregator.factories.items()
         return [name for name, factory in factories if _averaged_fields(factory) == [None]]
-    if isinstance(aggregator, BranchMeanFactory) and aggregator.pairs is None:
+    if isinstance(aggregator, BranchMeanFactory) and aggregator.is_default:
         return ["value"]
     return [None] if is_plain_mean(aggregator) else []

@@ -17,7 +17,8 @@ class EvaluationState(NamedTuple):
 
     Attributes:
         weights: `W`, the model that is evaluated.
-        totals: Sums of its loss and metrics over all clients of all rounds.
+        totals: Sums of its loss and metrics over all clients of all rounds, float64: in float32
+            an example more would not count any longer after 2^24.
     """
 
     weights: Any
@@ -46,7 +47,7 @@ def compose_global_evaluation(
 
     @tff.tensorflow.computation
     def initial_state():
-        return EvaluationState(model.init(0), model.zero_totals())
+        return EvaluationState(model.init(0), _cast(model.zero_totals(), tf.float64))
 
     state_type = initial_state.type_signature.result
     weights_type = state_type.weights
@@ -57,9 +58,9 @@ def compose_global_evaluation(
             return _totals_of_sequence(model, weights, data)
         return evaluate(model, weights, data, batch_size=BATCH_SIZE)
 
-    @tff.tensorflow.computation(state_type, state_type.totals)
+    @tff.tensorflow.computation(state_type, evaluate_client.type_signature.result)
     def add_round(state, totals):
-        summed = trees.add(state.totals, totals)
+        summed = trees.add(state.totals, _cast(totals, tf.float64))
         metrics = collections.OrderedDict(
             current_round_metrics=_means(totals), total_rounds_metrics=_means(summed)
         )
@@ -103,9 +104,14 @@ def _totals_of_sequence(model, weights, sequence) -> Totals:
     return sequence.batch(BATCH_SIZE).reduce(model.zero_totals(), step)
 
 
+def _cast(totals: Totals, dtype: tf.DType) -> Totals:
+    return tf.nest.map_structure(lambda leaf: tf.cast(leaf, dtype), totals)
+
+
 def _means(totals: Totals):
+    """Of float32, whatever the sums are."""
     means = collections.OrderedDict(
-        (name, mean.total / mean.count) for name, mean in totals.items()
+        (name, tf.cast(mean.total / mean.count, tf.float32)) for name, mean in totals.items()
     )
-    means["num_examples"] = totals["loss"].count
+    means["num_examples"] = tf.cast(totals["loss"].count, tf.float32)
     return means

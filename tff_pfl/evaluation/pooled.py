@@ -80,6 +80,9 @@ class PooledEvaluation:
             subsample: Whether as many examples are drawn of a pool as the client has.
             seed: Of the draws.
             batch_size: Examples of a forward pass; it does not change the result.
+
+        Raises:
+            ValueError: If no client has examples in the split.
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
@@ -87,6 +90,8 @@ class PooledEvaluation:
         self._subsample = subsample
         self._seed = seed
         self._sizes = dataset.sizes(split)
+        if not self._sizes.any():
+            raise ValueError(f"The pool is empty: no client has {split} examples.")
         pools = [dataset.examples(client_id, split) for client_id in range(dataset.num_clients)]
         x = np.concatenate([pool.x for pool in pools])
         y = np.concatenate([pool.y for pool in pools])

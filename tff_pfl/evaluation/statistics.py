@@ -18,9 +18,12 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
         `mean` and `std`, the unweighted mean and the population standard deviation over clients;
         `worst_5_percent` and `best_5_percent`, the means of the worst and the best
         `max(1, round(0.05 N))` values: where more is better, the lowest and the highest (PLGU's
-        lowest and top 5 %). NaN if there is no value.
+        lowest and top 5 %). NaN, of a model that has diverged, is the worst value; all are NaN if
+        there is no value.
     """
-    values = np.sort(values)
+    values = np.sort(values)  # NaN last
+    if direction == 1:
+        values = np.roll(values, np.isnan(values).sum())
     if not len(values):
         return dict.fromkeys(STATISTICS, float("nan"))
     with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
@@ -119,8 +122,15 @@ class Distribution(NamedTuple):
                 lowest_10,
                 top_10,
                 top_5,
-                tuple(np.quantile(values, np.arange(1, 10) / 10).tolist()),
+                tuple(_decile(ordered, tenths) for tenths in range(1, 10)),
             )
+
+
+def _decile(ordered, tenths) -> float:
+    """A quantile as of `np.quantile`, which has NaN where a neighbour is infinite."""
+    place, rest = divmod(tenths * (len(ordered) - 1), 10)
+    below, above = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
+    return float(below if not rest or below == above else below + rest / 10 * (above - below))
 
 
 def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.ndarray]:

@@ -43,6 +43,7 @@ _ORDERS = {
 # Between these, noise multipliers are searched, up to a factor; from the upper one on, divergences
 # drown in rounding.
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e4
+_NO_NOISE = 1e-100  # of less, the square underflows
 _TOLERANCE = 1 + 1e-4
 
 
@@ -117,7 +118,7 @@ class Accountant:
         """
         if not rounds:
             return 0.0
-        if not noise_multiplier:
+        if noise_multiplier < _NO_NOISE:
             return math.inf
         orders, divergences = _of_a_round(self, min(noise_multiplier, _MOST_NOISE))
         return float(rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0])
@@ -211,5 +212,14 @@ def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
 
 
 def default_delta(num_clients: int) -> float:
-    """`N^-1.1`, less than one over the number of clients, as is common."""
+    """`N^-1.1`, less than one over the number of clients, as is common.
+
+    Raises:
+        ValueError: Of one client, of which it would be 1.
+    """
+    if num_clients < 2:
+        raise ValueError(
+            "The default delta is num_clients to the power of -1.1, which one client has not. Set "
+            "delta."
+        )
     return num_clients**-1.1

@@ -84,7 +84,8 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
         (<()@SERVER, {Y}@CLIENTS>
          -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
 
-    `withheld` is 1 where fewer clients report than have to, and the mean is 0.
+    `withheld` is 1 where fewer clients report than have to, whose noise is too little, or more,
+    whose sum is too large for the modulus; the mean is 0 then.
 
     Attributes:
         mechanism: What clients send.
@@ -113,9 +114,9 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
         @tff.tensorflow.computation(value_type, np.int32)
         def mean(total, number):
-            enough = number >= mechanism.clients_per_round
-            total = tf.nest.map_structure(lambda leaf: tf.where(enough, leaf, 0), total)
-            return self.finish(mechanism.decode(total)), {"withheld": tf.cast(~enough, tf.int32)}
+            as_many = tf.equal(number, mechanism.clients_per_round)
+            total = tf.nest.map_structure(lambda leaf: tf.where(as_many, leaf, 0), total)
+            return self.finish(mechanism.decode(total)), {"withheld": tf.cast(~as_many, tf.int32)}
 
         @tff.federated_computation(
             sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)

@@ -79,7 +79,8 @@ def multi_krum(
     Args:
         clients_per_round: See `krum`.
         num_attackers: See `krum`.
-        num_selected: Of how many uploads; `None`: of all accepted ones but `num_attackers`.
+        num_selected: Of how many uploads, of all accepted ones but `num_attackers` at most;
+            `None`: of just these.
 
     Raises:
         ValueError: See `krum`.
