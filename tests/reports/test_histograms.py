@@ -113,7 +113,7 @@ def test_what_is_said_of_each_run(run_dir, tmp_path):
         assert text in picture
     _, first, second = lines.splitlines()
     assert first.split() == ["first", "1000000", "3", "0.5500", "0.2500", "0.9000", "66.7", "%"]
-    assert second.split() == ["second", "7", "4", "nan", "0.5000", "nan", "25.0", "%"]
+    assert second.split() == ["second", "7", "4", "nan", "nan", "inf", "25.0", "%"]
     picture, lines = svg({"first": [run_dir]}, tmp_path, round_num=200000, exclude_clients=(0,))
     assert "first, round 200000" in picture and "2 clients" in picture
     assert "below" not in picture + lines
