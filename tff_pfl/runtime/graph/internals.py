@@ -112,7 +112,8 @@ def run_with(function, manager) -> None:
     """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives.
 
     Its graph is optimized once: TensorFlow does so twice by default, and the second time, which
-    takes nearly as long, finds next to nothing in rounds. Other options of optimizers stay as they are.
+    takes nearly as long, finds next to nothing in rounds. Other options of optimizers stay as they
+    are.
     """
     atomic = function._inference_function
     atomic._bound_context = _ContextOfCalls(atomic._bound_context, manager)
