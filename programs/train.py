@@ -60,8 +60,8 @@ def main(argv):
 
 def _restart(resume):
     if _RESTARTS.value:
-        flags = ["--resume", "--nooverwrite"] if resume else []
-        restart(*flags, f"--restarts={_RESTARTS.value - 1}")
+        goes_on = ["--resume", "--nooverwrite"] if resume else []
+        restart(*goes_on, f"--restarts={_RESTARTS.value - 1}")
 
 
 if __name__ == "__main__":

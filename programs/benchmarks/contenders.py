@@ -245,16 +245,21 @@ def _with(algorithm: str, **options) -> Build:
     return _within(RUNTIMES["graph_loop"], build)
 
 
+_MODEL_OPTIONS = {
+    "4_segments": {"segments": 4},
+    "bfloat16": {"compute_type": "bfloat16"},
+    "bfloat16_4_segments": {"segments": 4, "compute_type": "bfloat16"},
+}
+
 CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
     "bare_keras": bare_keras,
     "bare_keras_plgu_lf": bare_keras_plgu_lf,
-    "tff_pfl_4_segments": _with("fedavg", segments=4),
-    "tff_pfl_bfloat16": _with("fedavg", compute_type="bfloat16"),
-    "tff_pfl_bfloat16_4_segments": _with("fedavg", segments=4, compute_type="bfloat16"),
-    "plgu_lf_4_segments": _with("plgu_lf", segments=4),
-    "plgu_lf_bfloat16": _with("plgu_lf", compute_type="bfloat16"),
-    "plgu_lf_bfloat16_4_segments": _with("plgu_lf", segments=4, compute_type="bfloat16"),
+    **{
+        f"{contender}_{name}": _with(algorithm, **options)
+        for contender, algorithm in (("tff_pfl", "fedavg"), ("plgu_lf", "plgu_lf"))
+        for name, options in _MODEL_OPTIONS.items()
+    },
     **{
         f"tff_pfl_{name}": _within(create, functools.partial(tff_pfl_algorithm, "fedavg"))
         for name, create in RUNTIMES.items()

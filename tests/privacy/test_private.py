@@ -113,6 +113,29 @@ def vector(tree):
     return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("clip_norm", "times"), [(0.1, 35), (1.0, 5.6)])
+def test_how_much_noisier_branches_are(clip_norm, times):
+    """Quotients of noisy sums, beside FedAvg's mean: of forty clients."""
+
+    def deviation(name):
+        weights = []
+        for noise_multiplier in (0.0, 1.0):
+            private = with_privacy(
+                make(name, MODEL, LOCAL),
+                noise_multiplier=noise_multiplier,
+                clients_per_round=40,
+                clipping="fixed",
+                clip_norm=clip_norm,
+                seed=0,
+            )
+            found = first_round(compose(private, EXAMPLES_TYPE, seed=0), [6] * 40)
+            weights.append(np.concatenate([w.ravel() for w in leaves(found.state.algorithm)]))
+        return np.std(weights[1] - weights[0])
+
+    assert deviation("pfedmb") / deviation("fedavg") == pytest.approx(times, rel=0.1)
+
+
 def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away():
     process = composed("fedavg", noise_multiplier=0.0)
     state = process.initialize()

@@ -116,10 +116,9 @@ def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
     number = tf.size(stack.weight)
     nearest = number - num_attackers - 2 + 1  # and the upload itself, at the distance 0
     scores = tf.reduce_sum(tf.sort(distances, axis=1)[:, :nearest], axis=1)
-    not_attackers = number - num_attackers
-    if num_selected is not None:
-        not_attackers = tf.minimum(num_selected, not_attackers)
-    selected = tf.argsort(scores, stable=True)[:not_attackers]
+    most = number - num_attackers
+    num_selected = most if num_selected is None else tf.minimum(num_selected, most)
+    selected = tf.argsort(scores, stable=True)[:num_selected]
     return weighted_mean(Stack(trees.row(stack.value, selected), tf.gather(stack.weight, selected)))
 
 

@@ -1,7 +1,6 @@
 """What a run has left, for those who read it: reports, evaluations, a user's own analysis."""
 
 import csv
-import io
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -184,9 +183,10 @@ def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _read_table(path, needed, empty="") -> dict[str, np.ndarray]:
     """float64 columns by name; what is read of empty cells is `empty`."""
     with reading(path), open(path, newline="") as file:
-        lines = file.read()
-        lines = lines[: lines.rfind("\n") + 1]  # a full disk, or a kill, may cut off the last one
-        names, *rows = list(csv.reader(io.StringIO(lines, newline=""))) or [[]]
+        lines = list(file)
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()  # cut off by a full disk or a kill
+        names, *rows = list(csv.reader(lines)) or [[]]
         missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")
