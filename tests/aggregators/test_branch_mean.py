@@ -297,15 +297,26 @@ class TestAnotherAggregator:
         found = run(process_of(tff.aggregators.MeanFactory(), keys=DENSE), uploads(keys=DENSE))
         assert_close(found.result, mean(uploads(keys=DENSE)))
 
-    def test_shares_far_below_the_others_are_nothing(self):
-        """As they are where they drown in noise."""
-        values = uploads(keys=DENSE)
-        total = sum(n * upload.share["dense"] for n, upload in zip(WEIGHTS, values, strict=True))
-        is_known = total >= 0.9 * total.mean()
-        assert 0 < np.sum(is_known) < BRANCHES
-        found = run(process_of(None, 0.9, keys=DENSE), values).result["dense"]["kernel"]
-        expected = mean(values)["dense"]["kernel"] * is_known[:, None, None]
-        assert_close(found, expected)
+    @pytest.mark.parametrize(("noise", "limit"), [(0.05, 0.1), (0.5, 1 / 3)])
+    def test_of_noisy_shares_none_divides_that_is_below_a_limit(self, noise, limit):
+        """Of two standard deviations, or of what each branch has if all have the same."""
+        share = np.float32([0.7, 0.2, -0.01])  # as noise may leave it
+        (upload,) = uploads(1, share=lambda shape: share, keys=DENSE)
+        process = process_of(tff.aggregators.MeanFactory(), noise, keys=DENSE)
+        found = run(process, [upload], WEIGHTS[:1]).result
+        faster = share / np.maximum(share, limit)
+        assert_close(found, times({"dense": faster}, upload.value))
+
+    def test_the_limit_is_of_the_largest_norm_that_shares_have(self):
+        """The root of 2 for two tensors, as noise is relative to it; of a scalar, at most 1."""
+        ones = {"w": tf.ones([4]), "v": tf.ones([])}
+        sums = Shares(ones, {"w": tf.constant([0.5, 0.2, 0.1, 0.0]), "v": tf.constant(0.2)})
+        for noise in (0.05, 0.9):
+            deviation = noise * np.sqrt(2)
+            found = mean_of_sums(sums, noise)
+            w = 1 / np.maximum([0.5, 0.2, 0.1, 0.0], min(2 * deviation, 1 / 4))
+            np.testing.assert_allclose(found["w"], w, rtol=1e-6)
+            np.testing.assert_allclose(found["v"], 1 / max(0.2, min(2 * deviation, 1)), rtol=1e-6)
 
 
 class TestSecureSums:

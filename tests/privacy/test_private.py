@@ -97,43 +97,8 @@ def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
     assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("clip_norm", [0.01, 1.0])
-def test_branches_and_their_shares_are_clipped_as_one(clip_norm):
-    """What that takes from both is not seen in their quotient, if there is one client."""
-    process = composed("pfedmb", noise_multiplier=0.0, clip_norm=clip_norm)
-    state = process.initialize()
-    (client, _) = make_clients(process, (6, 3))
-    found = process.next(state, [client]).state.algorithm.weights
-    expected = first_round(composed("pfedmb", "uniform"), (6,)).state.algorithm.weights
-    assert_close(found, expected)
-
-
 def vector(tree):
     return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clip_norm", "times"), [(0.1, 35), (1.0, 5.6)])
-def test_how_much_noisier_branches_are(clip_norm, times):
-    """Quotients of noisy sums, beside FedAvg's mean: of forty clients."""
-
-    def deviation(name):
-        weights = []
-        for noise_multiplier in (0.0, 1.0):
-            private = with_privacy(
-                make(name, MODEL, LOCAL),
-                noise_multiplier=noise_multiplier,
-                clients_per_round=40,
-                clipping="fixed",
-                clip_norm=clip_norm,
-                seed=0,
-            )
-            found = first_round(compose(private, EXAMPLES_TYPE, seed=0), [6] * 40)
-            weights.append(np.concatenate([w.ravel() for w in leaves(found.state.algorithm)]))
-        return np.std(weights[1] - weights[0])
-
-    assert deviation("pfedmb") / deviation("fedavg") == pytest.approx(times, rel=0.1)
 
 
 def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away():

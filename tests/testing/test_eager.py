@@ -108,10 +108,10 @@ def test_branches_are_averaged_by_the_aggregator_of_their_pairs():
         process.next(process.initialize(), make_clients(process, SIZES))
 
 
-def test_branches_of_little_weight_stay_as_they_are():
-    upload = Shares(tf.constant([[[2.0], [2.0]], [[4.0], [4.0]]]), tf.constant([[1, 0.01]] * 2))
-    found = aggregate(BranchMeanFactory(least_part=0.05), upload, tf.constant([3.0, 1.0]))
-    np.testing.assert_allclose(found, [[(3 * 2 + 4) / 4], [0.0]])
+def test_noisy_branches_of_little_weight_move_less():
+    upload = Shares(tf.constant([[[2.0], [2.0]], [[4.0], [4.0]]]), tf.constant([[0.9, 0.1]] * 2))
+    found = aggregate(BranchMeanFactory(noise=0.2), upload, tf.constant([0.5, 0.5]))
+    np.testing.assert_allclose(found, [[3.0], [3.0 * 0.1 / (2 * 0.2)]], rtol=1e-6)
 
 
 def test_a_round_of_nobody_is_for_composed_processes():

@@ -1,5 +1,6 @@
 """Means of which each part has weights of its own."""
 
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ from tff_pfl.aggregators.secure import is_plain_mean
 
 # Of a part, over all clients: where less is known of it, it is not known.
 _LEAST_SHARE = 1e-12
+# What divides a noisy part is at least so many standard deviations of its noise.
+_DEVIATIONS = 2.0
 
 
 class Shares(NamedTuple):
@@ -32,8 +35,7 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
 
     `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum below the line is less
-    than 1e-12, or than `least_part` of its mean over the branches that a tensor of shares is of:
-    upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
+    than 1e-12: upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
 
     Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that what clips, hides or adds
     noise to an upload does so to all that a client sends. An aggregator other than the plain sum
@@ -47,18 +49,18 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     Attributes:
         pairs: The aggregator of the pairs; `None` for their sum, times `n_i`.
-        least_part: See above.
+        noise: See `mean_of_sums`.
     """
 
-    def __init__(self, pairs: Aggregator | None = None, least_part: float = 0.0):
+    def __init__(self, pairs: Aggregator | None = None, noise: float = 0.0):
         """Creates the factory.
 
         Args:
             pairs: Default the sum.
-            least_part: 0 or more; above 0 where there is noise in the sums.
+            noise: Of the shares' mean, which `pairs` adds; see `mean_of_sums`.
         """
         self.pairs = pairs
-        self.least_part = least_part
+        self.noise = noise
 
     @property
     def is_default(self) -> bool:
@@ -67,7 +69,7 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
         """The same with another aggregator of the pairs."""
-        return BranchMeanFactory(pairs, self.least_part)
+        return BranchMeanFactory(pairs, self.noise)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -91,7 +93,8 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(pairs.next.type_signature.result.result.member)
         def divide(totals):
-            return mean_of_sums(Shares(*totals), self.least_part)
+            sums = Shares(**totals) if isinstance(totals, dict) else Shares(*totals)
+            return mean_of_sums(sums, self.noise)
 
         @tff.federated_computation(
             pairs.initialize.type_signature.result,
@@ -114,13 +117,35 @@ def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
     return Shares(_each_part(_times, share, upload.value), share)
 
 
-def mean_of_sums(sums: Shares, least_part: float = 0.0):
-    """The mean, of the two sums over the clients; 0 where that of the shares is too small."""
+def longest(share: Any) -> float:
+    """The largest norm of a client's shares, if those of each tensor sum to 1: `sqrt(tensors)`."""
+    return math.sqrt(len(tf.nest.flatten(share)))
+
+
+def mean_of_sums(sums: Shares, noise: float = 0.0):
+    """The mean, of the two sums over the clients; 0 where that of the shares is too small.
+
+    Of noisy shares, a quotient may be of noise alone. Therefore sums are divided by
+
+        max( share, min(2 d, 1 / B) ),        d = noise * longest(share)
+
+    where `d` is the standard deviation of a share's noise, and `1 / B` what each of `B` branches
+    would have if all had the same: a branch whose share is hard to tell from 0 moves less.
+
+    Args:
+        sums: Without noise, of any scale; else the means over the clients.
+        noise: The standard deviation, relative to `longest`.
+    """
+    deviation = noise * longest(sums.share)
 
     def divided_by(share, leaf):
-        least = tf.maximum(least_part * tf.reduce_mean(share), tf.cast(_LEAST_SHARE, share.dtype))
-        known = tf.logical_not(share < least)  # NaN is not below, and stays
+        if noise:
+            return leaf / tf.maximum(share, min(_DEVIATIONS * deviation, 1.0 / branches(share)))
+        known = tf.logical_not(share < tf.cast(_LEAST_SHARE, share.dtype))  # NaN stays
         return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
+
+    def branches(share):
+        return share.shape.num_elements()
 
     return _each_part(divided_by, sums.share, sums.value)
 

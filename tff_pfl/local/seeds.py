@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 # Blocks that belong to no exchange of a round, as those count from 0: fine-tuning, and the noise
-# that the server adds to uploads, and to how many of them were clipped.
-FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS = -1, -2, -3
+# that the server adds to uploads, to how many of them were clipped, and to shares in branches.
+FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS, NOISE_OF_SHARES = -1, -2, -3, -4
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:

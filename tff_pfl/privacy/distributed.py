@@ -1,7 +1,6 @@
 """An algorithm whose clients add the noise themselves, and whose server sees a noisy sum alone."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, branch_mean
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
+from tff_pfl.aggregators.branch_mean import mean_of_sums
+from tff_pfl.privacy import branches
 from tff_pfl.privacy.discrete import DiscreteGaussian
-from tff_pfl.privacy.private import LEAST_PART, check_one_upload
+from tff_pfl.privacy.private import check_one_upload
 from tff_pfl.templates import Algorithm, Exchange, with_aggregator
 
 
@@ -67,11 +68,15 @@ def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
             return upload._replace(value=mechanism.encode(upload.value, seed))
 
     elif isinstance(present, BranchMeanFactory):
-        mean = functools.partial(branch_mean.mean_of_sums, least_part=LEAST_PART)
-        aggregator = NoisySumFactory(mechanism, lambda pair: mean(branch_mean.Shares(*pair)))
+        noise = branches.noise_of_shares(mechanism.noise_multiplier) / mechanism.clients_per_round
+
+        def quotient(mean):
+            return mean_of_sums(branches.of_one_vector(mean, mechanism.clip_norm), noise)
+
+        aggregator = NoisySumFactory(mechanism, quotient)
 
         def send(upload, seed):
-            return mechanism.encode(branch_mean.weighted(upload, tf.constant(1.0)), seed)
+            return mechanism.encode(branches.as_one_vector(upload, mechanism.clip_norm), seed)
 
     return dataclasses.replace(exchange, send=send, aggregator=aggregator)
 

@@ -31,6 +31,7 @@ def fixed_clipping(
     seed: int | None,
     *,
     secure: bool = False,
+    stream: int = NOISE_OF_UPLOADS,
 ) -> tff.aggregators.UnweightedAggregationFactory:
     """The mean of uploads that are shortened to `clip_norm`, with Gaussian noise.
 
@@ -44,8 +45,9 @@ def fixed_clipping(
         clip_norm: `C`.
         seed: Of the noise; `None`: of the machine.
         secure: Whether uploads are added by secure sums, before there is noise.
+        stream: Tells this noise from other noise of the same seed.
     """
-    query = _sum_query(clip_norm, noise_multiplier * clip_norm, seed)
+    query = _sum_query(clip_norm, noise_multiplier * clip_norm, seed, stream)
     return _mean_of(query, clients_per_round, clip_norm if secure else None)
 
 
@@ -100,15 +102,23 @@ def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
     """
-    if not noise_multiplier:
-        return 0.0
     of_count = 2 * _DEVIATION_OF_COUNT * clients_per_round
-    if not noise_multiplier < of_count:
+    if noise_multiplier and not noise_multiplier < of_count:
         raise ValueError(
             f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
             f"{of_count:g} for a clipping norm that adapts, got {noise_multiplier:g}."
         )
-    return (noise_multiplier**-2 - of_count**-2) ** -0.5
+    return noise_without(noise_multiplier, of_count)
+
+
+def noise_without(noise_multiplier: float, part: float) -> float:
+    """The rest of the noise of several vectors: `1 / z^2 = 1 / part^2 + 1 / rest^2`.
+
+    Args:
+        noise_multiplier: `z`, of all together; 0: that of each is 0.
+        part: Of one of them, above `z`.
+    """
+    return (noise_multiplier**-2 - part**-2) ** -0.5 if noise_multiplier else 0.0
 
 
 class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
@@ -187,7 +197,8 @@ class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
         super().__init__(**options)
         norm = options["initial_l2_norm_clip"]
         self._is_seeded = seed is not None
-        self._sum_query = _sum_query(norm, options["noise_multiplier"] * norm, seed)
+        stddev = options["noise_multiplier"] * norm
+        self._sum_query = _sum_query(norm, stddev, seed, NOISE_OF_UPLOADS)
         if self._is_seeded:
             self._quantile_estimator_query = _SeededQuantileQuery(
                 norm,
@@ -207,10 +218,10 @@ class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
         return result, state, event
 
 
-def _sum_query(clip_norm, stddev, seed):
+def _sum_query(clip_norm, stddev, seed, stream):
     if seed is None:
         return ClippedGaussianSumQuery(clip_norm, stddev)
-    return SeededGaussianSumQuery(clip_norm, stddev, seed, NOISE_OF_UPLOADS)
+    return SeededGaussianSumQuery(clip_norm, stddev, seed, stream)
 
 
 def _mean_of(query, clients_per_round, bound):

@@ -5,9 +5,15 @@ from collections.abc import Callable, Mapping
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
+from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, FieldsFactory
 from tff_pfl.names import check_names
-from tff_pfl.privacy.noise import adaptive_clipping, fixed_clipping
+from tff_pfl.privacy.branches import ShareMeanFactory, noise_of_shares
+from tff_pfl.privacy.noise import (
+    adaptive_clipping,
+    fixed_clipping,
+    noise_of_mean,
+    noise_without,
+)
 from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates import Algorithm, Exchange, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
@@ -16,8 +22,6 @@ CLIPPINGS: Mapping[str, Callable[..., tff.aggregators.UnweightedAggregationFacto
     "adaptive": adaptive_clipping,
     "fixed": fixed_clipping,
 }
-# A branch whose noisy share is less than this part of the mean of all branches stays as it is.
-LEAST_PART = 0.05
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=whole(1), clip_norm=above(0))
@@ -36,9 +40,9 @@ def with_privacy(
     A client's whole upload, be it of several fields, is one vector: it is shortened to the clipping
     norm, and the server receives the sum over the cohort with Gaussian noise, divided by
     `clients_per_round`. Clients weigh the same, as a weight would tell of a client's data; of a
-    `BranchMeanFactory`, the vector is the pair of both sums; of a `CountedFactory`, the number is
-    `clients_per_round`. Nothing is reported of clients: a round's metrics lack counts and losses.
-    See `Accountant` for what that amounts to.
+    `BranchMeanFactory`, shares have noise of their own, see `tff_pfl.privacy.branches`; of a
+    `CountedFactory`, the number is `clients_per_round`. Nothing is reported of clients: a round's
+    metrics lack counts and losses. See `Accountant` for what that amounts to.
 
     Args:
         algorithm: Any whose uploads are averaged.
@@ -56,16 +60,30 @@ def with_privacy(
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
-    mean = CLIPPINGS[clipping](
-        noise_multiplier, clients_per_round, clip_norm, seed, secure=secure_sums
-    )
+
+    def clipped(noise_multiplier):
+        return CLIPPINGS[clipping](
+            noise_multiplier, clients_per_round, clip_norm, seed, secure=secure_sums
+        )
+
+    def branch_mean():
+        of_both = noise_multiplier  # changes and shares, without the count of clipped clients
+        if clipping == "adaptive":
+            of_both = noise_of_mean(noise_multiplier, clients_per_round)
+        of_shares = noise_of_shares(of_both)
+        changes = clipped(noise_without(noise_multiplier, of_shares))
+        shares = ShareMeanFactory(of_shares, clients_per_round, seed, secure=secure_sums)
+        pairs = FieldsFactory(value=changes, share=shares)
+        return BranchMeanFactory(pairs, noise=of_shares / clients_per_round)
+
+    mean = clipped(noise_multiplier)
 
     def blind(exchange: Exchange) -> Exchange:
         aggregator = exchange.aggregator
         if isinstance(aggregator, CountedFactory):
             aggregator = CountedFactory(mean, number=clients_per_round)
         elif isinstance(aggregator, BranchMeanFactory):
-            aggregator = BranchMeanFactory(mean, least_part=LEAST_PART)
+            aggregator = branch_mean()
         return dataclasses.replace(exchange, aggregator=aggregator)
 
     averaged = with_aggregator(algorithm, mean)  # or it refuses

@@ -208,7 +208,7 @@ def _(aggregator: BranchMeanFactory, uploads, weights):
     ]
     pairs = aggregator.pairs or tff.aggregators.SumFactory()
     sums = aggregate(pairs, trees.stack(rows), weights)
-    return branch_mean.mean_of_sums(sums, aggregator.least_part)
+    return branch_mean.mean_of_sums(sums, aggregator.noise)
 
 
 @aggregate.register

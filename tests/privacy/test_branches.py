@@ -1,0 +1,160 @@
+"""Branch means of noisy sums: what their noise is, and what it does to a model."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    assert_close,
+    leaves,
+    local_sgd,
+    make_clients,
+    tiny_model,
+)
+from tff_pfl.aggregators import Shares
+from tff_pfl.algorithms import make
+from tff_pfl.local import trees
+from tff_pfl.privacy import noise_of_mean, with_privacy
+from tff_pfl.privacy.branches import as_one_vector, of_one_vector
+from tff_pfl.templates import compose
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+MODEL, LOCAL = tiny_model(), local_sgd()
+LAYERS, BRANCHES, CLIENTS = 2, 5, 40
+NORM = 2.0
+
+
+def private(name="pfedmb", *, noise_multiplier=0.0, clipping="fixed", clip_norm=NORM):
+    return with_privacy(
+        make(name, MODEL, LOCAL),
+        noise_multiplier=noise_multiplier,
+        clients_per_round=CLIENTS,
+        clipping=clipping,
+        clip_norm=clip_norm,
+        seed=1,
+    )
+
+
+@functools.cache
+def composed(name="pfedmb", **options):
+    return compose(private(name, **options), EXAMPLES_TYPE, seed=1)
+
+
+def pairs(**options):
+    """The process of the two means, and a pair of zeros."""
+    (exchange,) = private(**options).exchanges
+    initial = make("pfedmb", MODEL, LOCAL).server_init(1).weights
+    weights = tf.nest.map_structure(lambda leaf: np.zeros(leaf.shape, np.float32), initial)
+    zeros = Shares(weights, {layer: np.zeros(BRANCHES, np.float32) for layer in weights})
+    types = tf.nest.map_structure(lambda leaf: tff.types.TensorType(leaf.dtype, leaf.shape), zeros)
+    pair = tff.types.StructWithPythonType(list(types._asdict().items()), Shares)
+    return exchange.aggregator.pairs.create(pair, tff.types.to_type(np.float32)), zeros
+
+
+def shared(value, share):
+    """Each branch times its share."""
+    return {
+        layer: tf.nest.map_structure(
+            lambda leaf, row=share[layer]: leaf * np.reshape(row, [-1] + [1] * (np.ndim(leaf) - 1)),
+            part,
+        )
+        for layer, part in value.items()
+    }
+
+
+def vector(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+def test_noises_of_changes_and_shares_are_together_that_which_is_asked_for(clipping):
+    """And of the count of clipped clients, if the norm adapts: 1 / z^2 is the sum of theirs."""
+    z, rounds = 2.0, 60
+    process, _ = pairs(noise_multiplier=z, clipping=clipping)
+    state, noise = process.initialize(), []
+    for _ in range(rounds):
+        output = process.next(state, [], [])
+        noise.append([vector(output.result[field]) for field in Shares._fields])
+        state = output.state
+    of_value = np.std(noise[0][0]) * CLIENTS / NORM
+    shares = np.array([of_round[1] for of_round in noise])
+    of_share = np.std(shares) * CLIENTS / np.sqrt(LAYERS)
+    expected = z if clipping == "fixed" else noise_of_mean(z, CLIENTS)
+    assert of_value == pytest.approx(expected / np.sqrt(0.75), rel=3 / np.sqrt(2 * 515))
+    assert of_share == pytest.approx(expected / np.sqrt(0.25), rel=3 / np.sqrt(2 * 600))
+    first = [of_round[0][: shares.shape[1]] for of_round in noise]  # no draw serves for both
+    assert abs(np.corrcoef(np.ravel(first), np.ravel(shares))[0, 1]) < 3 / np.sqrt(600)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1e3])
+def test_a_client_moves_either_mean_by_its_own_norm_at_most(scale):
+    process, zeros = pairs()
+    rng = np.random.default_rng(0)
+    drawn = tf.nest.map_structure(
+        lambda leaf: np.float32(scale * rng.normal(size=np.shape(leaf))), zeros
+    )
+    result = process.next(process.initialize(), [drawn], [np.float32(1)]).result
+    for field, longest in (("value", NORM), ("share", np.sqrt(LAYERS))):
+        upload, found = vector(getattr(drawn, field)), CLIENTS * vector(result[field])
+        clipped = upload * min(1, longest / np.linalg.norm(upload))
+        np.testing.assert_allclose(found, clipped, rtol=1e-5)
+
+
+def test_shares_are_not_clipped_however_short_changes_are():
+    """What a change loses is its length: of one client, a branch moves where it would."""
+    process, unclipped = composed(clip_norm=0.01), composed(clip_norm=1e6)
+    state = process.initialize()
+    (client,) = make_clients(process, (6,))
+    moved, expected = (
+        trees.subtract(of.next(state, [client]).state.algorithm.weights, state.algorithm.weights)
+        for of in (process, unclipped)
+    )
+    (own,) = unclipped.next(state, [client]).clients
+    alpha = dict(zip(expected, tf.nn.softmax(own.coefficients).numpy(), strict=True))
+    norm = np.linalg.norm(vector(shared(expected, alpha)))
+    assert_close(moved, trees.scale(expected, 0.01 / norm))
+
+
+@pytest.mark.slow
+def test_how_much_noisier_a_model_is_than_fedavgs():
+    """A mean of B branches, each of which divides its noise by 1 / B: by sqrt(B), or sqrt(4 B / 3)
+    as shares have their part; changes are shorter by more than that, as are their clipping norms.
+    """
+    models = {"fedavg": lambda state: state.weights, "pfedmb": mixture}
+
+    def deviation(name):
+        noisy, plain = (composed(name, noise_multiplier=z) for z in (0.1, 0.0))
+        found, expected = (
+            models[name](of.next(of.initialize(), make_clients(of, [6] * CLIENTS)).state.algorithm)
+            for of in (noisy, plain)
+        )
+        return np.std(vector(found) - vector(expected))
+
+    expected = np.sqrt(4 * BRANCHES / 3)
+    assert deviation("pfedmb") / deviation("fedavg") == pytest.approx(expected, rel=0.1)
+
+
+def mixture(state):
+    return tf.nest.map_structure(lambda leaf: np.mean(leaf, axis=0), state.weights)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 1e3])
+def test_as_one_vector_both_have_their_part_of_the_clipping_norm(scale):
+    """So that clipping changes nothing; changes that fit arrive as they are."""
+    _, zeros = pairs()
+    rng = np.random.default_rng(0)
+    value = tf.nest.map_structure(
+        lambda leaf: tf.constant(scale * rng.normal(size=leaf.shape), tf.float32), zeros.value
+    )
+    share = {layer: tf.constant([0.0, 0.1, 0.2, 0.3, 0.4]) for layer in value}
+    one = as_one_vector(Shares(value, share), NORM)
+    assert np.linalg.norm(vector(one)) <= NORM * (1 + 1e-6)
+    found = of_one_vector(one, NORM)
+    assert_close(found.share, share)
+    expected = vector(shared(value, share))
+    expected *= min(1.0, NORM * np.sqrt(0.75) / np.linalg.norm(expected))
+    np.testing.assert_allclose(vector(found.value), expected, rtol=1e-4, atol=1e-6)
