@@ -315,6 +315,8 @@ def test_clients_may_have_a_fixed_number_of_rows(trained, dataset, columns):
 def test_a_fraction_is_one(trained, dataset):
     with pytest.raises(RangeError, match="synthetic must be .*2"):
         PooledEvaluation(trained[0], MODEL, dataset, synthetic=(2.0,))
+    with pytest.raises(ValueError, match="Two fractions are too close .*: synthetic50_test"):
+        PooledEvaluation(trained[0], MODEL, dataset, synthetic=(0.5, 0.5000001))
 
 
 def test_fractions_are_in_the_names(trained, dataset):

@@ -361,8 +361,13 @@ def of_privacy() -> Iterator[str]:
     means = studies.mean_values("privacy/fashion_mnist.csv", value="personalized")
     lost = {method: of["none"] - of["2"] for method, of in means.items()}
     yield (
-        f"FedAvg loses {lost['FedAvg']:.1f} points, FedPer {lost['FedPer']:.1f} and Ditto "
-        f"{lost['Ditto']:.1f}."
+        f"FedAvg loses {lost['FedAvg']:.1f} points, pFedMB {lost['pFedMB']:.1f}, FedPer "
+        f"{lost['FedPer']:.1f} and Ditto {lost['Ditto']:.1f}."
+    )
+    lost = {epsilon: means["pFedMB"]["none"] - of for epsilon, of in means["pFedMB"].items()}
+    yield (
+        "pFedMB, whose branches are quotients of two noisy sums, loses "
+        f"{lost['2']:.1f} points with epsilon 2, and {lost['4']:.1f} and {lost['8']:.1f} with 4 and 8."
     )
     gain = means["FedPer"]["2"] - means["FedAvg"]["none"]
     yield f"FedPer is still {gain:.1f} points above FedAvg without privacy"
@@ -370,7 +375,7 @@ def of_privacy() -> Iterator[str]:
     lost = {method: of["none"] - of["8"] for method, of in means.items()}
     yield (
         f"With epsilon 8 it loses {lost['FedAvg']:.1f} points, FedPer {lost['FedPer']:.1f}, Ditto "
-        f"{lost['Ditto']:.1f}."
+        f"{lost['Ditto']:.1f}, pFedMB {lost['pFedMB']:.1f}."
     )
     yield f"still has {means['FedPer']['2']:.1f} %"
 

@@ -136,16 +136,13 @@ def mean_of_sums(sums: Shares, noise: float = 0.0):
         sums: Without noise, of any scale; else the means over the clients.
         noise: The standard deviation, relative to `longest`.
     """
-    deviation = noise * longest(sums.share)
+    limit = _DEVIATIONS * noise * longest(sums.share)
 
     def divided_by(share, leaf):
         if noise:
-            return leaf / tf.maximum(share, min(_DEVIATIONS * deviation, 1.0 / branches(share)))
+            return leaf / tf.maximum(share, min(limit, 1.0 / share.shape.num_elements()))
         known = tf.logical_not(share < tf.cast(_LEAST_SHARE, share.dtype))  # NaN stays
         return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
-
-    def branches(share):
-        return share.shape.num_elements()
 
     return _each_part(divided_by, sums.share, sums.value)
 

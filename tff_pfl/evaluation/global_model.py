@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.evaluation.federated import BATCH_SIZE
 from tff_pfl.local import Batch, evaluate, trees
 from tff_pfl.models import Model, Totals
-
-BATCH_SIZE = 200  # examples of a forward pass
 
 
 class EvaluationState(NamedTuple):

@@ -82,7 +82,8 @@ class PooledEvaluation:
             batch_size: Examples of a forward pass; it does not change the result.
 
         Raises:
-            ValueError: If no client has examples in the split.
+            ValueError: If no client has examples in the split, or two fractions are equal to six
+                digits.
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
@@ -103,7 +104,9 @@ class PooledEvaluation:
         self._ends = np.cumsum(self._sizes)
         self._fractions = {f"generalization_{split}": 1.0}
         for fraction in synthetic:
-            self._fractions[f"synthetic{100 * fraction:g}_{split}"] = fraction
+            name = f"synthetic{100 * fraction:g}_{split}"
+            if self._fractions.setdefault(name, fraction) != fraction:
+                raise ValueError(f"Two fractions are too close for names of their own: {name}.")
 
     def __call__(
         self,

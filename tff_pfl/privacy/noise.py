@@ -7,6 +7,7 @@ state. Who knows the seed can subtract the noise: it is for simulations alone.
 """
 
 import collections
+import math
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -118,7 +119,9 @@ def noise_without(noise_multiplier: float, part: float) -> float:
         noise_multiplier: `z`, of all together; 0: that of each is 0.
         part: Of one of them, above `z`.
     """
-    return (noise_multiplier**-2 - part**-2) ** -0.5 if noise_multiplier else 0.0
+    if not noise_multiplier:
+        return 0.0
+    return noise_multiplier / math.sqrt(1.0 - (noise_multiplier / part) ** 2)
 
 
 class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
