@@ -367,7 +367,8 @@ def of_privacy() -> Iterator[str]:
     lost = {epsilon: means["pFedMB"]["none"] - of for epsilon, of in means["pFedMB"].items()}
     yield (
         "pFedMB, whose branches are quotients of two noisy sums, loses "
-        f"{lost['2']:.1f} points with epsilon 2, and {lost['4']:.1f} and {lost['8']:.1f} with 4 and 8."
+        f"{lost['2']:.1f} points with epsilon 2, and {lost['4']:.1f} and {lost['8']:.1f} with 4 "
+        "and 8."
     )
     gain = means["FedPer"]["2"] - means["FedAvg"]["none"]
     yield f"FedPer is still {gain:.1f} points above FedAvg without privacy"
