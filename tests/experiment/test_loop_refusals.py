@@ -1,6 +1,7 @@
 """What the round loop refuses: other data, other processes, and numbers that cannot be."""
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from tests.federation import tiny_process
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, loop
 from tff_pfl.experiment.checkpoint import client_states
 from tff_pfl.experiment.run_directory import CHECKPOINT
 
@@ -65,6 +66,19 @@ def test_a_model_of_fewer_classes_is_refused_before_anything_is_written(dataset,
     with pytest.raises(ValueError, match="2 logits, but the data have 3 classes"):
         run(tmp_path, dataset, model=model)
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_directory_that_was_not_entered(dataset, tmp_path):  # noqa: F811
+    """Or was left: nothing would be written, or by two at a time."""
+    directory = RunDirectory(tmp_path / "run", {})
+    train = functools.partial(loop.train, tiny_process(build_ditto), MODEL, dataset)
+    with pytest.raises(ValueError, match="run is not open: `with tff_pfl.RunDirectory"):
+        train(directory, rounds=1, clients_per_round=2)
+    assert not (tmp_path / "run").exists()
+    with directory:
+        train(directory, rounds=1, clients_per_round=2)
+    with pytest.raises(ValueError, match="run is not open"):
+        train(directory, rounds=2, clients_per_round=2)
 
 
 @pytest.mark.parametrize("number", ["rounds", "checkpoint_every", "evaluate_every", "seed"])

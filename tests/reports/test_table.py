@@ -1,5 +1,6 @@
 """Tables of runs that are written by hand."""
 
+import json
 import math
 
 import pytest
@@ -74,6 +75,11 @@ def test_runs_of_one_name_that_are_no_repetitions_are_told_of(tmp_path):
 
     assert told(*runs[:2], tmp_path / "older") == []
     assert told(*runs) == ["The runs of A differ in more than the seed: in local.learning_rate."]
+    for run, code in zip(runs[:2], ("0a1b", "2c3d"), strict=True):
+        session = {"rounds_before": 0, "versions": {"code of my_methods": code, "commit": code}}
+        (run / "versions.json").write_text(json.dumps({"sessions": [session]}))
+    assert told(*runs[:2], tmp_path / "older") == []
+    assert told(*runs[:2]) == ["The runs of A differ in more than the seed: in code of my_methods."]
 
 
 def test_other_columns(comparison):

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, evaluate
 from tff_pfl.models import Model
@@ -56,6 +57,7 @@ def build_evaluation(
     )
 
     @tff.tensorflow.computation(model.weights_type, test_type)
+    @elementwise_equality
     def evaluate_weights(weights, test):
         return evaluate(model, weights, test, batch_size=batch_size)
 

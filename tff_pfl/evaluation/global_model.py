@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.federated import BATCH_SIZE
 from tff_pfl.local import Batch, evaluate, trees
 from tff_pfl.models import Model, Totals
@@ -52,6 +53,7 @@ def compose_global_evaluation(
     weights_type = state_type.weights
 
     @tff.tensorflow.computation(weights_type, data_type)
+    @elementwise_equality
     def evaluate_client(weights, data):
         if isinstance(data, tf.data.Dataset):
             return _totals_of_sequence(model, weights, data)

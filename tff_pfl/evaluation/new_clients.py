@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
 from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
@@ -162,6 +163,7 @@ def _build_evaluation(model, trainings, by_epoch, client_type, seed) -> tff.Comp
     )
 
     @tff.tensorflow.computation(received_type, evaluated_type)
+    @elementwise_equality
     def evaluate_client(received, evaluated):
         client, test = evaluated
         round_num = received.round_num

@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import MetricName
 from tff_pfl.local import Batch, Examples
 from tff_pfl.local import examples_type as open_examples_type
@@ -186,6 +187,7 @@ def _scores(model: Model, x_type: tff.types.TensorType) -> tff.Computation:
     examples_type = open_examples_type(x_type.shape[1:], x_type.dtype.type)
 
     @tff.tensorflow.computation(model.weights_type, examples_type)
+    @elementwise_equality
     def score(weights, examples):
         ones = tf.ones_like(examples.y, tf.float32)
         batch = Batch(examples.x, examples.y, ones, seed=tf.zeros([2], tf.int32))

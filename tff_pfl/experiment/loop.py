@@ -111,6 +111,8 @@ def train(
                 "round is evaluated. Choose 1 or more."
             )
     schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
+    if not directory.is_open:
+        raise ValueError(f"The directory {directory.path} is not open: {tip}")
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
             f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "

@@ -146,6 +146,11 @@ class RunDirectory:
             self.write_settings()
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was made, and not closed since."""
+        return self._lock is not None and not self._lock.closed
+
+    @property
     def resumes(self) -> bool:
         """Whether a run that ends now is one to go on with: not an old one, yet to be deleted."""
         return self._lock is not None or not self._overwrite

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 
 _FILE = "versions.json"
+CODE = "code of "  # a module of a user's own, in the names of versions
 
 
 class Session(NamedTuple):
@@ -19,6 +20,11 @@ class Session(NamedTuple):
 
     rounds_before: int
     versions: Mapping[str, Any]
+
+    @property
+    def code(self) -> dict[str, str]:
+        """Those of a user's own modules, see `tff_pfl.experiment.versions.code_of`."""
+        return {name: of for name, of in self.versions.items() if name.startswith(CODE)}
 
 
 def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:

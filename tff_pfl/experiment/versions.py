@@ -17,9 +17,7 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
-from tff_pfl.experiment.sessions import Session, recorded_sessions, write_sessions
-
-_CODE = "code of "
+from tff_pfl.experiment.sessions import CODE, Session, recorded_sessions, write_sessions
 
 
 def current_versions() -> dict[str, Any]:
@@ -66,7 +64,7 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
         if name.partition(".")[0] in packages and file and os.path.exists(file):
             digest = hashlib.sha256(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
             module_name = f"{name}.__init__" if hasattr(module, "__path__") else name
-            digests[_CODE + module_name] = digest.hexdigest()[:16]
+            digests[CODE + module_name] = digest.hexdigest()[:16]
     return digests
 
 
@@ -119,7 +117,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         f"{key} {before.get(key)} then, {now.get(key)} now"
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
-        and not (key.startswith(_CODE) and not (key in before and key in now))
+        and not (key.startswith(CODE) and not (key in before and key in now))
     ]
 
 

@@ -67,12 +67,12 @@ class Model:
 
     Attributes:
         init: `(seed: int) -> W`, the initial weights; equal seeds give equal weights.
-        apply: `(W, x, training, seed) -> outputs`, with `x` as it is stored, `training` a Python
-            bool and `seed` an `int32[2]` for stochastic layers.
+        apply: `(W, x, *, training, seed) -> outputs`, with `x` as it is stored, `training` a Python
+            bool and `seed` an `int32[2]` for stochastic layers, both by keyword.
         example_loss: `(y, outputs) -> float32[batch]`, the loss of each example.
         example_metrics: further quantities of each example, `(y, outputs) -> float32[batch]`.
         name: For messages and summaries.
-        features: `(W, x, training, seed) -> float32[batch, d]`, what the last layer takes, of a
+        features: `(W, x, *, training, seed) -> float32[batch, d]`, what the last layer takes, of a
             model that ends in a linear head: outputs are `linear(W[last], features)`; else `None`.
         constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
             them, but decay of weights would.

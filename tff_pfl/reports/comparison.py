@@ -40,6 +40,7 @@ class RunResult(NamedTuple):
         bytes_down: That a client receives in a round.
         bytes_up: That a client sends in a round.
         round_seconds: Median of the rounds but for the first ones.
+        code: Digests of a user's own modules, by their names, when the last rounds were computed.
     """
 
     path: pathlib.Path
@@ -49,6 +50,7 @@ class RunResult(NamedTuple):
     bytes_down: float
     bytes_up: float
     round_seconds: float
+    code: Mapping[str, str]
 
     @property
     def final(self) -> Evaluation:
@@ -93,8 +95,9 @@ class Comparison:
     def mixed(self) -> dict[str, list[str]]:
         """By labels, the keys in which runs of a variant differ though they should not.
 
-        They are not repetitions of one another then: a config file was edited between two runs, or
-        one was named that is not of the variant. A key that some lack, as older ones do, is none.
+        They are not repetitions of one another then: a config file, or the module of a method, was
+        edited between two runs, or one was named that is not of the variant. A key that some lack,
+        as older ones do, is none.
         """
         keys = {label: _different_keys(results) for label, results in self.results.items()}
         return {label: found for label, found in keys.items() if found}
@@ -137,7 +140,7 @@ def compared(
 
 
 def _different_keys(results: Sequence[RunResult]) -> list[str]:
-    flat = [flatten(result.settings, ".") for result in results]
+    flat = [flatten(result.settings, ".") | result.code for result in results]
     common = [key for key in (flat or [{}])[0] if all(key in settings for settings in flat)]
     return [
         key
@@ -154,6 +157,7 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
         if summary is not None:
             files = RunFiles(run_dir)
             settings, metrics, timings = files.settings(), files.metrics(), files.timings()
+            sessions = files.sessions()
             with reading(files.path / "metrics.csv"):
                 down, up = (metrics[f"bytes_{way}_per_client"][-1] for way in ("down", "up"))
             with reading(files.path / "timings.csv"):
@@ -168,6 +172,7 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
                     down,
                     up,
                     float(np.nanmedian(seconds)),
+                    sessions[-1].code if sessions else {},
                 )
             )
     return results

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.names import UnknownNameError
@@ -21,12 +22,15 @@ from tff_pfl.tracebacks import place
 def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
     """`fn` as a `tff.tensorflow.computation` of arguments of the given types.
 
+    Inside of it, `==` compares tensors element by element.
+
     Raises:
         BlockTracingError: If `fn` fails; it names the block and the types it was traced with.
         RandomnessError: If it draws random numbers that no seed controls.
     """
     try:
-        computation = tff.tensorflow.computation(seeded_only(what, fn), *types)
+        traced = elementwise_equality(seeded_only(what, fn))
+        computation = tff.tensorflow.computation(traced, *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, where it should take none")
         return computation

@@ -1,0 +1,126 @@
+"""`==` of tensors, in blocks that TFF traces."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_pfl
+from tests.federation import EXAMPLES_TYPE, assert_close, local_sgd, make_clients, tiny_model
+from tff_pfl.equality import elementwise_equality
+from tff_pfl.evaluation import compose_global_evaluation
+from tff_pfl.templates import blocks, errors
+
+VECTOR = tff.types.TensorType(np.int32, [3])
+
+
+def in_a_function(x):
+    return tf.function(lambda y: y == 2)(x)
+
+
+def in_a_loop(x):
+    return tf.while_loop(
+        lambda i, found: i < 3, lambda i, found: (i + 1, found | (x == i)), (0, x == 5)
+    )[1]
+
+
+def by_objects(x):
+    """What libraries ask of tensors: whether they are in a list."""
+    gradient = tf.gradients(tf.cast(x, tf.float32), [x])
+    return tf.nest.map_structure(lambda a, b: a == b, {"a": x}, {"a": x})["a"] & (
+        gradient == [None]
+    )
+
+
+@pytest.mark.parametrize(
+    ("compared", "expected"),
+    [
+        (lambda x: x == 2, [False, True, False]),
+        (lambda x: x != 2, [True, False, True]),
+        (lambda x: x == x[::-1], [False, True, False]),
+        (lambda x: np.int32(2) == x, [False, True, False]),
+        (lambda x: tf.constant(x is not None and x != None), True),  # noqa: E711
+        (in_a_function, [False, True, False]),
+        (in_a_loop, [True, True, False]),
+        (by_objects, [True, True, True]),
+    ],
+)
+def test_it_is_that_of_eager_mode(compared, expected):
+    traced = blocks.trace("A block", compared, VECTOR)
+    np.testing.assert_array_equal(traced(np.int32([1, 2, 9])), expected)
+
+
+def test_no_branch_is_taken_in_silence():
+    with pytest.raises(errors.BlockTracingError, match="symbolic `tf.Tensor` as a Python `bool`"):
+        blocks.trace("A block", lambda x: x if x == 2 else -x, tff.types.to_type(np.int32))
+
+
+def test_elsewhere_tensorflow_is_as_it_was():
+    @tff.tensorflow.computation(np.int32)
+    def compared(x):
+        return tf.constant(x == 2)
+
+    inside = elementwise_equality(lambda: compared(2))  # no trace: it was traced before
+    assert not compared(2) and not inside()
+    x = tf.constant([1, 2])
+    np.testing.assert_array_equal(x == 2, [False, True])
+    np.testing.assert_array_equal(x != 2, [True, False])
+    assert not tf.Tensor.__eq__(x, None)
+
+
+def masked_loss(compare):
+    def example_loss(y, outputs):
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs)
+        return tf.where(compare(y, 0), 0.0, losses)
+
+    return example_loss
+
+
+def counting(model, local, compare):
+    """A method whose clients train in their first round alone."""
+
+    def client_work(weights, state, examples, context):
+        result = local.train(model, weights, examples, context)
+        is_first = tf.where(compare(state["rounds"], 0), 1.0, 0.0)
+        change = tff_pfl.trees.subtract(result.weights, weights)
+        return tff_pfl.ClientOutput(
+            state={"rounds": state["rounds"] + 1},
+            upload=tff_pfl.trees.scale(change, is_first),
+            metrics=result.totals,
+        )
+
+    return tff_pfl.averaging(
+        model.init,
+        client_work,
+        lambda weights, state, examples, context: weights,
+        lambda client_id, seed: {"rounds": tf.constant(0)},
+        global_weights=lambda weights: weights,
+    )
+
+
+def test_methods_and_models_that_compare_learn_what_they_say():
+    """States, a schedule and a loss; composed and in evaluation."""
+    found = []
+    for compare in (lambda a, b: a == b, tf.equal):
+        schedule = lambda t, compare=compare: tf.where(compare(t, 1), 0.5, 1.0)  # noqa: E731
+        local = dataclasses.replace(local_sgd(), schedule=schedule)
+        model = dataclasses.replace(tiny_model(), example_loss=masked_loss(compare))
+        process = tff_pfl.compose(counting(model, local, compare), EXAMPLES_TYPE)
+        state = process.initialize()
+        clients = make_clients(process, (4, 6))
+        for _ in range(2):
+            output = process.next(state, clients)
+            state = output.state
+            clients = [
+                client._replace(state=own)
+                for client, own in zip(clients, output.clients, strict=True)
+            ]
+        evaluation = compose_global_evaluation(model, process.client_type.data)
+        evaluated = evaluation.next(
+            evaluation.set_model_weights(evaluation.initialize(), state.algorithm.weights),
+            [client.data for client in clients],
+        )
+        found.append((state.algorithm, output.metrics, evaluated.metrics))
+    assert_close(*found)
