@@ -1,5 +1,7 @@
 """The federated data set and the protocols that make it."""
 
+import random
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -356,6 +358,16 @@ def test_a_partitioner_of_a_users_own_makes_rows_that_there_are(monkeypatch, par
     monkeypatch.setitem(PARTITIONERS._registered, "mine", lambda labels, num_clients, rng: parts)
     with pytest.raises(PartitionError, match=message):
         federate(IMAGES, partitioner="mine", num_clients=2, seed=0)
+
+
+@pytest.mark.parametrize("draw", [np.random.permutation, lambda n: random.sample(range(n), n)])
+def test_a_partitioner_that_would_make_another_partition_each_time(monkeypatch, draw):
+    def anyhow(labels, num_clients, rng):
+        yield from np.split(np.array(draw(len(labels))), num_clients)
+
+    monkeypatch.setitem(PARTITIONERS._registered, "anyhow", anyhow)
+    with pytest.raises(PartitionError, match="'anyhow' draws from NumPy's, .* `rng`"):
+        federate(IMAGES, partitioner="anyhow", num_clients=2, seed=0)
 
 
 def test_natural_needs_writers():

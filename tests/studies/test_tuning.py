@@ -30,6 +30,9 @@ STUDY = Study(
 def test_a_grid():
     assert grid({"a": (1, 2), "b": ("x",)}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     assert grid({}) == [{}]
+    for one in (0.1, "0.1"):
+        with pytest.raises(ValueError, match=r"values of 'rate' must be a tuple, such as \(.*0.1"):
+            grid({"rate": one})
 
 
 def test_draws():

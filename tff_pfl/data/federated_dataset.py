@@ -27,6 +27,7 @@ from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
 from tff_pfl.data.sources import LabelledImages
+from tff_pfl.generators import shared_generators
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
@@ -285,9 +286,15 @@ def federate(
         if partitioner == "natural":
             parts = partitioners.natural(images.writer[rows], num_clients)
         else:
-            make = PARTITIONERS[partitioner]
+            make, before = PARTITIONERS[partitioner], shared_generators()
             parts = make(images.y[rows], num_clients, rng(1), **args)
             parts = _checked_parts(parts, partitioner, num_clients, len(rows))
+            if shared_generators() != before:
+                raise PartitionError(
+                    f"The partitioner {partitioner!r} draws from NumPy's, or Python's, own "
+                    "generator: no run could be repeated, resumed or evaluated. Take the generator "
+                    "that it is given, `rng`."
+                )
         return [rows[part] for part in parts]
 
     def follow(rows, train, stage):

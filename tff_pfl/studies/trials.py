@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,15 @@ def grid(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     Args:
         values: Of each key of the config, such as `{"local.learning_rate": (0.1, 0.01)}`.
+
+    Raises:
+        ValueError: If the values of a key are not several, as a number or a text is.
     """
+    for key, of in values.items():
+        if isinstance(of, str) or not isinstance(of, Iterable):
+            raise ValueError(
+                f"The values of {key!r} must be a tuple, such as ({of!r},), got {of!r}."
+            )
     return [
         dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
     ]

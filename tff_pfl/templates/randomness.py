@@ -1,13 +1,12 @@
 """Random numbers that no seed of a round controls, found in the graph of a block."""
 
 import functools
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tff_pfl.generators import shared_generators
 from tff_pfl.models.randomness import unseeded_operations
 from tff_pfl.templates import errors
 
@@ -25,9 +24,9 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
-        before = _shared_generators()
+        before = shared_generators()
         result = fn(*args, **kwargs)
-        if _shared_generators() != before:
+        if shared_generators() != before:
             raise errors.RandomnessError(
                 f"{what} draws random numbers of NumPy's, or Python's, own generator: they are "
                 "drawn once, where it is traced, and a run that is resumed or repeated would have "
@@ -44,9 +43,3 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return traced
-
-
-def _shared_generators():
-    """The states of those that all of a process draws from."""
-    _, key, *rest = np.random.get_state()
-    return random.getstate(), key.tobytes(), rest
