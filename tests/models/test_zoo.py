@@ -1,5 +1,7 @@
 """Tests of `tff_pfl.models.zoo`: the numbers of weights are those of the papers."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -124,3 +126,60 @@ def test_without_a_normalization_inputs_are_taken_as_they_are():
         scaled.apply(weights, 255 * x, training=False),
         rtol=1e-5,
     )
+
+
+def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
+    """Of a metric of its own, by `from_keras`."""
+
+    def network():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=image_shape),
+                tf.keras.layers.Dense(width, "relu", name="hidden"),
+                tf.keras.layers.Dense(num_classes, name="head"),
+            ]
+        )
+
+    sums = {"sum": lambda y, outputs: tf.reduce_sum(outputs, axis=1)}
+    return models.from_keras(network, input_shape=image_shape, example_metrics=sums)
+
+
+def unannotated(image_shape, num_classes):
+    return counted(image_shape, num_classes)
+
+
+class TestOfAnAnnotatedFunction:
+    """A `Model`, in the place of a Keras model."""
+
+    @pytest.fixture(autouse=True)
+    def registered(self, monkeypatch):
+        variant = functools.partial(counted, width=7)
+        for name, function in {"counted": counted, "wide": variant, "bare": unannotated}.items():
+            monkeypatch.setitem(models.MODELS._registered, name, function)
+
+    @pytest.mark.parametrize("mean", [(0.5,), None])
+    def test_it_takes_what_keras_models_take(self, mean):
+        dtype = np.float32 if mean is None else np.uint8
+        x = np.random.default_rng(0).integers(0, 255, [5, 4, 4, 1]).astype(dtype)
+        model = models.build("counted", (4, 4, 1), 3, mean=mean, std=(0.25,))
+        weights = model.init(0)
+        inputs = x if mean is None else (np.float32(x) / 255 - 0.5) / 0.25
+        plain, seed = counted((4, 4, 1), 3), tf.zeros([2], tf.int32)
+        for function in ("apply", "features"):
+            found = getattr(model, function)(weights, x, training=False, seed=seed)
+            expected = getattr(plain, function)(weights, inputs, training=False, seed=seed)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert set(model.example_metrics) == {"sum"}
+
+    def test_options_and_variants(self):
+        assert models.build("counted", (4, 4, 1), 3, width=5).num_weights == 16 * 5 + 5 + 15 + 3
+        assert models.build("wide", (4, 4, 1), 3).num_weights == 16 * 7 + 7 + 21 + 3
+
+    @pytest.mark.parametrize("how", [{"segments": 2}, {"compute_type": "bfloat16"}])
+    def test_what_is_of_keras_models_is_refused(self, how):
+        with pytest.raises(ValueError, match="are of Keras models, but 'counted' returns a Model"):
+            models.build("counted", (4, 4, 1), 3, **how)
+
+    def test_a_function_that_does_not_say_so(self):
+        with pytest.raises(ValueError, match="'bare' returns a Model, .* `-> tff_pfl.Model`"):
+            models.build("bare", (4, 4, 1), 3)

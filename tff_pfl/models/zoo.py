@@ -4,18 +4,24 @@ All take images as they are stored (uint8, `[height, width, channels]`), scale t
 normalise each channel by `(x - mean) / std`. All return logits.
 """
 
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models import normalizer_free, residual
-from tff_pfl.models.keras import from_keras
+from tff_pfl.models.keras import KerasModelError, from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
 
 MODELS = Registry("model")
-"""Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`; see `build`."""
+"""Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or, annotated so, `->
+Model`; see `build`."""
 
 
 @MODELS.register("mlp")
@@ -104,6 +110,9 @@ def build(
 ) -> Model:
     """Builds a network by its name.
 
+    What it takes is the same for Keras models and others: float32 images that are normalised, or
+    inputs that are no images of bytes; of a `Model`, the latter have the type they are stored in.
+
     Args:
         name: A key of `MODELS`.
         image_shape: `(height, width, channels)`.
@@ -117,7 +126,8 @@ def build(
 
     Raises:
         ValueError: For an unknown name, of a network or an option; it gives the nearest one. Or
-            if the normalization is not one of such images.
+            if the normalization is not one of such images, or segments or another type are asked
+            for of what is no Keras model.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     channels = image_shape[-1] if len(image_shape) else 1
@@ -132,10 +142,45 @@ def build(
     def normalize(x):
         return (x / 255.0 - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
+    def made():
+        return MODELS[name](tuple(image_shape), num_classes, **chosen)
+
+    def network():
+        model = made()
+        if isinstance(model, Model):
+            raise KerasModelError(
+                f"{name!r} returns a Model, which its function does not say: annotate it with "
+                "`-> tff_pfl.Model`."
+            )
+        return model
+
+    if _returns_model(MODELS[name]):
+        if segments != 1 or compute_type != "float32":
+            raise ValueError(
+                f"segments={segments} and compute_type={compute_type!r} are of Keras models, but "
+                f"{name!r} returns a Model. Give them to the from_keras that makes it."
+            )
+        return made() if mean is None else _of_normalized(made(), normalize)
     return from_keras(
-        lambda: MODELS[name](tuple(image_shape), num_classes, **chosen),
+        network,
         input_shape=tuple(image_shape),
         preprocess=tf.identity if mean is None else normalize,
         segments=segments,
         compute_type=compute_type,
     )
+
+
+def _returns_model(function: Callable[..., Any]) -> bool:
+    """Whether it is annotated so."""
+    annotated = getattr(function, "func", function)  # of a variant with other defaults
+    return typing.get_type_hints(annotated).get("return") is Model
+
+
+def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:
+    """The model of inputs as they are stored, of one of normalised inputs."""
+
+    def of_normalized(function):
+        return lambda weights, x, **how: function(weights, normalize(tf.cast(x, tf.float32)), **how)
+
+    features = model.features and of_normalized(model.features)
+    return dataclasses.replace(model, apply=of_normalized(model.apply), features=features)
