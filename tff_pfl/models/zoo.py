@@ -173,7 +173,10 @@ def build(
 def _returns_model(function: Callable[..., Any]) -> bool:
     """Whether it is annotated so."""
     annotated = getattr(function, "func", function)  # of a variant with other defaults
-    return typing.get_type_hints(annotated).get("return") is Model
+    try:
+        return typing.get_type_hints(annotated).get("return") is Model
+    except (NameError, TypeError):  # names that are there for type checkers alone; an object
+        return False
 
 
 def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:
