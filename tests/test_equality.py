@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tests.federation import EXAMPLES_TYPE, assert_close, local_sgd, make_clients, tiny_model
+from tff_pfl.aggregators import StackRuleFactory
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import compose_global_evaluation
 from tff_pfl.templates import blocks, errors
@@ -62,12 +63,36 @@ def test_elsewhere_tensorflow_is_as_it_was():
     def compared(x):
         return tf.constant(x == 2)
 
-    inside = elementwise_equality(lambda: compared(2))  # no trace: it was traced before
-    assert not compared(2) and not inside()
+    with elementwise_equality():
+        assert not compared(2)  # it was traced before
+    with pytest.raises(KeyError), elementwise_equality():
+        raise KeyError
+    again = tff.tensorflow.computation(lambda x: tf.constant(x == 2), np.int32)
+    assert not again(2)
     x = tf.constant([1, 2])
     np.testing.assert_array_equal(x == 2, [False, True])
     np.testing.assert_array_equal(x != 2, [True, False])
     assert not tf.Tensor.__eq__(x, None)
+
+
+def test_an_error_names_the_line_that_compares():
+    with pytest.raises(errors.BlockTracingError, match=r"test_equality\.py, line"):
+        blocks.trace("A block", lambda x: x == tf.constant([1, 2]), VECTOR)
+
+
+def test_rules_of_uploads_and_initial_weights_compare_too():
+    def rule(stack):
+        return tf.reduce_sum(tf.where(stack.weight[:, tf.newaxis] == 2.0, stack.value, 0.0), axis=0)
+
+    pair = tff.types.TensorType(np.float32, [2])
+    process = StackRuleFactory(rule).create(pair, tff.types.to_type(np.float32))
+    uploads = np.float32([[1, 1], [5, 5]])
+    found = process.next(process.initialize(), list(uploads), list(np.float32([2, 1])))
+    np.testing.assert_array_equal(found.result, [1, 1])
+    zero = {"w": np.zeros(3, np.float32)}
+    init = lambda seed: {"layer": {"w": tf.cast(zero["w"] == tf.zeros([3]), tf.float32)}}  # noqa: E731
+    model = dataclasses.replace(tiny_model(), init=init)
+    assert str(model.weights_type) == "<layer=<w=float32[3]>>"
 
 
 def masked_loss(compare):

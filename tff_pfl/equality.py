@@ -3,16 +3,16 @@
 TFF traces into graphs of TensorFlow 1, in which `==` asks whether two tensors are the same object:
 `tf.where(round_num == 0, ...)` has no error there, and never takes its first branch. While a
 function of `elementwise_equality` runs, in its thread, comparisons that are written outside of
-TensorFlow, Keras and TFF mean what they mean everywhere else. These libraries look for objects in
-lists, and are left alone.
+TensorFlow, Keras and TFF are of elements; shapes that do not fit are an error. These libraries look
+for objects in lists, and are left alone; so are variables. To this end, `==` and `!=` of
+`tf.Tensor` are replaced when this module is imported; elsewhere they do what they did.
 """
 
 import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -26,19 +26,9 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 
 
-def elementwise_equality(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, inside of which tensors are compared element by element."""
-
-    @functools.wraps(fn)
-    def traced(*args, **kwargs):
-        with _counted():
-            return fn(*args, **kwargs)
-
-    return traced
-
-
 @contextlib.contextmanager
-def _counted() -> Iterator[None]:
+def elementwise_equality() -> Iterator[None]:
+    """Inside of it, or of what `@elementwise_equality()` decorates, elements are compared."""
     _tracing.depth += 1
     try:
         yield

@@ -148,13 +148,18 @@ def unannotated(image_shape, num_classes):
     return counted(image_shape, num_classes)
 
 
+def annotated(image_shape, num_classes) -> models.Model:
+    return tf.keras.Sequential([tf.keras.layers.Dense(num_classes, name="head")])
+
+
 class TestOfAnAnnotatedFunction:
     """A `Model`, in the place of a Keras model."""
 
     @pytest.fixture(autouse=True)
     def registered(self, monkeypatch):
         variant = functools.partial(counted, width=7)
-        for name, function in {"counted": counted, "wide": variant, "bare": unannotated}.items():
+        of = {"counted": counted, "wide": variant, "bare": unannotated, "false": annotated}
+        for name, function in of.items():
             monkeypatch.setitem(models.MODELS._registered, name, function)
 
     @pytest.mark.parametrize("mean", [(0.5,), None])
@@ -180,6 +185,11 @@ class TestOfAnAnnotatedFunction:
         with pytest.raises(ValueError, match="are of Keras models, but 'counted' returns a Model"):
             models.build("counted", (4, 4, 1), 3, **how)
 
-    def test_a_function_that_does_not_say_so(self):
-        with pytest.raises(ValueError, match="'bare' returns a Model, .* `-> tff_pfl.Model`"):
-            models.build("bare", (4, 4, 1), 3)
+    def test_annotations_that_are_text(self, monkeypatch):
+        monkeypatch.setattr(counted, "__annotations__", {"return": "models.Model", "width": "Int"})
+        assert models.build("counted", (4, 4, 1), 3).example_metrics.keys() == {"sum"}
+
+    @pytest.mark.parametrize(("name", "returned"), [("bare", "Model"), ("false", "Sequential")])
+    def test_a_function_that_says_something_else(self, name, returned):
+        with pytest.raises(ValueError, match=f"{name!r} returns a {returned}. .* `-> tff_pfl.Mod"):
+            models.build(name, (4, 4, 1), 3)

@@ -24,7 +24,7 @@ class Shares(NamedTuple):
         share: The weights of its parts: a structure whose leaves stand for a tensor, or for a
             structure of tensors, in the same place of `value`. A leaf of rank `r` weighs the
             entries of the first `r` axes, so that a scalar weighs all of a tensor, and one of
-            shape `[B]` its `B` branches.
+            shape `[B]` its `B` branches. With privacy, the entries of a leaf sum to 1 at most.
     """
 
     value: Any

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import branch_mean
 from tff_pfl.aggregators.branch_mean import Shares
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import trees
 
 
@@ -47,7 +48,8 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class."""
-        of_client = tff.tensorflow.computation(self.summands, value_type, weight_type)
+        summands, mean = (elementwise_equality()(of) for of in (self.summands, self.mean))
+        of_client = tff.tensorflow.computation(summands, value_type, weight_type)
         sums_type = of_client.type_signature.result
         specs = tff.types.type_to_tf_tensor_specs(sums_type)
 
@@ -57,10 +59,10 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(sums_type, (value_type, weight_type))
         def accumulate(sums, client):
-            return trees.add(sums, self.summands(*client))
+            return trees.add(sums, summands(*client))
 
         merge = tff.tensorflow.computation(trees.add, sums_type, sums_type)
-        report = tff.tensorflow.computation(self.mean, sums_type)
+        report = tff.tensorflow.computation(mean, sums_type)
 
         @tff.federated_computation
         def initialize():

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators.stack import Stack, StackFactory
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import trees
 
 
@@ -67,7 +68,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
             raise TypeError(f"Only tensors of floats can be aggregated, found {value_type}.")
         stacking = StackFactory().create(value_type, weight_type)
         apply = tff.tensorflow.computation(
-            self.of, stacking.next.type_signature.result.result.member
+            elementwise_equality()(self.of), stacking.next.type_signature.result.result.member
         )
 
         @tff.federated_computation(

@@ -57,7 +57,7 @@ def build_evaluation(
     )
 
     @tff.tensorflow.computation(model.weights_type, test_type)
-    @elementwise_equality
+    @elementwise_equality()
     def evaluate_weights(weights, test):
         return evaluate(model, weights, test, batch_size=batch_size)
 

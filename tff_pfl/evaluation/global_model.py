@@ -46,6 +46,7 @@ def compose_global_evaluation(
     """
 
     @tff.tensorflow.computation
+    @elementwise_equality()
     def initial_state():
         return EvaluationState(model.init(0), _cast(model.zero_totals(), tf.float64))
 
@@ -53,7 +54,7 @@ def compose_global_evaluation(
     weights_type = state_type.weights
 
     @tff.tensorflow.computation(weights_type, data_type)
-    @elementwise_equality
+    @elementwise_equality()
     def evaluate_client(weights, data):
         if isinstance(data, tf.data.Dataset):
             return _totals_of_sequence(model, weights, data)

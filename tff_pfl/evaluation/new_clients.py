@@ -163,7 +163,7 @@ def _build_evaluation(model, trainings, by_epoch, client_type, seed) -> tff.Comp
     )
 
     @tff.tensorflow.computation(received_type, evaluated_type)
-    @elementwise_equality
+    @elementwise_equality()
     def evaluate_client(received, evaluated):
         client, test = evaluated
         round_num = received.round_num

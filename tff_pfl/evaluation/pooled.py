@@ -187,7 +187,7 @@ def _scores(model: Model, x_type: tff.types.TensorType) -> tff.Computation:
     examples_type = open_examples_type(x_type.shape[1:], x_type.dtype.type)
 
     @tff.tensorflow.computation(model.weights_type, examples_type)
-    @elementwise_equality
+    @elementwise_equality()
     def score(weights, examples):
         ones = tf.ones_like(examples.y, tf.float32)
         batch = Batch(examples.x, examples.y, ones, seed=tf.zeros([2], tf.int32))

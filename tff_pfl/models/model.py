@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.models.errors import ExampleValuesError
 
 
@@ -100,7 +101,8 @@ class Model:
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
         """The TFF type of `W`."""
-        return tff.tensorflow.computation(lambda: self.init(0)).type_signature.result
+        init = elementwise_equality()(lambda: self.init(0))
+        return tff.tensorflow.computation(init).type_signature.result
 
     @property
     def layers(self) -> tuple[str, ...]:

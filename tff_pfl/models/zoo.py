@@ -5,7 +5,7 @@ normalise each channel by `(x - mean) / std`. All return logits.
 """
 
 import dataclasses
-import typing
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -142,19 +142,18 @@ def build(
     def normalize(x):
         return (x / 255.0 - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
-    def made():
-        return MODELS[name](tuple(image_shape), num_classes, **chosen)
+    returns_model = _returns_model(MODELS[name])
 
-    def network():
-        model = made()
-        if isinstance(model, Model):
+    def made():
+        model = MODELS[name](tuple(image_shape), num_classes, **chosen)
+        if isinstance(model, Model) != returns_model:
             raise KerasModelError(
-                f"{name!r} returns a Model, which its function does not say: annotate it with "
-                "`-> tff_pfl.Model`."
+                f"The function of {name!r} returns a {type(model).__name__}. One that returns a "
+                "tff_pfl.Model, and no other, is annotated with `-> tff_pfl.Model`."
             )
         return model
 
-    if _returns_model(MODELS[name]):
+    if returns_model:
         if segments != 1 or compute_type != "float32":
             raise ValueError(
                 f"segments={segments} and compute_type={compute_type!r} are of Keras models, but "
@@ -162,7 +161,7 @@ def build(
             )
         return made() if mean is None else _of_normalized(made(), normalize)
     return from_keras(
-        network,
+        made,
         input_shape=tuple(image_shape),
         preprocess=tf.identity if mean is None else normalize,
         segments=segments,
@@ -172,11 +171,14 @@ def build(
 
 def _returns_model(function: Callable[..., Any]) -> bool:
     """Whether it is annotated so."""
-    annotated = getattr(function, "func", function)  # of a variant with other defaults
-    try:
-        return typing.get_type_hints(annotated).get("return") is Model
-    except (NameError, TypeError):  # names that are there for type checkers alone; an object
-        return False
+    annotated = inspect.unwrap(getattr(function, "func", function))  # of a variant
+    returned = getattr(annotated, "__annotations__", {}).get("return")
+    if isinstance(returned, str):  # as with `from __future__ import annotations`
+        returned, *names = returned.split(".")
+        returned = annotated.__globals__.get(returned)
+        for name in names:
+            returned = getattr(returned, name, None)
+    return returned is Model
 
 
 def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:

@@ -1,9 +1,10 @@
 """Branch means of noisy sums: a client's shares are a vector of their own.
 
-Shares are at most `longest(share)` long, whatever the changes are. In one vector with these, they
-would take most of the clipping norm, and the noise would be that of their length. With noise
-multipliers of their own, both are together as private as one vector with the noise `z`, as scaling
-both to the same norm makes them one:
+Those of each tensor sum to 1, so that they are at most `longest(share)` long, whatever changes are.
+In one vector with these, they would take most of the clipping norm, and the noise would be that of
+their length. With noise multipliers of their own, both are together as private as one vector with
+the noise `z` (that of the mean alone, if clipping adapts), as scaling both to the same norm makes
+them one:
 
     1 / z^2 = 1 / z_changes^2 + 1 / z_shares^2
 

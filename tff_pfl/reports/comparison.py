@@ -157,7 +157,8 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
         if summary is not None:
             files = RunFiles(run_dir)
             settings, metrics, timings = files.settings(), files.metrics(), files.timings()
-            sessions = files.sessions()
+            last = summary.evaluations["final"].round_num
+            codes = [of.code for of in files.sessions() if of.rounds_before < last]
             with reading(files.path / "metrics.csv"):
                 down, up = (metrics[f"bytes_{way}_per_client"][-1] for way in ("down", "up"))
             with reading(files.path / "timings.csv"):
@@ -172,7 +173,7 @@ def _results(run_dirs: Iterable[str | os.PathLike]) -> list[RunResult]:
                     down,
                     up,
                     float(np.nanmedian(seconds)),
-                    sessions[-1].code if sessions else {},
+                    codes[-1] if codes else {},
                 )
             )
     return results

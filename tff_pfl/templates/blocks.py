@@ -29,7 +29,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         RandomnessError: If it draws random numbers that no seed controls.
     """
     try:
-        traced = elementwise_equality(seeded_only(what, fn))
+        traced = elementwise_equality()(seeded_only(what, fn))
         computation = tff.tensorflow.computation(traced, *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, where it should take none")

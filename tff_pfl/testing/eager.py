@@ -20,6 +20,7 @@ from tff_pfl.aggregators import (
     branch_mean,
     is_plain_mean,
 )
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -46,7 +47,9 @@ class EagerProcess:
         """
         self._algorithm = algorithm
         self._seed = seed
-        init = tff.tensorflow.computation(lambda: algorithm.server_init(seed))
+        init = tff.tensorflow.computation(
+            elementwise_equality()(lambda: algorithm.server_init(seed))
+        )
         self._server_type = init.type_signature.result
 
     def initialize(self) -> ServerState:
