@@ -124,6 +124,11 @@ def leaves(*trees) -> list[np.ndarray]:
     return [np.asarray(leaf) for tree in trees for leaf in tf.nest.flatten(tree)]
 
 
+def vector(tree) -> np.ndarray:
+    """All of a structure in one vector."""
+    return np.concatenate([leaf.ravel() for leaf in leaves(tree)])
+
+
 def assert_equal(a, b) -> None:
     """Bit for bit."""
     a, b = leaves(a), leaves(b)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import vector
 from tff_pfl.aggregators import Stack
 from tff_pfl.aggregators.robust_rules import (
     geometric_median,
@@ -37,10 +38,6 @@ def vectors(stack):
     number = len(stack.weight)
     leaves = [np.reshape(leaf, [number, -1]) for leaf in tf.nest.flatten(stack.value)]
     return np.concatenate(leaves, axis=1).astype(np.float64)
-
-
-def vector(result):
-    return np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(result)])
 
 
 @tf.function(reduce_retracing=True)

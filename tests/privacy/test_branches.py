@@ -10,10 +10,10 @@ import tensorflow_federated as tff
 from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
-    leaves,
     local_sgd,
     make_clients,
     tiny_model,
+    vector,
 )
 from tff_pfl.aggregators import Shares
 from tff_pfl.algorithms import make
@@ -64,10 +64,6 @@ def shared(value, share):
         )
         for layer, part in value.items()
     }
-
-
-def vector(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
 @pytest.mark.parametrize("clipping", ["fixed", "adaptive"])

@@ -10,10 +10,10 @@ from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
     assert_equal,
-    leaves,
     local_sgd,
     make_clients,
     tiny_model,
+    vector,
 )
 from tests.marks import slow
 from tff_pfl.algorithms import make
@@ -51,10 +51,6 @@ def in_the_clear(name):
 
 def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
-
-
-def vector(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
 @pytest.mark.parametrize("name", ["fedavg", slow("feddyn"), "pfedmb"])

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import tensorflow_federated as tff
 
-from tests.federation import assert_close, assert_equal, leaves
+from tests.federation import assert_close, assert_equal, vector
 from tests.marks import slow
 from tff_pfl.privacy import adaptive_clipping, fixed_clipping, noise_of_mean
 
@@ -46,10 +46,6 @@ def rounds(process, *cohorts):
         outputs.append(process.next(state, cohort))
         state = outputs[-1].state
     return outputs
-
-
-def vector(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
 def silence(process, number=1):

@@ -12,10 +12,10 @@ from tensorflow_federated.python.core.impl.compiler import tree_analysis
 from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
-    leaves,
     local_sgd,
     make_clients,
     tiny_model,
+    vector,
 )
 from tests.marks import slow
 from tests.templates import mean_process
@@ -95,10 +95,6 @@ def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
     assert np.linalg.norm(weights(a, b, c) - weights(a, b)) == pytest.approx(0.01 / 3, rel=1e-3)
     moved = np.linalg.norm(weights(a, b, c) - weights(a, b, d._replace(client_id=c.client_id)))
     assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
-
-
-def vector(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in leaves(tree)])
 
 
 def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away():

@@ -24,6 +24,7 @@ from tests.results.files import (
     statistics,
 )
 from tests.results.tables import LAST_ROUNDS, pgfed_new_clients_files
+from tff_pfl.privacy import Accountant, default_delta, noise_of_mean
 
 
 def of_attacks() -> Iterator[str]:
@@ -378,6 +379,10 @@ def of_privacy() -> Iterator[str]:
         f"With epsilon 8 it loses {lost['FedAvg']:.1f} points, FedPer {lost['FedPer']:.1f}, Ditto "
         f"{lost['Ditto']:.1f}, pFedMB {lost['pFedMB']:.1f}."
     )
+    accountant = Accountant(100, 40, delta=default_delta(100), sampling="poisson")
+    noise = accountant.noise_multiplier(epsilon=2.0, rounds=50)
+    yield f"With epsilon 2, the noise multiplier is {noise:.2f}."
+    yield f"the mean has noise of {noise_of_mean(round(noise, 2), 40):.0f} clipping norms."
     yield f"still has {means['FedPer']['2']:.1f} %"
 
 
