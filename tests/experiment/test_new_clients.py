@@ -24,6 +24,7 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.experiment import config as configs
 from tff_pfl.local import ClientContext, evaluate, seeds
+from tff_pfl.templates import Client
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
@@ -40,6 +41,13 @@ class Setup:
         self.evaluation = build_new_clients_evaluation(
             config, self.process, self.model, self.new_clients
         )
+
+    def cohort(self):
+        process = self.process
+        return [
+            Client(np.int32(i), process.initialize_client(i), self.dataset.examples(i))
+            for i in range(self.dataset.num_clients)
+        ]
 
 
 def test_the_last_clients_are_held_out_with_their_data():
@@ -152,7 +160,7 @@ def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diver
             ),
         },
     )
-    values = with_best_epoch(clients).values
+    values = with_best_epoch(clients, "global").values
     expected = {
         named("global", "loss"): [3.0, np.nan, 3.0],
         named("fine_tuned", "loss"): [0.1, np.nan, np.nan],
@@ -180,12 +188,44 @@ def test_nothing_of_them_is_trained_on(tmp_path):
     assert [bool(value) for value in column] == [False, True]
 
 
-def test_an_algorithm_without_a_global_model():
-    with pytest.raises(ConfigError, match="config.new_clients: .* this algorithm has none"):
-        Setup(config_of("local"))
+@pytest.mark.parametrize("algorithm", ["local", "fedper", "ifca"])
+def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algorithm):
+    config = config_of(algorithm)
+    config.new_clients.best_epoch = True
+    setup = Setup(config)
+    state = setup.process.next(setup.process.initialize(), setup.cohort()).state
+    columns = setup.evaluation(state).columns()
+    for i in range(2):
+        examples = setup.new_clients.examples(i, "train")
+        client = Client(np.int32(i), setup.process.initialize_client(i), examples)
+        (weights,) = setup.process.personalize(state, [client])
+        seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(1), np.int32(i))
+        context = ClientContext(np.int32(1), np.int32(i), seed)
+        tuned = setup.local.train(setup.model, weights, examples, context, epochs=2).weights
+        for name, its in {"personalized": weights, "fine_tuned": tuned}.items():
+            totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
+            assert columns[f"{name}/new_clients_test/loss"][i] == pytest.approx(
+                float(totals["loss"].mean), rel=1e-5
+            )
+    assert "fine_tuned_best_epoch/new_clients_test/loss" in columns
+    assert not any(name.startswith("global/") for name in columns)
 
 
-def test_a_baseline_without_a_global_model_holds_them_out_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("algorithm", "fine_tune_epochs", "message"),
+    [
+        ("pfedhn", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
+        ("local", 3, "fine_tune_epochs=3 is of each client's own model, .* fine-tune it twice"),
+    ],
+)
+def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message):
+    config = config_of(algorithm)
+    config.evaluation.fine_tune_epochs = fine_tune_epochs
+    with pytest.raises(ConfigError, match=message):
+        Setup(config)
+
+
+def test_a_baseline_may_hold_them_out_alone(tmp_path):
     run, baseline = tmp_path / "run", tmp_path / "baseline"
     train_run(run, config_of(rounds=1))
     config = config_of("local", rounds=1)

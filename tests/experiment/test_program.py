@@ -219,7 +219,7 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
 def test_a_config_that_is_refused_deletes_nothing_of_the_run_it_was_to_overwrite(tmp_path, capsys):
     path = train_run(tmp_path / "run", tiny_config())
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    config = tiny_config("local", new_clients={"number": 1})
+    config = tiny_config("pfedhn", new_clients={"number": 1})
     assert run_program(config, str(path), overwrite=True, set_context=keep_the_context) == 1
     assert "this algorithm has none" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.results import fedpg, plgu, studies
+from tests.results import fedpg, pgfed, plgu, studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
     accuracies,
     evaluated,
-    final,
     late,
     paper,
     percent,
@@ -23,7 +22,7 @@ from tests.results.files import (
     signed,
     statistics,
 )
-from tests.results.tables import LAST_ROUNDS, pgfed_new_clients_files
+from tests.results.tables import LAST_ROUNDS
 from tff_pfl.privacy import Accountant, default_delta, noise_of_mean
 
 
@@ -226,69 +225,6 @@ def _with_moons_recipe(at_20) -> Iterator[str]:
     yield f"it has {with_0_03[40]:.2f} after 40 rounds"
 
 
-def of_pgfed() -> Iterator[str]:
-    """After the last of 40 rounds, in points."""
-    own = 100 * evaluated("pgfed/pgfed")[40][f"{PERSONALIZED}_mean"]
-    below = paper("pgfed/pgfed")["personalized_accuracy_percent"] - own
-    yield f"PGFed after 40 rounds is {below:.1f} points below what the paper has after 300"
-    run = "pgfed/hundred_rounds/pgfed/seed0"
-    more = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
-    yield f"has {more[40]:.2f} after 40 rounds, {more[70]:.2f} after 70 and {more[100]:.2f} after"
-    last = {
-        name: paper(of)["personalized_accuracy_percent"] - 100 * final(of)[f"{PERSONALIZED}_mean"]
-        for name in ("PGFed", "FedPer", "Local", "PGFedMo", "FedRoD", "FedAvg")
-        for of in [f"pgfed/hundred_rounds/{name.lower()}/seed0"]
-    }
-    *most, end = [name for name, below in last.items() if abs(below) < 1]
-    yield f"{', '.join(most)} and {end} are within a point of its means"
-    yield f"PGFedMo and FedRoD {last['PGFedMo']:.1f} and {last['FedRoD']:.1f} below"
-    yield from _of_the_end()
-    fedavg = evaluated("pgfed/hundred_rounds/fedavg/seed0")
-    low, high, end = (percent(fedavg[number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
-    yield f"{high} after 50 rounds, {low} after 70, {end} after 100"
-    yield f"which is {last['FedAvg']:.1f} points below the paper"
-    means = [
-        evaluated(f"pgfed/{x}")[40][f"{PERSONALIZED}_mean"] for x in ("fedper_0.001", "fedper")
-    ]
-    yield f"learning_rate=0.001` is {100 * (means[0] - means[1]):.0f} points better after 40 rounds"
-    feddyn, per_fedavg = (
-        {
-            number: 100 * of[f"{PERSONALIZED}_mean"]
-            for number, of in evaluated(f"pgfed/thirty_rounds/{method}").items()
-        }
-        for method in ("feddyn", "per_fedavg")
-    )
-    yield f"still rises, by {per_fedavg[30] - per_fedavg[20]:.1f} points from round 20"
-    yield f"stands still: {feddyn[10]:.1f} after 10 rounds, {feddyn[30]:.1f} after 30"
-    yield from _of_new_clients()
-
-
-def _of_the_end():
-    run = "pgfed/three_hundred_rounds/seed1"
-    means = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
-    above = means[300] - paper(run)["personalized_accuracy_percent"]
-    yield f"After 300 rounds it is {above:.1f} points above the paper's mean"
-    seed0 = 100 * final("pgfed/hundred_rounds/pgfed/seed0")[f"{PERSONALIZED}_mean"]
-    yield f"after 100 it is {means[100] - seed0:.1f} above seed 0"
-    late_means = [mean for number, mean in means.items() if number >= 60]
-    yield f"all evaluations are between {min(late_means):.1f} and {max(late_means):.1f}"
-
-
-def _of_new_clients():
-    last, best = (
-        [100 * accuracies(path, f"{model}/new_clients_test/accuracy") for path in files]
-        for model in ("fine_tuned", "fine_tuned_best_epoch")
-        for files in [pgfed_new_clients_files()]
-    )
-    fedavg, fedavg_slower, pgfed, pgfed_faster = last
-    gains = [np.mean(b - a) for a, b in zip(last, best, strict=True)]
-    yield f"it is worth {max(gains):.1f} points at most"
-    yield f"PGFed's model is {np.mean(pgfed - fedavg):.1f} points ahead"
-    yield f"better for {np.sum(pgfed > fedavg)} of the {len(pgfed)} clients"
-    slower, faster = np.mean(fedavg_slower - pgfed), np.mean(fedavg - pgfed_faster)
-    yield f"by {slower:.1f} points at 0.001 and by {faster:.1f} at 0.01"
-
-
 def of_plgu() -> Iterator[str]:
     """Of a method beside the one that it extends: of its lowest 5 %, of the 98's, of its mean."""
     found = [
@@ -393,7 +329,7 @@ SENTENCES = {
     "digits": of_digits,
     "fedpg": of_fedpg,
     "pfedmb": of_pfedmb,
-    "pgfed": of_pgfed,
+    "pgfed": pgfed.sentences,
     "plgu": of_plgu,
 }
 """By page."""

@@ -6,12 +6,11 @@ in no file. Labels, in the first column, are those of the page.
 
 import numpy as np
 
-from tests.results import fedpg, plgu, studies
+from tests.results import fedpg, pgfed, plgu, studies
 from tests.results.files import (
     GLOBAL,
     PERSONALIZED,
     accuracies,
-    evaluated,
     final,
     paper,
     percent,
@@ -23,8 +22,6 @@ from tests.results.files import (
 )
 
 Rows = list[list[str | None]]
-_TAILS = ("worst_5_percent", "best_5_percent")
-_RATES = ("0.001", "0.01", "0.1")
 LAST_ROUNDS = {
     "local": 70,
     "fedavg": 70,
@@ -138,17 +135,6 @@ def pfedmb_with_moons_recipe() -> Rows:
     return rows
 
 
-def pgfed_on_cifar10() -> Rows:
-    """After the last round, and the best one."""
-    rows = []
-    for method in ("pgfedmo", "pgfed", "pgfed_ce", "fedper_0.001", "fedper", "local", "fedavg"):
-        run, name = f"pgfed/{method}", GLOBAL if method == "fedavg" else PERSONALIZED
-        *of_clients, best, in_paper = _last_and_best(run, name)
-        loss = f"{final(run)[name.replace('accuracy', 'loss_mean')]:.2f}"
-        rows.append([None, rate(run), *of_clients, loss, best, in_paper])
-    return rows
-
-
 def tuned_on_digits() -> Rows:
     """What each list of trials has chosen, and what came of it on test data."""
     accuracies = studies.of_labels("digits/search/results.csv", "personalized")
@@ -166,96 +152,6 @@ def tuned_on_digits() -> Rows:
                 studies.mean_and_deviation(values),
             ]
         )
-    return rows
-
-
-def pgfed_hundred_rounds() -> Rows:
-    """After the last round, and the best one, of the first seed."""
-    names = dict.fromkeys(("pgfed", "pgfedmo", "fedrod", "fedper", "local"), PERSONALIZED)
-    names["fedavg"] = GLOBAL
-    return [
-        [None, *_last_and_best(f"pgfed/hundred_rounds/{method}/seed0", name)]
-        for method, name in names.items()
-    ]
-
-
-def pgfed_to_the_end() -> Rows:
-    """After a third, two thirds and all of the paper's rounds."""
-    run = "pgfed/three_hundred_rounds/seed1"
-    return [[None, *_last_and_best(run, PERSONALIZED, number)] for number in (100, 200, 300)]
-
-
-def _last_and_best(run: str, name: str, last: int | None = None) -> list[str]:
-    """Cells of an accuracy: over clients after the last round, the best round, the paper's."""
-    of_rounds = {number: of for number, of in evaluated(run).items() if number <= (last or number)}
-    means = {number: of[f"{name}_mean"] for number, of in of_rounds.items()}
-    best = max(means, key=means.get)
-    in_paper = paper(run).get("personalized_accuracy_percent")
-    return [
-        *(percent(of_rounds[max(means)][f"{name}_{of}"]) for of in ("mean", "std", *_TAILS)),
-        f"{percent(means[best])} ({best})",
-        "-" if in_paper is None else f"{in_paper:.2f}",
-    ]
-
-
-def rates_of_other_methods() -> Rows:
-    """Validation accuracy of the trials of a tuning."""
-    scores = {}
-    for row in read_rows("pgfed/rates.csv"):
-        scores[row["label"], row["trial"].removeprefix("learning_rate ")] = float(row["score"])
-    return [
-        [None, *("" if (x := scores.get((label, of))) is None else percent(x, 1) for of in _RATES)]
-        for label in ("fedbabu", "fedrod", "lg_fedavg", "apfl", "per_fedavg", "feddyn")
-    ]
-
-
-def pgfed_thirty_rounds() -> Rows:
-    """After the last round."""
-    rows = []
-    for method in (
-        "pgfed",
-        "fedper",
-        "fedrod",
-        "fedbabu",
-        "apfl",
-        "lg_fedavg",
-        "per_fedavg",
-        "feddyn",
-    ):
-        run = f"pgfed/thirty_rounds/{method}"
-        last, in_paper = final(run), paper(run).get("personalized_accuracy_percent")
-        of_clients = [last[f"{PERSONALIZED}_{of}"] for of in ("mean", "std", "worst_5_percent")]
-        of_global = last.get(f"{GLOBAL}_mean")
-        rows.append(
-            [
-                *(None, rate(run), *map(percent, of_clients)),
-                "-" if of_global is None else percent(of_global),
-                f"{in_paper:.2f}",
-            ]
-        )
-    return rows
-
-
-def pgfed_new_clients_files() -> list[str]:
-    """Of FedAvg and PGFed, fine-tuned at their own rates, and at the other's."""
-    files = {"fedavg": "at_0.001_new_clients", "pgfed": "at_0.01_new_clients"}
-    return [
-        f"pgfed/new_clients_{method}/{file}.csv"
-        for method, at_another in files.items()
-        for file in ("new_clients", at_another)
-    ]
-
-
-def pgfed_new_clients() -> Rows:
-    """The global model, and what becomes of it by fine-tuning; the paper's are in no file."""
-    rows = []
-    for path in pgfed_new_clients_files():
-        row = [None]
-        for model in ("global", "fine_tuned", "fine_tuned_best_epoch"):
-            name = f"{model}/new_clients_test/accuracy"
-            of_clients = statistics(accuracies(path, name))
-            row.append(f"{percent(of_clients['mean'], 1)} ({percent(of_clients['std'], 1)})")
-        rows.append([*row, None])
     return rows
 
 
@@ -307,12 +203,12 @@ TABLES = {
     ("pfedmb", 1): lambda: pfedmb_fifteen_clients("two_classes"),
     ("pfedmb", 2): lambda: pfedmb_fifteen_clients("dirichlet"),
     ("pfedmb", 3): pfedmb_with_moons_recipe,
-    ("pgfed", 0): pgfed_on_cifar10,
-    ("pgfed", 1): pgfed_hundred_rounds,
-    ("pgfed", 2): pgfed_to_the_end,
-    ("pgfed", 4): rates_of_other_methods,
-    ("pgfed", 5): pgfed_thirty_rounds,
-    ("pgfed", 6): pgfed_new_clients,
+    ("pgfed", 0): pgfed.on_cifar10,
+    ("pgfed", 1): pgfed.hundred_rounds,
+    ("pgfed", 2): pgfed.to_the_end,
+    ("pgfed", 4): pgfed.rates_of_other_methods,
+    ("pgfed", 5): pgfed.thirty_rounds,
+    ("pgfed", 6): pgfed.new_clients,
     ("plgu", 0): plgu.personalized,
     ("plgu", 1): plgu.personalized_differences,
     ("plgu", 2): plgu.of_global,

@@ -1,11 +1,10 @@
-"""Clients that took no part in training, and fine-tune the global model: section 5.4 of PGFed."""
+"""Clients that took no part in training, and fine-tune what they receive: section 5.4 of PGFed."""
 
 import collections
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.clients import ClientStateStore, CohortDataSource
@@ -16,23 +15,22 @@ from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_f
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining, evaluate
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Model
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 
 
-class _Received(NamedTuple):
-    """What new clients receive: the global model `weights`, `W`, and `round_num`, int32."""
-
-    weights: Weights
-    round_num: tf.Tensor
-
-
 @takes(epochs=whole(0), clients_per_call=whole(1))
 class NewClientsEvaluation:
-    """Evaluates the global model at clients that are new to it, before and after fine-tuning."""
+    """Evaluates what clients get that join at the end, before and after they fine-tune it.
+
+    That is the global model. Of an algorithm without one it is what `personalize` makes for a
+    client that never took part: FedPer's and FedRep's body with a head that nobody trained, of
+    `local` the initial weights. Where the server has something for each client, by its id, as the
+    embeddings of a hypernetwork, there is nothing for others.
+    """
 
     def __init__(
         self,
@@ -61,8 +59,8 @@ class NewClientsEvaluation:
             epochs: Passes over them.
             fine_tuning: How they fine-tune it; `None`: as clients train.
             best_epoch: Whether it is evaluated after each of them, for `with_best_epoch`.
-            locally_trained: Whether the global model is also evaluated as each of them trains it in
-                a round, as long as clients that take part do.
+            locally_trained: Whether it is also evaluated as each of them trains it in a round, as
+                long as clients that take part do.
             first_id: What the first of them is called in the result.
             split: What they are evaluated on, "test" or "validation".
             clients_per_call: Clients evaluated at a time; bounds memory.
@@ -70,24 +68,16 @@ class NewClientsEvaluation:
             seed: Of the order of batches.
 
         Raises:
-            ValueError: If the algorithm has no global model.
+            ValueError: If the algorithm has nothing for new clients.
         """
-        if process.global_weights is None:
+        if process.global_weights is None and not process.takes_new_clients:
             raise ValueError(
-                "new clients fine-tune the global model, and this algorithm has none. Set "
+                "new clients fine-tune the global model, and this algorithm has none; nor has its "
+                "server a model for clients that it does not know. Set "
                 "config.new_clients.evaluated=False to hold them out all the same, as of a "
                 "baseline of runs that evaluate them."
             )
         model = process.evaluated_model or model
-        self._global_weights = process.global_weights
-        client_type = tff.types.StructWithPythonType(
-            [
-                ("client_id", tff.types.TensorType(np.int32)),
-                ("state", tff.types.to_type(())),
-                ("data", process.client_type.data),
-            ],
-            Client,
-        )
         fine_tuning = local if fine_tuning is None else fine_tuning
         trainings, by_epoch = {}, None
         if best_epoch and epochs:
@@ -96,12 +86,15 @@ class NewClientsEvaluation:
             trainings["fine_tuned"] = tunings.fine_tuning(model, fine_tuning, epochs)
         if locally_trained:
             trainings["locally_trained"] = tunings.fine_tuning(model, local)
-        self._evaluation = _build_evaluation(model, trainings, by_epoch, client_type, seed)
+        client_type, store = _joining(process)
+        self._start = "personalized" if process.global_weights is None else "global"
+        self._evaluation = _build_evaluation(
+            process, model, self._start, trainings, by_epoch, client_type, seed
+        )
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
         self._clients_per_call = clients_per_call
-        store = ClientStateStore(lambda client_ids: [()] * len(client_ids), client_type.state)
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
 
     def __call__(self, server_state: Any) -> ClientMetrics:
@@ -112,12 +105,12 @@ class NewClientsEvaluation:
 
         Returns:
             Values such as `fine_tuned/new_clients_test/accuracy`, after all epochs, and likewise
-            `locally_trained` and `fine_tuned_best_epoch`, if they are asked for, and `global`.
+            `locally_trained` and `fine_tuned_best_epoch`, if they are asked for, and what is
+            fine-tuned: `global`, or `personalized` of an algorithm without a global model.
         """
-        received = _Received(self._global_weights(server_state), server_state.round_num)
         clients = evaluate_federation(
             self._evaluation,
-            received,
+            server_state,
             self._source,
             self._dataset,
             split=self._split,
@@ -125,26 +118,27 @@ class NewClientsEvaluation:
             clients_per_call=self._clients_per_call,
         )
         clients = clients._replace(client_ids=clients.client_ids + self._first_id)
-        return with_best_epoch(clients)
+        return with_best_epoch(clients, self._start)
 
 
-def with_best_epoch(clients: ClientMetrics) -> ClientMetrics:
+def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
     """Names what fine-tuning made of the model in all epochs and in the best for the mean client.
 
     The authors of PGFed report such a number: chosen on the very examples, it is higher than any
-    that a user could choose by. The global model itself counts as epoch 0. Each quantity has its
-    epoch, the first of several that are as good.
+    that a user could choose by. The model before fine-tuning counts as epoch 0. Each quantity has
+    its epoch, the first of several that are as good.
 
     Args:
         clients: With values float64 `[clients, epochs]` of the model "fine_tuned_by_epoch", if any,
             in whose place there are `fine_tuned` and `fine_tuned_best_epoch`.
+        start: What the model before fine-tuning is called, "global" or "personalized".
     """
     values = {}
     for name, of_clients in clients.values.items():
         if name.model != _BY_EPOCH:
             values[name] = of_clients
             continue
-        before = clients.values[name._replace(model="global")]
+        before = clients.values[name._replace(model=start)]
         of_clients = np.column_stack([before, of_clients])
         means = direction(name.quantity) * of_clients[clients.num_examples > 0].mean(0)
         best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # a model that diverged is the worst
@@ -153,40 +147,55 @@ def with_best_epoch(clients: ClientMetrics) -> ClientMetrics:
     return clients._replace(values=values)
 
 
-def _build_evaluation(model, trainings, by_epoch, client_type, seed) -> tff.Computation:
-    """`(<weights=W, round_num=int32>@SERVER, {EvaluatedClient}@CLIENTS -> {totals}@CLIENTS)`."""
-    received_type = tff.types.StructWithPythonType(
-        [("weights", model.weights_type), ("round_num", tff.types.TensorType(np.int32))], _Received
+def _joining(process) -> tuple[tff.types.StructType, ClientStateStore]:
+    """The type of a new client, and its state: none where all receive the same model."""
+    if process.global_weights is None:
+        store = ClientStateStore(process.initialize_clients, process.client_state_type)
+        return process.client_type, store
+    stateless = tff.types.StructWithPythonType(
+        [
+            ("client_id", process.client_type.client_id),
+            ("state", tff.types.to_type(())),
+            ("data", process.client_type.data),
+        ],
+        Client,
     )
+    return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
+
+
+def _build_evaluation(
+    process, model, start, trainings, by_epoch, client_type, seed
+) -> tff.Computation:
+    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`."""
+    state_type = process.initialize.type_signature.result
     evaluated_type = tff.types.StructWithPythonType(
         [("client", client_type), ("test", client_type.data)], EvaluatedClient
     )
 
-    @tff.tensorflow.computation(received_type, evaluated_type)
+    @tff.tensorflow.computation(model.weights_type, state_type.member.round_num, evaluated_type)
     @elementwise_equality()
-    def evaluate_client(received, evaluated):
+    def evaluate_client(weights, round_num, evaluated):
         client, test = evaluated
-        round_num = received.round_num
         drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
         context = ClientContext(round_num, client.client_id, drawn).of_evaluation()
-        models = {
-            name: train(received.weights, client.data, context) for name, train in trainings.items()
-        }
-        models["global"] = received.weights
+        models = {name: train(weights, client.data, context) for name, train in trainings.items()}
+        models[start] = weights
 
         def measure(weights):
             return evaluate(model, weights, test, batch_size=BATCH_SIZE)
 
         totals = {name: measure(weights) for name, weights in models.items()}
         if by_epoch is not None:
-            totals[_BY_EPOCH] = by_epoch(received.weights, client.data, context, measure)
+            totals[_BY_EPOCH] = by_epoch(weights, client.data, context, measure)
         return collections.OrderedDict(totals)
 
-    @tff.federated_computation(
-        tff.types.FederatedType(received_type, tff.SERVER),
-        tff.types.FederatedType(evaluated_type, tff.CLIENTS),
-    )
-    def evaluate_clients(received, clients):
-        return tff.federated_map(evaluate_client, (tff.federated_broadcast(received), clients))
+    @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
+    def evaluate_clients(state, clients):
+        if process.global_weights is None:
+            weights = process.personalize(state, clients.client)
+        else:
+            weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
+        round_num = tff.federated_broadcast(state.round_num)
+        return tff.federated_map(evaluate_client, (weights, round_num, clients))
 
     return evaluate_clients

@@ -166,8 +166,8 @@ def evaluate_run(
                 f"The baseline {os.fspath(baseline)} has other data than {os.fspath(run_dir)}, or "
                 f"another partition of them (fingerprints {compared.fingerprint} and "
                 f"{run.dataset.fingerprint}): clients cannot be compared. Train it with the same "
-                "config.data, config.seed and config.new_clients.number, and of a method without "
-                "a global model config.new_clients.evaluated=False."
+                "config.data, config.seed and config.new_clients.number, and of a method that has "
+                "nothing for new clients config.new_clients.evaluated=False."
             )
         with values_of("evaluation"):
             evaluator = Evaluator(run.process, run.model, run.dataset, options)

@@ -120,6 +120,7 @@ def compose(
         snapshot_fn=of_server("snapshot", algorithm.snapshot),
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
+        takes_new_clients=algorithm.personalize.select is None,
     )
 
 

@@ -91,6 +91,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         snapshot_fn: tff.Computation | None = None,
         client_snapshot_fn: tff.Computation | None = None,
         evaluated_model: Model | None = None,
+        takes_new_clients: bool = True,
     ):
         """Creates the process.
 
@@ -138,6 +139,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         self._snapshot_fn = snapshot_fn
         self._client_snapshot_fn = client_snapshot_fn
         self._evaluated_model = evaluated_model
+        self._takes_new_clients = takes_new_clients
 
     def replace(
         self,
@@ -157,6 +159,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             snapshot_fn=self.snapshot,
             client_snapshot_fn=self.client_snapshot,
             evaluated_model=self.evaluated_model,
+            takes_new_clients=self.takes_new_clients,
         )
 
     @property
@@ -217,6 +220,14 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def evaluated_model(self) -> Model | None:
         """The model to evaluate weights with, if it is not the algorithm's; see `Algorithm`."""
         return self._evaluated_model
+
+    @property
+    def takes_new_clients(self) -> bool:
+        """Whether `personalize` makes a model of a client that the server was not made for.
+
+        It does not where the server selects something of each client, by its id.
+        """
+        return self._takes_new_clients
 
 
 def _client_type(next_fn):

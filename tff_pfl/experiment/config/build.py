@@ -249,10 +249,17 @@ def build_new_clients_evaluation(
     """The evaluation of the new clients of a config, if it has any, and they are evaluated.
 
     Raises:
-        ConfigError: If the algorithm has no global model that they could fine-tune.
+        ConfigError: If the algorithm has nothing that they could fine-tune, or it was before.
     """
     if new_clients is None or not config.new_clients.evaluated:
         return None
+    if process.global_weights is None and _fine_tunes_own_models(config):
+        raise ConfigError(
+            f"config.evaluation.fine_tune_epochs={config.evaluation.fine_tune_epochs} is of each "
+            f"client's own model, with which new clients of {config.algorithm.name!r} begin: they "
+            "would fine-tune it twice. Add 'fine_tuned' to config.evaluation.further_models, which "
+            "evaluates that beside the own model, or set it to 0."
+        )
     with values_of("new_clients"):
         return evaluation.NewClientsEvaluation(
             process,
@@ -306,7 +313,7 @@ def build_algorithm(
     if config.compression.name:
         with values_of("compression"):
             algorithm = _compressed(algorithm, config)
-    if config.evaluation.fine_tune_epochs and "fine_tuned" not in config.evaluation.further_models:
+    if _fine_tunes_own_models(config):
         algorithm = _evaluating("fine_tuned", algorithm, config, model)
     return algorithm
 
@@ -367,6 +374,12 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
         return evaluation.locally_trained(algorithm, model, build_local(config))
     epochs = config.evaluation.fine_tune_epochs
     return evaluation.fine_tuned(algorithm, model, _build_fine_tuning(config), epochs=epochs)
+
+
+def _fine_tunes_own_models(config) -> bool:
+    """Whether what is evaluated as a client's own model is fine-tuned, not another beside it."""
+    options = config.evaluation
+    return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models
 
 
 def _build_fine_tuning(config) -> LocalTraining:

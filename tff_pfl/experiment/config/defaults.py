@@ -117,9 +117,9 @@ def default_config(
 
     config.new_clients = ml_collections.ConfigDict()
     config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
-    config.new_clients.fine_tune_epochs = 20  # the global model, and are evaluated
+    config.new_clients.fine_tune_epochs = 20  # what they receive, and are evaluated
     config.new_clients.best_epoch = False  # whether the best of these is named, too
-    config.new_clients.evaluated = True  # False: held out alone, as by methods of no global model
+    config.new_clients.evaluated = True  # False: held out alone
 
     config.aggregator = ml_collections.ConfigDict()
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own

@@ -1,0 +1,188 @@
+"""PGFed's page: its tables, and parts of its sentences."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.results.files import (
+    GLOBAL,
+    PERSONALIZED,
+    accuracies,
+    evaluated,
+    final,
+    paper,
+    percent,
+    rate,
+    read_rows,
+    statistics,
+)
+
+_TAILS = ("worst_5_percent", "best_5_percent")
+_RATES = ("0.001", "0.01", "0.1")
+
+
+def on_cifar10() -> list[list[str | None]]:
+    """After the last round, and the best one."""
+    rows = []
+    for method in ("pgfedmo", "pgfed", "pgfed_ce", "fedper_0.001", "fedper", "local", "fedavg"):
+        run, name = f"pgfed/{method}", GLOBAL if method == "fedavg" else PERSONALIZED
+        *of_clients, best, in_paper = _last_and_best(run, name)
+        loss = f"{final(run)[name.replace('accuracy', 'loss_mean')]:.2f}"
+        rows.append([None, rate(run), *of_clients, loss, best, in_paper])
+    return rows
+
+
+def hundred_rounds() -> list[list[str | None]]:
+    """After the last round, and the best one, of the first seed."""
+    names = dict.fromkeys(("pgfed", "pgfedmo", "fedrod", "fedper", "local"), PERSONALIZED)
+    names["fedavg"] = GLOBAL
+    return [
+        [None, *_last_and_best(f"pgfed/hundred_rounds/{method}/seed0", name)]
+        for method, name in names.items()
+    ]
+
+
+def to_the_end() -> list[list[str | None]]:
+    """After a third, two thirds and all of the paper's rounds."""
+    run = "pgfed/three_hundred_rounds/seed1"
+    return [[None, *_last_and_best(run, PERSONALIZED, number)] for number in (100, 200, 300)]
+
+
+def _last_and_best(run: str, name: str, last: int | None = None) -> list[str]:
+    """Cells of an accuracy: over clients after the last round, the best round, the paper's."""
+    of_rounds = {number: of for number, of in evaluated(run).items() if number <= (last or number)}
+    means = {number: of[f"{name}_mean"] for number, of in of_rounds.items()}
+    best = max(means, key=means.get)
+    in_paper = paper(run).get("personalized_accuracy_percent")
+    return [
+        *(percent(of_rounds[max(means)][f"{name}_{of}"]) for of in ("mean", "std", *_TAILS)),
+        f"{percent(means[best])} ({best})",
+        "-" if in_paper is None else f"{in_paper:.2f}",
+    ]
+
+
+def rates_of_other_methods() -> list[list[str | None]]:
+    """Validation accuracy of the trials of a tuning."""
+    scores = {}
+    for row in read_rows("pgfed/rates.csv"):
+        scores[row["label"], row["trial"].removeprefix("learning_rate ")] = float(row["score"])
+    return [
+        [None, *("" if (x := scores.get((label, of))) is None else percent(x, 1) for of in _RATES)]
+        for label in ("fedbabu", "fedrod", "lg_fedavg", "apfl", "per_fedavg", "feddyn")
+    ]
+
+
+def thirty_rounds() -> list[list[str | None]]:
+    """After the last round."""
+    rows = []
+    for method in (
+        "pgfed",
+        "fedper",
+        "fedrod",
+        "fedbabu",
+        "apfl",
+        "lg_fedavg",
+        "per_fedavg",
+        "feddyn",
+    ):
+        run = f"pgfed/thirty_rounds/{method}"
+        last, in_paper = final(run), paper(run).get("personalized_accuracy_percent")
+        of_clients = [last[f"{PERSONALIZED}_{of}"] for of in ("mean", "std", "worst_5_percent")]
+        of_global = last.get(f"{GLOBAL}_mean")
+        rows.append(
+            [
+                *(None, rate(run), *map(percent, of_clients)),
+                "-" if of_global is None else percent(of_global),
+                f"{in_paper:.2f}",
+            ]
+        )
+    return rows
+
+
+def _new_clients_files() -> list[str]:
+    """Of FedAvg and PGFed, fine-tuned at their own rates, and at the other's; of Local."""
+    files = {
+        "fedavg": ("new_clients", "at_0.001_new_clients"),
+        "pgfed": ("new_clients", "at_0.01_new_clients"),
+        "local": ("new_clients",),
+    }
+    return [f"pgfed/new_clients_{method}/{file}.csv" for method in files for file in files[method]]
+
+
+def new_clients() -> list[list[str | None]]:
+    """What they receive, and what becomes of it by fine-tuning; the paper's are in no file."""
+    rows = []
+    for path in _new_clients_files():
+        row, received = [None], "personalized" if "local" in path else "global"
+        for model in (received, "fine_tuned", "fine_tuned_best_epoch"):
+            name = f"{model}/new_clients_test/accuracy"
+            of_clients = statistics(accuracies(path, name))
+            row.append(f"{percent(of_clients['mean'], 1)} ({percent(of_clients['std'], 1)})")
+        rows.append([*row, None])
+    return rows
+
+
+def sentences() -> Iterator[str]:
+    """After the last of 40 rounds, in points."""
+    own = 100 * evaluated("pgfed/pgfed")[40][f"{PERSONALIZED}_mean"]
+    below = paper("pgfed/pgfed")["personalized_accuracy_percent"] - own
+    yield f"PGFed after 40 rounds is {below:.1f} points below what the paper has after 300"
+    run = "pgfed/hundred_rounds/pgfed/seed0"
+    more = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
+    yield f"has {more[40]:.2f} after 40 rounds, {more[70]:.2f} after 70 and {more[100]:.2f} after"
+    last = {
+        name: paper(of)["personalized_accuracy_percent"] - 100 * final(of)[f"{PERSONALIZED}_mean"]
+        for name in ("PGFed", "FedPer", "Local", "PGFedMo", "FedRoD", "FedAvg")
+        for of in [f"pgfed/hundred_rounds/{name.lower()}/seed0"]
+    }
+    *most, end = [name for name, below in last.items() if abs(below) < 1]
+    yield f"{', '.join(most)} and {end} are within a point of its means"
+    yield f"PGFedMo and FedRoD {last['PGFedMo']:.1f} and {last['FedRoD']:.1f} below"
+    yield from _of_the_end()
+    fedavg = evaluated("pgfed/hundred_rounds/fedavg/seed0")
+    low, high, end = (percent(fedavg[number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
+    yield f"{high} after 50 rounds, {low} after 70, {end} after 100"
+    yield f"which is {last['FedAvg']:.1f} points below the paper"
+    means = [
+        evaluated(f"pgfed/{x}")[40][f"{PERSONALIZED}_mean"] for x in ("fedper_0.001", "fedper")
+    ]
+    yield f"learning_rate=0.001` is {100 * (means[0] - means[1]):.0f} points better after 40 rounds"
+    feddyn, per_fedavg = (
+        {
+            number: 100 * of[f"{PERSONALIZED}_mean"]
+            for number, of in evaluated(f"pgfed/thirty_rounds/{method}").items()
+        }
+        for method in ("feddyn", "per_fedavg")
+    )
+    yield f"still rises, by {per_fedavg[30] - per_fedavg[20]:.1f} points from round 20"
+    yield f"stands still: {feddyn[10]:.1f} after 10 rounds, {feddyn[30]:.1f} after 30"
+    yield from _of_new_clients()
+
+
+def _of_the_end():
+    run = "pgfed/three_hundred_rounds/seed1"
+    means = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
+    above = means[300] - paper(run)["personalized_accuracy_percent"]
+    yield f"After 300 rounds it is {above:.1f} points above the paper's mean"
+    seed0 = 100 * final("pgfed/hundred_rounds/pgfed/seed0")[f"{PERSONALIZED}_mean"]
+    yield f"after 100 it is {means[100] - seed0:.1f} above seed 0"
+    late_means = [mean for number, mean in means.items() if number >= 60]
+    yield f"all evaluations are between {min(late_means):.1f} and {max(late_means):.1f}"
+
+
+def _of_new_clients():
+    last, best = (
+        [100 * accuracies(path, f"{model}/new_clients_test/accuracy") for path in files]
+        for model in ("fine_tuned", "fine_tuned_best_epoch")
+        for files in [_new_clients_files()]
+    )
+    fedavg, fedavg_slower, pgfed, pgfed_faster, local = last
+    yield f"PGFed's model is {np.mean(pgfed - local):.1f} points ahead of Local's"
+    yield f"better for {np.sum(pgfed > local)} of the {len(local)} clients"
+    yield f"and FedAvg's {np.mean(fedavg_slower - local):.1f}"
+    gains = [np.mean(b - a) for a, b in zip(last, best, strict=True)]
+    yield f"it is worth {max(gains):.1f} points at most"
+    yield f"PGFed's model is {np.mean(pgfed - fedavg):.1f} points ahead"
+    yield f"better for {np.sum(pgfed > fedavg)} of the {len(pgfed)} clients"
+    slower, faster = np.mean(fedavg_slower - pgfed), np.mean(fedavg - pgfed_faster)
+    yield f"by {slower:.1f} points at 0.001 and by {faster:.1f} at 0.01"
