@@ -44,7 +44,7 @@ def main(argv):
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
         study = studies.load_study(_STUDY.value)
-        study.check_configs()
+        studies.check_settings(study, output_dir)
         with interruptible():
             failed = studies.run_study(
                 study,

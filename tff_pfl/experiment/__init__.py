@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = offer(
             "default_config",
             "hold_out",
             "parse_flags",
+            "read_config",
         ),
         "early_stop": ("EarlyStop",),
         "errors": ("NobodyReportedError", "ServerMemoryError", "user_errors"),

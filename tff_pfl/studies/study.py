@@ -201,20 +201,6 @@ class Study:
                 settings = {} if chosen is None else self.trials(label)[chosen[label]]
                 yield self._run(label, seed, folder, settings)
 
-    def check_configs(self) -> None:
-        """Checks that the files of all configs are there, before any run fails for it.
-
-        Raises:
-            FileNotFoundError: If one is not.
-        """
-        for label, variant in self.variants.items():
-            path = variant.config.partition(":")[0]
-            if not pathlib.Path(path).is_file():
-                raise FileNotFoundError(
-                    f"The config of {label!r}, {path!r}, is not there. Paths of configs are "
-                    f"relative to the current directory, {os.getcwd()}."
-                )
-
     def folders(self) -> dict[str, list[str]]:
         """The folders of the runs of the table, one a seed, by the labels of the variants."""
         folders = {label: [] for label in self.variants}

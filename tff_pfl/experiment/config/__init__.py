@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = offer(
         "defaults": ("default_config",),
         "effect": ("without_effect",),
         "errors": ("ConfigError", "ImportsError"),
-        "flags": ("parse_flags",),
+        "flags": ("parse_flags", "read_config"),
         "options": ("complete",),
         "private": ("check_same_promise", "privacy_loss"),
         "saved": ("added_settings", "config_of_run"),

@@ -13,9 +13,21 @@ from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
 from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow
+
+# What `ml_collections`, `absl` and a file of a config raise for mistakes.
+_MISTAKES = (
+    flags.Error,
+    AttributeError,
+    ImportError,
+    KeyError,
+    OSError,
+    TypeError,
+    ValueError,
+)
 
 
 class ConfigFileParser(flags.ArgumentParser):
@@ -105,8 +117,7 @@ def parse_flags(argv):
     if "config" in flags.FLAGS:
         flag = flags.FLAGS["config"]
         flag.parser = ConfigFileParser(flag.parser, argv)
-    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
-    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
+    _take_none_for_numbers()
     try:
         _check_other_flags(argv)
     except (flags.Error, ValueError) as error:
@@ -115,24 +126,54 @@ def parse_flags(argv):
         positional = flags.FLAGS(argv)
         for value in flags.FLAGS.flag_values_dict().values():
             hasattr(value, "items")  # a config file that is missing raises when it is used
-    except (
-        flags.Error,
-        AttributeError,
-        ImportError,
-        KeyError,
-        OSError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _MISTAKES as error:
         _refuse(_unknown_key(argv) or _reason(error))
-    if "config" in flags.FLAGS and isinstance(flags.FLAGS.config, ml_collections.ConfigDict):
-        keys = [key for key, _ in _overrides(argv, "config")]
-        if idle := configs.without_effect(flags.FLAGS.config, keys):
-            _refuse(
-                f"--config.{idle.key} has no effect: config.{idle.switch} is {idle.value!r}. "
-                f"{idle.remedy}."
-            )
+    is_config = "config" in flags.FLAGS and isinstance(
+        flags.FLAGS.config, ml_collections.ConfigDict
+    )
+    if is_config and (idle := _without_effect(flags.FLAGS.config, argv)):
+        _refuse(idle)
     return positional
+
+
+def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
+    """The config of a command line, checked as by the program that would be given it.
+
+    Args:
+        arguments: Flags of the config alone, as "--config=FILE.py:CHOICE", "--config.rounds=3".
+
+    Raises:
+        ConfigError: If the program would refuse it; as far as no data are needed to know.
+    """
+    argv = ["", *arguments]
+    _take_none_for_numbers()
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=argv)
+    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    try:
+        holder(argv)
+        config = loaded.value
+    except _MISTAKES as error:
+        raise ConfigError(_unknown_key(argv) or _reason(error)) from error
+    if idle := _without_effect(config, argv):
+        raise ConfigError(idle)
+    configs.check_config(config)
+    return config
+
+
+def _take_none_for_numbers() -> None:
+    config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
+    config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
+
+
+def _without_effect(config: ml_collections.ConfigDict, argv: Sequence[str]) -> str | None:
+    """The message for the first flag of a config that has no effect, if there is one."""
+    idle = configs.without_effect(config, [key for key, _ in _overrides(argv, "config")])
+    if idle is None:
+        return None
+    return (
+        f"--config.{idle.key} has no effect: config.{idle.switch} is {idle.value!r}. {idle.remedy}."
+    )
 
 
 def _refuse(reason: str) -> NoReturn:
