@@ -1,18 +1,24 @@
 """Where errors come from."""
 
 import os
+import sysconfig
 import traceback
 
-# By which tensors are compared: what is wrong is where that was written.
-_EQUALITY = os.path.join(os.path.dirname(__file__), "equality.py")
+_LIBRARY = os.path.dirname(__file__)
+_INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen "})
 
 
 def place(error: Exception) -> str:
-    """Where an error was raised, outside of installed packages, for the end of a message."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    """Where an error was raised, for the end of a message: in a user's own code, if it was there.
+
+    That is the last line outside of this library and of what is installed, be it that a function of
+    these fails at what it was given there; else the last one of this library.
+    """
+    frames = [
         frame
-        for frame in frames
-        if "site-packages" not in frame.filename and frame.filename != _EQUALITY
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith(_INSTALLED)
     ]
-    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARY + os.sep)]
+    last = (own or frames)[-1:]
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
