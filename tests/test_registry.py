@@ -14,12 +14,12 @@ def network(shape, classes=10, *, width, hidden=(3,)):
     return shape, classes, width, hidden
 
 
-def another(shape): ...
+def another(shape, classes): ...
 
 
 @pytest.fixture
 def networks():
-    registry = Registry("model")
+    registry = Registry("model", "shape", "classes")
     assert registry.register("wide")(network) is network
     return registry
 
@@ -55,6 +55,23 @@ def test_a_name_is_of_one_function(networks):
     networks.register("square")(functools.partial(network, width=2))
     with pytest.raises(ValueError, match="cannot be the model 'square'"):
         networks.register("square")(functools.partial(network, width=3))
+
+
+def test_an_option_that_would_be_none_is_refused(networks):
+    def without_star(shape, classes, hidden=(3,)): ...
+
+    def named(shape, classes, *, name="a"): ...
+
+    def of_an_object(shape, classes, layer=network, *, hidden=(3,)): ...
+
+    message = r"hidden is no option of the model 'deep': .* \(shape, classes, \*, hidden=\(3,\)\)"
+    with pytest.raises(TypeError, match=message):
+        networks.register("deep")(without_star)
+    with pytest.raises(TypeError, match="model 'deep' has an option `name`, where"):
+        networks.register("deep")(named)
+    assert "deep" not in networks
+    networks.register("deep")(of_an_object)
+    assert networks.options("deep") == {"hidden": (3,)}
 
 
 def test_a_module_that_is_loaded_again_takes_its_place(networks):

@@ -1,6 +1,6 @@
 """Names for what users choose: algorithms, data sets, networks, optimizers and their like.
 
-    NETWORKS = Registry("model")
+    NETWORKS = Registry("model", "image_shape", "num_classes")
 
     @NETWORKS.register("mlp")
     def mlp(image_shape, num_classes, *, hidden=(200, 200)): ...
@@ -29,10 +29,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     Attributes:
         kind: What the names are names of, for messages.
+        takes: The arguments that functions are called with by position.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, *takes: str):
         self.kind = kind
+        self.takes = takes
         self._registered: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[_Registered], _Registered]:
@@ -41,7 +43,9 @@ class Registry(Mapping[str, Callable[..., Any]]):
         What is registered again under its name, as when its module is reloaded, takes its place.
 
         Raises:
-            TypeError: If the name is none, as where `register` decorates without one.
+            TypeError: If the name is none, as where `register` decorates without one; or the
+                function has an option without a `*` before it, which would be none; or one called
+                `name`, where configs have that of what is chosen.
             ValueError: If another one has that name already.
         """
         check_kind(f"The name of the {self.kind}", name, str, 'Write .register("my_name").')
@@ -53,10 +57,27 @@ class Registry(Mapping[str, Callable[..., Any]]):
                     f"{_source(registered)} cannot be the {self.kind} {name!r}: "
                     f"{_source(there)} has that name."
                 )
+            self._check_options(name, registered)
             self._registered[name] = registered
             return registered
 
         return decorate
+
+    def _check_options(self, name, registered):
+        parameters = list(inspect.signature(registered).parameters.values())
+        for parameter in parameters[len(self.takes) :]:
+            is_value = isinstance(parameter.default, bool | int | float | str | tuple)
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and is_value:
+                arguments = ", ".join([*self.takes, "*", f"{parameter.name}={parameter.default!r}"])
+                raise TypeError(
+                    f"{parameter.name} is no option of the {self.kind} {name!r}: options have a "
+                    f"`*` before them, as in ({arguments})."
+                )
+        if any(p.name == "name" and p.kind is p.KEYWORD_ONLY for p in parameters):
+            raise TypeError(
+                f"The {self.kind} {name!r} has an option `name`, where a config has {name!r}. "
+                "Call it something else."
+            )
 
     def variant(self, name: str, of: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
         """Registers a function with other defaults for some of its keyword arguments."""

@@ -8,6 +8,7 @@ from tests.federation import local_sgd, tiny_model
 from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.ranges import RangeError, between, takes
+from tff_pfl.templates.errors import TemplateError
 
 FEDERATION = {"num_clients": 8, "clients_per_round": 2}
 
@@ -32,6 +33,12 @@ def test_a_method_trains_where_one_of_its_options_has_a_value(switch):
 
     with pytest.raises(TypeError, match="one option of own and its value, got {"):
         trains_where(**switch)(own)
+
+
+def test_what_is_no_algorithm_is_refused(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS._registered, "own", lambda model, local: None)
+    with pytest.raises(TemplateError, match="'own' must return a tff_pfl.Algorithm, got None"):
+        make("own", tiny_model(), local_sgd())
 
 
 @pytest.mark.parametrize("wrong", [0, -2, 2.5])

@@ -280,6 +280,9 @@ def test_federate_checks_the_examples():
     images = IMAGES._replace(y=LABELS + 1)
     with pytest.raises(ExamplesError, match="toy: label 5 of example 4"):
         federate(images, num_clients=2, partitioner="iid", seed=0)
+    dataset = federate(IMAGES, num_clients=2, partitioner="iid", seed=0)
+    with pytest.raises(ExamplesError, match="must be LabelledImages, got <.*`writer` says whose"):
+        federate(dataset, num_clients=2, partitioner="iid", seed=0)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+from tff_pfl.templates.errors import TemplateError
 
-ALGORITHMS = Registry("algorithm")
+ALGORITHMS = Registry("algorithm", "model", "local")
 # Keyword arguments that are no hyper-parameters: what the federation is, and objects, for which
 # configs have sections of their own.
 FROM_ELSEWHERE = (
@@ -102,6 +103,7 @@ def make(
     Raises:
         UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest
             one.
+        TemplateError: If it returns no `Algorithm`.
         TypeError: If it needs to know more of the federation, or the model or the local training is
             none.
     """
@@ -120,7 +122,12 @@ def make(
     for key, parameter in needed.items():
         if key in federation.keys() - known.keys() and parameter.default is parameter.empty:
             raise TypeError(f"The algorithm {name!r} needs to know {key}; give {key}=...")
-    return dataclasses.replace(function(model, local, **known, **options), name=name)
+    algorithm = function(model, local, **known, **options)
+    if not isinstance(algorithm, Algorithm):
+        raise TemplateError(
+            f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
+        )
+    return dataclasses.replace(algorithm, name=name)
 
 
 def build(

@@ -76,8 +76,14 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
 
     Raises:
         ExamplesError: See `check_examples`; or `num_train` or `writer` is not that of its rows, of
-            which there are none, or fewer than natural clients.
+            which there are none, or fewer than natural clients; or it is none.
     """
+    if not isinstance(images, LabelledImages):
+        raise ExamplesError(
+            "What is divided among clients, as a function of DATASETS returns it, must be "
+            f"LabelledImages, got {images!r:.80}. Where clients are known, `writer` says whose "
+            "each row is, and the partitioner 'natural' goes by it."
+        )
     x, y, num_train, writer = images.x, images.y, images.num_train, images.writer
     check_examples(x, y, images.num_classes, images.name)
     if not len(y):

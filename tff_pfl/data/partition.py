@@ -15,7 +15,7 @@ from tff_pfl.names import unknown_name
 from tff_pfl.ranges import Range, at_least, each, takes, whole
 from tff_pfl.registry import Registry
 
-PARTITIONERS = Registry("partitioner")
+PARTITIONERS = Registry("partitioner", "labels", "num_clients", "rng")
 
 
 class PartitionError(ValueError):

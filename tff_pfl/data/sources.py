@@ -13,7 +13,7 @@ from tff_pfl.data.image_folder import find_tiny_imagenet, read_tiny_imagenet
 from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
 
-DATASETS = Registry("data set")
+DATASETS = Registry("data set", "data_dir")
 """Functions `(data_dir: str | None) -> LabelledImages`."""
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
@@ -47,7 +47,8 @@ class LabelledImages(NamedTuple):
         num_classes: Number of classes.
         num_train: The first `num_train` rows are the original training split, the rest the test
             split.
-        writer: int32 `[n]`, the natural client of each row, or `None` where there is none.
+        writer: int32 `[n]`, from 0 the natural client of each row, in both splits, whom the
+            partitioner `natural` gives it to; or `None` where there is none.
     """
 
     name: str

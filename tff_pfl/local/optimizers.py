@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_pfl.ranges import at_least, takes, up_to
 from tff_pfl.registry import Registry
 
-OPTIMIZERS = Registry("optimizer")
+OPTIMIZERS = Registry("optimizer", "learning_rate")
 
 Optimizer = tff.learning.optimizers.Optimizer
 

@@ -19,7 +19,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
 
-MODELS = Registry("model")
+MODELS = Registry("model", "image_shape", "num_classes")
 """Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or, annotated so, `->
 Model`; see `build`."""
 
