@@ -10,6 +10,7 @@ import shlex
 
 import pytest
 
+import tff_pfl
 from tests.documents import (
     DOCUMENTS,
     commands,
@@ -24,7 +25,7 @@ from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment import default_config
-from tff_pfl.experiment.config.options import CHOICES
+from tff_pfl.experiment.config.options import CHOICES, Choice
 from tff_pfl.experiment.metrics_log import TIMINGS
 from tff_pfl.runtime import set_graph_context
 
@@ -170,6 +171,20 @@ def test_the_readme_is_short_and_its_table_has_all_algorithms():
     assert len(text.splitlines()) <= 150
     rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
+
+
+def test_the_table_of_registries_is_right():
+    text = (ROOT / "docs/own_model_and_data.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]+)` \| (.*?) \| .*?\((.*?)\)", text, re.MULTILINE)
+    choices = [*CHOICES, Choice("data.name", "", tff_pfl.DATASETS)]
+    for name, keys, arguments in rows:
+        registry = getattr(tff_pfl, name)
+        of_registry = [choice for choice in choices if choice.registry is registry]
+        assert keys == ", ".join(f"`{choice.key}`" for choice in of_registry)
+        by_position = arguments.partition("*")[0].strip(", ")
+        assert by_position == ", ".join(registry.takes)
+        choices = [choice for choice in choices if choice not in of_registry]
+    assert not choices
 
 
 def test_the_layout_has_all_rooms():
