@@ -66,7 +66,7 @@ def test_ones_own_method_by_the_programs(folder):
     run_program("train", *FLAGS, "--output_dir=run")
     assert_is_the_users_own(folder / "run")
     run_program("evaluate", "--run_dir=../run", "--output=result", where="elsewhere")
-    surface = ("--loss_surface=../run", "--surface_points=3", "--output=surface.png")
+    surface = ("loss_surface", "../run", "--points=3", "--output=surface.png")
     run_program("report", *surface, where="elsewhere")
     run_program("train", *FLAGS, "--config.rounds=3", "--output_dir=../run", "--resume")
 

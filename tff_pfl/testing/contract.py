@@ -14,15 +14,15 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining
+from tff_pfl.local import LocalTraining, batches
 from tff_pfl.models import Model
 from tff_pfl.templates import (
     Algorithm,
@@ -34,11 +34,11 @@ from tff_pfl.templates import (
 )
 from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.testing import federation
+from tff_pfl.testing.comparing import assert_close, assert_equal, assert_finite, equal
 from tff_pfl.testing.eager import EagerProcess
 
 SEED = 3
 _SIZES = (6, 5, 9)  # of the clients of a cohort
-_ROUNDING = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +164,9 @@ def check_types(subject: Subject) -> None:
 def check_determinism(subject: Subject) -> None:
     """A round is a function of its arguments; its blocks give the same when they are called."""
     again = subject.next(subject.clients(_SIZES))
-    _assert_equal(subject.first_round, again, "a second call of the same round")
+    assert_equal(subject.first_round, again, "a second call of the same round")
     found = subject.eager_round
-    _assert_close(
+    assert_close(
         (subject.first_round.state.algorithm, subject.first_round.clients),
         (found.state.algorithm, found.clients),
         "the same round, block by block",
@@ -177,7 +177,7 @@ def check_seed(subject: Subject) -> None:
     """With another seed, the same round differs if it draws anything, and only then."""
     another = EagerProcess(subject.algorithm, SEED + 1)
     rounds = subject.eager_round, another.next(subject.state, subject.clients(_SIZES))
-    is_same = _equal(*((found.state.algorithm, found.clients) for found in rounds))
+    is_same = equal(*((found.state.algorithm, found.clients) for found in rounds))
     assert is_same != subject.is_random, "is_random is not what rounds of two seeds say"
 
 
@@ -186,8 +186,8 @@ def check_order(subject: Subject) -> None:
     order = [2, 0, 1]
     clients = subject.clients(_SIZES)
     shuffled = subject.next([clients[i] for i in order])
-    _assert_close(shuffled.state, subject.first_round.state, "the server's state")
-    _assert_close(
+    assert_close(shuffled.state, subject.first_round.state, "the server's state")
+    assert_close(
         shuffled.clients, [subject.first_round.clients[i] for i in order], "the clients' states"
     )
 
@@ -202,13 +202,30 @@ def check_padding(subject: Subject) -> None:
         return client._replace(data=data._replace(x=x, y=np.where(is_padding, 0, data.y)))
 
     found = subject.next(list(map(changed, subject.clients(_SIZES))))
-    _assert_equal(found, subject.first_round, "other padding")
+    assert_equal(found, subject.first_round, "other padding")
+
+
+def check_partial_batches(subject: Subject) -> None:
+    """Which example fills a partial batch up does not matter: it has the `Batch.weight` 0."""
+    make_batch = batches._batch
+
+    def filled_otherwise(examples, rows, filler, *rest):
+        another = (filler + 1) % examples.size
+        return make_batch(examples, rows, another, *rest)
+
+    found = []
+    for make in (make_batch, filled_otherwise):
+        eager = EagerProcess(subject.algorithm, SEED)
+        with mock.patch.object(batches, "_batch", make):
+            output = eager.next(subject.state, subject.clients((5,)))
+        found.append((output.state.algorithm, output.clients, output.metrics))
+    assert_close(*found, "a round whose batches of 5 examples are filled up by others of these")
 
 
 def check_small_clients(subject: Subject) -> None:
     """Clients of one example, of less than a batch, and of one batch take part."""
     output = subject.next(subject.clients((1, 3, 4)))
-    _assert_finite(output, "the round")
+    assert_finite(output, "the round")
     metrics = next(iter(output.metrics.values()))
     assert (metrics["num_clients"], metrics["num_examples"]) == (3, 8), metrics
 
@@ -217,7 +234,7 @@ def check_empty_client(subject: Subject) -> None:
     """A client with no examples changes nothing, and is counted."""
     clients = subject.clients((6, 0, 9))
     output = subject.next(clients)
-    _assert_equal(output.clients[1], clients[1].state, "the state of the client")
+    assert_equal(output.clients[1], clients[1].state, "the state of the client")
     _assert_left_out(subject, output, "num_empty")
 
 
@@ -227,9 +244,9 @@ def check_nonfinite_client(subject: Subject) -> None:
         clients = subject.clients(_SIZES)
         clients[1].data.x[2:4, 0, 0, 0] = bad  # one of these may be for validation
         output = subject.next(clients)
-        _assert_equal(output.clients[1], clients[1].state, "the state of the client")
+        assert_equal(output.clients[1], clients[1].state, "the state of the client")
         if subject.knows_cohort:
-            _assert_finite((output.state, output.clients), "the round")
+            assert_finite((output.state, output.clients), "the round")
         else:
             _assert_left_out(subject, output, "num_nonfinite")
 
@@ -237,7 +254,7 @@ def check_nonfinite_client(subject: Subject) -> None:
 def _assert_left_out(subject, output, count):
     """A round of clients of 6 and 9 examples, between which one was left out."""
     without = subject.next([subject.client(i, size) for i, size in ((0, 6), (2, 9))])
-    _assert_close(
+    assert_close(
         (output.state.algorithm, output.clients[0::2]),
         (without.state.algorithm, without.clients),
         "the round, with and without the client",
@@ -250,7 +267,7 @@ def _assert_left_out(subject, output, count):
 def check_empty_cohort(subject: Subject) -> None:
     """If no client has examples, the server keeps its state; the round counts."""
     output = subject.next(subject.clients((0, 0, 0)))
-    _assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
+    assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
     metrics = next(iter(output.metrics.values()))
     assert metrics["server_kept"] == 1, metrics
     assert output.state.round_num == 1
@@ -259,7 +276,7 @@ def check_empty_cohort(subject: Subject) -> None:
 def check_nobody(subject: Subject) -> None:
     """If a cohort has no clients at all, the server keeps its state; the round counts."""
     output = subject.next([])
-    _assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
+    assert_equal(output.state.algorithm, subject.state.algorithm, "the server's state")
     metrics = next(iter(output.metrics.values()))
     assert metrics["server_kept"] == 1, metrics
     assert output.state.round_num == 1
@@ -270,11 +287,11 @@ def check_new_client(subject: Subject) -> None:
     state = subject.first_round.state
     newcomers = [subject.client(7 - i, 5) for i in range(3)]
     models = subject.personalize(state, newcomers)
-    _assert_finite(models, "the personal models")
+    assert_finite(models, "the personal models")
     if subject.process.global_weights is not None:
         expected = subject.global_weights(state)
         for model in models:
-            assert _equal(model, expected) == subject.starts_global, (
+            assert equal(model, expected) == subject.starts_global, (
                 "starts_global is not what the model of a new client says"
             )
 
@@ -299,8 +316,8 @@ def check_absent_client(subject: Subject) -> None:
             iterator.update(output.clients)
             after = store.get(range(5))
             for i in set(range(5)) - set(iterator.cohort):
-                _assert_equal(before[i], after[i], f"the state of client {i}, who is absent")
-            _assert_equal([after[i] for i in iterator.cohort], output.clients, "the new states")
+                assert_equal(before[i], after[i], f"the state of client {i}, who is absent")
+            assert_equal([after[i] for i in iterator.cohort], output.clients, "the new states")
 
 
 def check_bytes(subject: Subject) -> None:
@@ -320,7 +337,7 @@ def check_runtimes(subject: Subject) -> None:
     for name, context in contexts.items():
         with tff.framework.get_context_stack().install(context):
             found = subject.process.next(subject.process.initialize(), subject.clients(_SIZES))
-        _assert_close(
+        assert_close(
             (found.state, found.clients),
             (subject.first_round.state, subject.first_round.clients),
             name,
@@ -352,6 +369,7 @@ CHECKS = (
     check_seed,
     check_order,
     check_padding,
+    check_partial_batches,
     check_small_clients,
     check_empty_client,
     check_nonfinite_client,
@@ -363,27 +381,3 @@ CHECKS = (
     check_secure_sums,
     check_runtimes,
 )
-
-
-def _leaves(value) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
-
-
-def _equal(a, b) -> bool:
-    pairs = zip(_leaves(a), _leaves(b), strict=True)
-    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
-
-
-def _assert_equal(a, b, what: str) -> None:
-    for x, y in zip(_leaves(a), _leaves(b), strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
-
-
-def _assert_close(a, b, what: str) -> None:
-    for x, y in zip(_leaves(a), _leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
-
-
-def _assert_finite(value, what: str) -> None:
-    for leaf in _leaves(value):
-        assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"

@@ -1,0 +1,92 @@
+"""The contract's checks find methods that do not keep to it, and pass one that does."""
+
+import functools
+
+import pytest
+import tensorflow as tf
+
+import tff_pfl
+from tff_pfl import aggregators, testing
+from tff_pfl.local.batches import scan_batches
+from tff_pfl.testing import contract
+
+
+def averaged(change, model, local, **options):
+    """A method whose clients upload a number for each weight."""
+
+    def client_work(weights, state, examples, context):
+        number = change(examples, context)
+        return tff_pfl.ClientOutput(
+            state=state,
+            upload=tf.nest.map_structure(lambda leaf: tf.fill(leaf.shape, number), weights),
+            metrics={"number": tff_pfl.Mean(number, tf.constant(1.0))},
+        )
+
+    return tff_pfl.averaging(
+        server_init=model.init,
+        client_work=client_work,
+        personalize=lambda weights, state, examples, context: weights,
+        global_weights=lambda weights: weights,
+        **options,
+    )
+
+
+def method(change, **options):
+    return functools.partial(averaged, change, **options)
+
+
+def of_batches(weight_of, examples, context):
+    """The sum of the mean inputs of batches."""
+
+    def step(total, batch):
+        inputs, weight = tf.reduce_mean(batch.x, axis=[1, 2, 3]), weight_of(batch)
+        return total + tf.reduce_sum(weight * inputs) / tf.reduce_sum(weight)
+
+    zero = tf.constant(0.0)
+    return scan_batches(step, zero, examples, epochs=2, batch_size=4, seed=context.seed)
+
+
+def of_rows(examples, context):
+    """The mean of all rows, those of padding, too."""
+    return tf.reduce_mean(examples.x)
+
+
+def of_more_than_one(examples, context):
+    """The variance of the inputs, estimated as if there were more than one."""
+    means = tf.reduce_mean(examples.x, axis=[1, 2, 3])[: examples.size]
+    variance = tf.reduce_sum((means - tf.reduce_mean(means)) ** 2)
+    return variance / (tf.cast(examples.size, tf.float32) - 1.0)
+
+
+def first_of(stack):
+    return tf.nest.map_structure(lambda leaf: leaf[0], stack.value)
+
+
+weighed = functools.partial(of_batches, lambda batch: batch.weight)
+unweighed = functools.partial(of_batches, lambda batch: tf.ones_like(batch.weight))
+SOUND = method(weighed)
+FAULTY = {
+    contract.check_partial_batches: (method(unweighed), {}, "a round whose batches .* differs"),
+    contract.check_padding: (method(of_rows), {}, "other padding differs"),
+    contract.check_small_clients: (method(of_more_than_one), {}, "'num_nonfinite', 1"),
+    contract.check_order: (
+        method(weighed, aggregator=aggregators.StackRuleFactory(first_of)),
+        {"needs_uploads": True},
+        "the server's state differs",
+    ),
+    contract.check_seed: (SOUND, {"is_random": False}, "is_random is not"),
+    contract.check_new_client: (SOUND, {"starts_global": False}, "starts_global is not"),
+    contract.check_secure_sums: (SOUND, {"needs_uploads": True}, "needs_uploads is True, but"),
+}
+
+
+@pytest.mark.parametrize("check", FAULTY, ids=lambda check: check.__name__)
+def test_a_fault_is_found(check):
+    faulty, traits, message = FAULTY[check]
+    with pytest.raises(AssertionError, match=message):
+        check(testing.Subject.of(faulty, **traits))
+
+
+@pytest.mark.parametrize("check", FAULTY, ids=lambda check: check.__name__)
+def test_what_has_none_passes(check):
+    check(testing.Subject.of(SOUND))

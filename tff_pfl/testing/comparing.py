@@ -1,0 +1,37 @@
+"""Comparing structures of tensors."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_ROUNDING = 1e-4
+
+
+def leaves(value: Any) -> list[np.ndarray]:
+    """All tensors of a structure."""
+    return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two structures have the same tensors, bit for bit, where NaN is NaN."""
+    pairs = zip(leaves(a), leaves(b), strict=True)
+    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
+
+
+def assert_equal(a: Any, b: Any, what: str) -> None:
+    """Bit for bit; `what` is compared, for the message."""
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
+
+
+def assert_close(a: Any, b: Any, what: str) -> None:
+    """But for the rounding of sums in another order."""
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
+
+
+def assert_finite(value: Any, what: str) -> None:
+    """No tensor has a number that is none."""
+    for leaf in leaves(value):
+        assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"
