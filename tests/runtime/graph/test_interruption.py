@@ -1,6 +1,7 @@
 """Computations end when they are interrupted, and not when they would have been done."""
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -74,3 +75,19 @@ def test_a_task_that_is_cancelled_ends_its_computation_alone(runs):
     start = time.monotonic()
     assert asyncio.run(program()) == 100_000  # it waits for all threads
     assert time.monotonic() - start < 10
+
+
+def test_a_context_that_nobody_has_any_more_leaves_no_thread_and_no_file():
+    def resources():
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    def run_one():
+        context = create_graph_context()
+        with tff.framework.get_context_stack().install(context):
+            assert count_to(3) == 3
+
+    run_one()
+    before = resources()
+    for _ in range(3):
+        run_one()
+    assert resources() == before
