@@ -184,7 +184,7 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             "--synthetic=0.5",
         ],
         "Each run is NAME:DIR, found": report("curves", run_dir),
-        "Each run is NAME:DIR, found 'a:'": report("curves", "a:"),
+        "Each run is NAME:DIR, found 'a:', which is no folder either": report("curves", "a:"),
         "Ids are integers.": report("curves", f"a:{run_dir}", "--exclude_clients=one"),
         "Did you mean 'global/local_test/loss'": report(
             "curves", f"a:{run_dir}", "--column=global/local_test/los"

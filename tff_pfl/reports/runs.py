@@ -21,7 +21,8 @@ def named_runs(arguments: Iterable[str]) -> dict[str, list[str]]:
     for argument in arguments:
         name, _, run_dir = argument.partition(":")
         if not name or not run_dir:
-            raise OutputDirectoryError(f"Each run is NAME:DIR, found {argument!r}.")
+            where = "" if os.path.exists(argument) else ", which is no folder either"
+            raise OutputDirectoryError(f"Each run is NAME:DIR, found {argument!r}{where}.")
         if not os.path.exists(os.path.join(run_dir, "config.json")):
             raise OutputDirectoryError(f"{run_dir} has no config.json of a run.")
         runs.setdefault(name, []).append(run_dir)

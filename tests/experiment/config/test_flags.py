@@ -149,6 +149,7 @@ IDLE = [
     ("data.imbalanced_test=False", "", "data.imbalance=10"),
     ("data.num_clients=7", "config.data.partitioner = 'natural'", "data.partitioner=dirichlet"),
     ("attack.factor=-1.0", "", "attack.client_ids=(0,)"),
+    ("local.epochs=3", "config.local.steps = 2", "local.steps=None"),
     ("data.fractions=(0.5,0.2,0.3)", "config.data.merge = False", "data.merge=True"),
     ("data.imbalance=2", "config.data.partition_file = 'a.npz'", "data.partition_file="),
     ("data.classes_per_client.classes=3", "", "data.partitioner=classes_per_client"),
@@ -230,6 +231,10 @@ def test_a_flag_may_be_without_effect_where_another_one_or_the_file_turns_it_off
         (
             ["--config.model.options.width=16"],
             "Unknown config key 'width'. Valid: 'hidden'.",
+        ),
+        (
+            ["--config.server.optimizer=sgd", "--config.server.options.momentum=0.9"],
+            "Unknown config key 'momentum'. Valid: none. There is config.server.momentum.",
         ),
         (
             ["--config.model.name=lennet", "--config.model.options.width=16"],

@@ -92,6 +92,12 @@ _SWITCHES = (
         "--config.attack.client_ids='(0,)' says who attacks",
     ),
     _Switch(
+        ("local.epochs",),
+        ("local.steps",),
+        "--config.local.steps=None trains for epochs",
+        lambda values: values == [None],
+    ),
+    _Switch(
         ("data.fractions",),
         ("data.merge",),
         "--config.data.merge=True pools the original splits, and cuts by fractions",

@@ -212,13 +212,17 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
         return None
     for flag in others:
         name, *keys = flag.partition("=")[0].lstrip("-").split(".")
-        section = config if name in ("config", "noconfig") else None
+        sections = [config] if name in ("config", "noconfig") else []
         for key in keys:
-            if not isinstance(section, ml_collections.ConfigDict):
+            if not sections or not isinstance(sections[-1], ml_collections.ConfigDict):
                 break
-            if key not in section:
-                return unknown_name("config key", key, section)
-            section = section[key]
+            if key not in sections[-1]:
+                message = unknown_name("config key", key, sections[-1])
+                if len(sections) > 1 and key in sections[-2]:
+                    above = ".".join(["config", *keys[: len(sections) - 2], key])
+                    message += f" There is {above}."
+                return message
+            sections.append(sections[-1][key])
     return None
 
 
