@@ -142,3 +142,18 @@ def test_measurements_are_merged_but_for_two_of_one_name():
     }
     with pytest.raises(ValueError, match="has a metric 'personal_accuracy' of its own"):
         merged({"personal_accuracy": Mean(0.0, 1.0)}, prefixed("personal", second))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"example_metrics": {"top 5": correct}}, ValueError, "has 'top 5'. The name of a metric"),
+        ({"example_metrics": {"a/b": correct}}, ValueError, "has 'a/b'. The name of a metric"),
+        ({"example_metrics": {3: correct}}, ValueError, "has 3. The name of a metric"),
+        ({"example_metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' of a model must be a fun"),
+        ({"example_loss": None}, TypeError, "example_loss of a model must be a function, got None"),
+    ],
+)
+def test_names_of_metrics_and_functions_that_are_none(changes, error, message):
+    with pytest.raises(error, match=message):
+        dataclasses.replace(MODEL, **changes)

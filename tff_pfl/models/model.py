@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -97,6 +98,17 @@ class Model:
                 'example_metrics has "loss", which is the name of what example_loss gives. Choose '
                 "another name."
             )
+        functions = {name: getattr(self, name) for name in ("init", "apply", "example_loss")}
+        for name, metric in self.example_metrics.items():
+            if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+                raise ValueError(
+                    f"example_metrics has {name!r}. The name of a metric has letters, digits, '_', "
+                    "'-' and '.' alone: it becomes part of others, as personalized/local_test/NAME."
+                )
+            functions[f"The metric {name!r}"] = metric
+        for name, function in functions.items():
+            if not callable(function):
+                raise TypeError(f"{name} of a model must be a function, got {function!r:.80}.")
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
