@@ -16,6 +16,7 @@ from tests.results.files import (
     read_rows,
     statistics,
 )
+from tff_pfl.reports import PairedTest, paired_test
 
 _TAILS = ("worst_5_percent", "best_5_percent")
 _RATES = ("0.001", "0.01", "0.1")
@@ -32,14 +33,42 @@ def on_cifar10() -> list[list[str | None]]:
     return rows
 
 
-def hundred_rounds() -> list[list[str | None]]:
-    """After the last round, and the best one, of the first seed."""
-    names = dict.fromkeys(("pgfed", "pgfedmo", "fedrod", "fedper", "local"), PERSONALIZED)
-    names["fedavg"] = GLOBAL
+_HUNDRED_ROUNDS = ("PGFed", "PGFedMo", "FedRoD", "FedPer", "Local", "FedAvg")
+_SEEDS = ("seed0", "seed1")
+
+
+def _of_seeds(method: str) -> list[np.ndarray]:
+    """Clients' accuracies in percent after 100 rounds, of each seed."""
+    column = GLOBAL if method == "FedAvg" else PERSONALIZED
+    folder = f"pgfed/hundred_rounds/{method.lower()}"
     return [
-        [None, *_last_and_best(f"pgfed/hundred_rounds/{method}/seed0", name)]
-        for method, name in names.items()
+        100 * accuracies(f"{folder}/{seed}/clients/round_000100.csv", column) for seed in _SEEDS
     ]
+
+
+def _behind_pgfed(method: str) -> PairedTest:
+    """In points."""
+    pairs = zip(_of_seeds("PGFed"), _of_seeds(method), strict=True)
+    return paired_test([own - other for own, other in pairs])
+
+
+def hundred_rounds() -> list[list[str | None]]:
+    """After the last round: of each seed, of both, beside PGFed, and the paper's."""
+    rows = []
+    for method in _HUNDRED_ROUNDS:
+        of_seeds = _of_seeds(method)
+        means = [of_seed.mean() for of_seed in of_seeds]
+        lowest = np.mean([statistics(of_seed)["worst_5_percent"] for of_seed in of_seeds])
+        cells = [f"{number:.2f}" for number in (*means, np.mean(means), lowest)]
+        if method == "PGFed":
+            cells += ["-", "-"]
+        else:
+            test = _behind_pgfed(method)
+            interval = f"{test.low:.2f} to {test.high:.2f}"
+            cells += [f"{test.difference:.2f} ({interval})", f"{test.p_value:.3f}"]
+        in_paper = paper(f"pgfed/hundred_rounds/{method.lower()}/seed0")
+        rows.append([None, *cells, f"{in_paper['personalized_accuracy_percent']:.2f}"])
+    return rows
 
 
 def to_the_end() -> list[list[str | None]]:
@@ -127,22 +156,8 @@ def sentences() -> Iterator[str]:
     own = 100 * evaluated("pgfed/pgfed")[40][f"{PERSONALIZED}_mean"]
     below = paper("pgfed/pgfed")["personalized_accuracy_percent"] - own
     yield f"PGFed after 40 rounds is {below:.1f} points below what the paper has after 300"
-    run = "pgfed/hundred_rounds/pgfed/seed0"
-    more = {number: 100 * of[f"{PERSONALIZED}_mean"] for number, of in evaluated(run).items()}
-    yield f"has {more[40]:.2f} after 40 rounds, {more[70]:.2f} after 70 and {more[100]:.2f} after"
-    last = {
-        name: paper(of)["personalized_accuracy_percent"] - 100 * final(of)[f"{PERSONALIZED}_mean"]
-        for name in ("PGFed", "FedPer", "Local", "PGFedMo", "FedRoD", "FedAvg")
-        for of in [f"pgfed/hundred_rounds/{name.lower()}/seed0"]
-    }
-    *most, end = [name for name, below in last.items() if abs(below) < 1]
-    yield f"{', '.join(most)} and {end} are within a point of its means"
-    yield f"PGFedMo and FedRoD {last['PGFedMo']:.1f} and {last['FedRoD']:.1f} below"
+    yield from _of_a_hundred_rounds()
     yield from _of_the_end()
-    fedavg = evaluated("pgfed/hundred_rounds/fedavg/seed0")
-    low, high, end = (percent(fedavg[number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
-    yield f"{high} after 50 rounds, {low} after 70, {end} after 100"
-    yield f"which is {last['FedAvg']:.1f} points below the paper"
     means = [
         evaluated(f"pgfed/{x}")[40][f"{PERSONALIZED}_mean"] for x in ("fedper_0.001", "fedper")
     ]
@@ -157,6 +172,31 @@ def sentences() -> Iterator[str]:
     yield f"still rises, by {per_fedavg[30] - per_fedavg[20]:.1f} points from round 20"
     yield f"stands still: {feddyn[10]:.1f} after 10 rounds, {feddyn[30]:.1f} after 30"
     yield from _of_new_clients()
+
+
+def _of_a_hundred_rounds():
+    of_seeds = {method: [of.mean() for of in _of_seeds(method)] for method in _HUNDRED_ROUNDS}
+    apart = [means[1] - means[0] for method, means in of_seeds.items() if method != "FedAvg"]
+    yield f"between {min(apart):.1f} and {max(apart):.1f} points higher than in seed 0"
+    behind = {
+        method: [own - other for own, other in zip(of_seeds["PGFed"], means, strict=True)]
+        for method, means in of_seeds.items()
+    }
+    yield "PGFed is {:.2f} and {:.2f} points ahead of FedPer".format(*behind["FedPer"])
+    yield "{:.2f} and {:.2f} of FedRoD".format(*behind["FedRoD"])
+    yield "PGFedMo is {:.2f} and {:.2f} points behind it".format(*behind["PGFedMo"])
+    above = {
+        method: np.mean(means)
+        - paper(f"pgfed/hundred_rounds/{method.lower()}/seed0")["personalized_accuracy_percent"]
+        for method, means in of_seeds.items()
+    }
+    within = [abs(above[method]) for method in ("PGFed", "PGFedMo", "FedRoD")]
+    yield f"PGFed, PGFedMo and FedRoD are within {max(within):.1f} points of its means"
+    yield f"FedPer and Local are {above['FedPer']:.1f} and {above['Local']:.1f} above"
+    fedavg = [evaluated(f"pgfed/hundred_rounds/fedavg/{seed}") for seed in _SEEDS]
+    low, high, end = (percent(fedavg[0][number][f"{GLOBAL}_mean"]) for number in (70, 50, 100))
+    yield f"{high} after 50 rounds of seed 0, {low} after 70, {end} after 100"
+    yield f"{-above['FedAvg']:.1f} points below the paper"
 
 
 def _of_the_end():
