@@ -88,6 +88,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
         snapshot_fn=global_weights,
         client_snapshot_fn=client_snapshot,
         further_models={"tuned": personalize},
+        takes_new_clients=False,
     )
     changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
     assert changed.next is other_round
@@ -101,6 +102,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
     ):
         assert getattr(changed, name) is getattr(process, name) is not None
     assert changed.further_models == {"tuned": personalize}
+    assert not changed.takes_new_clients and build().takes_new_clients
     assert process.replace(further_models={}).further_models == {}
     assert process.replace().next is next_round
     assert process.replace().personalize is personalize
