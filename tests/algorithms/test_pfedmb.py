@@ -273,9 +273,10 @@ class TestSecureSums:
 
     @pytest.mark.slow  # that of the aggregator has a test of its own
     def test_a_round_is_the_same_but_for_quantization(self):
-        process, secure = build(), composed(secure=True)
+        """As that of equal weights: an aggregator that takes none weighs all clients the same."""
+        uniform, secure = build(weighting="uniform"), composed(secure=True)
         state, clients = trained()
-        expected = process.next(state, clients).state.algorithm.weights
+        expected = uniform.next(state, clients).state.algorithm.weights
         state = state._replace(aggregators=secure.initialize().aggregators)
         assert_close(secure.next(state, clients).state.algorithm.weights, expected)
 
