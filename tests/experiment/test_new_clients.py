@@ -23,8 +23,8 @@ from tff_pfl.experiment import (
     hold_out,
 )
 from tff_pfl.experiment import config as configs
-from tff_pfl.local import ClientContext, evaluate, seeds
-from tff_pfl.templates import Client
+from tff_pfl.local import ClientContext, evaluate, seeds, trees
+from tff_pfl.templates import Client, compose
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
@@ -36,6 +36,7 @@ class Setup:
         whole = build_dataset(config)
         self.dataset, self.new_clients = hold_out(config, whole)
         self.model = build_model(config, whole)
+        self.algorithm = configs.build_algorithm(config, self.model, self.dataset)
         self.process = configs.build_process(config, self.model, self.dataset)
         self.local = build_local(config)
         self.evaluation = build_new_clients_evaluation(
@@ -197,7 +198,8 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
     columns = setup.evaluation(state).columns()
     for i in range(2):
         examples = setup.new_clients.examples(i, "train")
-        client = Client(np.int32(i), setup.process.initialize_client(i), examples)
+        # The last two of four clients; the order of batches is drawn by their rows.
+        client = Client(np.int32(2 + i), setup.process.initialize_client(2 + i), examples)
         (weights,) = setup.process.personalize(state, [client])
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(1), np.int32(i))
         context = ClientContext(np.int32(1), np.int32(i), seed)
@@ -211,16 +213,41 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
     assert not any(name.startswith("global/") for name in columns)
 
 
+def test_they_have_ids_of_their_own():
+    """Not those of clients that train: a method may know them by these."""
+    config = config_of("local")
+    setup = Setup(config)
+
+    def client_init(client_id, seed):
+        state = setup.algorithm.client_init(client_id, seed)
+        by_id = trees.scale(state.model, tf.cast(client_id, tf.float32))
+        return state._replace(model=by_id)
+
+    algorithm = dataclasses.replace(setup.algorithm, client_init=client_init)
+    process = compose(algorithm, setup.process.client_type.data)
+    evaluation = build_new_clients_evaluation(config, process, setup.model, setup.new_clients)
+    columns = evaluation(process.initialize()).columns()
+    for i in range(2):
+        weights = trees.scale(setup.model.init(0), 2.0 + i)
+        totals = evaluate(setup.model, weights, setup.new_clients.examples(i, "test"))
+        assert columns["personalized/new_clients_test/loss"][i] == pytest.approx(
+            float(totals["loss"].mean), rel=1e-5
+        )
+
+
 @pytest.mark.parametrize(
     ("algorithm", "fine_tune_epochs", "message"),
     [
         ("pfedhn", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
+        ("ifca", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
         ("local", 3, "fine_tune_epochs=3 is of each client's own model, .* fine-tune it twice"),
     ],
 )
 def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message):
     config = config_of(algorithm)
     config.evaluation.fine_tune_epochs = fine_tune_epochs
+    if algorithm == "ifca":
+        config.algorithm.fixed_clusters = (0, 1)
     with pytest.raises(ConfigError, match=message):
         Setup(config)
 

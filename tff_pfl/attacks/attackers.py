@@ -54,9 +54,9 @@ def with_attacked_exchange(
         AttackError: If clients upload nothing in the exchange.
         UnknownNameError: If there is no such exchange.
     """
-    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
     if not len(client_ids):
         return algorithm
+    check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
     uploading = [one.name for one in algorithm.exchanges if one.aggregator is not None]
     others = ", ".join(repr(name) for name in uploading if name != exchange_name)
     tip = "An attack on what clients train on, such as 'label_flip', needs no uploads."

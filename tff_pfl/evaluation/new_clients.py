@@ -61,7 +61,7 @@ class NewClientsEvaluation:
             best_epoch: Whether it is evaluated after each of them, for `with_best_epoch`.
             locally_trained: Whether it is also evaluated as each of them trains it in a round, as
                 long as clients that take part do.
-            first_id: What the first of them is called in the result.
+            first_id: The id of the first of them.
             split: What they are evaluated on, "test" or "validation".
             clients_per_call: Clients evaluated at a time; bounds memory.
             capacity: See `CohortDataSource`.
@@ -86,10 +86,10 @@ class NewClientsEvaluation:
             trainings["fine_tuned"] = tunings.fine_tuning(model, fine_tuning, epochs)
         if locally_trained:
             trainings["locally_trained"] = tunings.fine_tuning(model, local)
-        client_type, store = _joining(process)
+        client_type, store = _joining(process, first_id)
         self._start = "personalized" if process.global_weights is None else "global"
         self._evaluation = _build_evaluation(
-            process, model, self._start, trainings, by_epoch, client_type, seed
+            process, model, self._start, trainings, by_epoch, client_type, first_id, seed
         )
         self._dataset = dataset
         self._first_id = first_id
@@ -147,11 +147,14 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
     return clients._replace(values=values)
 
 
-def _joining(process) -> tuple[tff.types.StructType, ClientStateStore]:
+def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
     """The type of a new client, and its state: none where all receive the same model."""
     if process.global_weights is None:
-        store = ClientStateStore(process.initialize_clients, process.client_state_type)
-        return process.client_type, store
+
+        def initial_states(rows):
+            return process.initialize_clients([np.int32(first_id + row) for row in rows])
+
+        return process.client_type, ClientStateStore(initial_states, process.client_state_type)
     stateless = tff.types.StructWithPythonType(
         [
             ("client_id", process.client_type.client_id),
@@ -164,13 +167,20 @@ def _joining(process) -> tuple[tff.types.StructType, ClientStateStore]:
 
 
 def _build_evaluation(
-    process, model, start, trainings, by_epoch, client_type, seed
+    process, model, start, trainings, by_epoch, client_type, first_id, seed
 ) -> tff.Computation:
-    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`."""
+    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`, of clients by their rows.
+
+    Rows of new clients begin with 0, and ids with `first_id`: a training client has the other.
+    """
     state_type = process.initialize.type_signature.result
     evaluated_type = tff.types.StructWithPythonType(
         [("client", client_type), ("test", client_type.data)], EvaluatedClient
     )
+
+    @tff.tensorflow.computation(client_type)
+    def by_id(client):
+        return client._replace(client_id=client.client_id + first_id)
 
     @tff.tensorflow.computation(model.weights_type, state_type.member.round_num, evaluated_type)
     @elementwise_equality()
@@ -192,7 +202,7 @@ def _build_evaluation(
     @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
     def evaluate_clients(state, clients):
         if process.global_weights is None:
-            weights = process.personalize(state, clients.client)
+            weights = process.personalize(state, tff.federated_map(by_id, clients.client))
         else:
             weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
         round_num = tff.federated_broadcast(state.round_num)

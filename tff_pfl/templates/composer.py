@@ -120,7 +120,9 @@ def compose(
         snapshot_fn=of_server("snapshot", algorithm.snapshot),
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
-        takes_new_clients=algorithm.personalize.select is None,
+        takes_new_clients=not (
+            algorithm.personalize.select or algorithm.personalize.of_known_clients
+        ),
     )
 
 

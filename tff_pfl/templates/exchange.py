@@ -102,12 +102,15 @@ class Personalization:
         select: `(<S, int32> -> P)`, as in `Exchange`.
         fine_tune: `(W, D, ClientContext) -> W`, a training of that model before it is evaluated,
             whose randomness is its own; or `None`.
+        of_known_clients: Whether it makes a model of those clients alone that the server was made
+            for, as it does by `select`.
     """
 
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
     fine_tune: Callable[[Any, Any, ClientContext], Any] | None = None
+    of_known_clients: bool = False
 
 
 def last_own_model(weights, state, examples, context):

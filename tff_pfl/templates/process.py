@@ -225,7 +225,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def takes_new_clients(self) -> bool:
         """Whether `personalize` makes a model of a client that the server was not made for.
 
-        It does not where the server selects something of each client, by its id.
+        It does not where the server has something of each client, by its id.
         """
         return self._takes_new_clients
 

@@ -147,5 +147,9 @@ def ifca(
                 finalize=server.finalize,
             )
         ],
-        personalize=Personalization(distribute=lambda state: state.models, client_work=personalize),
+        personalize=Personalization(
+            distribute=lambda state: state.models,
+            client_work=personalize,
+            of_known_clients=fixed_clusters is not None,
+        ),
     )
