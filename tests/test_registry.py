@@ -69,6 +69,9 @@ def test_an_option_that_would_be_none_is_refused(networks):
         networks.register("deep")(without_star)
     with pytest.raises(TypeError, match="model 'deep' has an option `name`, where"):
         networks.register("deep")(named)
+    message = r"model 'deep' is called with \(shape, classes\), but too many positional arguments"
+    with pytest.raises(TypeError, match=message):
+        networks.register("deep")(lambda shape: None)
     assert "deep" not in networks
     networks.register("deep")(of_an_object)
     assert networks.options("deep") == {"hidden": (3,)}

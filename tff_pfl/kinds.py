@@ -6,24 +6,33 @@ from collections.abc import Callable
 from typing import Any
 
 
+class KindError(TypeError):
+    """A value is of another class than it has to be; the message says of which."""
+
+
 def check_kind(
-    what: str, value: Any, kind: type, tip: str = "", *, named: str | None = None
+    what: str,
+    value: Any,
+    kind: type | tuple[type, ...],
+    tip: str = "",
+    *,
+    named: str | None = None,
 ) -> None:
     """Checks that a value is of a class.
 
     Args:
         what: Of what the value is, for the message.
         value: The value.
-        kind: The class.
+        kind: The class, or several of them, which `named` then has a name for.
         tip: How one comes by what is right.
         named: What it has to be, in words; by default that it is of the class.
 
     Raises:
-        TypeError: If it is not.
+        KindError: If it is not.
     """
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"
-        raise TypeError(f"{what} must be {named}, got {value!r:.80}. {tip}".rstrip())
+        raise KindError(f"{what} must be {named}, got {value!r:.80}. {tip}".rstrip())
 
 
 def function_of(made: Callable) -> Callable:

@@ -64,7 +64,14 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return decorate
 
     def _check_options(self, name, registered):
-        parameters = list(inspect.signature(registered).parameters.values())
+        signature = inspect.signature(registered)
+        parameters = list(signature.parameters.values())
+        try:
+            signature.bind_partial(*self.takes)
+        except TypeError as error:
+            raise TypeError(
+                f"The {self.kind} {name!r} is called with ({', '.join(self.takes)}), but {error}."
+            ) from error
         for parameter in parameters[len(self.takes) :]:
             is_value = isinstance(parameter.default, bool | int | float | str | tuple)
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and is_value:

@@ -61,6 +61,18 @@ class TestOneExchange:
         assert metrics["bytes_down_per_client"] == 8
         assert metrics["bytes_up_per_client"] == 8 + 4
 
+    def test_a_metric_that_is_true_or_false_is_a_number(self):
+        def finalize(server, change, round_num):
+            return server + change, {"late": round_num > 0, "parts": [True, 2.5]}
+
+        process = compose(mean_exchange(finalize=finalize))
+        state = process.initialize()
+        for expected in (0, 1):
+            state, _, metrics = process.next(state, clients(process, examples(1.0)))
+            measured = metrics["train"]["server"]
+            assert (measured["late"], measured["late"].dtype) == (expected, np.int32)
+            assert list(measured["parts"]) == [1, 2.5]
+
     def test_types(self, process):
         tff.test.assert_types_identical(
             process.initialize_client.type_signature,

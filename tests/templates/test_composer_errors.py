@@ -220,6 +220,11 @@ class TestErrors:
         with pytest.raises(ValueError, match="Need one exchange or more"):
             compose()
 
+    @pytest.mark.parametrize("name", ["bytes_up_per_client", "round", "personalized", "a/b", ""])
+    def test_a_name_that_would_hide_other_metrics(self, name):
+        with pytest.raises(ValueError, match=f"An exchange cannot be called {name!r}: its metrics"):
+            compose(mean_exchange(name=name))
+
     def test_models_of_different_types(self):
         with pytest.raises(
             errors.ModelTypeError,

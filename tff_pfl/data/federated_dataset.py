@@ -334,6 +334,10 @@ def federate(
 
 def _checked_parts(parts, partitioner, num_clients, num_rows) -> ClientRows:
     """What a partitioner, perhaps of a user's own, made of so many rows."""
+    if not isinstance(parts, Iterable):
+        raise PartitionError(
+            f"Partitioner {partitioner!r} must return the rows of each client, got {parts!r:.80}."
+        )
     parts = list(parts)
     if len(parts) != num_clients:
         raise PartitionError(

@@ -170,13 +170,16 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[
 
 
 @PARTITIONERS.register("natural")
-def natural(writer: np.ndarray, num_clients: int | None = None) -> list[np.ndarray]:
+def natural(
+    writer: np.ndarray, num_clients: int | None = None, rng: np.random.Generator | None = None
+) -> list[np.ndarray]:
     """Groups rows by the client that the data themselves name.
 
     Args:
         writer: int `[n]`, the client of each row, 0..N-1.
         num_clients: N, where the last clients may have no row in this pool; by default the
             highest client plus one.
+        rng: Not used: nothing is random.
 
     Returns:
         N int64 arrays of row numbers, each in ascending order.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
@@ -99,7 +99,7 @@ class LocalTraining:
             value = getattr(self, name)
             if value is not None and (not callable(value) or value in makers.values()):
                 called = next((n for n in makers if value in (n, makers[n])), next(iter(makers)))
-                raise TypeError(
+                raise KindError(
                     f"{name}={value!r:.80} must be what one of tff_pfl.{registry} returns, such as "
                     f"{registry}[{called!r}](...)."
                 )
@@ -245,7 +245,7 @@ class LocalTraining:
         round_num = tf.cast(round_num, tf.float32)
         rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
         if self.schedule is not None:
-            rate *= self.schedule(round_num)
+            rate *= self._of_schedule(round_num)
         if self.warm_up_rounds:
             rate *= tf.minimum((round_num + 1.0) / self.warm_up_rounds, 1.0)
         return rate
@@ -254,7 +254,23 @@ class LocalTraining:
         if self.augment is None:
             return batch
         seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
-        return batch._replace(x=self.augment(batch.x, seed))
+        images = self.augment(batch.x, seed)
+        if not (tf.is_tensor(images) and images.dtype == batch.x.dtype):
+            raise KindError(
+                f"The augmentation {self.augment!r} must return images of {batch.x.dtype.name}, as "
+                f"it is given, got {images!r:.80}."
+            )
+        return batch._replace(x=tf.ensure_shape(images, batch.x.shape))
+
+    def _of_schedule(self, round_num):
+        factor = self.schedule(round_num)
+        shape = None if factor is None else tf.convert_to_tensor(factor).shape
+        if shape is None or shape.rank:
+            raise KindError(
+                f"The schedule {self.schedule!r} must return a number for a round, a scalar, got "
+                f"{factor!r:.80}."
+            )
+        return tf.cast(factor, tf.float32)
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))

@@ -120,7 +120,7 @@ def guarded(
             ("server", server_metrics),
         ):
             if tf.nest.flatten(measured):
-                metrics[name] = measured
+                metrics[name] = tf.nest.map_structure(_as_number, measured)
         result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
         if "aggregators" in inputs:
             old_aggregator, new_aggregator = inputs["aggregators"]
@@ -130,6 +130,12 @@ def guarded(
         return result
 
     return finalize
+
+
+def _as_number(measured):
+    """0 or 1 of a bool, which files of numbers have no place for."""
+    measured = tf.convert_to_tensor(measured)
+    return tf.cast(measured, tf.int32) if measured.dtype == tf.bool else measured
 
 
 def _changed(new, old) -> list[tf.Tensor]:

@@ -7,6 +7,7 @@ import dataclasses
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, is_plain_mean
+from tff_pfl.kinds import check_kind
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.registry import Registry
 from tff_pfl.templates.algorithm import Algorithm
@@ -14,6 +15,10 @@ from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.templates.exchange import Aggregator, Exchange
 
 AGGREGATORS = Registry("aggregator")
+_FACTORIES = (
+    tff.aggregators.UnweightedAggregationFactory,
+    tff.aggregators.WeightedAggregationFactory,
+)
 # The clipping norm adapts by a count with noise of its own, of 0.05 times the clients, which has to
 # be more than half of what is asked for: `DifferentiallyPrivateFactory.gaussian_adaptive`.
 _NOISE_PER_CLIENT = 0.1
@@ -140,7 +145,9 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
 
     Raises:
         AggregatorError: If the server needs more of uploads than their mean, or there are none.
+        KindError: If the aggregator is none.
     """
+    check_kind("The aggregator", aggregator, _FACTORIES, named="a factory of tff.aggregators")
 
     def change(exchange: Exchange) -> Exchange:
         present = exchange.aggregator

@@ -1,6 +1,7 @@
 """An algorithm as a value."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,12 @@ from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.report import REPORTS
+
+# What else the metrics of a round have beside those of its exchanges.
+_NAMES_OF_METRICS = (
+    *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
+    *("personalized", "global"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +65,13 @@ class Algorithm:
         names = [exchange.name for exchange in self.exchanges]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
+        for name in names:
+            if not re.fullmatch(r"[\w.-]+", name) or name in _NAMES_OF_METRICS:
+                raise ValueError(
+                    f"An exchange cannot be called {name!r}: its metrics are NAME/..., beside "
+                    f"{', '.join(_NAMES_OF_METRICS)}. Use letters, digits, '_', '-' and '.', as in "
+                    "'train'."
+                )
         if self.report is not None:
             check_names("report", [self.report], REPORTS)
         object.__setattr__(self, "exchanges", tuple(self.exchanges))

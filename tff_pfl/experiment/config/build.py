@@ -22,6 +22,7 @@ from tff_pfl.experiment.config.private import made_private
 from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.config.splits import check_splits
 from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.kinds import check_kind
 from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
 from tff_pfl.templates import (
     AGGREGATORS,
@@ -310,6 +311,7 @@ def build_algorithm(
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
+            check_kind(f"What the attack {config.attack.name!r} returns", algorithm, Algorithm)
     if config.compression.name:
         with values_of("compression"):
             algorithm = _compressed(algorithm, config)

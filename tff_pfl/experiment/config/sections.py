@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.kinds import KindError
 from tff_pfl.templates.errors import TemplateError
 
 
@@ -16,5 +17,5 @@ def values_of(section: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TemplateError) as error:
+    except (ValueError, TemplateError, KindError) as error:
         raise ConfigError(f"config.{section}: {error}") from error

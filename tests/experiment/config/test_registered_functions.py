@@ -1,0 +1,79 @@
+"""Functions of a user's own that return what is of no use: the message says whose, and what."""
+
+import pytest
+import tensorflow as tf
+
+import tff_pfl
+from tests.runs import tiny_config
+from tff_pfl.experiment import ConfigError, build_dataset, build_model, build_process
+
+
+def build(config):
+    dataset = build_dataset(config)
+    return build_process(config, build_model(config, dataset), dataset)
+
+
+@pytest.mark.parametrize(
+    ("registry", "function", "changes", "message"),
+    [
+        (
+            tff_pfl.OPTIMIZERS,
+            lambda learning_rate: None,
+            {"local": {"optimizer": "own"}},
+            r"config\.local: The optimizer must be of type Optimizer, got None",
+        ),
+        (
+            tff_pfl.SCHEDULES,
+            lambda: lambda round_num: None,
+            {"local": {"schedule": {"name": "own"}}},
+            "The schedule <function .* must return a number for a round, a scalar, got None",
+        ),
+        (
+            tff_pfl.SCHEDULES,
+            lambda: lambda round_num: tf.ones([2]),
+            {"local": {"schedule": {"name": "own"}}},
+            "The schedule <function .* must return a number for a round, a scalar, got <tf.Tensor",
+        ),
+        (
+            tff_pfl.AUGMENTATIONS,
+            lambda: lambda images, seed: None,
+            {"local": {"augmentation": {"name": "own"}}},
+            "The augmentation <function .* must return images of uint8, as it is given, got None",
+        ),
+        (
+            tff_pfl.PARTITIONERS,
+            lambda labels, num_clients, rng: None,
+            {"data": {"partitioner": "own"}},
+            "Partitioner 'own' must return the rows of each client, got None",
+        ),
+        (
+            tff_pfl.DATASETS,
+            lambda data_dir: None,
+            {"data": {"name": "own"}},
+            r"config\.data: .* must be LabelledImages, got None",
+        ),
+        (
+            tff_pfl.AGGREGATORS,
+            lambda: None,
+            {"aggregator": {"name": "own"}},
+            r"config\.aggregator: The aggregator must be a factory of tff.aggregators, got None",
+        ),
+        (
+            tff_pfl.ATTACKS,
+            lambda algorithm, **options: None,
+            {"attack": {"name": "own", "client_ids": (0,)}},
+            r"config\.attack: What the attack 'own' returns must be of type Algorithm, got None",
+        ),
+        (
+            tff_pfl.COMPRESSORS,
+            lambda: None,
+            {"compression": {"name": "own", "error_feedback": False}},
+            r"config\.compression: The compressor must be of type Compressor, got None",
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, tff_pfl.registry.Registry) else "",
+)
+def test_what_is_of_no_use(monkeypatch, registry, function, changes, message):
+    monkeypatch.setitem(registry._registered, "own", function)
+    with pytest.raises(ConfigError, match=message):
+        build(tiny_config("fedavg", **changes))
