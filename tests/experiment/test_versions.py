@@ -58,6 +58,8 @@ def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch, c
     metrics = (run_dir / "metrics.csv").read_text()
     train_run(run_dir, tiny_config(rounds=2), resume=True)
     assert len(RunFiles(run_dir).sessions()) == 1  # the same versions
+    pretend(monkeypatch, devices=None)  # as in Python where no context was set
+    assert versions.other_versions(run_dir) == []
     assert "warning" not in capsys.readouterr().out
     now = pretend(monkeypatch, tensorflow="1.0", devices=["GPU:0, of another kind"])
     train_run(run_dir, tiny_config(rounds=3), resume=True)

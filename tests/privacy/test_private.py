@@ -143,6 +143,9 @@ def test_several_uploads_in_a_round_are_refused(make_private):
     message = "upload in 2 exchanges of a round, train, second: privacy is of one noisy mean"
     with pytest.raises(AggregatorError, match=message):
         make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=20)
+    # Nor is it first said that so few clients cannot have so much noise.
+    with pytest.raises(AggregatorError, match=message):
+        make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=3)
 
 
 @pytest.mark.parametrize("name", ["feddyn", "pfedmb", "fedavg"])

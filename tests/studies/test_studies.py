@@ -337,6 +337,7 @@ def test_what_is_compared(tmp_path, program):
         ],
         "A study's file is followed by its directory": ["study.py"],
         "defines no function get_study": [str(program), str(tmp_path)],
+        "There is no directory nope of a study": ["configs/studies/methods_on_digits.py", "nope"],
     }
     program.write_text("")
     for message, arguments in mistakes.items():

@@ -76,6 +76,16 @@ def test_elements_that_are_no_examples():
         compose_with_sequence_data(PROCESS, batched, capacity=10)
 
 
+def test_the_type_of_an_example_is_that_of_a_data_set(adapted):
+    examples = collections.OrderedDict(x=np.zeros([3, *IMAGE_SHAPE], np.uint8), y=np.arange(3))
+    examples["y"] = examples["y"].astype(np.int32)
+    spec = tf.data.Dataset.from_tensor_slices(examples).element_spec
+    found = compose_with_sequence_data(PROCESS, spec, capacity=10)
+    assert found.client_type == adapted.client_type
+    with pytest.raises(ProcessSignatureError, match="bring sequences already, of <x=uint8"):
+        compose_with_sequence_data(found, spec, capacity=10)
+
+
 @pytest.mark.parametrize("capacity", [0, 2.5, True])
 def test_a_capacity_is_a_whole_number(capacity):
     with pytest.raises(ValueError, match="capacity must be a whole number of at least 1, got "):

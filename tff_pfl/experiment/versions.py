@@ -118,6 +118,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
         and not (key.startswith(CODE) and not (key in before and key in now))
+        and not (key == "devices" and None in (before.get(key), now.get(key)))
     ]
 
 

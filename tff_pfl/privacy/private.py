@@ -60,6 +60,7 @@ def with_privacy(
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
+    check_one_upload(algorithm)
 
     def clipped(noise_multiplier):
         return CLIPPINGS[clipping](
@@ -86,8 +87,7 @@ def with_privacy(
             aggregator = branch_mean()
         return dataclasses.replace(exchange, aggregator=aggregator)
 
-    averaged = with_aggregator(algorithm, mean)  # or it refuses
-    check_one_upload(algorithm)
+    averaged = with_aggregator(algorithm, mean)
     private = averaged.with_exchanges(blind)
     return dataclasses.replace(private, report="none")
 
@@ -96,8 +96,10 @@ def check_one_upload(algorithm: Algorithm) -> None:
     """An `Accountant` counts one noisy mean a round.
 
     Raises:
-        AggregatorError: If clients upload in more than one exchange of a round.
+        AggregatorError: If clients upload in more than one exchange of a round, or the server needs
+            more of uploads than their mean.
     """
+    with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
     names = [exchange.name for exchange in algorithm.exchanges if exchange.aggregator is not None]
     if len(names) > 1:
         raise AggregatorError(

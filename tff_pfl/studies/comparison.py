@@ -39,6 +39,8 @@ def comparison_of(arguments: Sequence[str]) -> Comparison:
     if arguments[0].partition(":")[0].endswith(".py"):
         if len(arguments) != 2:
             raise StudyError(f"A study's file is followed by its directory, found {arguments[1:]}.")
+        if not os.path.isdir(arguments[1]):
+            raise StudyError(f"There is no directory {arguments[1]} of a study.")
         try:
             return comparison_of_study(load_study(arguments[0]), arguments[1])
         except ValueError as error:

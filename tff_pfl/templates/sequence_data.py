@@ -1,5 +1,7 @@
 """Processes for pipelines whose clients' data are sequences, `{element*}@CLIENTS`."""
 
+from typing import Any
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -12,7 +14,7 @@ from tff_pfl.templates.process import Client, PersonalizedProcess
 
 @takes(capacity=whole(1))
 def compose_with_sequence_data(
-    process: PersonalizedProcess, element_type: tff.types.StructType, capacity: int
+    process: PersonalizedProcess, element_type: Any, capacity: int
 ) -> PersonalizedProcess:
     """A process whose clients bring sequences of examples instead of `Examples`.
 
@@ -22,19 +24,29 @@ def compose_with_sequence_data(
 
     Args:
         process: The process to adapt.
-        element_type: Type of an example, `<x=..., y=...>` with the inputs and labels of `process`.
+        element_type: Type of an example, `<x=..., y=...>` with the inputs and labels of `process`;
+            or the `element_spec` of such a data set.
         capacity: Rows that a client's examples are padded to. A client with more raises an error
             when the round is run: nothing is left out silently.
 
     Raises:
-        ProcessSignatureError: If `element_type` is not an example of `process`.
+        ProcessSignatureError: If `element_type` is not an example of `process`, or clients of that
+            bring sequences already.
     """
     data_type = process.client_type.data
+    if isinstance(data_type, tff.types.SequenceType):
+        raise ProcessSignatureError(
+            f"Clients of the process bring sequences already, of {data_type.element}. Give the "
+            "process that was composed of an algorithm."
+        )
+    if not isinstance(element_type, tff.types.Type):
+        element_type = tff.types.tensorflow_to_type(element_type)
     expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
     if not expected.is_assignable_from(element_type):
         raise ProcessSignatureError(
             f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
-            f"  found:    {element_type}\nTip: leave the data sets unbatched."
+            f"  found:    {element_type}\nTip: leave the data sets unbatched, of fields x and y, "
+            "in this order."
         )
 
     def gather(sequence):

@@ -257,7 +257,8 @@ def _assert_left_out(subject, output, count):
     assert_close(
         (output.state.algorithm, output.clients[0::2]),
         (without.state.algorithm, without.clients),
-        "the round, with and without the client",
+        "(Of a method whose clients are influenced by others before these can be left out, say "
+        "knows_cohort=True.) The round, with and without the client,",
     )
     of_exchanges = [metrics for metrics in output.metrics.values() if isinstance(metrics, Mapping)]
     assert sum(metrics[count] for metrics in of_exchanges) >= 1, f"{count} is 0"

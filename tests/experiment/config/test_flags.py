@@ -234,7 +234,11 @@ def test_a_flag_may_be_without_effect_where_another_one_or_the_file_turns_it_off
         ),
         (
             ["--config.server.optimizer=sgd", "--config.server.options.momentum=0.9"],
-            "Unknown config key 'momentum'. Valid: none. There is config.server.momentum.",
+            "Unknown config key 'server.options.momentum'. There is config.server.momentum.",
+        ),
+        (
+            ["--config.learning_rate=1"],
+            "Unknown config key 'learning_rate'. There is config.local.learning_rate.",
         ),
         (
             ["--config.model.name=lennet", "--config.model.options.width=16"],
