@@ -44,8 +44,8 @@ def main(argv):
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
         study = studies.load_study(_STUDY.value)
-        studies.check_settings(study, output_dir)
         with interruptible():
+            studies.check_settings(study, output_dir)
             failed = studies.run_study(
                 study,
                 output_dir,

@@ -1,12 +1,18 @@
 """Mistakes in the settings of a study, found before anything is trained."""
 
-import re
-
 import pytest
 
 from tests.runs import run_main
-from tff_pfl.experiment import ConfigError
-from tff_pfl.studies import Study, Tuning, Variant, check_settings, grid
+from tff_pfl.studies import (
+    Study,
+    StudyError,
+    Tuning,
+    Variant,
+    check_settings,
+    grid,
+    run_study,
+)
+from tff_pfl.studies.settings import first_problem
 
 DITTO = "configs/digits.py:ditto"
 
@@ -28,40 +34,63 @@ def study_of(settings, config=DITTO, **others):
         ({"algorithm.lambda_": -1.0}, DITTO, "config.algorithm.lambda_ must be"),
         ({"data.classes_per_client.classes": 2}, DITTO, "has no effect"),
         ({"model.name": "resnet"}, DITTO, "Unknown model 'resnet'"),
+        ({"data.name": "digit"}, DITTO, "Unknown data set 'digit'. Did you mean 'digits'?"),
+        ({"clients_per_round": 99}, DITTO, "config.clients_per_round=99, but the federation has"),
+        ({"algorithm.weighting": "unifrom"}, DITTO, "Did you mean 'uniform'?"),
+        ({"attack.client_ids": (99,)}, DITTO, "config.attack.client_ids has [99]"),
+        ({"data.partition_file": "no.npz"}, DITTO, "there is no file 'no.npz'"),
+        ({"privacy.epsilon": 1.0}, "configs/digits.py:fedpg", "cannot be replaced"),
         ({}, "configs/digits.py:dito", "Unknown algorithm 'dito'. Did you mean 'ditto'?"),
     ],
 )
-def test_a_mistake_is_named_with_its_run(settings, config, message, tmp_path):
-    with pytest.raises(ConfigError, match=f"^The_other/seed0 would fail: .*{re.escape(message)}"):
-        check_settings(study_of(settings, config), tmp_path)
+def test_a_mistake_is_named_with_its_run(settings, config, message):
+    problem = first_problem(list(study_of(settings, config).runs()))
+    assert problem.startswith("The_other/seed0 would fail: ") and message in problem
 
 
-def test_there_is_none(tmp_path):
-    check_settings(study_of({"algorithm.lambda_": 0.5}), tmp_path)
+def test_there_is_none():
+    assert first_problem(list(study_of({"algorithm.lambda_": 0.5}).runs())) is None
 
 
-def test_a_trial(tmp_path):
-    tuning = Tuning(grid({"local.learning_rate": (0.1, -0.1)}), rounds=(2,))
-    with pytest.raises(
-        ConfigError, match=r"^tuning/FedAvg/learning_rate_-0.1/seed0 would fail: .*learning_rate"
-    ):
-        check_settings(study_of({}, tuning=tuning), tmp_path)
+def test_a_trial():
+    """Of the second one the config alone is read, which has no data and no algorithm."""
+    validation = {"data.fractions": (0.6, 0.2, 0.2)}
+    tuning = Tuning(grid({"local.learning_rate": (0.1, -0.1)}), validation, rounds=(2,))
+    study = study_of({}, tuning=tuning)
+    runs = [
+        run for trial in study.trials("FedAvg") for run in study.tuning_runs("FedAvg", trial, 2)
+    ]
+    assert first_problem(runs).startswith("tuning/FedAvg/learning_rate_-0.1/seed0 would fail: ")
 
 
 def test_what_has_begun_was_looked_at(tmp_path):
-    study = study_of({"roundz": 3})
-    (tmp_path / "The_other/seed0").mkdir(parents=True)
-    check_settings(study, tmp_path)
+    for label in ("FedAvg", "The_other"):
+        (tmp_path / label / "seed0").mkdir(parents=True)
+    check_settings(study_of({"roundz": 3}), tmp_path)
 
 
-def test_of_another_folder_the_file_alone_is_looked_for(tmp_path):
-    """Its modules may have the names of others; in a process of its own, each run has its own."""
-    file = tmp_path / "config.py"
-    file.write_text("raise ValueError")
-    check_settings(study_of({}, str(file)), tmp_path)
-    file.unlink()
+def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="The config of 'The other', .* is not there"):
-        check_settings(study_of({}, str(file)), tmp_path)
+        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path)
+
+
+@pytest.mark.slow
+def test_modules_of_the_same_names(tmp_path):
+    """As in a process of its own, each config has its own."""
+    variants = {}
+    for name in ("one", "another"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "method.py").write_text(
+            f"import tff_pfl\ntff_pfl.ALGORITHMS.variant('{name}', tff_pfl.ALGORITHMS['fedavg'])\n"
+        )
+        (folder / "config.py").write_text(
+            "import tff_pfl\n"
+            "def get_config():\n"
+            f"    return tff_pfl.default_config('{name}', imports=('method',))\n"
+        )
+        variants[name] = Variant(f"{folder}/config.py")
+    check_settings(Study("Two", variants), tmp_path / "out")
 
 
 def test_the_program_trains_nothing(tmp_path):
@@ -74,3 +103,9 @@ def test_the_program_trains_nothing(tmp_path):
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and not (tmp_path / "out").exists()
     assert ended.stderr.startswith("error: a/seed0 would fail: Unknown config key 'roundz'.")
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(StudyError, match="/out is a file, not a directory"):
+        run_study(study_of({}), tmp_path / "out", "programs/train.py")

@@ -55,10 +55,12 @@ def run_study(
     Raises:
         OSError: If a record of the study cannot be written.
         OutputDirectoryError: If a record is damaged.
-        StudyError: If a run of the directory was one of other settings, or its searches were
-            others; a study is run there already; or Vizier fails.
+        StudyError: If the directory is a file; if a run of it was one of other settings, or its
+            searches were others; a study is run there already; or Vizier fails.
     """
     root = pathlib.Path(output_dir)
+    if root.exists() and not root.is_dir():
+        raise StudyError(f"{root} is a file, not a directory.")
     root.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as resources:
         resources.enter_context(_alone_in(root))

@@ -16,7 +16,7 @@ from tff_pfl.templates.report import REPORTS
 # What else the metrics of a round have beside those of its exchanges.
 _NAMES_OF_METRICS = (
     *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
-    *("personalized", "global"),
+    *("privacy", "personalized", "global"),
 )
 
 

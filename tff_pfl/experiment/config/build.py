@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Callable
 
 import ml_collections
 import numpy as np
@@ -36,15 +37,22 @@ FURTHER_MODELS = ("locally_trained", "fine_tuned")
 """What `config.evaluation.further_models` may have."""
 
 
-def build_dataset(config: ml_collections.ConfigDict) -> data.FederatedDataset:
+def build_dataset(
+    config: ml_collections.ConfigDict,
+    load: Callable[[str, str | None], data.LabelledImages] | None = None,
+) -> data.FederatedDataset:
     """Loads and partitions the data set of a config.
+
+    Args:
+        config: The config.
+        load: In the place of `tff_pfl.data.load`.
 
     Raises:
         ConfigError: If a value is wrong, or the partition or the cohort is impossible.
         DataNotFoundError: If the data set is neither prepared nor can be downloaded.
     """
     with values_of("data"):
-        images = data.load(config.data.name, config.data.data_dir or None)
+        images = (load or data.load)(config.data.name, config.data.data_dir or None)
         if config.data.partition_file:
             if not os.path.exists(config.data.partition_file):
                 raise ConfigError(

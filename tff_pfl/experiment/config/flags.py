@@ -15,7 +15,6 @@ from ml_collections.config_flags import tuple_parser
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
-from tff_pfl.experiment.config.options import value_of
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow
@@ -219,23 +218,19 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
             if not sections or not isinstance(sections[-1], ml_collections.ConfigDict):
                 break
             if key not in sections[-1]:
-                return _no_such_key(config, keys[: len(sections)])
+                return _no_such_key(config, keys[: len(sections)], sections[-1])
             sections.append(sections[-1][key])
     return None
 
 
-def _no_such_key(config, keys) -> str:
+def _no_such_key(config, keys, section) -> str:
     """The message for a key that its section does not have; where there is such a one, if it is."""
-    *section, key = keys
-    path, named = ".".join(keys), [x for x in flatten(config.to_dict(), ".") if _last(x) == key]
+    key, path = keys[-1], ".".join(keys)
+    named = [x for x in flatten(config.to_dict(), ".") if x.rpartition(".")[2] == key]
     if named:
         nearest = max(named, key=lambda other: len(os.path.commonprefix([other, path])))
         return f"Unknown config key {path!r}. There is config.{nearest}."
-    return unknown_name("config key", key, value_of(config, ".".join(section)))
-
-
-def _last(path) -> str:
-    return path.rpartition(".")[2]
+    return unknown_name("config key", key, section)
 
 
 def _reason(error: Exception) -> str:
