@@ -5,7 +5,6 @@ This module imports neither TensorFlow nor TensorFlow Federated.
 
 import functools
 import gc
-import logging
 import os
 import sys
 
@@ -37,7 +36,7 @@ _HARMLESS_AT_EXIT = frozenset(
 def prepare_process() -> None:
     """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of both.
 
-    Call it before TensorFlow is imported. It does eight things, once in a process:
+    Call it before TensorFlow is imported. It does seven things, once in a process:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
@@ -50,8 +49,6 @@ def prepare_process() -> None:
     *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
         run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
         `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
-    *   Drops what TensorFlow logs of assertions that are never used: TFF's secure sums have dozens,
-        which graphs run all the same.
     *   Has Ctrl-C be one line in the place of a traceback, also while modules are imported; the
         process ends as by the signal all the same.
     *   Where there is NVIDIA's driver, makes TensorFlow use the CUDA libraries of `make gpu` rather
@@ -64,7 +61,6 @@ def prepare_process() -> None:
     absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
     sys.excepthook = _briefly(sys.excepthook)
-    logging.getLogger("tensorflow").addFilter(lambda record: record.module != "tf_should_use")
     load_cuda_libraries()
     gc.set_threshold(*_GARBAGE_COLLECTION)
 
