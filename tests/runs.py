@@ -105,6 +105,17 @@ def train_run(path, config, **options) -> pathlib.Path:
     return pathlib.Path(path)
 
 
+def write_study(folder, config, settings=()) -> pathlib.Path:
+    """A file of a study of one variant, `a`."""
+    file = folder / "study.py"
+    file.write_text(
+        "from tff_pfl.studies import Study, Variant\n"
+        "def get_study():\n"
+        f"    return Study('One', {{'a': Variant('{config}', {dict(settings)})}})\n"
+    )
+    return file
+
+
 def tiny_config(algorithm="ditto", **changes):
     """On digits: 2 of 4 clients in each of 2 rounds, and 4 hidden units."""
     config = default_config(algorithm)

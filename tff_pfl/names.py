@@ -1,7 +1,9 @@
 """Names that users type: an unknown one is answered with the nearest valid one."""
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Any
 
 
 class UnknownNameError(ValueError):
@@ -14,6 +16,14 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
+
+
+def is_part(name: Any) -> bool:
+    """Whether a name may be part of a metric's, as of `train/server/NAME`.
+
+    Such names have letters, digits, '_', '-' and '.' alone.
+    """
+    return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) is not None
 
 
 def parts_of_choice(

@@ -43,6 +43,15 @@ class Setup:
             config, self.process, self.model, self.new_clients
         )
 
+    def assert_evaluated(self, columns, row, models):
+        """The numbers of a new client are those of models, by name, on its test examples."""
+        for name, weights in models.items():
+            totals = evaluate(self.model, weights, self.new_clients.examples(row, "test"))
+            for metric in ("loss", "accuracy"):
+                assert columns[f"{name}/new_clients_test/{metric}"][row] == pytest.approx(
+                    float(totals[metric].mean), rel=1e-5
+                )
+
     def cohort(self):
         process = self.process
         return [
@@ -87,12 +96,7 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
         tuned = local.train(setup.model, weights, examples, context, epochs=2).weights
         trained = local.train(setup.model, weights, examples, context).weights
         models = {"global": weights, "fine_tuned": tuned, "locally_trained": trained}
-        for name, its in models.items():
-            totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
-            for metric in ("loss", "accuracy"):
-                assert columns[f"{name}/new_clients_test/{metric}"][i] == pytest.approx(
-                    float(totals[metric].mean), rel=1e-5
-                )
+        setup.assert_evaluated(columns, i, models)
 
 
 def test_they_fine_tune_at_the_rate_of_fine_tuning():
@@ -204,11 +208,7 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(1), np.int32(i))
         context = ClientContext(np.int32(1), np.int32(i), seed)
         tuned = setup.local.train(setup.model, weights, examples, context, epochs=2).weights
-        for name, its in {"personalized": weights, "fine_tuned": tuned}.items():
-            totals = evaluate(setup.model, its, setup.new_clients.examples(i, "test"))
-            assert columns[f"{name}/new_clients_test/loss"][i] == pytest.approx(
-                float(totals["loss"].mean), rel=1e-5
-            )
+        setup.assert_evaluated(columns, i, {"personalized": weights, "fine_tuned": tuned})
     assert "fine_tuned_best_epoch/new_clients_test/loss" in columns
     assert not any(name.startswith("global/") for name in columns)
 
@@ -229,10 +229,7 @@ def test_they_have_ids_of_their_own():
     columns = evaluation(process.initialize()).columns()
     for i in range(2):
         weights = trees.scale(setup.model.init(0), 2.0 + i)
-        totals = evaluate(setup.model, weights, setup.new_clients.examples(i, "test"))
-        assert columns["personalized/new_clients_test/loss"][i] == pytest.approx(
-            float(totals["loss"].mean), rel=1e-5
-        )
+        setup.assert_evaluated(columns, i, {"personalized": weights})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.runs import run_main
+from tests.runs import run_main, write_study
 from tff_pfl.studies import (
     Study,
     StudyError,
@@ -94,12 +94,7 @@ def test_modules_of_the_same_names(tmp_path):
 
 
 def test_the_program_trains_nothing(tmp_path):
-    file = tmp_path / "study.py"
-    file.write_text(
-        "from tff_pfl.studies import Study, Variant\n"
-        "def get_study():\n"
-        f"    return Study('One', {{'a': Variant('{DITTO}', {{'roundz': 3}})}})\n"
-    )
+    file = write_study(tmp_path, DITTO, {"roundz": 3})
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and not (tmp_path / "out").exists()
     assert ended.stderr.startswith("error: a/seed0 would fail: Unknown config key 'roundz'.")

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.reports.hand_written import write_run
-from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until
+from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until, write_study
 from tff_pfl import studies
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import compared
@@ -346,12 +346,7 @@ def test_what_is_compared(tmp_path, program):
 
 
 def test_the_program(tmp_path, monkeypatch):
-    file = tmp_path / "study.py"
-    file.write_text(
-        "from tff_pfl.studies import Study, Variant\n"
-        "def get_study():\n"
-        f"    return Study('One', {{'a': Variant('{tmp_path}/a.py:choice')}})\n"
-    )
+    file = write_study(tmp_path, f"{tmp_path}/a.py:choice")
     missing = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert missing.stderr.startswith(f"error: The config of 'a', '{tmp_path}/a.py', is not there.")
     assert missing.returncode == 1 and not (tmp_path / "out").exists()

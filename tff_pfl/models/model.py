@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.equality import elementwise_equality
+from tff_pfl.kinds import KindError
 from tff_pfl.models.errors import ExampleValuesError
+from tff_pfl.names import is_part
 
 
 class Mean(NamedTuple):
@@ -100,7 +101,7 @@ class Model:
             )
         functions = {name: getattr(self, name) for name in ("init", "apply", "example_loss")}
         for name, metric in self.example_metrics.items():
-            if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+            if not is_part(name):
                 raise ValueError(
                     f"example_metrics has {name!r}. The name of a metric has letters, digits, '_', "
                     "'-' and '.' alone: it becomes part of others, as personalized/local_test/NAME."
@@ -108,7 +109,7 @@ class Model:
             functions[f"The metric {name!r}"] = metric
         for name, function in functions.items():
             if not callable(function):
-                raise TypeError(f"{name} of a model must be a function, got {function!r:.80}.")
+                raise KindError(f"{name} of a model must be a function, got {function!r:.80}.")
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:

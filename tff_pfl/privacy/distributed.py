@@ -12,8 +12,8 @@ from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
 from tff_pfl.aggregators.branch_mean import mean_of_sums
 from tff_pfl.privacy import branches
 from tff_pfl.privacy.discrete import DiscreteGaussian
-from tff_pfl.privacy.private import check_one_upload
-from tff_pfl.templates import Algorithm, Exchange, with_aggregator
+from tff_pfl.privacy.private import averaged_once
+from tff_pfl.templates import Algorithm, Exchange
 
 
 def with_distributed_privacy(
@@ -50,9 +50,9 @@ def with_distributed_privacy(
         ValueError: If a value is wrong.
     """
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
-    averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
-    check_one_upload(algorithm)
-    private = averaged.with_exchanges(lambda exchange: _with_noise(exchange, mechanism))
+    private = averaged_once(algorithm).with_exchanges(
+        lambda exchange: _with_noise(exchange, mechanism)
+    )
     return dataclasses.replace(private, report="none")
 
 

@@ -60,7 +60,7 @@ def with_privacy(
         ValueError: If a value is wrong, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
-    check_one_upload(algorithm)
+    averaged = averaged_once(algorithm)
 
     def clipped(noise_multiplier):
         return CLIPPINGS[clipping](
@@ -87,22 +87,22 @@ def with_privacy(
             aggregator = branch_mean()
         return dataclasses.replace(exchange, aggregator=aggregator)
 
-    averaged = with_aggregator(algorithm, mean)
-    private = averaged.with_exchanges(blind)
+    private = with_aggregator(averaged, mean).with_exchanges(blind)
     return dataclasses.replace(private, report="none")
 
 
-def check_one_upload(algorithm: Algorithm) -> None:
-    """An `Accountant` counts one noisy mean a round.
+def averaged_once(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with a plain mean, of which there is one a round: an `Accountant` counts one.
 
     Raises:
         AggregatorError: If clients upload in more than one exchange of a round, or the server needs
             more of uploads than their mean.
     """
-    with_aggregator(algorithm, tff.aggregators.MeanFactory())  # or it refuses
+    averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())
     names = [exchange.name for exchange in algorithm.exchanges if exchange.aggregator is not None]
     if len(names) > 1:
         raise AggregatorError(
             f"Clients of {algorithm.name} upload in {len(names)} exchanges of a round, "
             f"{', '.join(names)}: privacy is of one noisy mean a round. Send all in one exchange."
         )
+    return averaged

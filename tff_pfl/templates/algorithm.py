@@ -1,7 +1,6 @@
 """An algorithm as a value."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
+from tff_pfl.names import check_names, is_part
 from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.report import REPORTS
 
@@ -66,7 +65,7 @@ class Algorithm:
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
         for name in names:
-            if not re.fullmatch(r"[\w.-]+", name) or name in _NAMES_OF_METRICS:
+            if not is_part(name) or name in _NAMES_OF_METRICS:
                 raise ValueError(
                     f"An exchange cannot be called {name!r}: its metrics are NAME/..., beside "
                     f"{', '.join(_NAMES_OF_METRICS)}. Use letters, digits, '_', '-' and '.', as in "

@@ -33,21 +33,9 @@ def compose_with_sequence_data(
         ProcessSignatureError: If `element_type` is not an example of `process`, or clients of that
             bring sequences already.
     """
-    data_type = process.client_type.data
-    if isinstance(data_type, tff.types.SequenceType):
-        raise ProcessSignatureError(
-            f"Clients of the process bring sequences already, of {data_type.element}. Give the "
-            "process that was composed of an algorithm."
-        )
     if not isinstance(element_type, tff.types.Type):
         element_type = tff.types.tensorflow_to_type(element_type)
-    expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
-    if not expected.is_assignable_from(element_type):
-        raise ProcessSignatureError(
-            f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
-            f"  found:    {element_type}\nTip: leave the data sets unbatched, of fields x and y, "
-            "in this order."
-        )
+    _check_elements(element_type, process.client_type.data)
 
     def gather(sequence):
         # One row too many shows that there are too many; an empty batch stands for no rows.
@@ -93,6 +81,21 @@ def compose_with_sequence_data(
         personalize_fn=of_gathered(process.personalize),
         further_models={name: of_gathered(fn) for name, fn in process.further_models.items()},
     )
+
+
+def _check_elements(element_type, data_type):
+    if isinstance(data_type, tff.types.SequenceType):
+        raise ProcessSignatureError(
+            f"Clients of the process bring sequences already, of {data_type.element}. Give the "
+            "process that was composed of an algorithm."
+        )
+    expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
+    if not expected.is_assignable_from(element_type):
+        raise ProcessSignatureError(
+            f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
+            f"  found:    {element_type}\nTip: leave the data sets unbatched, of fields x and y, "
+            "in this order."
+        )
 
 
 def _row(type_signature: tff.types.TensorType) -> tff.types.TensorType:

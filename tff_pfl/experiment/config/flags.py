@@ -148,9 +148,7 @@ def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
     """
     argv = ["", *arguments]
     _take_none_for_numbers()
-    holder = flags.FlagValues()
-    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=argv)
-    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    holder, loaded = _apart(argv, argv)
     try:
         holder(argv)
         config = loaded.value
@@ -203,9 +201,7 @@ def _check_other_flags(argv: Sequence[str]) -> None:
 
 def _unknown_key(argv: Sequence[str]) -> str | None:
     """The message for the first key that the config file does not have, if there is one."""
-    holder = flags.FlagValues()
-    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=[])
-    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    holder, loaded = _apart(argv, [])
     try:
         others = holder(argv, known_only=True)
         config = loaded.value
@@ -213,14 +209,28 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
         return None
     for flag in others:
         name, *keys = flag.partition("=")[0].lstrip("-").split(".")
-        sections = [config] if name in ("config", "noconfig") else []
-        for key in keys:
-            if not sections or not isinstance(sections[-1], ml_collections.ConfigDict):
+        section = config if name in ("config", "noconfig") else None
+        for depth, key in enumerate(keys, start=1):
+            if not isinstance(section, ml_collections.ConfigDict):
                 break
-            if key not in sections[-1]:
-                return _no_such_key(config, keys[: len(sections)], sections[-1])
-            sections.append(sections[-1][key])
+            if key not in section:
+                return _no_such_key(config, keys[:depth], section)
+            section = section[key]
     return None
+
+
+def _apart(argv: Sequence[str], keys: Sequence[str]):
+    """`--config` by itself, beside the flags of the program, and what holds its value.
+
+    Args:
+        argv: The command line, by which the file is loaded.
+        keys: Those of its arguments that set single keys, which are flags then; of others nothing
+            is known.
+    """
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=keys)
+    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
+    return holder, loaded
 
 
 def _no_such_key(config, keys, section) -> str:
