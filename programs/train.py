@@ -10,6 +10,8 @@ a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--r
 the runtime was lost (the run can be resumed), 130 after Ctrl-C and 143 after SIGTERM.
 """
 
+import functools
+
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -67,4 +69,5 @@ def _restart(resume):
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "output_dir"])
     flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
-    app.run(main, flags_parser=experiment.parse_flags)
+    parse_flags = functools.partial(experiment.parse_flags, has_own_keys_alone=True)
+    app.run(main, flags_parser=parse_flags)

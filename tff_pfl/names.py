@@ -18,6 +18,11 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
 
 
+def is_near(name: str, valid: Iterable[str]) -> bool:
+    """Whether a name is so much like a valid one that it must have been meant."""
+    return bool(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.7))
+
+
 def is_part(name: Any) -> bool:
     """Whether a name may be part of a metric's, as of `train/server/NAME`.
 

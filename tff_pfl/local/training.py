@@ -72,7 +72,8 @@ class LocalTraining:
             algorithm keeps its state, although the weights may be others by then: as in PGFed's
             code.
         schedule: What one of `SCHEDULES` returns, as `SCHEDULES["cosine"](rounds=100)`, or any
-            other; default the same rate in all rounds.
+            other; default the same rate in all rounds. With a factor below 0, training would go
+            uphill: configs are refused that have one in any round.
         warm_up_rounds: In which the rate rises.
         augment: What batches are changed by before each step, what one of `AUGMENTATIONS` returns
             or any other; default nothing. Exact gradients, evaluations and validation are of the
@@ -245,10 +246,25 @@ class LocalTraining:
         round_num = tf.cast(round_num, tf.float32)
         rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
         if self.schedule is not None:
-            rate *= self._of_schedule(round_num)
+            rate *= self.schedule_factor(round_num)
         if self.warm_up_rounds:
             rate *= tf.minimum((round_num + 1.0) / self.warm_up_rounds, 1.0)
         return rate
+
+    def schedule_factor(self, round_num: tf.Tensor) -> tf.Tensor:
+        """What `schedule` has for a round, float32 scalars both.
+
+        Raises:
+            KindError: If that is no number.
+        """
+        factor = self.schedule(round_num)
+        shape = None if factor is None else tf.convert_to_tensor(factor).shape
+        if shape is None or shape.rank:
+            raise KindError(
+                f"The schedule {self.schedule!r} must return a number for a round, a scalar, got "
+                f"{factor!r:.80}."
+            )
+        return tf.cast(factor, tf.float32)
 
     def _augmented(self, batch):
         if self.augment is None:
@@ -261,16 +277,6 @@ class LocalTraining:
                 f"it is given, got {images!r:.80}."
             )
         return batch._replace(x=tf.ensure_shape(images, batch.x.shape))
-
-    def _of_schedule(self, round_num):
-        factor = self.schedule(round_num)
-        shape = None if factor is None else tf.convert_to_tensor(factor).shape
-        if shape is None or shape.rank:
-            raise KindError(
-                f"The schedule {self.schedule!r} must return a number for a round, a scalar, got "
-                f"{factor!r:.80}."
-            )
-        return tf.cast(factor, tf.float32)
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))

@@ -360,3 +360,29 @@ def test_modules_that_are_not_there(monkeypatch, tmp_path, capsys, text, message
     printed = capsys.readouterr().err
     assert message.format(folder=tmp_path) in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("has_own_keys_alone", [False, True])
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("config.seeds=3", "Unknown config key 'seeds'. Did you mean 'seed'? Valid: 'aggregator'"),
+        ("config.new_clients.epoch=3", "Unknown config key 'epoch'. Did you mean 'best_epoch'?"),
+        (
+            "config.data.alpha=0.5",
+            "Unknown config key 'data.alpha'. There is config.data.dirichlet.",
+        ),
+        ("config.data.fractoins=(1,)", "Unknown config key 'fractoins'. Did you mean 'fractions'?"),
+        ("config.local.batch_size=big", "--config.local.batch_size=big: invalid literal for int()"),
+        ("config.data.merge=perhaps", "--config.data.merge=perhaps: ('Non-boolean argument to"),
+    ],
+)
+def test_mistakes_are_answered_alike_with_and_without_the_file(
+    monkeypatch, capsys, has_own_keys_alone, flag, message
+):
+    monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
+    argv = ["program", DIGITS, f"--{flag}"]
+    config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
+    with pytest.raises(SystemExit):
+        parse_flags(argv, has_own_keys_alone=has_own_keys_alone)
+    assert message in capsys.readouterr().err

@@ -12,19 +12,23 @@ from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.clients import Participation
 from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.config.local import (
+    build_fine_tuning,
+    build_local,
+    build_optimizer,
+    check_schedule,
+)
 from tff_pfl.experiment.config.options import (
-    AUGMENTATION,
     AVAILABILITY,
     ERROR_FEEDBACK,
     FRACTION,
-    SCHEDULE,
 )
 from tff_pfl.experiment.config.private import made_private
 from tff_pfl.experiment.config.sections import values_of
 from tff_pfl.experiment.config.splits import check_splits
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.kinds import check_kind
-from tff_pfl.local import OPTIMIZERS, LocalTraining, examples_type
+from tff_pfl.local import examples_type
 from tff_pfl.templates import (
     AGGREGATORS,
     Algorithm,
@@ -146,52 +150,6 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
     return model
 
 
-def build_local(
-    config: ml_collections.ConfigDict, learning_rate: float | None = None
-) -> LocalTraining:
-    """The local training of a config, or the same with another learning rate."""
-    local = config.local
-    optimizer = _build_optimizer(config, "local", learning_rate)
-    with values_of("local"):
-        return LocalTraining(
-            optimizer=optimizer,
-            epochs=local.epochs,
-            steps=local.steps,
-            batch_size=local.batch_size,
-            learning_rate_decay=local.learning_rate_decay,
-            weight_decay=local.weight_decay,
-            drop_remainder=local.drop_remainder,
-            persist_optimizer_state=local.persist_optimizer_state,
-            clip_norm=local.clip_norm,
-            schedule=_chosen(SCHEDULE, config),
-            warm_up_rounds=local.warm_up_rounds,
-            augment=_chosen(AUGMENTATION, config),
-        )
-
-
-def _chosen(choice, config):
-    """What a registered function makes of its options; `None` if nothing is chosen."""
-    name = choice.name_in(config)
-    return choice.registry[name](**choice.options_in(config)) if name else None
-
-
-def _build_optimizer(config, section, learning_rate=None):
-    """The optimizer of a section, or the same with another learning rate."""
-    chosen = config[section]
-    has_momentum = "momentum" in OPTIMIZERS.parameters(chosen.optimizer)
-    if chosen.momentum and not has_momentum:
-        raise ConfigError(
-            f"config.{section}.momentum={chosen.momentum}, but the optimizer {chosen.optimizer!r} "
-            "has none, other than 'sgd'. Set it to 0."
-        )
-    momentum = {"momentum": chosen.momentum} if has_momentum else {}
-    if learning_rate is None:
-        learning_rate = chosen.learning_rate
-    with values_of(section):
-        build = OPTIMIZERS[chosen.optimizer]
-        return build(learning_rate, **momentum, **chosen.options.to_dict())
-
-
 def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
     """What a config evaluates."""
     options = config.evaluation
@@ -215,7 +173,7 @@ def participation(config: ml_collections.ConfigDict) -> Participation:
         ConfigError: If a value is wrong, or some do not fit together.
     """
     with values_of("participation"):
-        availability = _chosen(AVAILABILITY, config)
+        availability = AVAILABILITY.make(config)
         return Participation(**config.participation.to_dict() | {"availability": availability})
 
 
@@ -276,7 +234,7 @@ def build_new_clients_evaluation(
             build_local(config),
             new_clients,
             epochs=config.new_clients.fine_tune_epochs,
-            fine_tuning=_build_fine_tuning(config),
+            fine_tuning=build_fine_tuning(config),
             best_epoch=config.new_clients.best_epoch,
             locally_trained="locally_trained" in config.evaluation.further_models,
             first_id=new_clients.partition.metadata["clients"][0],
@@ -304,14 +262,16 @@ def build_algorithm(
                 f"config.server.optimizer={config.server.optimizer!r}, but {name!r} takes none: "
                 "its server does not step along a mean of changes. Set it to ''."
             )
-        options["server_optimizer"] = _build_optimizer(config, "server")
+        options["server_optimizer"] = build_optimizer(config, "server")
     federation = {
         "num_clients": dataset.num_clients,
         "clients_per_round": config.clients_per_round,
         "largest_cohort": _largest_cohort(config, dataset.num_clients),
     }
+    local = build_local(config)
+    check_schedule(local, config)
     with values_of("algorithm"):
-        algorithm = algorithms.make(name, model, build_local(config), **federation, **options)
+        algorithm = algorithms.make(name, model, local, **federation, **options)
     if config.aggregator.name:
         with values_of("aggregator"):
             algorithm = with_aggregator(algorithm, _build_aggregator(config))
@@ -383,17 +343,10 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
     if name == "locally_trained":
         return evaluation.locally_trained(algorithm, model, build_local(config))
     epochs = config.evaluation.fine_tune_epochs
-    return evaluation.fine_tuned(algorithm, model, _build_fine_tuning(config), epochs=epochs)
+    return evaluation.fine_tuned(algorithm, model, build_fine_tuning(config), epochs=epochs)
 
 
 def _fine_tunes_own_models(config) -> bool:
     """Whether what is evaluated as a client's own model is fine-tuned, not another beside it."""
     options = config.evaluation
     return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models
-
-
-def _build_fine_tuning(config) -> LocalTraining:
-    """As clients train, but for a learning rate of its own, which is the same after all rounds."""
-    rate = config.evaluation.fine_tune_learning_rate
-    fine_tuning = build_local(config, rate)
-    return fine_tuning if rate is None else fine_tuning.at_constant_rate()

@@ -15,6 +15,7 @@ from tff_pfl.experiment.config.build import (
 from tff_pfl.experiment.config.defaults import default_config
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.keys import OWN_NUMBERS
 from tff_pfl.experiment.config.options import (
     ALGORITHM,
     CHOICES,
@@ -29,14 +30,8 @@ from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
 from tff_pfl.ranges import (
     Range,
-    above,
-    at_least,
-    between,
-    inside,
     may_be_none,
     ranges_of,
-    up_to,
-    whole,
 )
 
 # Whose keys are not those of what is chosen.
@@ -53,30 +48,6 @@ _SECTIONS = (
     "privacy",
     "server",
 )
-# The numbers of a config that nobody else takes as they are.
-_OWN_NUMBERS = {
-    "seed": whole(0, 2**63 - 1),
-    "rounds": whole(1),
-    "clients_per_round": whole(1),
-    "checkpoint_every": whole(1),
-    "local.learning_rate": at_least(0),
-    "local.momentum": up_to(0, 1),
-    "server.learning_rate": at_least(0),
-    "server.momentum": up_to(0, 1),
-    "evaluation.every": whole(0),
-    "evaluation.fine_tune_epochs": whole(0),
-    "evaluation.fine_tune_learning_rate": at_least(0),
-    "early_stop.patience": whole(0),
-    "early_stop.least_gain": at_least(0),
-    "privacy.epsilon": above(0),
-    "privacy.noise_multiplier": at_least(0),
-    "privacy.delta": inside(0, 1),
-    "privacy.clip_norm": above(0),
-    "privacy.bits": whole(8, 24),
-    "new_clients.number": whole(0),
-    "new_clients.fine_tune_epochs": whole(0),
-    "attack.fraction": between(0, 1),
-}
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
@@ -123,7 +94,7 @@ def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
     They are stated by those who take the numbers: the algorithm, the model, the partitioner, and so
     on. What they say of other arguments is no key of the config.
     """
-    ranges = dict(_OWN_NUMBERS)
+    ranges = dict(OWN_NUMBERS)
     for section, owner in _owners(config):
         found = value_of(config, section) or {}
         for name, range_ in ranges_of(owner).items():

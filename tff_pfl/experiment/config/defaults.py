@@ -1,23 +1,27 @@
-"""All keys of a config, with what they mean.
-
-A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
-returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
-single ones.
-"""
+"""The defaults of a config."""
 
 from collections.abc import Sequence
 
 import ml_collections
-from ml_collections import config_dict
 
-from tff_pfl import data
 from tff_pfl.experiment.config.imports import import_modules
+from tff_pfl.experiment.config.keys import own_keys
 from tff_pfl.experiment.config.options import (
     ALGORITHM,
     ATTACK,
+    AUGMENTATION,
     AVAILABILITY,
+    COMPRESSION,
     PARTITIONER,
     SCHEDULE,
+)
+
+_CHOSEN = (
+    (SCHEDULE, "constant"),
+    (AUGMENTATION, ""),
+    (AVAILABILITY, "always"),
+    (ATTACK, "scaled_uploads"),
+    (COMPRESSION, ""),
 )
 
 
@@ -25,6 +29,8 @@ def default_config(
     algorithm: str = "fedavg", *, imports: Sequence[str] = ()
 ) -> ml_collections.ConfigDict:
     """All keys of a config, for an algorithm with its own default hyper-parameters.
+
+    `tff_pfl/experiment/config/keys.py` says what they mean.
 
     Args:
         algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`.
@@ -35,124 +41,12 @@ def default_config(
         ImportsError: If a module cannot be imported.
     """
     import_modules(imports)
-    config = ml_collections.ConfigDict()
-    config.imports = tuple(imports)  # modules whose names this config uses: "my_package.methods"
-    config.import_path = ()  # where they are looked for first: programs add the config's folder
-    config.seed = 0  # of everything: partition, initial weights, cohorts, batches
-    config.rounds = 20
-    config.clients_per_round = 6
-
-    config.data = ml_collections.ConfigDict()
-    config.data.name = "digits"  # one of tff_pfl.data.DATASETS
-    config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
-    config.data.num_clients = 25  # not used by the natural partitioner
-    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; the options of each
-    for name in data.PARTITIONERS:  # are in config.data.NAME, as in config.data.dirichlet.alpha
+    config = own_keys()
+    config.imports = tuple(imports)
+    partitioner = config.data.partitioner
+    for name in PARTITIONER.registry:
         PARTITIONER.set(config, name)
-    config.data.partitioner = "dirichlet"
-    config.data.merge = True  # pool the original train and test splits before partitioning
-    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
-    config.data.num_validation = 0  # without merge: examples cut off the training split
-    config.data.imbalance = 1.0  # the first class has so many times the examples of the last
-    config.data.imbalanced_test = True  # the test split likewise; else, without merge, it is whole
-    config.data.partition_file = ""  # a saved partition to use instead of making one
-    config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
-
-    config.model = ml_collections.ConfigDict()
-    config.model.name = "mlp"  # one of tff_pfl.models.MODELS
-    config.model.options = ml_collections.ConfigDict()  # of the model
-    config.model.segments = 1  # cut into so many, whose gradients compute again what flowed within
-    config.model.compute_type = "float32"  # or "bfloat16": of layers, not of weights
-
-    config.local = ml_collections.ConfigDict()
-    config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
-    config.local.options = ml_collections.ConfigDict()  # of the optimizer
-    config.local.learning_rate = 0.1
-    config.local.momentum = 0.0  # for an optimizer that has momentum, as sgd
-    config.local.weight_decay = 0.0  # added to the gradient, times the weights
-    config.local.clip_norm = config_dict.placeholder(float)  # the longest gradient, before that
-    config.local.epochs = 5
-    config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
-    config.local.batch_size = 50
-    config.local.learning_rate_decay = 1.0  # factor per round
-    config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round:
-    SCHEDULE.set(config, "constant")  # .name, one of tff_pfl.SCHEDULES, and its options beside it
-    config.local.warm_up_rounds = 0  # the first ones, in which the rate rises
-    config.local.augmentation = ml_collections.ConfigDict()  # of training images: .name, one of
-    config.local.augmentation.name = ""  # tff_pfl.AUGMENTATIONS or none, and its options beside it
-    config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
-    config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
-
-    config.evaluation = ml_collections.ConfigDict()
-    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
-    config.evaluation.split = "test"  # or "validation", for tuning
-    config.evaluation.validation = False  # on both, where the split is "test"
-    config.evaluation.late_share = 0.1  # of the evaluations, whose mean is in summary.json
-    config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
-    config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
-    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
-    # None: local's, of the last round; that of new clients, too
-    config.evaluation.clients = 0  # so many, drawn once, with an interval of the mean; 0: all
-    config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
-    config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
-    config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
-    config.evaluation.subsample = False  # of other clients', as many examples as the client has
-
-    config.participation = ml_collections.ConfigDict()  # of device classes: one number each, or one
-    config.participation.sampling = "fixed"  # or "poisson": each client with a probability
-    config.participation.over_selection = 1.0  # so many times the cohort; the first that report
-    config.participation.availability = ml_collections.ConfigDict()  # who can be selected:
-    AVAILABILITY.set(config, "always")  # .name, one of tff_pfl.AVAILABILITIES, and its options
-    config.participation.class_shares = (1.0,)  # of device classes, relative to their sum
-    config.participation.dropout = (0.0,)  # the probability that a selected client never reports
-    config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
-    config.participation.client_spread = 0.0  # of the logarithm of seconds, between clients
-    config.participation.round_spread = 0.0  # likewise, between the rounds of a client
-    config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
-
-    config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
-    config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never
-    config.early_stop.least_gain = 0.0  # an improvement is by more than this
-    config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
-
-    config.new_clients = ml_collections.ConfigDict()
-    config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
-    config.new_clients.fine_tune_epochs = 20  # what they receive, and are evaluated
-    config.new_clients.best_epoch = False  # whether the best of these is named, too
-    config.new_clients.evaluated = True  # False: held out alone
-
-    config.aggregator = ml_collections.ConfigDict()
-    config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
-    config.aggregator.options = ml_collections.ConfigDict()  # of the aggregator
-
-    config.privacy = ml_collections.ConfigDict()  # of clients, against who sees the server
-    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; None: no privacy
-    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in the place of epsilon
-    config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
-    config.privacy.mechanism = "central"  # the server adds noise; or "distributed", clients do
-    config.privacy.bits = 20  # of a number that is sent, with distributed noise
-    config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
-    config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
-    config.privacy.secure_sums = False  # of uploads, before the server adds noise
-
-    config.server = ml_collections.ConfigDict()
-    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step
-    config.server.options = ml_collections.ConfigDict()  # of the optimizer
-    config.server.learning_rate = 1.0
-    config.server.momentum = 0.0  # as config.local.momentum
-
-    config.attack = ml_collections.ConfigDict()
-    ATTACK.set(config, "scaled_uploads")  # config.attack.name, one of tff_pfl.attacks.ATTACKS, and
-    # its options beside it; who attacks: client_ids, or a fraction of all, drawn; without, nobody
-
-    config.compression = ml_collections.ConfigDict()  # of uploads: .name, one of
-    config.compression.name = ""  # tff_pfl.COMPRESSORS or none; its options, and error_feedback,
-    # whether clients keep what was lost for their next upload, beside it
-
-    config.checkpoint_every = 1  # rounds
-
-    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
-
-    config.algorithm = ml_collections.ConfigDict()
-    ALGORITHM.set(config, algorithm)  # config.algorithm.name, and its options beside it
+    config.data.partitioner = partitioner
+    for choice, name in (*_CHOSEN, (ALGORITHM, algorithm)):
+        choice.set(config, name)
     return config

@@ -1,6 +1,7 @@
 """Flags of programs, those of single keys of a config included."""
 
 import copy
+import operator
 import os
 import re
 import sys
@@ -15,8 +16,9 @@ from ml_collections.config_flags import tuple_parser
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
+from tff_pfl.experiment.config.keys import OWN_NUMBERS, own_keys
 from tff_pfl.experiment.run_directory import flatten
-from tff_pfl.names import unknown_name
+from tff_pfl.names import is_near, unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow
 
 # What `ml_collections`, `absl` and a file of a config raise for mistakes.
@@ -108,12 +110,17 @@ class _NumberOrNone(flags.ArgumentParser):
         return self._number.flag_type()
 
 
-def parse_flags(argv):
+def parse_flags(argv: Sequence[str], *, has_own_keys_alone: bool = False) -> list[str]:
     """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
 
     Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Other flags are
     looked at first: a mistake in them is answered before a config file imports TensorFlow. A flag
     that would have no effect is a mistake, see `without_effect`.
+
+    Args:
+        argv: The command line.
+        has_own_keys_alone: Whether configs have the keys of `default_config` and no others. Then
+            mistakes in most of these keys are answered before TensorFlow is imported, too.
     """
     if "config" in flags.FLAGS:
         flag = flags.FLAGS["config"]
@@ -121,7 +128,9 @@ def parse_flags(argv):
     _take_none_for_numbers()
     try:
         _check_other_flags(argv)
-    except (flags.Error, ValueError) as error:
+        if has_own_keys_alone:
+            _check_own_keys(argv)
+    except _MISTAKES as error:
         _refuse(_reason(error))
     try:
         positional = flags.FLAGS(argv)
@@ -199,6 +208,46 @@ def _check_other_flags(argv: Sequence[str]) -> None:
     others([argument for argument in argv if argument not in keys])
 
 
+def _check_own_keys(argv: Sequence[str]) -> None:
+    """Checks the flags of keys that all configs have, without the config file.
+
+    Raises:
+        ConfigError: If there is no such key, and one that must have been meant; or a number is out
+            of range.
+        ValueError: If a value is of another type.
+    """
+    config = own_keys()
+    flag = re.compile(r"--?config\.([^=]+)=.*", re.DOTALL)
+    matches = filter(None, map(flag.fullmatch, argv))
+    given = {match[1]: match[0] for match in matches if _is_own(config, match[1].split("."))}
+    holder, arguments = flags.FlagValues(), ["", *given.values()]
+    config_flags.DEFINE_config_dict("config", config, flag_values=holder, sys_argv=arguments)
+    holder(arguments)
+    for key in filter(given.__contains__, OWN_NUMBERS):
+        value = operator.attrgetter(key)(config)
+        if value is not None:
+            OWN_NUMBERS[key].check(f"config.{key}", value, ConfigError)
+
+
+def _is_own(config: ml_collections.ConfigDict, keys: Sequence[str]) -> bool:
+    """Whether a key is one of `own_keys`, and no option of something that is chosen.
+
+    Raises:
+        ConfigError: If it is neither, and one of these must have been meant.
+    """
+    section = config
+    for depth, key in enumerate(keys, start=1):
+        if not isinstance(section, ml_collections.ConfigDict):
+            return False
+        if key not in section:
+            takes_options = not section or (keys[0] == "data" and depth < len(keys))
+            if not takes_options and (_elsewhere(config, keys[:depth]) or is_near(key, section)):
+                raise ConfigError(_no_such_key(config, keys[:depth], section))
+            return False
+        section = section[key]
+    return not isinstance(section, ml_collections.ConfigDict)
+
+
 def _unknown_key(argv: Sequence[str]) -> str | None:
     """The message for the first key that the config file does not have, if there is one."""
     holder, loaded = _apart(argv, [])
@@ -235,12 +284,20 @@ def _apart(argv: Sequence[str], keys: Sequence[str]):
 
 def _no_such_key(config, keys, section) -> str:
     """The message for a key that its section does not have; where there is such a one, if it is."""
-    key, path = keys[-1], ".".join(keys)
-    named = [x for x in flatten(config.to_dict(), ".") if x.rpartition(".")[2] == key]
-    if named:
-        nearest = max(named, key=lambda other: len(os.path.commonprefix([other, path])))
-        return f"Unknown config key {path!r}. There is config.{nearest}."
-    return unknown_name("config key", key, section)
+    if other := _elsewhere(config, keys):
+        return f"Unknown config key {'.'.join(keys)!r}. There is config.{other}."
+    return unknown_name("config key", keys[-1], section)
+
+
+def _elsewhere(config, keys) -> str | None:
+    """Where the last of some nested keys is in a config, in the place nearest to them."""
+    path = ".".join(keys)
+    named = [x for x in flatten(config.to_dict(), ".") if x.rpartition(".")[2] == keys[-1]]
+
+    def shared(other):
+        return len(os.path.commonprefix([other, path]))
+
+    return max(named, key=shared, default=None)
 
 
 def _reason(error: Exception) -> str:

@@ -54,6 +54,11 @@ class Choice(NamedTuple):
         """Where the options are in a config."""
         return self.section.format(self.name_in(config))
 
+    def make(self, config: ml_collections.ConfigDict) -> Any:
+        """What the chosen function makes of the options; `None` if nothing is chosen."""
+        name = self.name_in(config)
+        return self.registry[name](**self.options_in(config)) if name else None
+
     def options_in(self, config: ml_collections.ConfigDict) -> dict[str, Any]:
         """The options that a config has, whether they exist or not."""
         section = self.section_in(config)

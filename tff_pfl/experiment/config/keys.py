@@ -1,0 +1,159 @@
+"""All keys of a config, with what they mean, but for the options of what it chooses by name.
+
+A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
+returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
+single ones. Nothing here needs TensorFlow, so that mistakes in these keys are answered at once.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+from tff_pfl.ranges import above, at_least, between, inside, up_to, whole
+
+OWN_NUMBERS = {
+    "seed": whole(0, 2**63 - 1),
+    "rounds": whole(1),
+    "clients_per_round": whole(1),
+    "checkpoint_every": whole(1),
+    "local.learning_rate": at_least(0),
+    "local.momentum": up_to(0, 1),
+    "server.learning_rate": at_least(0),
+    "server.momentum": up_to(0, 1),
+    "evaluation.every": whole(0),
+    "evaluation.fine_tune_epochs": whole(0),
+    "evaluation.fine_tune_learning_rate": at_least(0),
+    "early_stop.patience": whole(0),
+    "early_stop.least_gain": at_least(0),
+    "privacy.epsilon": above(0),
+    "privacy.noise_multiplier": at_least(0),
+    "privacy.delta": inside(0, 1),
+    "privacy.clip_norm": above(0),
+    "privacy.bits": whole(8, 24),
+    "new_clients.number": whole(0),
+    "new_clients.fine_tune_epochs": whole(0),
+    "attack.fraction": between(0, 1),
+}
+"""The ranges of the numbers that nobody else takes as they are."""
+
+
+def own_keys() -> ml_collections.ConfigDict:
+    """The keys, with their defaults; what has options of what is chosen has none of them."""
+    config = ml_collections.ConfigDict()
+    config.imports = ()  # modules whose names this config uses: "my_package.methods"
+    config.import_path = ()  # where they are looked for first: programs add the config's folder
+    config.seed = 0  # of everything: partition, initial weights, cohorts, batches
+    config.rounds = 20
+    config.clients_per_round = 6
+
+    config.data = ml_collections.ConfigDict()
+    config.data.name = "digits"  # one of tff_pfl.data.DATASETS
+    config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
+    config.data.num_clients = 25  # not used by the natural partitioner
+    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; the options of each
+    # are in config.data.NAME, as in config.data.dirichlet.alpha
+    config.data.merge = True  # pool the original train and test splits before partitioning
+    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
+    config.data.num_validation = 0  # without merge: examples cut off the training split
+    config.data.imbalance = 1.0  # the first class has so many times the examples of the last
+    config.data.imbalanced_test = True  # the test split likewise; else, without merge, it is whole
+    config.data.partition_file = ""  # a saved partition to use instead of making one
+    config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
+
+    config.model = ml_collections.ConfigDict()
+    config.model.name = "mlp"  # one of tff_pfl.models.MODELS
+    config.model.options = ml_collections.ConfigDict()  # of the model
+    config.model.segments = 1  # cut into so many, whose gradients compute again what flowed within
+    config.model.compute_type = "float32"  # or "bfloat16": of layers, not of weights
+
+    config.local = ml_collections.ConfigDict()
+    config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
+    config.local.options = ml_collections.ConfigDict()  # of the optimizer
+    config.local.learning_rate = 0.1
+    config.local.momentum = 0.0  # for an optimizer that has momentum, as sgd
+    config.local.weight_decay = 0.0  # added to the gradient, times the weights
+    config.local.clip_norm = config_dict.placeholder(float)  # the longest gradient, before that
+    config.local.epochs = 5
+    config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
+    config.local.batch_size = 50
+    config.local.learning_rate_decay = 1.0  # factor per round
+    config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round: .name,
+    # one of tff_pfl.SCHEDULES, at first "constant", and its options beside it
+    config.local.warm_up_rounds = 0  # the first ones, in which the rate rises
+    config.local.augmentation = ml_collections.ConfigDict()  # of training images: .name, one of
+    # tff_pfl.AUGMENTATIONS or, at first, none, and its options beside it
+    config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
+    config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
+
+    config.evaluation = ml_collections.ConfigDict()
+    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
+    config.evaluation.split = "test"  # or "validation", for tuning
+    config.evaluation.validation = False  # on both, where the split is "test"
+    config.evaluation.late_share = 0.1  # of the evaluations, whose mean is in summary.json
+    config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
+    config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
+    # None: local's, of the last round; that of new clients, too
+    config.evaluation.clients = 0  # so many, drawn once, with an interval of the mean; 0: all
+    config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
+    config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
+    config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
+    config.evaluation.subsample = False  # of other clients', as many examples as the client has
+
+    config.participation = ml_collections.ConfigDict()  # of device classes: one number each, or one
+    config.participation.sampling = "fixed"  # or "poisson": each client with a probability
+    config.participation.over_selection = 1.0  # so many times the cohort; the first that report
+    config.participation.availability = ml_collections.ConfigDict()  # who can be selected: .name,
+    # one of tff_pfl.AVAILABILITIES, at first "always", and its options beside it
+    config.participation.class_shares = (1.0,)  # of device classes, relative to their sum
+    config.participation.dropout = (0.0,)  # the probability that a selected client never reports
+    config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
+    config.participation.client_spread = 0.0  # of the logarithm of seconds, between clients
+    config.participation.round_spread = 0.0  # likewise, between the rounds of a client
+    config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
+
+    config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
+    config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never
+    config.early_stop.least_gain = 0.0  # an improvement is by more than this
+    config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
+
+    config.new_clients = ml_collections.ConfigDict()
+    config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
+    config.new_clients.fine_tune_epochs = 20  # what they receive, and are evaluated
+    config.new_clients.best_epoch = False  # whether the best of these is named, too
+    config.new_clients.evaluated = True  # False: held out alone
+
+    config.aggregator = ml_collections.ConfigDict()
+    config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
+    config.aggregator.options = ml_collections.ConfigDict()  # of the aggregator
+
+    config.privacy = ml_collections.ConfigDict()  # of clients, against who sees the server
+    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; None: no privacy
+    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in the place of epsilon
+    config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
+    config.privacy.mechanism = "central"  # the server adds noise; or "distributed", clients do
+    config.privacy.bits = 20  # of a number that is sent, with distributed noise
+    config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
+    config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
+    config.privacy.secure_sums = False  # of uploads, before the server adds noise
+
+    config.server = ml_collections.ConfigDict()
+    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step
+    config.server.options = ml_collections.ConfigDict()  # of the optimizer
+    config.server.learning_rate = 1.0
+    config.server.momentum = 0.0  # as config.local.momentum
+
+    config.attack = ml_collections.ConfigDict()  # .name, one of tff_pfl.ATTACKS, at first
+    # "scaled_uploads", and its options beside it; who attacks: client_ids, or a fraction of all,
+    # drawn; without, nobody
+
+    config.compression = ml_collections.ConfigDict()  # of uploads: .name, one of
+    # tff_pfl.COMPRESSORS or, at first, none; its options, and error_feedback, whether clients keep
+    # what was lost for their next upload, beside it
+
+    config.checkpoint_every = 1  # rounds
+
+    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
+
+    config.algorithm = ml_collections.ConfigDict()  # .name, one of tff_pfl.ALGORITHMS, and its
+    # options beside it
+    return config
