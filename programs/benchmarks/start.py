@@ -42,6 +42,7 @@ def measure_start(algorithms: Sequence[str], *, repetitions: int) -> Iterator[di
         *((name, arguments, 1) for name, arguments in helps.items()),
         ("a refused flag", ["train.py", config, "--restarts=-1"], 1),
         ("a refused key of a config", ["train.py", config, "--config.round=1"], 1),
+        ("a refused option of an algorithm", ["train.py", config, "--config.algorithm.no=1"], 1),
         *((name, arguments, 0) for name, arguments in train.items()),
     ]
     for name, arguments, code in tqdm.tqdm(starts, desc="start", unit="kind", disable=None):

@@ -126,7 +126,7 @@ def test_starts_print_a_line_a_kind():
     assert (ended.returncode, ended.stderr) == (0, "")
     _, *records = map(json.loads, ended.stdout.splitlines())
     beyond = {record["start"]: record["beyond_import"] for record in records}
-    refusals = {"a refused flag", "a refused key of a config"}
+    refusals = {"a refused flag", "a refused key of a config", "a refused option of an algorithm"}
     assert set(beyond) == {"train --help", "report --help", "fedavg"} | refusals
     assert beyond["train --help"] < 0 < beyond["fedavg"]
     assert all(record["seconds"]["min"] > 0 for record in records)
