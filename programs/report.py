@@ -130,7 +130,9 @@ _COLUMNS = flags.DEFINE_list(
 _AGAINST = flags.DEFINE_string(
     "against", None, "Of table and page: whom others are tested against."
 )
-_TARGET = flags.DEFINE_float("target", None, "page: the accuracy that is to be reached.")
+_TARGET = flags.DEFINE_float(
+    "target", None, "page: the accuracy that is to be reached.", lower_bound=0, upper_bound=1
+)
 
 
 def main(argv):

@@ -207,6 +207,9 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
         "has no snapshots": report("influence", run_dir),
         "clients=['0', 'x']: Ids are integers.": report("mixtures", run_dir, "--clients=0,x"),
         "target=None: They are finite numbers.": report("curves", f"a:{run_dir}", "--top=nan"),
+        "--target=70: 70.0 is not a number in the range [0, 1]": report(
+            "page", f"a:{run_dir}", "--target=70"
+        ),
         "x/ is a folder; name the files in it: x/NAME.": [
             evaluate[0],
             f"--run_dir={run_dir}",
