@@ -161,6 +161,15 @@ def test_a_crash_at_any_moment_changes_no_number(program, monkeypatch):
         assert_equal(*[_tensors(p.results()) for p in (parts, undisturbed)])
 
 
+def test_fewer_rounds_than_are_done_are_refused(program):
+    parts = Parts()
+    program.run(**program.arguments(parts))
+    before = _tensors(parts.results())
+    with pytest.raises(ValueError, match=f"{ROUNDS} rounds are done already, 1 are asked for"):
+        program.run(**program.arguments(parts) | {"total_rounds": 1})
+    assert_equal(_tensors(parts.results()), before)
+
+
 def _tensors(results):
     released, saved = results
     buffer = np.frombuffer(saved.data_iterator, np.uint8)

@@ -190,6 +190,13 @@ def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setti
     config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
 
 
+def test_a_partition_beside_its_file_is_refused_where_both_are_set_by_hand(monkeypatch, capsys):
+    flags = ("--config.data.partition_file=a.npz", "--config.data.num_clients=20")
+    with pytest.raises(SystemExit):
+        config_of_flags(monkeypatch, DIGITS, *flags)
+    assert "--config.data.num_clients has no effect: config.data.p" in capsys.readouterr().err
+
+
 def test_a_rate_of_fine_tuning_is_that_of_new_clients_too(monkeypatch):
     flags = ("--config.new_clients.number=2", "--config.evaluation.fine_tune_learning_rate=0.1")
     assert config_of_flags(monkeypatch, DIGITS, *flags)

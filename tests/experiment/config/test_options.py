@@ -7,6 +7,7 @@ import ml_collections
 import pytest
 
 from tests.experiment.config.small import small
+from tff_pfl.attacks import ATTACKS
 from tff_pfl.experiment import ConfigError, check_config, config_of_run, default_config, resolved
 from tff_pfl.experiment.config import complete
 from tff_pfl.models import MODELS
@@ -90,6 +91,25 @@ def test_options_that_there_are_not_stay_to_be_refused():
     config.model.options.hiden = (3,)
     complete(config)
     with pytest.raises(ConfigError, match="Unknown option of model 'mlp' 'hiden'"):
+        check_config(config)
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_another_attack_has_none_of_the_options_of_the_first(name):
+    config = default_config()
+    config.attack.name = name
+    config.attack.client_ids = (0,)
+    complete(config)
+    check_config(config)
+    options = {"fraction": 0.0} | ATTACKS.options(name) | {"client_ids": (0,)}
+    assert config.attack.to_dict() == {"name": name} | options
+
+
+def test_an_option_of_the_first_attack_stays_to_be_refused_where_it_was_set():
+    config = default_config()
+    config.attack.update(name="noise", factor=-3.0)
+    complete(config)
+    with pytest.raises(ConfigError, match="Unknown option of attack 'noise' 'factor'"):
         check_config(config)
 
 

@@ -16,14 +16,6 @@ from tff_pfl.experiment.config.options import (
     SCHEDULE,
 )
 
-_CHOSEN = (
-    (SCHEDULE, "constant"),
-    (AUGMENTATION, ""),
-    (AVAILABILITY, "always"),
-    (ATTACK, "scaled_uploads"),
-    (COMPRESSION, ""),
-)
-
 
 def default_config(
     algorithm: str = "fedavg", *, imports: Sequence[str] = ()
@@ -47,6 +39,7 @@ def default_config(
     for name in PARTITIONER.registry:
         PARTITIONER.set(config, name)
     config.data.partitioner = partitioner
-    for choice, name in (*_CHOSEN, (ALGORITHM, algorithm)):
-        choice.set(config, name)
+    for choice in (SCHEDULE, AUGMENTATION, AVAILABILITY, ATTACK, COMPRESSION):
+        choice.set(config, choice.default)
+    ALGORITHM.set(config, algorithm)
     return config

@@ -27,12 +27,15 @@ class _Switch(NamedTuple):
             settings that it is of.
         remedy: What turns it on.
         is_on: Of the values of `switches`: whether the settings have an effect.
+        replaces: Whether `switches` take the place of the settings: who sets both by hand does not
+            mean to turn the others off.
     """
 
     sections: Collection[str]
     switches: Sequence[str]
     remedy: str
     is_on: Callable[[list[Any]], bool] = any
+    replaces: bool = False
 
     def holds(self, key: str) -> bool:
         """Whether it says when a key has an effect."""
@@ -116,6 +119,7 @@ def _switches(algorithm):
         ("data.partition_file",),
         "--config.data.partition_file= makes a new partition",
         lambda values: not any(values),
+        replaces=True,
     )
     for name in PARTITIONER.registry:
         yield _Switch(
@@ -167,7 +171,8 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
     """
     for switch in _switches(value_of(config, "algorithm.name")):
         values = [value_of(config, key) for key in switch.switches]
-        if values[0] is None or set(switch.switches) & set(keys) or switch.is_on(values):
+        is_meant = not switch.replaces and set(switch.switches) & set(keys)
+        if values[0] is None or is_meant or switch.is_on(values):
             continue
         for key in filter(switch.holds, keys):
             return Idle(key, switch.switches[0], values[0], switch.remedy)

@@ -38,6 +38,7 @@ class Choice(NamedTuple):
         from_elsewhere: Keyword arguments that are no options: they come from other keys, or from
             the federation.
         may_be_none: Whether nothing may be chosen, by the name "".
+        default: The name that `default_config` chooses, where it is no key of its own there.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Choice(NamedTuple):
     registry: Registry
     from_elsewhere: tuple[str, ...] = ()
     may_be_none: bool = False
+    default: str = ""
 
     def name_in(self, config: ml_collections.ConfigDict) -> str:
         """The chosen name; "" also where a config has no such key."""
@@ -93,12 +95,18 @@ class Choice(NamedTuple):
     def complete(self, config: ml_collections.ConfigDict) -> None:
         """Adds the options that a config has not set, at their defaults.
 
+        Options of `default` that the config has beside another name, as they were, give way.
+
         Raises:
             ConfigError: For an unknown name, with the nearest one; or if an option that the config
                 has set is of another type.
         """
         given = self.options_in(config)
         with values_of(self.key):
+            others = self.parameters(self.default).keys() - self.parameters(self.name_in(config))
+            for key in others & given.keys():
+                if given[key] == _default(self.parameters(self.default)[key]):
+                    del given[key]
             self.set(config, self.name_in(config))
         with values_of(self.section_in(config)), config.unlocked():
             if given:
@@ -144,7 +152,7 @@ ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
 MODEL = Choice("model.name", "model.options", MODELS)
 LOCAL_OPTIMIZER = Choice("local.optimizer", "local.options", OPTIMIZERS, ("momentum",))
-SCHEDULE = Choice("local.schedule.name", "local.schedule", SCHEDULES)
+SCHEDULE = Choice("local.schedule.name", "local.schedule", SCHEDULES, default="constant")
 AUGMENTATION = Choice(
     "local.augmentation.name", "local.augmentation", AUGMENTATIONS, may_be_none=True
 )
@@ -155,9 +163,14 @@ SERVER_OPTIMIZER = Choice(
     "server.optimizer", "server.options", OPTIMIZERS, ("momentum",), may_be_none=True
 )
 AVAILABILITY = Choice(
-    "participation.availability.name", "participation.availability", AVAILABILITIES
+    "participation.availability.name",
+    "participation.availability",
+    AVAILABILITIES,
+    default="always",
 )
-ATTACK = _AttackChoice("attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True)
+ATTACK = _AttackChoice(
+    "attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True, default="scaled_uploads"
+)
 COMPRESSION = _CompressionChoice("compression.name", "compression", COMPRESSORS, may_be_none=True)
 
 CHOICES = (
