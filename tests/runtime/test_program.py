@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import assert_equal, make_clients, random_examples, tiny_process
+from tests.federation import assert_close, assert_equal, make_clients, random_examples, tiny_process
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -59,11 +59,12 @@ def run_in_program(coroutine_function, *args):
 
 
 def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
+    """Up to rounding, as they are executed by different runtimes."""
     source = make_source(dataset)
     state, metrics = run_in_program(program, source)
-    assert_equal(state, plain[0])
-    assert_equal(metrics, plain[1])
-    assert_equal(source.store.get(range(4)), plain[2].store.get(range(4)))
+    assert_close(state, plain[0])
+    assert_close(metrics, plain[1])
+    assert_close(source.store.get(range(4)), plain[2].store.get(range(4)))
 
 
 def test_a_computation_is_called_in_a_program_and_outside_of_one():
