@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ml_collections
 from absl import flags
@@ -217,9 +217,12 @@ def _check_own_keys(argv: Sequence[str]) -> None:
         ValueError: If a value is of another type.
     """
     config = own_keys()
-    flag = re.compile(r"--?config\.([^=]+)=.*", re.DOTALL)
-    matches = filter(None, map(flag.fullmatch, argv))
-    given = {match[1]: match[0] for match in matches if _is_own(config, match[1].split("."))}
+    flags_with_values = [argument for argument in argv if "=" in argument]
+    given = {
+        key: f"--config.{key}={value}"
+        for key, value in _overrides(flags_with_values, "config")
+        if _is_own(config, key.split("."))
+    }
     holder, arguments = flags.FlagValues(), ["", *given.values()]
     config_flags.DEFINE_config_dict("config", config, flag_values=holder, sys_argv=arguments)
     holder(arguments)
@@ -235,17 +238,16 @@ def _is_own(config: ml_collections.ConfigDict, keys: Sequence[str]) -> bool:
     Raises:
         ConfigError: If it is neither, and one of these must have been meant.
     """
-    section = config
-    for depth, key in enumerate(keys, start=1):
-        if not isinstance(section, ml_collections.ConfigDict):
-            return False
-        if key not in section:
-            takes_options = not section or (keys[0] == "data" and depth < len(keys))
-            if not takes_options and (_elsewhere(config, keys[:depth]) or is_near(key, section)):
-                raise ConfigError(_no_such_key(config, keys[:depth], section))
-            return False
-        section = section[key]
-    return not isinstance(section, ml_collections.ConfigDict)
+    section, known = _inside(config, keys)
+    if known == len(keys):
+        return not isinstance(section, ml_collections.ConfigDict)
+    takes_options = not section or (keys[0] == "data" and known + 1 < len(keys))
+    if not isinstance(section, ml_collections.ConfigDict) or takes_options:
+        return False
+    missing = keys[: known + 1]
+    if _elsewhere(config, missing) or is_near(missing[-1], section):
+        raise ConfigError(_no_such_key(config, missing, section))
+    return False
 
 
 def _unknown_key(argv: Sequence[str]) -> str | None:
@@ -258,14 +260,22 @@ def _unknown_key(argv: Sequence[str]) -> str | None:
         return None
     for flag in others:
         name, *keys = flag.partition("=")[0].lstrip("-").split(".")
-        section = config if name in ("config", "noconfig") else None
-        for depth, key in enumerate(keys, start=1):
-            if not isinstance(section, ml_collections.ConfigDict):
-                break
-            if key not in section:
-                return _no_such_key(config, keys[:depth], section)
-            section = section[key]
+        if name not in ("config", "noconfig"):
+            continue
+        section, known = _inside(config, keys)
+        if known < len(keys) and isinstance(section, ml_collections.ConfigDict):
+            return _no_such_key(config, keys[: known + 1], section)
     return None
+
+
+def _inside(config, keys) -> tuple[Any, int]:
+    """What the first of some nested keys lead to in a config, and how many of them there are."""
+    section = config
+    for known, key in enumerate(keys):
+        if not isinstance(section, ml_collections.ConfigDict) or key not in section:
+            return section, known
+        section = section[key]
+    return section, len(keys)
 
 
 def _apart(argv: Sequence[str], keys: Sequence[str]):

@@ -103,9 +103,9 @@ class Choice(NamedTuple):
         """
         given = self.options_in(config)
         with values_of(self.key):
-            others = self.parameters(self.default).keys() - self.parameters(self.name_in(config))
-            for key in others & given.keys():
-                if given[key] == _default(self.parameters(self.default)[key]):
+            own = self.parameters(self.name_in(config))
+            for key, parameter in self.parameters(self.default).items():
+                if key in given and key not in own and given[key] == _default(parameter):
                     del given[key]
             self.set(config, self.name_in(config))
         with values_of(self.section_in(config)), config.unlocked():
