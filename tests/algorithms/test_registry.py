@@ -8,6 +8,7 @@ from tests.federation import local_sgd, tiny_model
 from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.ranges import RangeError, between, takes
+from tff_pfl.templates import Federation
 from tff_pfl.templates.errors import TemplateError
 
 FEDERATION = {"num_clients": 8, "clients_per_round": 2}
@@ -33,6 +34,13 @@ def test_a_method_trains_where_one_of_its_options_has_a_value(switch):
 
     with pytest.raises(TypeError, match="one option of own and its value, got {"):
         trains_where(**switch)(own)
+
+
+def test_algorithms_say_of_which_federation_they_are_if_they_compute_with_it():
+    makes = functools.partial(make, model=tiny_model(), local=local_sgd(), **FEDERATION)
+    assert makes("scaffold").made_for == Federation(num_clients=8)
+    assert makes("pgfed", largest_cohort=4).made_for == Federation(8, 2, 4)
+    assert makes("ditto", largest_cohort=4).made_for == Federation()
 
 
 def test_what_is_no_algorithm_is_refused(monkeypatch):

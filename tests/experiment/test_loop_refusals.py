@@ -7,13 +7,15 @@ import json
 import pytest
 
 from tests.experiment.test_loop import MODEL, dataset, run  # noqa: F401
-from tests.federation import tiny_process
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_process
+from tff_pfl import algorithms
 from tff_pfl.algorithms import build_ditto, build_local
 from tff_pfl.clients import ForeignStateError
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, loop
 from tff_pfl.experiment.checkpoint import client_states
 from tff_pfl.experiment.run_directory import CHECKPOINT
+from tff_pfl.templates import compose
 
 
 def test_fewer_rounds_than_are_done(dataset, tmp_path):  # noqa: F811
@@ -58,6 +60,29 @@ def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path)
 def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):  # noqa: F811
     with pytest.raises(ValueError, match="cohort of 6 clients .* federation of 5"):
         run(tmp_path, dataset, clients_per_round=6)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "expected"),
+    [
+        ("scaffold", {"num_clients": 6}, "made for num_clients=6, .* here it is 5"),
+        (
+            "pgfed",
+            {"num_clients": 5, "clients_per_round": 3},
+            "made for clients_per_round=3, .* here it is 2",
+        ),
+        (
+            "pgfed",
+            {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 1},
+            "made for largest_cohort=1, but there are 2 clients a round",
+        ),
+    ],
+)
+def test_an_algorithm_of_another_federation(dataset, tmp_path, name, numbers, expected):  # noqa: F811
+    algorithm = algorithms.make(name, MODEL, local_sgd(), **numbers)
+    with pytest.raises(ValueError, match=expected):
+        run(tmp_path, dataset, compose(algorithm, EXAMPLES_TYPE))
     assert not (tmp_path / "checkpoint").exists()
 
 

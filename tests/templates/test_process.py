@@ -3,7 +3,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_pfl.local import examples_type
-from tff_pfl.templates import Client, PersonalizedProcess, ProcessOutput
+from tff_pfl.templates import Client, Federation, PersonalizedProcess, ProcessOutput
 from tff_pfl.templates.errors import ProcessSignatureError
 
 STATE = tff.types.FederatedType(np.float32, tff.SERVER)
@@ -88,6 +88,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
         snapshot_fn=global_weights,
         client_snapshot_fn=client_snapshot,
         further_models={"tuned": personalize},
+        made_for=Federation(num_clients=3),
         takes_new_clients=False,
     )
     changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
@@ -102,6 +103,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
     ):
         assert getattr(changed, name) is getattr(process, name) is not None
     assert changed.further_models == {"tuned": personalize}
+    assert changed.made_for == Federation(num_clients=3)
     assert not changed.takes_new_clients and build().takes_new_clients
     assert process.replace(further_models={}).further_models == {}
     assert process.replace().next is next_round

@@ -17,14 +17,14 @@ from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
-from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+from tff_pfl.templates import Algorithm, Federation, PersonalizedProcess, compose
 from tff_pfl.templates.errors import TemplateError
 
 ALGORITHMS = Registry("algorithm", "model", "local")
 # Keyword arguments that are no hyper-parameters: what the federation is, and objects, for which
 # configs have sections of their own.
 FROM_ELSEWHERE = (
-    *("num_clients", "clients_per_round", "largest_cohort"),
+    *Federation._fields,
     *("aggregator", "server_optimizer"),
 )
 
@@ -113,11 +113,7 @@ def make(
     taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         check_names(f"option of algorithm {name!r}", options, [p.name for p in taken])
-    federation = {
-        "num_clients": num_clients,
-        "clients_per_round": clients_per_round,
-        "largest_cohort": largest_cohort,
-    }
+    federation = Federation(num_clients, clients_per_round, largest_cohort)._asdict()
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     for key, parameter in needed.items():
         if key in federation.keys() - known.keys() and parameter.default is parameter.empty:
@@ -127,7 +123,7 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
-    return dataclasses.replace(algorithm, name=name)
+    return dataclasses.replace(algorithm, name=name, made_for=Federation(**known))
 
 
 def build(

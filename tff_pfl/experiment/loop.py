@@ -90,8 +90,9 @@ def train(
             its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check`; or
-            a number is out of range; or the model has fewer logits than there are classes.
+            impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check`, or
+            not those that `process` was made for, see `Federation.check`; or a number is out of
+            range; or the model has fewer logits than there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
@@ -101,6 +102,7 @@ def train(
     check_server_memory(process)
     model.check_classes(dataset.num_classes)
     participation.check(dataset.num_clients, clients_per_round)
+    process.made_for.check(dataset.num_clients, clients_per_round)
     if privacy is not None:
         privacy.accountant.check(dataset.num_clients, clients_per_round, participation)
     if early_stop is not None:

@@ -14,6 +14,7 @@ from tff_pfl.templates.exchange import (
     last_own_model,
 )
 from tff_pfl.templates.extension import extends
+from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.sequence_data import compose_with_sequence_data
 from tff_pfl.templates.stateless_view import compose_stateless_view
@@ -25,6 +26,7 @@ __all__ = [
     "Client",
     "ClientOutput",
     "Exchange",
+    "Federation",
     "Message",
     "PersonalizedProcess",
     "Personalization",

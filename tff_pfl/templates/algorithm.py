@@ -10,6 +10,7 @@ from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
 from tff_pfl.names import check_names, is_part
 from tff_pfl.templates.exchange import Exchange, Personalization
+from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
 
 # What else the metrics of a round have beside those of its exchanges.
@@ -42,6 +43,7 @@ class Algorithm:
         report: How the counts and the measurements of a round travel: summed in the "clear", by
             "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
             in the clear.
+        made_for: The federation, as far as the algorithm computes with its numbers.
         name: For messages.
     """
 
@@ -54,6 +56,7 @@ class Algorithm:
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     evaluated_model: Model | None = None
     report: str | None = None
+    made_for: Federation = ANY_FEDERATION
     name: str = "the algorithm"
 
     def __post_init__(self):

@@ -120,6 +120,7 @@ def compose(
         snapshot_fn=of_server("snapshot", algorithm.snapshot),
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
+        made_for=algorithm.made_for,
         takes_new_clients=not (
             algorithm.personalize.select or algorithm.personalize.of_known_clients
         ),

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tff_pfl.local import Examples
 from tff_pfl.models import Model
 from tff_pfl.templates.errors import ProcessSignatureError
+from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 
 
 class Client(NamedTuple):
@@ -91,6 +92,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         snapshot_fn: tff.Computation | None = None,
         client_snapshot_fn: tff.Computation | None = None,
         evaluated_model: Model | None = None,
+        made_for: Federation = ANY_FEDERATION,
         takes_new_clients: bool = True,
     ):
         """Creates the process.
@@ -139,6 +141,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         self._snapshot_fn = snapshot_fn
         self._client_snapshot_fn = client_snapshot_fn
         self._evaluated_model = evaluated_model
+        self._made_for = made_for
         self._takes_new_clients = takes_new_clients
 
     def replace(
@@ -159,6 +162,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             snapshot_fn=self.snapshot,
             client_snapshot_fn=self.client_snapshot,
             evaluated_model=self.evaluated_model,
+            made_for=self.made_for,
             takes_new_clients=self.takes_new_clients,
         )
 
@@ -220,6 +224,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def evaluated_model(self) -> Model | None:
         """The model to evaluate weights with, if it is not the algorithm's; see `Algorithm`."""
         return self._evaluated_model
+
+    @property
+    def made_for(self) -> Federation:
+        """The federation, as far as the algorithm computes with its numbers."""
+        return self._made_for
 
     @property
     def takes_new_clients(self) -> bool:
