@@ -281,6 +281,15 @@ def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path
     assert any(name.startswith("train/aggregator/") for name in row)
 
 
+def test_a_federation_without_test_examples_is_warned_of(dataset, tmp_path, capsys):
+    run(tmp_path / "some", dataset, rounds=1)
+    assert "examples" not in capsys.readouterr().out
+    data = random_examples(5)
+    none = [(data.x, data.y, data.x[:0], data.y[:0])] * 2
+    run(tmp_path / "none", FederatedDataset.from_client_arrays(none, 3), rounds=1)
+    assert "warning: no client has test examples" in capsys.readouterr().out
+
+
 def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
     process = build_fedavg(MODEL, EXAMPLES_TYPE, local_sgd(learning_rate=3e38), seed=1)
     result = run(tmp_path, dataset, process, rounds=2)

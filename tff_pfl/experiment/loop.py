@@ -164,6 +164,11 @@ def train(
                     f"round {done}: warning: the run goes on with other versions, or other code, "
                     f"and numbers may differ from here on: {'; '.join(changes)}"
                 )
+            if not dataset.sizes(options.split).any():
+                bar.write(
+                    f"warning: no client has {options.split} examples: all that is evaluated on "
+                    "them is nan"
+                )
             loop = _Loop(
                 process,
                 schedule,
