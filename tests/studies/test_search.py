@@ -45,6 +45,18 @@ def score(parameters):
     return -(distance**2) - 4 * (parameters["share"] - 0.3) ** 2 - (parameters["kind"] != 0)
 
 
+@pytest.fixture
+def compiles_fast():
+    """The compiler takes most of the time of a search that is not long."""
+    jax = pytest.importorskip("jax")
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.mark.usefixtures("compiles_fast")
 def test_vizier_searches_where_scores_are_high():
     pytest.importorskip("equinox", reason="packs for GPU machines lack what Vizier searches with")
     search, rng = Search(VALUES, number=20), np.random.default_rng(0)
