@@ -97,7 +97,8 @@ def make(
         local: The local training.
         num_clients: Clients of the federation, for an algorithm that needs to know.
         clients_per_round: How many are expected in a round, for an algorithm that needs to know.
-        largest_cohort: The most clients of a round, likewise.
+        largest_cohort: The most clients of a round, likewise. `tff_pfl.train` refuses a federation
+            that is not the one which an algorithm was told of, by any of the three.
         **options: Its keyword arguments that are not to have their defaults.
 
     Raises:
