@@ -190,11 +190,20 @@ def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setti
     config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
 
 
-def test_a_partition_beside_its_file_is_refused_where_both_are_set_by_hand(monkeypatch, capsys):
-    flags = ("--config.data.partition_file=a.npz", "--config.data.num_clients=20")
+@pytest.mark.parametrize(
+    ("flag", "replaced"),
+    [
+        ("data.partition_file=a.npz", "data.num_clients=20"),
+        ("local.steps=5", "local.epochs=3"),
+    ],
+)
+def test_what_another_flag_replaces_is_refused_where_both_are_set_by_hand(
+    monkeypatch, capsys, flag, replaced
+):
     with pytest.raises(SystemExit):
-        config_of_flags(monkeypatch, DIGITS, *flags)
-    assert "--config.data.num_clients has no effect: config.data.p" in capsys.readouterr().err
+        config_of_flags(monkeypatch, DIGITS, f"--config.{flag}", f"--config.{replaced}")
+    key, switch = replaced.partition("=")[0], flag.partition("=")[0]
+    assert f"--config.{key} has no effect: config.{switch} is" in capsys.readouterr().err
 
 
 def test_a_rate_of_fine_tuning_is_that_of_new_clients_too(monkeypatch):

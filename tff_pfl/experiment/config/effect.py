@@ -99,6 +99,7 @@ _SWITCHES = (
         ("local.steps",),
         "--config.local.steps=None trains for epochs",
         lambda values: values == [None],
+        replaces=True,
     ),
     _Switch(
         ("data.fractions",),
