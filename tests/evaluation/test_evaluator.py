@@ -46,6 +46,12 @@ def test_by_default_models_are_not_evaluated_on_other_clients():
     assert EvaluationOptions().generalization == "never"
 
 
+@pytest.mark.parametrize("split", ["tset", "train"])
+def test_a_split_that_is_not_evaluated(split):
+    with pytest.raises(UnknownNameError, match=f"Unknown split '{split}'.*'test', 'validation'"):
+        EvaluationOptions(split=split)
+
+
 @pytest.mark.parametrize(
     ("generalization", "before", "last"),
     [

@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from tests.federation import random_examples, tiny_model, tiny_process
+from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
 from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl.algorithms import build_fedavg
+from tff_pfl.algorithms import build_fedavg, make
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import (
+    OutputDirectoryError,
     RunDirectory,
     RunFiles,
     read_summary,
@@ -17,7 +18,16 @@ from tff_pfl.experiment import (
     table,
     train,
 )
-from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
+from tff_pfl.privacy import (
+    Accountant,
+    PrivacyLoss,
+    default_delta,
+    with_distributed_privacy,
+    with_privacy,
+)
+from tff_pfl.templates import compose
+
+SEEDED = {with_privacy: {"clipping": "fixed", "seed": 0}, with_distributed_privacy: {}}
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -89,24 +99,72 @@ def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
     )
 
 
-def test_epsilon_of_cohorts_that_are_drawn_otherwise_is_not_written(tmp_path):
-    """It would be a fraction of what a run of fixed cohorts reveals."""
+def trained(path, process, privacy, rounds=1, clients_per_round=2):
     data = [random_examples(5, seed=i) for i in range(5)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
-    loss = PrivacyLoss(Accountant(5, 2, 0.1, "poisson"), noise_multiplier=1.0)
-    with (
-        RunDirectory(tmp_path / "run", {}) as directory,
-        pytest.raises(ValueError, match="Epsilon is that of\n.*poisson.*\nbut the run's"),
-    ):
-        train(
-            tiny_process(build_fedavg),
+    with RunDirectory(path, {}, resume=True) as directory:
+        return train(
+            process,
             tiny_model(),
             dataset,
             directory,
-            rounds=1,
-            clients_per_round=2,
-            privacy=loss,
+            rounds=rounds,
+            clients_per_round=clients_per_round,
+            privacy=privacy,
         )
+
+
+def noisy_process(noise, clients_per_round=2, private=with_privacy, **options):
+    algorithm = private(
+        make("fedavg", tiny_model(), local_sgd()),
+        noise_multiplier=noise,
+        clients_per_round=clients_per_round,
+        clip_norm=0.5,
+        **options,
+    )
+    return compose(algorithm, EXAMPLES_TYPE)
+
+
+def test_epsilon_of_cohorts_that_are_drawn_otherwise_is_not_written(tmp_path):
+    """It would be a fraction of what a run of fixed cohorts reveals."""
+    loss = PrivacyLoss(Accountant(5, 2, 0.1, "poisson"), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="Epsilon is that of\n.*poisson.*\nbut the run's"):
+        trained(tmp_path, tiny_process(build_fedavg), loss)
+
+
+def test_epsilon_of_other_noise_is_not_written(tmp_path):
+    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
+    with pytest.raises(ValueError, match="an algorithm without privacy"):
+        trained(tmp_path, tiny_process(build_fedavg), loss)
+    for private in (with_privacy, with_distributed_privacy):
+        process = noisy_process(0.1, private=private, **SEEDED[private])
+        with pytest.raises(ValueError, match="=5.0, but that of the process is 0.1"):
+            trained(tmp_path, process, loss)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("private", [with_privacy, with_distributed_privacy])
+def test_noise_for_cohorts_of_another_size_is_refused(tmp_path, private):
+    process = noisy_process(1.0, 4, private=private, **SEEDED[private])
+    with pytest.raises(ValueError, match="made for clients_per_round=4, .* here it is 2"):
+        trained(tmp_path, process, None)
+
+
+def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
+    before = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0.5)
+    fixed = SEEDED[with_privacy]
+    trained(tmp_path, noisy_process(0.5, **fixed), before)
+    metrics = (tmp_path / "metrics.csv").read_bytes()
+    for noise, loss in (
+        (50.0, PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=50.0)),
+        (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5)),
+        (0.5, None),
+    ):
+        with pytest.raises(OutputDirectoryError, match="(?s)epsilon is that of.*=0.5.*but now it"):
+            trained(tmp_path, noisy_process(noise, **fixed), loss, rounds=2)
+    assert (tmp_path / "metrics.csv").read_bytes() == metrics
+    result = trained(tmp_path, noisy_process(0.5, **fixed), before, rounds=2)
+    assert result.privacy["epsilon"] == before.epsilon(2)
 
 
 @pytest.mark.parametrize(

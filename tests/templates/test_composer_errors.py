@@ -108,7 +108,9 @@ class TestErrors:
         [
             ([("loss", Mean(1.0, 1.0))], "metrics must be a mapping .*, found list"),
             (Mean(1.0, 1.0), "metrics must be a mapping .*, found Mean"),
-            ({7: Mean(1.0, 1.0)}, "the name of a metric must be a string, found 7"),
+            ({7: Mean(1.0, 1.0)}, "the name of a metric must be a string of .*, found 7"),
+            ({"my loss": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'my loss'"),
+            ({"server/x": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'server/x'"),
             (
                 {"loss": Mean([1.0, 2.0], 1.0)},
                 r"metric 'loss' must have real scalars, found <total=float32\[2\],count=float32>",
@@ -150,9 +152,11 @@ class TestErrors:
         [
             ([1.0], "must return metrics as a mapping .*, found list"),
             (3.0, "must return metrics as a mapping .*, found float"),
-            ({0: 1.0}, "the name of a metric must be a string, found 0"),
+            ({0: 1.0}, "the name of a metric must be a string of .*, found 0"),
+            ({"a/b": 1.0, "a": {"b": 5.0}}, "the name of a metric must be .*, found 'a/b'"),
+            ({"a": {"b c": 5.0}}, "the name of a metric must be .*, found 'b c'"),
             ({"z": 1j}, "metric 'z' must be of real numbers, found complex128"),
-            ({"z": {"of": ["text"]}}, "metric 'z' must be of real numbers, found str"),
+            ({"z": {"of": ["text"]}}, "metric 'of' must be of real numbers, found str"),
         ],
         ids=str,
     )

@@ -43,6 +43,9 @@ UNSEEDED = {
         tf.constant([[1]], tf.int64), 1, 2, True, 5
     )[0],
     "NonDeterministicInts": lambda x: tf.raw_ops.NonDeterministicInts(shape=[2]),
+    "RngReadAndSkip": lambda x: tf.random.Generator.from_seed(1).normal(SHAPE),
+    "PyFunc": lambda x: tf.numpy_function(lambda: 1.0, [], tf.float64),
+    "EagerPyFunc": lambda x: tf.py_function(lambda: 1.0, [], tf.float32),
     "ShuffleDataset": lambda x: shuffled(),
     "FractionalMaxPool": lambda x: tf.nn.fractional_max_pool(
         x * tf.ones([1, 4, 4, 1]), [1, 1.4, 1.4, 1], pseudo_random=True

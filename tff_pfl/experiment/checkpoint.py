@@ -21,6 +21,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
 from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -39,6 +40,7 @@ class Progress:
         released: See `MetricsLog.released`.
         watched: `(round, value)` of each evaluation that an early stop is decided by.
         ended: The round that was evaluated as the last one, if there is one yet; else 0.
+        privacy: What its rounds reveal is counted by, as text; `None`: nothing is counted.
     """
 
     server_state: Any
@@ -51,6 +53,7 @@ class Progress:
     released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     watched: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     ended: int = 0
+    privacy: str | None = None
 
     @property
     def round_num(self) -> int:
@@ -63,6 +66,25 @@ class Progress:
         self.evaluations = [e for e in self.evaluations if e.round_num != round_num]
         self.watched = [(number, value) for number, value in self.watched if number != round_num]
         self.ended = 0
+
+    def count_privacy(self, path: str, privacy: PrivacyLoss | None) -> None:
+        """Says what rounds are counted by from now on, which is what they were before.
+
+        Args:
+            path: Of the run.
+            privacy: What counts; `None`: nothing.
+
+        Raises:
+            OutputDirectoryError: If the rounds so far were counted by anything else: epsilon is
+                that of all rounds.
+        """
+        counted = None if privacy is None else repr(privacy)
+        if self.privacy not in (None, counted):
+            raise OutputDirectoryError(
+                f"The run in {path} has rounds whose epsilon is that of\n  {self.privacy}\nbut now "
+                f"it is to be that of\n  {counted}\nResume it with its own, or begin another one."
+            )
+        self.privacy = counted
 
     def copy(self) -> "Progress":
         """As it is now, whatever happens to this one."""
@@ -133,6 +155,7 @@ class Checkpoint:
             content["released"],
             [(number, value) for number, value in content.get("watched", [])],
             content.get("ended", ended),
+            content.get("privacy"),
         )
 
     def _check_data(self, content):
@@ -176,6 +199,7 @@ class Checkpoint:
             "released": progress.released,
             "watched": progress.watched,
             "ended": progress.ended,
+            "privacy": progress.privacy,
         }
         self._store.commit(
             {

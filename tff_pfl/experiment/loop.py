@@ -86,13 +86,14 @@ def train(
         title: Of the progress bar and of the summary.
 
     Raises:
-        OutputDirectoryError: If the run in `directory` has other data, or has done more rounds, or
-            its files are not as they were at the checkpoint, or that is gone.
+        OutputDirectoryError: If the run in `directory` has other data, or privacy of another kind,
+            or has done more rounds, or its files are not as they were at the checkpoint, or that
+            is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check`, or
-            not those that `process` was made for, see `Federation.check`; or a number is out of
-            range; or the model has fewer logits than there are classes.
+            impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check` and
+            `PrivacyLoss.check`, or not those that `process` was made for, see `Federation.check`;
+            or a number is out of range; or the model has fewer logits than there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
@@ -105,6 +106,7 @@ def train(
     process.made_for.check(dataset.num_clients, clients_per_round)
     if privacy is not None:
         privacy.accountant.check(dataset.num_clients, clients_per_round, participation)
+        privacy.check(process.noise_multiplier)
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         if not evaluate_every:
@@ -137,6 +139,7 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
+        progress.count_privacy(directory.path, privacy)
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         if not is_over:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models.errors import KerasModelError
-from tff_pfl.models.randomness import unseeded_operations
+from tff_pfl.models.randomness import described, unseeded_operations
 
 _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 
@@ -153,8 +153,8 @@ def check_stateless(graph: tf.Graph) -> None:
     """Refuses what would make a round irreproducible."""
     for name, kind in unseeded_operations(graph):
         raise KerasModelError(
-            f"Operation {name!r} of type {kind!r} draws random numbers that no seed of the round "
-            "controls. Of Keras's stochastic layers, Dropout is made stateless automatically, but "
-            "not the dropout and recurrent_dropout of recurrent layers: put a Dropout layer before "
-            "them. Write others with tf.random.stateless_* ops."
+            f"Operation {name!r} of type {kind!r} {described(kind)}. Of Keras's stochastic "
+            "layers, Dropout is made stateless automatically, but not the dropout and "
+            "recurrent_dropout of recurrent layers: put a Dropout layer before them. Write others "
+            "with tf.random.stateless_* ops."
         )

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+_PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+# Numbers of the machine, and those of `tf.random.Generator`, whose state is in no argument.
+_OF_NO_SEED = ("NonDeterministicInts", "RngReadAndSkip", "StatefulRandomBinomial", *_PYTHON_CODE)
+
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
     """`(name, type)` of the operations, also in functions, whose numbers no argument determines.
 
     These are operations with a generator of their own, which goes on from call to call whether it
     was given a seed or not (`tf.random.uniform` and the like); data sets that are shuffled, or
-    drawn, without a seed; and states of generators that are taken from the machine.
+    drawn, without a seed; `tf.random.Generator`; and Python code, as in `tf.numpy_function`.
     """
     definition = graph.as_graph_def()
     for nodes in [definition.node, *(f.node_def for f in definition.library.function)]:
@@ -24,8 +28,16 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
                 yield node.name, node.op
 
 
+def described(kind: str) -> str:
+    """What an operation of that type does, for messages."""
+    does = (
+        "runs Python code, whose results" if kind in _PYTHON_CODE else "draws random numbers that"
+    )
+    return f"{does} no seed of the round controls"
+
+
 def _has_own_generator(op, node) -> bool:
-    if op.name == "NonDeterministicInts":
+    if op.name in _OF_NO_SEED:
         return True
     if op.name in ("FractionalMaxPool", "FractionalAvgPool"):  # with a seed, always the same
         return not (node.attr["seed"].i or node.attr["seed2"].i)

@@ -156,6 +156,24 @@ class PrivacyLoss:
     accountant: Accountant
     noise_multiplier: float
 
+    def check(self, noise_multiplier: float | None) -> None:
+        """Checks that it is that of rounds with so much noise; `None`: without any.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        if noise_multiplier is None:
+            raise ValueError(
+                "Epsilon is that of rounds with noise, but the process was made of an algorithm "
+                "without privacy. tff_pfl.privacy.with_privacy makes a private one; one that adds "
+                "noise by itself says so: dataclasses.replace(algorithm, noise_multiplier=...)."
+            )
+        if noise_multiplier != self.noise_multiplier:
+            raise ValueError(
+                f"Epsilon is that of noise_multiplier={self.noise_multiplier}, but that of the "
+                f"process is {noise_multiplier}. Make the PrivacyLoss with that."
+            )
+
     def epsilon(self, rounds: int) -> float:
         """After so many rounds."""
         return self.accountant.epsilon(self.noise_multiplier, rounds)

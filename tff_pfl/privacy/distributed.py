@@ -12,7 +12,7 @@ from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
 from tff_pfl.aggregators.branch_mean import mean_of_sums
 from tff_pfl.privacy import branches
 from tff_pfl.privacy.discrete import DiscreteGaussian
-from tff_pfl.privacy.private import averaged_once
+from tff_pfl.privacy.private import averaged_once, stated
 from tff_pfl.templates import Algorithm, Exchange
 
 
@@ -53,7 +53,7 @@ def with_distributed_privacy(
     private = averaged_once(algorithm).with_exchanges(
         lambda exchange: _with_noise(exchange, mechanism)
     )
-    return dataclasses.replace(private, report="none")
+    return stated(private, noise_multiplier, clients_per_round)
 
 
 def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:

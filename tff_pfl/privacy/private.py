@@ -88,7 +88,17 @@ def with_privacy(
         return dataclasses.replace(exchange, aggregator=aggregator)
 
     private = with_aggregator(averaged, mean).with_exchanges(blind)
-    return dataclasses.replace(private, report="none")
+    return stated(private, noise_multiplier, clients_per_round)
+
+
+def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) -> Algorithm:
+    """A private algorithm that says how private it is, and reveals nothing beside its uploads."""
+    return dataclasses.replace(
+        private,
+        report="none",
+        noise_multiplier=noise_multiplier,
+        made_for=private.made_for._replace(clients_per_round=clients_per_round),
+    )
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:

@@ -44,6 +44,8 @@ class Algorithm:
             "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
             in the clear.
         made_for: The federation, as far as the algorithm computes with its numbers.
+        noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
+            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy.
         name: For messages.
     """
 
@@ -57,6 +59,7 @@ class Algorithm:
     evaluated_model: Model | None = None
     report: str | None = None
     made_for: Federation = ANY_FEDERATION
+    noise_multiplier: float | None = None
     name: str = "the algorithm"
 
     def __post_init__(self):

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.models.model import Mean
+from tff_pfl.names import is_part
 from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.exchange import ClientOutput
 from tff_pfl.templates.report import COUNTS
@@ -34,10 +35,8 @@ def checked_client_output(what: str, output: Any) -> ClientOutput:
             f"found {type(output.metrics).__name__}."
         )
     for name, metric in output.metrics.items():
-        if not isinstance(name, str):
-            raise errors.ClientOutputError(
-                f"{what}: the name of a metric must be a string, found {name!r}."
-            )
+        if not is_part(name):
+            raise errors.ClientOutputError(_no_name(what, name))
         if name in _RESERVED:
             raise errors.ClientOutputError(
                 f"{what}: metric {name!r} has a name that the composer gives itself; "
@@ -100,16 +99,24 @@ def check_server_metrics(what: str, metrics: Any) -> None:
             f"{type(metrics).__name__}."
         )
     for name, metric in metrics.items():
-        if not isinstance(name, str):
-            raise errors.ServerMetricsError(
-                f"{what}: finalize: the name of a metric must be a string, found {name!r}."
-            )
+        if not is_part(name):
+            raise errors.ServerMetricsError(_no_name(f"{what}: finalize", name))
+        if isinstance(metric, Mapping):
+            check_server_metrics(what, metric)
+            continue
         for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
             if not _is_real(leaf) and leaf.dtype != tf.bool:
                 raise errors.ServerMetricsError(
                     f"{what}: finalize: metric {name!r} must be of real numbers, found "
                     f"{leaf.dtype.name}."
                 )
+
+
+def _no_name(what, name) -> str:
+    return (
+        f"{what}: the name of a metric must be a string of letters, digits, '_', '-' and '.', "
+        f"found {name!r}."
+    )
 
 
 def _is_real(tensor: tf.Tensor) -> bool:

@@ -121,6 +121,7 @@ def compose(
         client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
+        noise_multiplier=algorithm.noise_multiplier,
         takes_new_clients=not (
             algorithm.personalize.select or algorithm.personalize.of_known_clients
         ),

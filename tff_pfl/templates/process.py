@@ -93,6 +93,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         client_snapshot_fn: tff.Computation | None = None,
         evaluated_model: Model | None = None,
         made_for: Federation = ANY_FEDERATION,
+        noise_multiplier: float | None = None,
         takes_new_clients: bool = True,
     ):
         """Creates the process.
@@ -142,6 +143,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         self._client_snapshot_fn = client_snapshot_fn
         self._evaluated_model = evaluated_model
         self._made_for = made_for
+        self._noise_multiplier = noise_multiplier
         self._takes_new_clients = takes_new_clients
 
     def replace(
@@ -163,6 +165,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             client_snapshot_fn=self.client_snapshot,
             evaluated_model=self.evaluated_model,
             made_for=self.made_for,
+            noise_multiplier=self.noise_multiplier,
             takes_new_clients=self.takes_new_clients,
         )
 
@@ -229,6 +232,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def made_for(self) -> Federation:
         """The federation, as far as the algorithm computes with its numbers."""
         return self._made_for
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """That of the privacy it gives its clients, or `None` without any; see `Algorithm`."""
+        return self._noise_multiplier
 
     @property
     def takes_new_clients(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.generators import shared_generators
-from tff_pfl.models.randomness import unseeded_operations
+from tff_pfl.models.randomness import described, unseeded_operations
 from tff_pfl.templates import errors
 
 
@@ -35,10 +35,10 @@ def seeded_only(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
             )
         for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
             raise errors.RandomnessError(
-                f"{what}: operation {name!r} of type {kind!r} draws random numbers that no seed of "
-                "the round controls: a run that is resumed or repeated would have others.\n"
+                f"{what}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
+                "resumed or repeated would have others.\n"
                 "Tip: take tf.random.stateless_* with a seed, in client work that of the context; "
-                "shuffle a data set with a seed."
+                "shuffle a data set with a seed; have TensorFlow compute what Python would."
             )
         return result
 
