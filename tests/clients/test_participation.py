@@ -193,6 +193,16 @@ class Later:
         return np.full(len(devices.classes), value)
 
 
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """An availability that gives what it is made of."""
+
+    given: object
+
+    def __call__(self, round_num, devices):
+        return self.given
+
+
 class TestAvailability:
     @pytest.mark.parametrize("value", [1.5, -0.1, math.nan])
     def test_what_is_no_probability_is_refused(self, value):
@@ -202,6 +212,11 @@ class TestAvailability:
         participation.participants(0, 2, 10, 5)
         with pytest.raises(ValueError, match=rf"Later\(.*\) gives {value} in round 3"):
             participation.participants(0, 3, 10, 5)
+
+    @pytest.mark.parametrize("given", [np.full((2, 1), 0.5), np.full(3, 0.5), None, ["x", "y"]])
+    def test_what_is_no_number_for_each_client_is_refused(self, given):
+        with pytest.raises(ValueError, match="of shape .* in round 0, but must give a number for"):
+            Participation(availability=Given(given))
 
     def test_by_class(self):
         participation = Participation(

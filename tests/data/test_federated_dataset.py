@@ -189,6 +189,19 @@ def test_clients_may_come_one_by_one_without_examples_and_with_labels_of_several
     assert dataset.y.dtype == np.int32 and dataset.y.tolist() == [0, 1, 0, 1, 1]
 
 
+def test_an_empty_list_is_of_inputs_as_others_have_them():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    clients = [([], [], [], []), (x, y, [], [])]
+    dataset = FederatedDataset.from_client_arrays(clients, num_classes=2)
+    assert dataset.sizes().tolist() == [0, 2] and dataset.sizes("test").tolist() == [0, 0]
+    assert dataset.x.dtype == np.float32 and dataset.image_shape == (3,)
+    with pytest.raises(
+        ExamplesError, match=r"client 2, test: inputs .* \(2,\), those of client 1 "
+    ):
+        FederatedDataset.from_client_arrays([*clients, (x, y, x[:, :2], y)], num_classes=2)
+    assert FederatedDataset.from_client_arrays(clients[:1], num_classes=2).sizes().tolist() == [0]
+
+
 def test_from_client_arrays_names_the_client():
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     good = (x, y, x, y)

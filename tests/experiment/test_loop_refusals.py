@@ -10,7 +10,7 @@ from tests.experiment.test_loop import MODEL, dataset, run  # noqa: F401
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_process
 from tff_pfl import algorithms
 from tff_pfl.algorithms import build_ditto, build_local
-from tff_pfl.clients import ForeignStateError
+from tff_pfl.clients import ForeignStateError, Participation
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, loop
 from tff_pfl.experiment.checkpoint import client_states
@@ -55,6 +55,13 @@ def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path)
         del progress["inputs"]
         store.commit({"progress": json.dumps(progress).encode()})
     assert run(tmp_path, dataset, rounds=2).final.round_num == 2
+
+
+@pytest.mark.parametrize("changed", [{"seed": 4}, {"participation": Participation(dropout=(0.5,))}])
+def test_a_run_does_not_go_on_with_other_cohorts(dataset, tmp_path, changed):  # noqa: F811
+    run(tmp_path, dataset, rounds=1)
+    with pytest.raises(OutputDirectoryError, match="draws its cohorts with another seed, or part"):
+        run(tmp_path, dataset, rounds=2, **changed)
 
 
 def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):  # noqa: F811

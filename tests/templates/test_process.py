@@ -89,6 +89,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
         client_snapshot_fn=client_snapshot,
         further_models={"tuned": personalize},
         made_for=Federation(num_clients=3),
+        noise_multiplier=0.5,
         takes_new_clients=False,
     )
     changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
@@ -104,6 +105,7 @@ def test_a_process_with_other_parts_keeps_the_rest():
         assert getattr(changed, name) is getattr(process, name) is not None
     assert changed.further_models == {"tuned": personalize}
     assert changed.made_for == Federation(num_clients=3)
+    assert changed.noise_multiplier == 0.5
     assert not changed.takes_new_clients and build().takes_new_clients
     assert process.replace(further_models={}).further_models == {}
     assert process.replace().next is next_round

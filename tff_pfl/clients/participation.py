@@ -264,6 +264,11 @@ class Participation:
     def _probabilities(self, round_num, devices) -> np.ndarray:
         """What the availability says, if these are probabilities."""
         given = np.asarray(self.availability(round_num, devices))
+        if given.dtype.kind not in "biuf" or given.shape not in ((), devices.classes.shape):
+            raise ValueError(
+                f"{self.availability} gives {given.dtype} of shape {given.shape} in round "
+                f"{round_num}, but must give a number for each client: {devices.classes.shape}."
+            )
         wrong = given[~((given >= 0) & (given <= 1))]  # NaN is neither
         if wrong.size:
             raise ValueError(

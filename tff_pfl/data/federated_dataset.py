@@ -109,20 +109,27 @@ class FederatedDataset:
                     "num_classes, Partition(train, validation, test))."
                 )
         pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
-        # An empty list has floats of no shape; masks stay, to be refused.
+        # Masks stay, to be refused.
         pairs = [
             (np.asanyarray(x), np.asanyarray(y, None if np.size(y) else np.int32)) for x, y in pairs
         ]
         if not pairs:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        first = pairs[0][0]
+        is_list = [x.shape == (0,) for x, _ in pairs]  # which is of the inputs that others have
+        known = is_list.index(False) if False in is_list else 0
+        first = pairs[known][0]
+        pairs = [
+            (np.empty((0, *first.shape[1:]), first.dtype) if empty else x, y)
+            for empty, (x, y) in zip(is_list, pairs, strict=True)
+        ]
         for i, (x, y) in enumerate(pairs):
             where = f"client {i // 2}, {'test' if i % 2 else 'train'}"
             check_examples(x, y, num_classes, where)
             if (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
                 raise ExamplesError(
-                    f"{where}: inputs are {x.dtype} of shape {x.shape[1:]}, those of client 0 "
-                    f"{first.dtype} of shape {first.shape[1:]}. All clients need the same."
+                    f"{where}: inputs are {x.dtype} of shape {x.shape[1:]}, those of client "
+                    f"{known // 2} {first.dtype} of shape {first.shape[1:]}. All clients need the "
+                    "same."
                 )
         sizes = [len(y) for _, y in pairs]
         rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])

@@ -14,6 +14,7 @@ from tff_pfl.clients import (
     CohortDataSource,
     CohortIterator,
     ForeignStateError,
+    UnknownCohortSourceError,
     deserialize,
     serialize,
 )
@@ -126,7 +127,8 @@ class Checkpoint:
                 earlier version, that did not keep it.
 
         Raises:
-            OutputDirectoryError: If the run has other data, or another partition of them.
+            OutputDirectoryError: If the run has other data, or another partition of them, or its
+                cohorts are drawn otherwise.
         """
         committed = self._store.attachment("progress")
         if committed is None:
@@ -138,7 +140,13 @@ class Checkpoint:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
             raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
-        iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
+        try:
+            iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
+        except UnknownCohortSourceError:  # the data and the type are those of the run
+            raise OutputDirectoryError(
+                f"The run in {os.path.dirname(self._store.path)} draws its cohorts with another "
+                "seed, or participation. Resume it with its own, or begin another one."
+            ) from None
         evaluations = [
             Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]
         ]

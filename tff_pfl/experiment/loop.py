@@ -86,9 +86,9 @@ def train(
         title: Of the progress bar and of the summary.
 
     Raises:
-        OutputDirectoryError: If the run in `directory` has other data, or privacy of another kind,
-            or has done more rounds, or its files are not as they were at the checkpoint, or that
-            is gone.
+        OutputDirectoryError: If the run in `directory` has other data, cohorts that are drawn
+            otherwise or privacy of another kind, or has done more rounds, or its files are not as
+            they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
             impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check` and
