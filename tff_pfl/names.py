@@ -26,9 +26,9 @@ def is_near(name: str, valid: Iterable[str]) -> bool:
 def is_part(name: Any) -> bool:
     """Whether a name may be part of a metric's, as of `train/server/NAME`.
 
-    Such names have letters, digits, '_', '-' and '.' alone.
+    Such names have letters of ASCII, as TensorFlow's have, digits, '_', '-' and '.' alone.
     """
-    return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) is not None
+    return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 
 
 def parts_of_choice(

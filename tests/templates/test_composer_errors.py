@@ -110,6 +110,7 @@ class TestErrors:
             (Mean(1.0, 1.0), "metrics must be a mapping .*, found Mean"),
             ({7: Mean(1.0, 1.0)}, "the name of a metric must be a string of .*, found 7"),
             ({"my loss": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'my loss'"),
+            ({"größe": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'größe'"),
             ({"server/x": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'server/x'"),
             (
                 {"loss": Mean([1.0, 2.0], 1.0)},
