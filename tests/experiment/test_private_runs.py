@@ -1,6 +1,7 @@
 """Runs that promise privacy."""
 
 import json
+import math
 import re
 
 import pytest
@@ -165,6 +166,9 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
     result = trained(tmp_path, noisy_process(0.5, **fixed), before, rounds=2)
     assert result.privacy["epsilon"] == before.epsilon(2)
+    rounded = math.nextafter(0.5, 1)  # as a noise that is searched, on another machine
+    after = PrivacyLoss(before.accountant, rounded)
+    assert trained(tmp_path, noisy_process(rounded, **fixed), after, rounds=3).privacy
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Progress:
         released: See `MetricsLog.released`.
         watched: `(round, value)` of each evaluation that an early stop is decided by.
         ended: The round that was evaluated as the last one, if there is one yet; else 0.
-        privacy: What its rounds reveal is counted by, as text; `None`: nothing is counted.
+        privacy: What its rounds reveal is counted by; `None`: nothing is counted.
     """
 
     server_state: Any
@@ -54,7 +54,7 @@ class Progress:
     released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     watched: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     ended: int = 0
-    privacy: str | None = None
+    privacy: PrivacyLoss | None = None
 
     @property
     def round_num(self) -> int:
@@ -79,13 +79,12 @@ class Progress:
             OutputDirectoryError: If the rounds so far were counted by anything else: epsilon is
                 that of all rounds.
         """
-        counted = None if privacy is None else repr(privacy)
-        if self.privacy not in (None, counted):
+        if self.privacy is not None and not self.privacy.is_close(privacy):
             raise OutputDirectoryError(
                 f"The run in {path} has rounds whose epsilon is that of\n  {self.privacy}\nbut now "
-                f"it is to be that of\n  {counted}\nResume it with its own, or begin another one."
+                f"it is to be that of\n  {privacy}\nResume it with its own, or begin another one."
             )
-        self.privacy = counted
+        self.privacy = privacy
 
     def copy(self) -> "Progress":
         """As it is now, whatever happens to this one."""
@@ -163,7 +162,7 @@ class Checkpoint:
             content["released"],
             [(number, value) for number, value in content.get("watched", [])],
             content.get("ended", ended),
-            content.get("privacy"),
+            PrivacyLoss.of(content["privacy"]) if content.get("privacy") else None,
         )
 
     def _check_data(self, content):
@@ -207,7 +206,7 @@ class Checkpoint:
             "released": progress.released,
             "watched": progress.watched,
             "ended": progress.ended,
-            "privacy": progress.privacy,
+            "privacy": progress.privacy and dataclasses.asdict(progress.privacy),
         }
         self._store.commit(
             {

@@ -18,6 +18,7 @@ them or more take part; drawing clients reveals no more than taking all, so the 
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import dp_accounting
@@ -155,6 +156,22 @@ class PrivacyLoss:
 
     accountant: Accountant
     noise_multiplier: float
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "PrivacyLoss":
+        """That which `dataclasses.asdict` gave of it."""
+        return cls(Accountant(**fields["accountant"]), fields["noise_multiplier"])
+
+    def is_close(self, other: "PrivacyLoss | None") -> bool:
+        """Whether another is the same, but for the rounding of a noise that was searched.
+
+        It is searched anew when a run is resumed, perhaps on another machine.
+        """
+        return (
+            other is not None
+            and self.accountant == other.accountant
+            and math.isclose(self.noise_multiplier, other.noise_multiplier, rel_tol=1e-6)
+        )
 
     def check(self, noise_multiplier: float | None) -> None:
         """Checks that it is that of rounds with so much noise; `None`: without any.
