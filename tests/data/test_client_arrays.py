@@ -1,0 +1,100 @@
+"""Data sets of arrays of each client, and what examples may be."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pfl.data.federated_dataset import ExamplesError, FederatedDataset, check_examples
+
+BFLOAT16 = tf.bfloat16.as_numpy_dtype
+
+
+def test_from_client_arrays():
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    y = np.array([0, 1, 2, 0, 1, 2])
+    clients = [(x[:3], y[:3], x[3:4], y[3:4]), (x[4:], y[4:], x[:0], y[:0])]
+    dataset = FederatedDataset.from_client_arrays(clients, num_classes=3, name="mine")
+    assert (dataset.num_clients, dataset.name, dataset.image_shape) == (2, "mine", (2,))
+    for client, (x_train, y_train, x_test, y_test) in enumerate(clients):
+        train, test = dataset.examples(client), dataset.examples(client, "test")
+        np.testing.assert_array_equal(train.x, x_train)
+        np.testing.assert_array_equal(train.y, y_train)
+        np.testing.assert_array_equal(test.x, x_test)
+        np.testing.assert_array_equal(test.y, y_test)
+    assert dataset.sizes("validation").tolist() == [0, 0]
+
+
+def test_clients_may_come_one_by_one_without_examples_and_with_labels_of_several_types():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    clients = [(x, y.astype(np.uint64), x[:0], []), (x, y, x[:1], [1])]
+    dataset = FederatedDataset.from_client_arrays((client for client in clients), num_classes=2)
+    assert dataset.sizes().tolist() == [2, 2] and dataset.sizes("test").tolist() == [0, 1]
+    assert dataset.y.dtype == np.int32 and dataset.y.tolist() == [0, 1, 0, 1, 1]
+
+
+def test_an_empty_list_is_of_inputs_as_others_have_them():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    clients = [([], [], [], []), (x, y, [], [])]
+    dataset = FederatedDataset.from_client_arrays(clients, num_classes=2)
+    assert dataset.sizes().tolist() == [0, 2] and dataset.sizes("test").tolist() == [0, 0]
+    assert dataset.x.dtype == np.float32 and dataset.image_shape == (3,)
+    with pytest.raises(
+        ExamplesError, match=r"client 2, test: inputs .* \(2,\), those of client 1 "
+    ):
+        FederatedDataset.from_client_arrays([*clients, (x, y, x[:, :2], y)], num_classes=2)
+    assert FederatedDataset.from_client_arrays(clients[:1], num_classes=2).sizes().tolist() == [0]
+
+
+def test_from_client_arrays_names_the_client():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    good = (x, y, x, y)
+
+    def make(*client):
+        FederatedDataset.from_client_arrays([good, client], num_classes=2)
+
+    with pytest.raises(ExamplesError, match="client 1, test: label 2 of example 1"):
+        make(x, y, x, y + 1)
+    with pytest.raises(ExamplesError, match=r"client 1, train: inputs are float32 of shape \(2,\)"):
+        make(x[:, :2], y, x, y)
+    with pytest.raises(ExamplesError, match="client 1, test: inputs are float64"):
+        make(x, y, x.astype(np.float64), y)
+    with pytest.raises(ExamplesError, match="client 1, test: arrays are masked"):
+        make(x, y, np.ma.masked_equal(x, 0), y)
+    with pytest.raises(ExamplesError, match="no clients"):
+        FederatedDataset.from_client_arrays([], num_classes=2)
+    for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "dict")):
+        with pytest.raises(ExamplesError, match=f"client 1 must be .x_train, .* found {found}. "):
+            make(*arrays) if isinstance(arrays, tuple) else FederatedDataset.from_client_arrays(
+                [good, arrays], num_classes=2
+            )
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
+        (np.zeros(2), np.array([0, -1]), "label -1 of example 1"),
+        (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
+        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be numbers, got <U1"),
+        (np.zeros(2), np.array([[0], [1]]), r"shape \(2, 1\)"),
+        (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
+        (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
+        (np.array([np.inf, 0.0], np.float16), np.array([0, 1]), "example 0 is not finite"),
+        (np.zeros(2, complex), np.array([0, 1]), "inputs must be numbers, got complex128"),
+        (np.zeros(2, np.longdouble), np.array([0, 1]), "got float128. Those of up to 64 bits"),
+        (np.zeros(2, [("a", "f4")]), np.array([0, 1]), "inputs must be numbers, got "),
+        (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite .* as float32"),
+        (np.array([np.nan, 0], BFLOAT16), np.array([0, 1]), "example 0 is not finite"),
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
+    ],
+)
+def test_check_examples(x, y, message):
+    with pytest.raises(ExamplesError, match="^here: .*" + message):
+        check_examples(x, y, 2, "here")
+
+
+@pytest.mark.parametrize("num_classes", [2.0, "2", None, 0])
+def test_the_number_of_classes_is_a_whole_one(num_classes):
+    message = f"here: num_classes must be a whole number of at least 1, got {num_classes!r}"
+    with pytest.raises(ExamplesError, match=message):
+        check_examples(np.zeros(2), np.array([0, 1]), num_classes, "here")
