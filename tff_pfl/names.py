@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+IN_PARTS = "letters, digits, '_', '-' and '.'"
+"""What names that `is_part` takes are made of, for messages."""
+
 
 class UnknownNameError(ValueError):
     """A name that does not exist; the message gives the nearest one that does."""
@@ -26,7 +29,7 @@ def is_near(name: str, valid: Iterable[str]) -> bool:
 def is_part(name: Any) -> bool:
     """Whether a name may be part of a metric's, as of `train/server/NAME`.
 
-    Such names have letters of ASCII, as TensorFlow's have, digits, '_', '-' and '.' alone.
+    Such names have `IN_PARTS` alone; letters are those of ASCII, as TensorFlow's are.
     """
     return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 

@@ -16,6 +16,7 @@ from tests.templates.mean_process import (
 )
 from tff_pfl import templates
 from tff_pfl.models import Mean
+from tff_pfl.names import IN_PARTS
 from tff_pfl.templates import (
     ClientOutput,
     Personalization,
@@ -108,7 +109,7 @@ class TestErrors:
         [
             ([("loss", Mean(1.0, 1.0))], "metrics must be a mapping .*, found list"),
             (Mean(1.0, 1.0), "metrics must be a mapping .*, found Mean"),
-            ({7: Mean(1.0, 1.0)}, "the name of a metric must be a string of .*, found 7"),
+            ({7: Mean(1.0, 1.0)}, f"the name of a metric must be a string of {IN_PARTS}, found 7"),
             ({"my loss": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'my loss'"),
             ({"größe": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'größe'"),
             ({"server/x": Mean(1.0, 1.0)}, "the name of a metric must be .*, found 'server/x'"),
@@ -153,11 +154,12 @@ class TestErrors:
         [
             ([1.0], "must return metrics as a mapping .*, found list"),
             (3.0, "must return metrics as a mapping .*, found float"),
-            ({0: 1.0}, "the name of a metric must be a string of .*, found 0"),
+            ({0: 1.0}, f"the name of a metric must be a string of {IN_PARTS}, found 0"),
             ({"a/b": 1.0, "a": {"b": 5.0}}, "the name of a metric must be .*, found 'a/b'"),
+            ({"a": [{"b c": 5.0}]}, "the name of a metric must be .*, found 'b c'"),
             ({"a": {"b c": 5.0}}, "the name of a metric must be .*, found 'b c'"),
             ({"z": 1j}, "metric 'z' must be of real numbers, found complex128"),
-            ({"z": {"of": ["text"]}}, "metric 'of' must be of real numbers, found str"),
+            ({"z": {"of": ["text"]}}, "metric 'z' must be of real numbers, found str"),
         ],
         ids=str,
     )

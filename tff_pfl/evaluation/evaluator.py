@@ -15,7 +15,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
-_SPLITS = ("test", "validation")
+EVALUATED_SPLITS = ("test", "validation")
 GENERALIZATION = ("never", "last", "always")
 _SAMPLE_STREAM = 0x5A3B1E  # tells the draw of the sample from others of the same seed
 
@@ -79,7 +79,7 @@ class EvaluationOptions:
     seed: int = 0
 
     def __post_init__(self):
-        check_names("split", [self.split], _SPLITS)
+        check_names("split", [self.split], EVALUATED_SPLITS)
         check_names("generalization", [self.generalization], GENERALIZATION)
 
 

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError
 from tff_pfl.models.errors import ExampleValuesError
-from tff_pfl.names import is_part
+from tff_pfl.names import IN_PARTS, is_part
 
 
 class Mean(NamedTuple):
@@ -103,8 +103,8 @@ class Model:
         for name, metric in self.example_metrics.items():
             if not is_part(name):
                 raise ValueError(
-                    f"example_metrics has {name!r}. The name of a metric has letters, digits, '_', "
-                    "'-' and '.' alone: it becomes part of others, as personalized/local_test/NAME."
+                    f"example_metrics has {name!r}. The name of a metric has {IN_PARTS} alone: it "
+                    "becomes part of others, as personalized/local_test/NAME."
                 )
             functions[f"The metric {name!r}"] = metric
         for name, function in functions.items():

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
-from tff_pfl.names import check_names, is_part
+from tff_pfl.names import IN_PARTS, check_names, is_part
 from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
@@ -74,8 +74,7 @@ class Algorithm:
             if not is_part(name) or name in _NAMES_OF_METRICS:
                 raise ValueError(
                     f"An exchange cannot be called {name!r}: its metrics are NAME/..., beside "
-                    f"{', '.join(_NAMES_OF_METRICS)}. Use letters, digits, '_', '-' and '.', as in "
-                    "'train'."
+                    f"{', '.join(_NAMES_OF_METRICS)}. Use {IN_PARTS}, as in 'train'."
                 )
         if self.report is not None:
             check_names("report", [self.report], REPORTS)

@@ -1,12 +1,12 @@
 """What blocks return, checked while they are traced."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tff_pfl.models.model import Mean
-from tff_pfl.names import is_part
+from tff_pfl.names import IN_PARTS, is_part
 from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.exchange import ClientOutput
 from tff_pfl.templates.report import COUNTS
@@ -99,11 +99,9 @@ def check_server_metrics(what: str, metrics: Any) -> None:
             f"{type(metrics).__name__}."
         )
     for name, metric in metrics.items():
-        if not is_part(name):
-            raise errors.ServerMetricsError(_no_name(f"{what}: finalize", name))
-        if isinstance(metric, Mapping):
-            check_server_metrics(what, metric)
-            continue
+        for part in (name, *_names_in(metric)):
+            if not is_part(part):
+                raise errors.ServerMetricsError(_no_name(f"{what}: finalize", part))
         for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
             if not _is_real(leaf) and leaf.dtype != tf.bool:
                 raise errors.ServerMetricsError(
@@ -113,10 +111,17 @@ def check_server_metrics(what: str, metrics: Any) -> None:
 
 
 def _no_name(what, name) -> str:
-    return (
-        f"{what}: the name of a metric must be a string of letters, digits, '_', '-' and '.', "
-        f"found {name!r}."
-    )
+    return f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+
+
+def _names_in(metric) -> Iterator[Any]:
+    """All keys of mappings inside of a metric."""
+    if isinstance(metric, Mapping):
+        yield from metric
+        metric = tuple(metric.values())
+    if isinstance(metric, list | tuple):
+        for part in metric:
+            yield from _names_in(part)
 
 
 def _is_real(tensor: tf.Tensor) -> bool:

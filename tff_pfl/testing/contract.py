@@ -193,7 +193,10 @@ def check_order(subject: Subject) -> None:
 
 
 def check_padding(subject: Subject) -> None:
-    """What stands in rows past a client's examples does not matter."""
+    """What stands in rows past a client's examples does not matter.
+
+    It is NaN here, which a weight of 0 does not hide: `tf.where` leaves rows out.
+    """
 
     def changed(client):
         data = client.data
@@ -202,8 +205,7 @@ def check_padding(subject: Subject) -> None:
         return client._replace(data=data._replace(x=x, y=np.where(is_padding, 0, data.y)))
 
     found = subject.next(list(map(changed, subject.clients(_SIZES))))
-    what = "other padding (whose NaN times a weight of 0 is NaN: tf.where leaves rows out)"
-    assert_equal(found, subject.first_round, what)
+    assert_equal(found, subject.first_round, "other padding")
 
 
 def check_partial_batches(subject: Subject) -> None:
