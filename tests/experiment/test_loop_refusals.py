@@ -57,10 +57,17 @@ def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path)
     assert run(tmp_path, dataset, rounds=2).final.round_num == 2
 
 
-@pytest.mark.parametrize("changed", [{"seed": 4}, {"participation": Participation(dropout=(0.5,))}])
-def test_a_run_does_not_go_on_with_other_cohorts(dataset, tmp_path, changed):  # noqa: F811
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"seed": 4}, "draws its cohorts with another seed, or part"),
+        ({"participation": Participation(dropout=(0.5,))}, "another seed, or participation"),
+        ({"clients_per_round": 3}, "rounds of 2 clients, but now .* of 3"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_cohorts(dataset, tmp_path, changed, expected):  # noqa: F811
     run(tmp_path, dataset, rounds=1)
-    with pytest.raises(OutputDirectoryError, match="draws its cohorts with another seed, or part"):
+    with pytest.raises(OutputDirectoryError, match=expected):
         run(tmp_path, dataset, rounds=2, **changed)
 
 

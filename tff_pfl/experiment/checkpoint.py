@@ -107,27 +107,37 @@ def client_states(
 
 
 class Checkpoint:
-    """A consistent generation of a run: what is committed beside the states of the clients."""
+    """A consistent generation of a run: what is committed beside the states of the clients.
+
+    Args:
+        store: Of the states.
+        process: The run's.
+        dataset: The federation's data.
+        clients_per_round: Size of a cohort.
+    """
 
     def __init__(
-        self, store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
+        self,
+        store: ClientStateStore,
+        process: PersonalizedProcess,
+        dataset: FederatedDataset,
+        clients_per_round: int,
     ):
         self._store = store
         self._process = process
         self._data = {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
+        self._clients_per_round = clients_per_round
         self._state_type = process.initialize.type_signature.result.member
 
-    def load(self, source: CohortDataSource, clients_per_round: int) -> Progress:
+    def load(self, source: CohortDataSource) -> Progress:
         """What was committed last, or the beginning of a new run.
 
         Args:
             source: Of the cohorts.
-            clients_per_round: Their size, by which it is found who has reported in a run of an
-                earlier version, that did not keep it.
 
         Raises:
             OutputDirectoryError: If the run has other data, or another partition of them, or its
-                cohorts are drawn otherwise.
+                cohorts are drawn otherwise, or are of another size.
         """
         committed = self._store.attachment("progress")
         if committed is None:
@@ -135,6 +145,13 @@ class Checkpoint:
             return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
         self._check_data(content)
+        before = content.get("clients_per_round", self._clients_per_round)  # earlier versions
+        if before != self._clients_per_round:
+            raise OutputDirectoryError(
+                f"The run in {os.path.dirname(self._store.path)} has rounds of {before} clients, "
+                f"but now they are to be of {self._clients_per_round}. Resume it with "
+                f"clients_per_round={before}, or begin another one."
+            )
         try:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
@@ -154,7 +171,7 @@ class Checkpoint:
         return Progress(
             state,
             iterator,
-            self._reported(source, iterator.round_num, clients_per_round),
+            self._reported(source, iterator.round_num),
             evaluations,
             content["metrics"],
             content.get("timings", {}),
@@ -185,11 +202,11 @@ class Checkpoint:
                     f"{found[key]}, here {self._data[key]}). {tip}"
                 )
 
-    def _reported(self, source, rounds, clients_per_round) -> np.ndarray:
+    def _reported(self, source, rounds) -> np.ndarray:
         bits = self._store.attachment("reported")
-        if bits is None:
+        if bits is None:  # a run of an earlier version, that did not keep it
             return source.participation.ever_reported(
-                source.seed, rounds, source.num_clients, clients_per_round
+                source.seed, rounds, source.num_clients, self._clients_per_round
             )
         return np.unpackbits(np.frombuffer(bits, np.uint8), count=source.num_clients).astype(
             np.bool_
@@ -199,6 +216,7 @@ class Checkpoint:
         """Commits, all or nothing."""
         content = {
             **self._data,
+            "clients_per_round": self._clients_per_round,
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
             "metrics": progress.metrics,
             "timings": progress.timings,

@@ -281,7 +281,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             capacity=suitable_capacity(model, config.evaluation.clients_per_call),
             participation=configs.participation(config),
         )
-        progress = Checkpoint(store, process, dataset).load(source, config.clients_per_round)
+        progress = Checkpoint(store, process, dataset, config.clients_per_round).load(source)
         if not progress.round_num:
             raise OutputDirectoryError(
                 f"{run_dir} has no checkpoint of a run: no round was committed."

@@ -87,8 +87,8 @@ def train(
 
     Raises:
         OutputDirectoryError: If the run in `directory` has other data, cohorts that are drawn
-            otherwise or privacy of another kind, or has done more rounds, or its files are not as
-            they were at the checkpoint, or that is gone.
+            otherwise or of another size, or privacy of another kind, or has done more rounds, or
+            its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
             impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check` and
@@ -131,8 +131,8 @@ def train(
             capacity=capacity,
             participation=participation,
         )
-        checkpoint = Checkpoint(store, process, dataset)
-        progress = checkpoint.load(source, clients_per_round)
+        checkpoint = Checkpoint(store, process, dataset, clients_per_round)
+        progress = checkpoint.load(source)
         done = progress.round_num
         if done > rounds:
             raise OutputDirectoryError(
