@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.templates.mean_process import (
     EXAMPLES_TYPE,
@@ -23,6 +24,8 @@ from tff_pfl.templates import (
     blocks,
     errors,
 )
+
+F, F3 = tff.types.TensorType(np.float32), tff.types.TensorType(np.float32, [3])
 
 
 class Twin(NamedTuple):
@@ -43,6 +46,23 @@ class TestErrors:
             match=r"(?s)Exchange 'train'.*expected: <count=int32>.*found: +<count=float32>.*Tip",
         ):
             compose(exchange)
+
+    @pytest.mark.parametrize(
+        ("found", "expected"),
+        [
+            ({"m": {"b": (F3,), "a": F}, "n": F}, "'m' has the order b, a, not a, b"),
+            ({"m": {"a": F, "b": (F,)}, "n": F}, r"'m/b/\[0\]' is float32, not float32\[3\]"),
+            ({"m": {"a": F}, "n": F}, "'m' has a, not a, b"),
+            ({"m": {"a": F, "b": {"0": F3}}, "n": F}, r"'m/b' has 0, not \[0\]"),
+            (F, "all of it is float32, not <m=<"),
+        ],
+    )
+    def test_the_first_element_that_differs(self, found, expected):
+        of = tff.types.to_type({"m": {"a": F, "b": (F3,)}, "n": F})
+        with pytest.raises(errors.ClientStateTypeError, match=f"first:    {expected}"):
+            errors.check_same_type(
+                errors.ClientStateTypeError, "State", of, tff.types.to_type(found), ""
+            )
 
     @pytest.mark.parametrize("container", [dict, collections.OrderedDict, Twin])
     def test_client_state_in_another_container(self, container):

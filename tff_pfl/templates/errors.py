@@ -58,15 +58,42 @@ def check_same_type(
 ) -> None:
     """Raises `error` with both types and a tip unless `found` can be assigned to `expected`.
 
-    Python's containers count, which TFF leaves out of that: `tf.nest` does not mix them.
+    Python's containers count, which TFF leaves out of that: `tf.nest` does not mix them. Where the
+    types have elements, the message has the path of the first one that differs.
     """
     if not expected.is_assignable_from(found):
-        raise error(f"{what}.\n  expected: {expected}\n  found:    {found}\nTip: {tip}")
+        has_elements = isinstance(expected, tff.types.StructType)
+        first = f"\n  first:    {next(_differences(expected, found))}" if has_elements else ""
+        raise error(f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}")
     for path, container, other in _other_containers(expected, found):
         raise error(
             f"{what}{f', in {path!r}' if path else ''}.\n  expected: {container.__name__} of type "
             f"{expected}\n  found:    {other.__name__}\nTip: return it in the same container."
         )
+
+
+def _differences(expected: tff.types.Type, found: tff.types.Type, path: str = "") -> Iterator[str]:
+    """What of `found` has another type than `expected`, as far inside as it can be said."""
+    if expected.is_assignable_from(found):
+        return
+    what = repr(path) if path else "all of it"
+    if not all(isinstance(type_, tff.types.StructType) for type_ in (expected, found)):
+        yield f"{what} is {found}, not {expected}"
+        return
+    names, others = _names(expected), _names(found)
+    if names == others:
+        for name, inner, other in zip(names, expected, found, strict=True):
+            yield from _differences(inner, other, f"{path}/{name}".lstrip("/"))
+    elif sorted(names) == sorted(others):
+        yield f"{what} has the order {', '.join(others)}, not {', '.join(names)}"
+    else:
+        yield f"{what} has {', '.join(others) or 'nothing'}, not {', '.join(names) or 'nothing'}"
+
+
+def _names(struct: tff.types.StructType) -> list[str]:
+    """The name of each element, of a nameless one its index in brackets."""
+    elements = enumerate(tff.structure.iter_elements(struct))
+    return [name or f"[{index}]" for index, (name, _) in elements]
 
 
 def _other_containers(
@@ -80,6 +107,5 @@ def _other_containers(
         containers[0] is containers[1] or all(issubclass(c, Mapping) for c in containers)
     ):
         yield path, *containers
-    elements = zip(tff.structure.iter_elements(expected), found, strict=True)
-    for index, ((name, inner), other) in enumerate(elements):
-        yield from _other_containers(inner, other, f"{path}/{name or index}".lstrip("/"))
+    for name, inner, other in zip(_names(expected), expected, found, strict=True):
+        yield from _other_containers(inner, other, f"{path}/{name}".lstrip("/"))
