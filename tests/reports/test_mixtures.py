@@ -61,6 +61,7 @@ def test_one_evaluation_fills_the_picture(run_dir, tmp_path, monkeypatch):
         Axes, "stackplot", lambda axis, *xy, **o: drawn.append(xy) or stackplot(axis, *xy, **o)
     )
     plot_mixtures(tmp_path / "run", tmp_path / "picture.png", clients=[0])
+    assert len(drawn) == 2  # layers
     for rounds, parts in drawn:
         np.testing.assert_array_equal(rounds, [1, 2])
         np.testing.assert_array_equal(parts[:, 0], parts[:, 1])

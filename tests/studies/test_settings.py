@@ -1,8 +1,11 @@
 """Mistakes in the settings of a study, found before anything is trained."""
 
+import json
+
 import pytest
 
 from tests.runs import run_main, write_study
+from tff_pfl.experiment import ConfigError, read_config, resolved
 from tff_pfl.studies import (
     Study,
     StudyError,
@@ -12,7 +15,7 @@ from tff_pfl.studies import (
     grid,
     run_study,
 )
-from tff_pfl.studies.settings import first_problem
+from tff_pfl.studies.settings import first_change, first_problem
 
 DITTO = "configs/digits.py:ditto"
 
@@ -67,6 +70,50 @@ def test_what_has_begun_was_looked_at(tmp_path):
     for label in ("FedAvg", "The_other"):
         (tmp_path / label / "seed0").mkdir(parents=True)
     check_settings(study_of({"roundz": 3}), tmp_path)
+
+
+def write_config(folder, flags, **changes):
+    """A run with the settings of flags, but for some."""
+    config = read_config(flags)
+    config.update(changes)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(resolved(config)))
+
+
+def test_a_config_that_has_changed_since(tmp_path):
+    """By its runs, finished or not, which would be compared with runs of the new one."""
+    study = study_of({}, seeds=(0, 1))
+    for run in study.runs():
+        changes = {"rounds": 9} if run.seed else {}  # they may go on
+        if (run.label, run.seed) == ("The other", 1):
+            changes = {"local": {"learning_rate": 0.7}}
+        write_config(tmp_path / run.folder, run.flags, **changes)
+    expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete it, undo"
+    with pytest.raises(ConfigError, match=f"The_other/seed1 is a run of other .*{expected}"):
+        check_settings(study, tmp_path)
+    write_config(tmp_path / "copy", next(study.runs()).flags)
+    (tmp_path / "copy" / "config.json").rename(tmp_path / "The_other" / "seed1" / "config.json")
+    assert first_change(list(study.runs())[2:3], tmp_path) is None  # of fedavg
+    assert "algorithm" in first_change(list(study.runs())[3:], tmp_path)
+
+
+def test_what_was_chosen_is_known_by_its_flags(tmp_path):
+    tuning = Tuning(grid({"local.learning_rate": (0.1, 0.2)}), {"data.fractions": (0.6, 0.2, 0.2)})
+    study = study_of({}, tuning=tuning)
+    for run in study.runs({"FedAvg": "learning_rate 0.2"}):
+        write_config(tmp_path / run.folder, run.flags, local={"batch_size": 99})
+        (tmp_path / "study.json").write_text(json.dumps({run.folder: run.flags}))
+    with pytest.raises(ConfigError, match=r"FedAvg/seed0 .*\n  local.batch_size: 99 then, \d+ now"):
+        check_settings(study, tmp_path)
+
+
+def test_a_run_whose_config_is_not_any_more(tmp_path):
+    run = next(study_of({}).runs())
+    write_config(tmp_path / run.folder, run.flags)
+    run = run._replace(flags=("--config=configs/digits.py:fedavgg",))
+    problem = first_change([run], tmp_path)
+    assert "FedAvg/seed0 cannot be made again: " in problem
+    assert "Unknown algorithm 'fedavgg'" in problem
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -11,11 +11,13 @@ them is best for each. A round, with `S` the cohort and `N` the number of all cl
     server  h <- h - alpha / N sum_{i in S} (theta_i - w)
             w <- 1 / |S| sum_{i in S} theta_i - h / alpha
 
-`h` is the mean of all `h_i` at all times. What is kept is `-h_i / alpha` and `-h / alpha`, the sum
-of the client's changes, and the mean of these sums. All clients weigh the same, as in the paper:
-with other weights `h` were no mean. Where local problems are solved exactly, `h_i` is the gradient
-of the client's loss at `theta_i`, and `w` nears the minimiser of the mean loss over all clients,
-however these differ and whoever takes part.
+`h` is the mean of all `h_i` at all times, where the server keeps the plain mean of what clients
+send: clients keep their `h_i` also in a round whose mean it does not take, and where an aggregator,
+noise or compression changes the mean, `h` is off by that from then on. What is kept is
+`-h_i / alpha` and `-h / alpha`, the sum of the client's changes, and the mean of these sums. All
+clients weigh the same, as in the paper: with other weights `h` were no mean. Where local problems
+are solved exactly, `h_i` is the gradient of the client's loss at `theta_i`, and `w` nears the
+minimiser of the mean loss over all clients, however these differ and whoever takes part.
 
 What is evaluated as the personal model is FedAvg's choice: `personalized`.
 

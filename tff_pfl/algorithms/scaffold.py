@@ -13,7 +13,10 @@ the client's steps and `eta` their rate:
     server  w <- w + eta_g / |S| sum_{i in S} (w_i - w)
             c <- c + 1 / N sum_{i in S} (c_i' - c_i)
 
-`c` is the mean of all `c_i` at all times, which all start at 0. Option II is the mean of the
+`c` is the mean of all `c_i` at all times, which all start at 0, where the server takes the plain
+mean of what clients send: clients keep their `c_i` also in a round whose mean it does not take, and
+where an aggregator, noise or compression changes the mean, `c` is off by that from then on. Option
+II is the mean of the
 gradients on the way, at no cost, if steps are those of plain SGD; where there is none, at the rate
 0, `c_i` stays. With momentum or another optimizer, option I is right. That diverges where `K eta`
 is large: at 150 steps of 0.1 on `configs/digits.py`, but not at 30 of 0.05, where both options are

@@ -101,7 +101,7 @@ def quantized(*, bits: int = 8, rotation: bool = True) -> Compressor:
     entry: one of its two neighbours, the nearer one more often, so that its expectation is the
     entry itself. The error of each is less than a step. (Suresh et al., "Distributed mean
     estimation with limited communication", ICML 2017.) A word of 32 bits has `32 // bits` entries;
-    16 bytes more are the lowest number, the step and the seed of the rotation.
+    8 bytes more are the lowest number and the step, 8 the seed of the rotation, where there is one.
 
     Args:
         bits: An entry.

@@ -233,22 +233,39 @@ class RunDirectory:
         return os.listdir(path) if os.path.isdir(path) else [name]
 
     def _check_settings(self):
-        old = self._added | flatten(read_json(self.file("config.json")), ".")
-        new = flatten(self._settings, ".")
-        changes = {
-            key: f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
-            for key in sorted(old.keys() | new.keys())
-            if repr(old.get(key)) != repr(new.get(key))  # as NaN is not equal to itself
-        }
-        free = {key for key in changes if any(f"{key}.".startswith(f"{f}.") for f in RESUMABLE)}
-        self.changes = [changes[key] for key in changes if key in free]
-        changed = [f"  {changes[key]}" for key in changes if key not in free]
+        self.changes, changed = changed_settings(self.path, self._settings, self._added)
         if changed:
             raise OutputDirectoryError(
-                f"The run in {self.path} has other settings:\n" + "\n".join(changed) + "\n"
+                f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
                 "Resume it with its own, or choose another --output_dir. Only "
                 f"{', '.join(RESUMABLE)} may change."
             )
+
+
+def changed_settings(
+    path: str | os.PathLike, settings: Mapping[str, Any], added: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """What of settings is otherwise in a run that is there, as text.
+
+    Args:
+        path: Of the run.
+        settings: The resolved config; JSON values.
+        added: See `RunDirectory`.
+
+    Returns:
+        `(those that may change, those that change numbers)`.
+
+    Raises:
+        OutputDirectoryError: If its settings are damaged.
+    """
+    old = {**added, **flatten(read_json(os.path.join(path, "config.json")), ".")}
+    new = flatten(settings, ".")
+    changes = [], []
+    for key in sorted(old.keys() | new.keys()):
+        if repr(old.get(key)) != repr(new.get(key)):  # as NaN is not equal to itself
+            is_fixed = not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE)
+            changes[is_fixed].append(f"{key}: {old.get(key)!r} then, {new.get(key)!r} now")
+    return changes
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Differential privacy of clients: noise, and what it amounts to."""
 
 from tff_pfl.privacy.accounting import (
-    SAMPLINGS,
     Accountant,
     PrivacyLoss,
     check_participation,
@@ -19,7 +18,6 @@ __all__ = [
     "NoisySumFactory",
     "PrivacyLoss",
     "Quantization",
-    "SAMPLINGS",
     "adaptive_clipping",
     "check_participation",
     "default_delta",

@@ -30,7 +30,6 @@ from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, inside, takes, whole
 
-SAMPLINGS = ("poisson", "fixed")
 _RELATIONS = {
     "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "fixed": dp_accounting.NeighboringRelation.REPLACE_ONE,
@@ -66,7 +65,7 @@ class Accountant:
     sampling: str = "fixed"
 
     def __post_init__(self):
-        check_names("sampling", [self.sampling], SAMPLINGS)
+        check_names("sampling", [self.sampling], _RELATIONS)
         if self.clients_per_round > self.num_clients:
             raise ValueError(
                 f"{self.clients_per_round} clients a round are more than the {self.num_clients} "

@@ -19,12 +19,11 @@ from tff_pfl.experiment.run_directory import CHECKPOINT
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import write_json
 from tff_pfl.studies import tied
-from tff_pfl.studies.records import read_record
+from tff_pfl.studies.records import RECORD, read_record
 from tff_pfl.studies.searched import extend
 from tff_pfl.studies.study import Run, Study, StudyError
 from tff_pfl.studies.tuning import TUNING, Scores
 
-_RECORD = "study.json"
 # Title, baseline, and of each variant the folders of its runs and what was chosen, for reports.
 VARIANTS = "variants.json"
 
@@ -88,7 +87,7 @@ def chosen_trials(study: Study, output_dir: str | os.PathLike) -> dict[str, str]
         OutputDirectoryError: If a record is damaged.
         StudyError: If there are trials of other searches.
     """
-    recorded = read_record(pathlib.Path(output_dir) / _RECORD)
+    recorded = read_record(pathlib.Path(output_dir) / RECORD)
     scores = Scores(study, output_dir)
     study, chosen = scores.study, scores.chosen()
     for label in chosen:
@@ -301,23 +300,23 @@ def _record(
         StudyError: If what has results, or a score, was run with other settings; then nothing is
             written.
     """
-    recorded = read_record(root / _RECORD)
+    recorded = read_record(root / RECORD)
     for run in (*runs, *scored):
         found, wanted, is_scored = recorded.get(run.folder), list(run.flags), run in scored
         if found is None and is_scored:
             raise StudyError(
-                f"{root / TUNING} has a score of {run.folder}, of which {root / _RECORD} has no "
+                f"{root / TUNING} has a score of {run.folder}, of which {root / RECORD} has no "
                 "settings. Delete its scores, too, or give another output directory."
             )
         if found not in (None, wanted) and (is_scored or (root / run.folder).exists()):
             raise StudyError(
                 f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
-                f"  {' '.join(wanted)}\nDelete it, its entry in {root / _RECORD}"
+                f"  {' '.join(wanted)}\nDelete it, its entry in {root / RECORD}"
                 f"{f' and its scores in {TUNING}' if is_scored else ''}, or give another output "
                 "directory."
             )
         recorded[run.folder] = wanted
-    write_json(str(root / _RECORD), recorded)
+    write_json(str(root / RECORD), recorded)
     variants = {
         "title": study.title,
         "baseline": study.baseline or next(iter(study.variants)),

@@ -9,25 +9,30 @@ from collections.abc import Iterator, Sequence
 
 from tff_pfl import data, experiment
 from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.run_directory import changed_settings
 from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.studies.records import RECORD, read_record
 from tff_pfl.studies.study import Run, Study
 
 
 def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
-    """Checks what `train.py` would refuse, of all runs that were not begun.
+    """Checks what `train.py` would refuse, of all runs, those that are finished included.
 
-    A mistake in the last variant is then not found after hours of the others. Of each variant, or
-    its first trial, the data, the model and the algorithm are made; of other trials, the config is
-    read, and of those that a search will suggest nothing is known. That is done in other processes,
-    one a folder of configs: what these import may have the same names.
+    A mistake in the last variant is then not found after hours of the others, and a config that has
+    changed since some of its runs not when they are compared. Of each variant, or its first trial,
+    the data, the model and the algorithm are made; of other trials, the config is read, and of
+    those that a search will suggest nothing is known; of what has begun, the config is read, and
+    compared with that of the run. That is done in other processes, one a folder of configs: what
+    these import may have the same names.
 
     Args:
         study: The study.
         output_dir: Of the study; what has a folder there has begun.
 
     Raises:
-        ConfigError: The message names the first run with a mistake.
+        ConfigError: The message names the first run with a mistake, or with other settings.
         FileNotFoundError: If the file of a config is not there.
+        OutputDirectoryError: If a file of a run is damaged.
     """
     for label, variant in study.variants.items():
         path = variant.config.partition(":")[0]
@@ -36,15 +41,17 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
                 f"The config of {label!r}, {path!r}, is not there. Paths of configs are "
                 f"relative to the current directory, {os.getcwd()}."
             )
+    root = pathlib.Path(output_dir)
+    new = [run for run in _of_one_seed(study) if not (root / run.folder).exists()]
+    begun = _begun(study, root)
     by_folder = {}
-    for run in _of_one_seed(study):
-        if not (pathlib.Path(output_dir) / run.folder).exists():
-            folder = os.path.dirname(study.variants[run.label].config)
-            by_folder.setdefault(folder, []).append(run)
+    for run in (*new, *begun):
+        folder = os.path.dirname(study.variants[run.label].config)
+        by_folder.setdefault(folder, ([], []))[run in begun].append(run)
     for runs in by_folder.values():
         another = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, another, prepare_process) as process:
-            problem = process.submit(first_problem, runs).result()
+            problem = process.submit(_first_problem_of_both, *runs, root).result()
         if problem is not None:
             raise experiment.ConfigError(problem)
 
@@ -69,6 +76,49 @@ def first_problem(runs: Sequence[Run]) -> str | None:
             return f"{run.folder} would fail: {type(error).__name__}: {error}"
         labels.add(run.label)
     return None
+
+
+def first_change(runs: Sequence[Run], output_dir: str | os.PathLike) -> str | None:
+    """How the settings of the first run that has others than its config are; `None` if none has.
+
+    Args:
+        runs: Which have begun.
+        output_dir: Of the study.
+
+    Raises:
+        OutputDirectoryError: If a file of a run is damaged.
+    """
+    added = configs.added_settings()
+    for run in runs:
+        folder = pathlib.Path(output_dir) / run.folder
+        try:
+            config = experiment.read_config(run.flags)
+        except experiment.user_errors() as error:
+            return f"{folder} cannot be made again: {error}"
+        configs.complete(config)
+        _, changed = changed_settings(folder, experiment.resolved(config), added)
+        if changed:
+            return (
+                f"{folder} is a run of other settings than its config has now:\n  "
+                + "\n  ".join(changed)
+                + "\nDelete it, undo what was changed, or give another output directory."
+            )
+    return None
+
+
+def _first_problem_of_both(new, begun, root):
+    return first_change(begun, root) or first_problem(new)
+
+
+def _begun(study, root) -> list[Run]:
+    """Runs that are there, with the flags that are known of them."""
+    runs = [] if study.tuning else list(study.runs())
+    if study.tuning:
+        for label, folders in study.folders().items():
+            runs += [Run(label, 0, folder, ()) for folder in folders]
+    recorded = read_record(root / RECORD)
+    runs = [run._replace(flags=tuple(recorded.get(run.folder, run.flags))) for run in runs]
+    return [run for run in runs if run.flags and (root / run.folder / "config.json").exists()]
 
 
 def _of_one_seed(study: Study) -> Iterator[Run]:

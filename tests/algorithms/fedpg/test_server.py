@@ -5,19 +5,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl.aggregators.stack import Stack
 from tff_pfl.algorithms.fedpg.common_descent import fairness_weights
-from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
+from tff_pfl.algorithms.fedpg.server import FedPGServer, Trials, Upload
 from tff_pfl.local import LocalTraining
 
 NUM_WEIGHTS = 40
 
 
-@pytest.fixture(scope="module")
-def find_direction():
-    """`(server state, gradients, client ids, round, are new) -> (server state, metrics)`."""
-    server = FedPGServer(
+def make_server(step_search=False) -> FedPGServer:
+    return FedPGServer(
         local=LocalTraining(tff.learning.optimizers.build_sgdm(1.0)),
         direction="mgda",
         fairness=False,
@@ -30,11 +29,15 @@ def find_direction():
         fair_from="scaled",
         rescale_with="scaled",
         outlier_ratio=None,
-        step_search=False,
+        step_search=step_search,
         search_doublings=1,
         sufficient_decrease=1e-4,
         max_trials=4,
     )
+
+
+def finder(server: FedPGServer):
+    """`(server state, gradients, client ids, round, are new) -> (server state, metrics)`."""
 
     def find(state, gradients, client_ids, round_num, are_new=True):
         k = len(client_ids)
@@ -48,6 +51,12 @@ def find_direction():
         return server.find_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
 
     return find
+
+
+@pytest.fixture(scope="module")
+def find_direction():
+    """A `finder`."""
+    return finder(make_server())
 
 
 def nearly_opposite(angle, seed):
@@ -142,3 +151,19 @@ def test_who_claims_to_have_sent_what_never_came_does_not_count(find_direction):
     for round_num in (1, 2):
         state, _ = find_direction(state, unit_vectors(0, 1), [0, 1], round_num, are_new=False)
         assert state.clients_seen == 1
+
+
+def test_no_step_is_taken_by_the_plan_of_an_earlier_round():
+    """As there is when the direction of this round was not finite, so that the state was kept."""
+    server = make_server(step_search=True)
+    state, _ = finder(server)(None, unit_vectors(1, 1), [0, 1], 0)
+    losses = Trials(tf.constant([0, 1]), tf.fill([2, 4], 0.5))  # they descend
+    trials = Stack(losses, tf.ones([2]))
+    moved, metrics = server.take_step(state, trials, tf.constant(0))
+    assert metrics["accepted"] == 1
+    assert metrics["step"] > 0.0
+    assert np.any(moved.weights["w"] != state.weights["w"])
+    kept, metrics = server.take_step(state, trials, tf.constant(1))
+    assert metrics["accepted"] == 0
+    assert metrics["step"] == 0.0
+    assert_equal(kept, state)

@@ -24,6 +24,10 @@ in a round that is not kept: `process.next(state, everyone).clients` are their s
 sends `d` and a ladder of steps, each client returns its loss at each, and the server takes the
 largest step at which every online loss and the fairness descend enough.
 
+`w` goes to all clients of a round. Those of the round before could compute it from what they have,
+so that the paper's protocol sends it to the others alone, and `bytes_down_per_client` are up to
+twice what is needed.
+
 Left open by the paper, with what its authors' code does as the default: `gradient`, `fair_from`,
 `rescale_with`, `gamma_mode`, `protect_absent`. Not of the paper: the bound 1e-6, below which
 descent cannot be told from rounding; `memory_size` bounds what the server keeps; and

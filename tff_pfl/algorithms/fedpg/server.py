@@ -207,10 +207,11 @@ class FedPGServer:
         Args:
             server: The state, with this round's plan.
             stack: A `Stack` of `Trials`.
-            round_num: int32 scalar.
+            round_num: int32 scalar; where the plan is of an earlier one, as this round's came to
+                nothing, the state stays as it is.
         """
-        del round_num
         plan, search = server.plan, server.plan.search
+        is_of_round = tf.equal(plan.round_num, round_num)
         trials = stack.accepted(stack.value.client_id)
         is_theirs = tf.equal(plan.client_ids[:, tf.newaxis], trials.client_id)
         search = search._replace(live=search.live & tf.reduce_any(is_theirs, axis=1))
@@ -219,15 +220,17 @@ class FedPGServer:
             tf.matmul(tf.cast(is_theirs, tf.float32), trials.losses),
             sufficient_decrease=self.sufficient_decrease,
         )
-        step = search.ladder.steps[index]
+        step = tf.where(is_of_round, search.ladder.steps[index], 0.0)
         metrics = collections.OrderedDict(
             step=step,
             num_steps=search.ladder.count,
             num_halvings=tf.cast(index, tf.int32),
-            accepted=tf.cast(accepted, tf.int32),
+            accepted=tf.cast(accepted & is_of_round, tf.int32),
         )
-        weights = moved(server.weights, plan.direction, step)
-        return server._replace(weights=weights, plan=plan._replace(step=step)), metrics
+        new = server._replace(
+            weights=moved(server.weights, plan.direction, step), plan=plan._replace(step=step)
+        )
+        return trees.select(is_of_round, new, server), metrics
 
     def own_gamma(self, server: Server, client_id):
         """The `gamma_i` of a client of the cohort."""
