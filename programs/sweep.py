@@ -4,8 +4,7 @@
 
 `tff_pfl.studies.study` says what a study's file holds. A study that was stopped, or a run of which
 failed, goes on when it is started again; runs that are finished are not repeated. Where the study
-says how settings are chosen, that comes first, on validation data; test data are seen by what was
-chosen alone.
+says how settings are chosen, that comes first, on validation data; what was chosen alone is tested.
 
 DIR receives a folder for each run, `results.csv` with a line a run, and `table.md` with a line a
 variant: means and standard deviations over seeds, after the last round; `report.py table` and

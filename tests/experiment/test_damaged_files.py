@@ -178,12 +178,13 @@ def test_a_disk_that_is_full_for_tensorboard(tmp_path):
     [
         (b"", "it has no column client_id or num_examples"),
         (BINARY, "can't decode byte"),
-        (b"\0" * 99, "it has no column client_id or num_examples"),
+        (b"\0" * 99, "its last line is cut off"),
+        (b"client_id,num_examples\n0,5\n1,1", "its last line is cut off"),
         (b"client_id,loss\n0,1.0\n", "it has no column num_examples"),
         (b"client_id,num_examples\n0,5\n1\n", "inhomogeneous"),
         (b"client_id,num_examples\n0,five\n", "could not convert"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_table_of_clients(tmp_path, content, reason):
     path = tmp_path / "clients" / "round_000002.csv"

@@ -59,6 +59,21 @@ def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_table_that_has_lost_clients(run, tmp_path, rows):
+    """Whole lines, as of a copy that was interrupted; of four clients."""
+    shutil.copytree(run[0], tmp_path / "run")
+    path = tmp_path / "run" / "clients" / "round_000003.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: 1 + rows]))
+    files = RunFiles(tmp_path / "run")
+    with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: the mean of .* round 3"):
+        files.clients()
+    assert len(files.clients(2).columns["client_id"]) == len(lines) - 1
+    (tmp_path / "run" / "metrics.csv").unlink()
+    files.clients()  # with which nothing can be compared
+
+
 def test_settings_and_partition(run):
     folder, config = run
     assert RunFiles(folder).settings() == resolved(config)

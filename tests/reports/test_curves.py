@@ -49,13 +49,13 @@ def test_the_mean_over_clients_at_each_evaluation(run_dir):
 
 def test_evaluations_whose_table_is_gone_are_those_of_the_metrics(run_dir):
     (run_dir / "metrics.csv").write_text(
-        f"round,{LOSS}_mean,train_loss\n5,9.0,1.0\n6,,1.0\n10,2.5,1.0\n11,nan,1.0\n"
+        f"round,{LOSS}_mean,train_loss\n5,3.0,1.0\n6,,1.0\n10,2.5,1.0\n11,nan,1.0\n"
     )
     assert_curve(read_curve(run_dir, LOSS), [5, 10, 20, 1000000], [3.0, 2.5, 2.0, 0.5])
     assert_curve(read_curve(run_dir, LOSS, [2]), [5, 20, 1000000], [1.5, 1.0, 0.5])
     assert_curve(read_curve(run_dir, "global/local_test/accuracy"), [5, 20, 1000000], [1.5] * 3)
     shutil.rmtree(run_dir / "clients")
-    assert_curve(read_curve(run_dir, LOSS), [5, 10], [9.0, 2.5])
+    assert_curve(read_curve(run_dir, LOSS), [5, 10], [3.0, 2.5])
     with pytest.raises(OutputDirectoryError, match="has no evaluations: clients/round_"):
         read_curve(run_dir, LOSS, [2])
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from tests.reports.hand_written import write_run
@@ -226,6 +227,7 @@ def cmdline(process):
         ({"settings": {"seed": 1}}, "a study has seeds, a run for each"),
         ({"seeds": ()}, r"has one seed or more, whole numbers in a tuple, got \(\)"),
         ({"seeds": 3}, "has one seed or more, whole numbers in a tuple, got 3"),
+        ({"seeds": [np.float32(1)]}, "has one seed or more, whole numbers"),
         ({"seeds": (0, 1.5)}, "has one seed or more, whole numbers"),
         ({"seeds": (0, 1, 0)}, "has each seed once"),
         ({"baseline": "fedavg"}, "baseline is no variant of the study: 'fedavg'"),
@@ -238,9 +240,26 @@ def test_studies_that_cannot_be(arguments, message):
         Study(**{"title": "t", "variants": {"a": Variant("x")}, **arguments})
 
 
+def test_seeds_of_numpy():
+    runs = Study("t", {"a": Variant("x")}, seeds=list(np.arange(2))).runs()
+    assert [(run.folder, run.flags[1]) for run in runs] == [
+        ("a/seed0", "--config.seed=0"),
+        ("a/seed1", "--config.seed=1"),
+    ]
+
+
+def test_settings_that_are_none():
+    with pytest.raises(ValueError, match="settings are a mapping, such as .*, got 'rounds'"):
+        Variant("x", "rounds")
+
+
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
+        ("import no_such_module", ValueError, r"study.py fails: ModuleNotFoundError: .*, line 1\)"),
+        ("x =", ValueError, r"study.py fails: SyntaxError: "),
+        ("def get_study():\n  return {}['a']", ValueError, r"fails: KeyError: 'a' .*py, line 2\)"),
+        ("raise ValueError('No.')", ValueError, r"^No\.$"),
         (None, FileNotFoundError, "There is no study"),
         ("x = 1", ValueError, "defines no function get_study"),
         ("def get_study(): return 3", ValueError, "returns no Study, but 3"),
@@ -350,7 +369,9 @@ def test_the_program(tmp_path, monkeypatch):
     missing = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert missing.stderr.startswith(f"error: The config of 'a', '{tmp_path}/a.py', is not there.")
     assert missing.returncode == 1 and not (tmp_path / "out").exists()
-    (tmp_path / "a.py").touch()
+    (tmp_path / "a.py").write_text(
+        "from tests.runs import tiny_config\ndef get_config(_): return tiny_config('fedavg')"
+    )
     finished = tmp_path / "out/a/seed0"
     train_run(finished, tiny_config("fedavg"))
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")

@@ -12,10 +12,12 @@ import pytest
 from tests.reports.hand_written import write_run
 from tests.studies.test_studies import program, started  # noqa: F401
 from tff_pfl import studies
+from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import results_table, to_markdown
 from tff_pfl.studies import Scores, Study, StudyError, Tuning, Variant, draws, grid
 from tff_pfl.studies.runner import chosen_trials
+from tff_pfl.studies.shared_examples import shares_chosen_with
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
 TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
@@ -262,6 +264,11 @@ def test_tuning_that_cannot_be(arguments, message):
         Tuning(**{"trials": RATES, **arguments})
 
 
+def test_what_draws_nothing():
+    with pytest.raises(ValueError, match="The values of 'b' are drawn by a function, .* got 3"):
+        draws({"a": studies.one_of(1, 2), "b": 3}, 2)
+
+
 def test_a_variant_without_a_trial():
     with pytest.raises(ValueError, match="A variant has a trial, or more"):
         Variant("a.py", trials=[])
@@ -272,6 +279,7 @@ def test_a_variant_without_a_trial():
     [
         (Variant("a.py", trials=RATES), None, "'A' has trials, but the study has no tuning"),
         (Variant("a.py", trials=[{"a.rate": 1}, {"b.rate": 1}]), TUNING, "'rate 1' needs a name"),
+        (Variant("a.py", trials=[{"rounds": 3}, {"rounds": 4}]), TUNING, "Trials of 'A' have 'rou"),
         (Variant("a.py", {"privacy.epsilon": 2.0}), TUNING, "made for a number of rounds"),
     ],
 )
@@ -296,3 +304,21 @@ def test_scores_that_are_damaged(tmp_path):
     (tmp_path / "tuning.json").write_text("[]")
     with pytest.raises(OutputDirectoryError, match="tuning.json is damaged: a JSON object"):
         Scores(STUDY, tmp_path)
+
+
+def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):  # noqa: F811
+    """Of the table's seeds 3 and 4, where the tuning's is 0; of 10 examples and two clients."""
+
+    def write(folder, train, validation, test):
+        (tmp_path / folder).mkdir(parents=True)
+        parts = ([np.array(rows) for rows in clients] for clients in (train, validation, test))
+        Partition(*map(tuple, parts)).save(str(tmp_path / folder / "partition.npz"))
+
+    for rate in (1.0, 2.0, 3.0, 4.0):
+        write(f"tuning/A/rate_{rate}/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
+    write("A/seed3", [[4, 5, 6, 7], [8]], [[], []], [[0, 9], [3, 1]])
+    write("A/seed4", [[0, 1], [2, 3]], [[], []], [[4, 5], [6, 7]])
+    assert shares_chosen_with(STUDY, tmp_path, {"B": "rate 5.0"}) == {}  # there are none
+    assert shares_chosen_with(STUDY, tmp_path, {"B": "rate 5.0", "A": "rate 1.0"}) == {3: 0.75}
+    studies.run_study(STUDY, tmp_path, program)
+    assert "of the test examples, 75% of seed 3 are among" in "".join(capsys.readouterr())

@@ -95,10 +95,12 @@ def train(
             `PrivacyLoss.check`, or not those that `process` was made for, see `Federation.check`;
             or a number is out of range; or the model has fewer logits than there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
+        RuntimeError: In a thread in which no context was set.
         ServerMemoryError: If the server's state is larger than the memory can hold.
     """
     tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
     check_kind("The directory", directory, RunDirectory, tip)
+    runtime.check_context()
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)

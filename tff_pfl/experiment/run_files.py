@@ -68,6 +68,7 @@ class RunFiles:
             path: The run's output directory; see `RunDirectory`.
         """
         self.path = pathlib.Path(path)
+        self._metrics = None
 
     def settings(self) -> dict[str, Any]:
         """The resolved config, as JSON values."""
@@ -84,7 +85,7 @@ class RunFiles:
         """The ids of the clients that attacked, in ascending order; those of `config.attack`."""
         settings, num_clients = self.settings(), self.partition().num_clients
         with reading(self.path / "config.json"):
-            return attackers_of(settings.get("attack", {}), num_clients, settings["seed"])
+            return attackers_of(settings.get("attack", {}), num_clients, settings.get("seed", 0))
 
     def partition(self) -> Partition:
         """Who owns which examples.
@@ -108,7 +109,11 @@ class RunFiles:
         return list(self._tables())
 
     def clients(self, round_num: int | None = None) -> ClientTable:
-        """The table of the clients at an evaluation, by default at the last."""
+        """The table of the clients at an evaluation, by default at the last.
+
+        It is compared with what `metrics.csv` has of that round: means of fewer clients, as of a
+        copy that was interrupted, are no results.
+        """
         paths = self._tables()
         if round_num is None:
             round_num = max(paths)
@@ -117,7 +122,28 @@ class RunFiles:
             raise OutputDirectoryError(
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
-        return _read_clients(paths[round_num])
+        table = ClientTable(
+            paths[round_num], _read_table(paths[round_num], ("client_id", "num_examples"))
+        )
+        self._check_means(table, round_num)
+        return table
+
+    def _check_means(self, table, round_num):
+        if self._metrics is None or round_num not in self._metrics["round"]:
+            try:
+                self._metrics = self.metrics()
+            except OutputDirectoryError:  # which says what is damaged where it is asked for
+                return
+        metrics = self._metrics
+        for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
+            stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
+            values = table.columns[name][table.columns["num_examples"] > 0]
+            found = np.full_like(stated, values.mean() if values.size else np.nan)
+            if not np.allclose(found, stated, rtol=1e-6, equal_nan=True):
+                raise OutputDirectoryError(
+                    f"{table.path} is damaged: the mean of its {name} is {found[0]:.6g}, where "
+                    f"metrics.csv has {stated[0]:.6g} of round {round_num}. Has it all clients?"
+                )
 
     def snapshot_names(self) -> list[str]:
         """The names of the arrays of the run's snapshots."""
@@ -169,23 +195,24 @@ class RunFiles:
         return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
 
 
-def _read_clients(path: pathlib.Path) -> ClientTable:
-    return ClientTable(path, _read_table(path, ("client_id", "num_examples")))
-
-
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        return _read_table(path, ("round",), empty="nan")
+        return _read_table(path, ("round",), empty="nan", grows=True)
     except FileNotFoundError as error:
         raise OutputDirectoryError(f"There is no {path}: no round was done.") from error
 
 
-def _read_table(path, needed, empty="") -> dict[str, np.ndarray]:
-    """float64 columns by name; what is read of empty cells is `empty`."""
+def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
+    """float64 columns by name; what is read of empty cells is `empty`.
+
+    Of a file that `grows`, the last line may be cut off, by a full disk or a kill.
+    """
     with reading(path), open(path, newline="") as file:
         lines = list(file)
         if lines and not lines[-1].endswith("\n"):
-            lines.pop()  # cut off by a full disk or a kill
+            if not grows:
+                raise ValueError("its last line is cut off")
+            lines.pop()
         names, *rows = list(csv.reader(lines)) or [[]]
         missing = [name for name in needed if name not in names]
         if missing:

@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = offer(
         "cpp": ("create_async_cpp_context", "create_cpp_context", "set_cpp_context"),
         "errors": ("DeviceError", "WorkerDiedError"),
         "graph.contexts": (
+            "check_context",
             "create_async_graph_context",
             "create_graph_context",
             "current_devices",

@@ -21,6 +21,7 @@ from tff_pfl.files import write_json
 from tff_pfl.studies import tied
 from tff_pfl.studies.records import RECORD, read_record
 from tff_pfl.studies.searched import extend
+from tff_pfl.studies.shared_examples import note, shares_chosen_with
 from tff_pfl.studies.study import Run, Study, StudyError
 from tff_pfl.studies.tuning import TUNING, Scores
 
@@ -75,6 +76,8 @@ def run_study(
         pool.expect(runs)
         _record(root, study, runs)
         pool.run(runs, keep_checkpoints)
+        if chosen and (shares := shares_chosen_with(study, root, chosen)):
+            pool.write(note(shares))
     return pool.failed
 
 

@@ -21,8 +21,10 @@ def get_study():
 `get_study` may take a choice, as `get_config` does: that of `--study=FILE:CHOICE`.
 """
 
+import contextlib
 import dataclasses
 import inspect
+import numbers
 import os
 import pathlib
 import re
@@ -30,6 +32,7 @@ import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tff_pfl.experiment.config.imports import failure
 from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.ranges import each, whole
 from tff_pfl.studies.search import Search
@@ -58,6 +61,11 @@ class Variant:
     trials: Sequence[Settings] | Search | None = None
 
     def __post_init__(self):
+        if not isinstance(self.settings, Mapping):
+            raise ValueError(
+                f"A variant's settings are a mapping, such as {{'rounds': 30}}, got "
+                f"{self.settings!r}."
+            )
         if self.trials is not None:
             _check_trials("A variant", self.trials)
 
@@ -76,7 +84,9 @@ class Tuning:
         settings: Of all trials, such as "data.fractions" with a part for validation. They are
             evaluated on it in any case, and nowhere else.
         rounds: Increasing; none: those of the config. A search has one number of them.
-        seeds: A run of each trial each, whose scores are averaged.
+        seeds: A run of each trial each, whose scores are averaged. Each divides the data anew,
+            unless `data.merge` is false or there is a `data.partition_file`: test examples of other
+            seeds are then among those that settings are chosen with, and runs say how many.
         metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": the mean over
             clients after the last round. The lowest loss is the best, of all else the highest.
     """
@@ -164,6 +174,11 @@ class Study:
         _check_folders(self.variants)
         self._check_privacy()
         for label, variant in self.variants.items():
+            if self.tuning and self.tuning.rounds and self._tries(label, "rounds"):
+                raise ValueError(
+                    f"Trials of {label!r} have 'rounds', and so has the tuning, "
+                    f"{self.tuning.rounds}: all would be trained for these. Leave out one of them."
+                )
             if variant.trials is not None and self.tuning is None:
                 raise ValueError(f"{label!r} has trials, but the study has no tuning.")
             if self.search(label) is not None and len(self.tuning.stages) > 1:
@@ -226,6 +241,11 @@ class Study:
         of_search = [] if search is None else [search.values]
         return [self.settings, self.variants[label].settings, *of_tuning, *of_search]
 
+    def _tries(self, label, key) -> bool:
+        search = self.search(label)
+        trials = self._trials(label) if search is None else [search.values]
+        return any(key in settings for settings in trials)
+
     def _check_privacy(self):
         if self.tuning is None or len(self.tuning.stages) < 2:
             return
@@ -265,13 +285,14 @@ def load_study(source: str | os.PathLike) -> Study:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not define `get_study`, that takes no choice or needs one, the
-            choice is none of its own, or what it returns is no `Study`.
+        ValueError: If it fails; or does not define `get_study`, that takes no choice or needs one,
+            the choice is none of its own, or what it returns is no `Study`.
     """
     path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
-    get_study = runpy.run_path(path).get("get_study")
+    with _users_code(f"The study {path}"):
+        get_study = runpy.run_path(path).get("get_study")
     if not callable(get_study):
         raise ValueError(f"{path} defines no function get_study().")
     arguments = [choice] if colon else []
@@ -280,10 +301,22 @@ def load_study(source: str | os.PathLike) -> Study:
     except TypeError as error:
         problem = "takes no choice" if colon else "needs a choice, as in FILE:CHOICE"
         raise ValueError(f"get_study of {path} {problem}, found {source!r}.") from error
-    study = get_study(*arguments)
+    with _users_code(f"get_study of {path}"):
+        study = get_study(*arguments)
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
+
+
+@contextlib.contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """Within, whatever fails is an error in a study's file; those of values say so themselves."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(failure(what, error)) from error
 
 
 def _check_trials(whose, trials):
@@ -299,7 +332,7 @@ def _check_trials(whose, trials):
 
 def _check_seeds(whose, seeds):
     is_sequence = isinstance(seeds, Sequence) and not isinstance(seeds, str)
-    if not is_sequence or not seeds or not all(isinstance(seed, int) for seed in seeds):
+    if not is_sequence or not seeds or not all(isinstance(x, numbers.Integral) for x in seeds):
         raise ValueError(f"{whose} has one seed or more, whole numbers in a tuple, got {seeds!r}.")
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"{whose} has each seed once, got {seeds!r}: equal ones give equal runs.")

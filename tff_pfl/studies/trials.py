@@ -107,6 +107,15 @@ def draws(
         values: What draws the value of each key: `{"local.learning_rate": log_uniform(1e-3, 1)}`.
         number: Of settings.
         seed: More settings of the same seed begin with the same.
+
+    Raises:
+        ValueError: If something draws nothing.
     """
+    for key, draw in values.items():
+        if not callable(draw):
+            raise ValueError(
+                f"The values of {key!r} are drawn by a function, such as uniform(0, 1) or "
+                f"one_of(1, 2), got {draw!r}."
+            )
     rng = np.random.default_rng(seed)
     return [{key: draw(rng) for key, draw in values.items()} for _ in range(number)]

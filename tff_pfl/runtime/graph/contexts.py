@@ -84,6 +84,20 @@ def set_graph_context(**options) -> None:
     tff.framework.set_default_context(create_graph_context(**options))
 
 
+def check_context() -> None:
+    """Refuses a thread without a context, of which TFF has one a thread.
+
+    Raises:
+        RuntimeError: If none was set in the thread that asks, be there one in others.
+    """
+    current = tff.framework.get_context_stack().current
+    if type(current).__name__ == "RuntimeErrorContext":  # which is not public
+        raise RuntimeError(
+            "This thread has no context in which TFF computations are executed: each thread has "
+            "its own. Call tff_pfl.set_graph_context() in it."
+        )
+
+
 def current_devices() -> tuple[str, ...] | None:
     """The devices of the context in which TFF computations are executed now; `None` if another's.
 
