@@ -71,7 +71,7 @@ def test_a_table_that_has_lost_clients(run, tmp_path, rows):
         files.clients()
     assert len(files.clients(2).columns["client_id"]) == len(lines) - 1
     (tmp_path / "run" / "metrics.csv").unlink()
-    files.clients()  # with which nothing can be compared
+    RunFiles(tmp_path / "run").clients()  # with which nothing can be compared
 
 
 def test_settings_and_partition(run):
