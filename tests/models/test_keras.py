@@ -64,6 +64,12 @@ def deferred():
     return tf.keras.Sequential([layers.Dense(5, "tanh"), layers.Dropout(0.5), layers.Dense(3)])
 
 
+# Moments are tensors that the layer keeps.
+normalized = sequential(
+    lambda: layers.Normalization(mean=[0.5, 0.0, -1.0, 2.0], variance=[4.0, 1.0, 0.5, 2.0])
+)
+
+
 def convolutional():
     return tf.keras.Sequential(
         [
@@ -95,6 +101,7 @@ MODELS = {
     nested: ("a", "b", "norm", "dense"),
     Subclassed: ("mine", "mine/body", "mine/head"),
     deferred: ("dense", "dense_1"),
+    normalized: ("head",),
     convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense"),
     recurrent: ("simple_rnn/simple_rnn_cell", "dense"),
     gated: ("gru/gru_cell", "dense"),
@@ -154,7 +161,7 @@ def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
         np.testing.assert_allclose(by_shape[tuple(value.shape)].pop(0), value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("keras_model_fn", [branches, deferred])
+@pytest.mark.parametrize("keras_model_fn", [branches, deferred, normalized])
 def test_it_is_the_same_in_a_tff_computation(keras_model_fn):
     model = model_of(keras_model_fn)
     weights, x = model.init(0), RNG.normal(size=(5, 4)).astype(np.float32)

@@ -219,6 +219,12 @@ def _traced_eagerly(apply):
         with _eager_mode():
             chosen = training_function if training else function
             concrete = chosen.get_concrete_function(*specs)
+            # Tensors that layers keep, as of normalisation by given moments: other graphs need
+            # them as constants of their own.
+            constants = [
+                functools.partial(tf.constant, x.numpy()) for x in concrete.captured_inputs
+            ]
+            concrete.set_external_captures(constants)
         return concrete(*args)
 
     return call
