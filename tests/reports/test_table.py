@@ -238,3 +238,18 @@ def test_html():
     assert '<th scope="row">50 % &amp; &lt;more&gt;_</th>' in text
     assert "<td><strong>-1.0 ± 0.5</strong></td>" in text
     assert "<p>In 5 %.</p>" in text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "common"), [((0, 1), None), ((1, 2), "1."), ((0, 1, 2), "0, 1."), ((5, 6), "none.")]
+)
+def test_differences_are_of_common_seeds(tmp_path, seeds, common):
+    runs = {}
+    for label, own in (("A", seeds), ("B", (0, 1))):
+        runs[label] = [
+            write_run(tmp_path / label / str(seed), [0.5, 1.0], seed=seed) for seed in own
+        ]
+    notes = results_table(compared("t", runs), against="B").notes
+    told = [note for note in notes if note.startswith("Differences between")]
+    expected = f"Differences between A and B are of the seeds that both have: {common}"
+    assert told == ([expected] if common else [])

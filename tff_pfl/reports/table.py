@@ -136,6 +136,21 @@ def _median_seconds(results):
     return float(np.median([run.round_seconds for run in results])) if results else np.nan
 
 
+def _of_common_seeds(comparison, against) -> list[str]:
+    """What is said where differences are not those of the means beside them."""
+    others = {run.seed for run in comparison.results[against]}
+    notes = []
+    for label, results in comparison.finished.items():
+        seeds = {run.seed for run in results}
+        if seeds != others:
+            common = ", ".join(map(str, sorted(seeds & others))) or "none"
+            notes.append(
+                f"Differences between {label} and {against} are of the seeds that both have: "
+                f"{common}."
+            )
+    return notes
+
+
 def _notes(comparison, columns, against):
     notes = [f"{column.head}: {column.in_words}." for column in columns]
     notes = [note[0].upper() + note[1:] for note in notes]
@@ -148,6 +163,7 @@ def _notes(comparison, columns, against):
             f"Less {against}'s: difference of the same clients, its interval and p value by a "
             "t test of the means of the seeds; clients worse: their share, of all seeds."
         )
+        notes += _of_common_seeds(comparison, against)
     notes += [
         f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
         for label, keys in comparison.mixed.items()
