@@ -8,7 +8,8 @@ Luo et al., "PGFed: Personalize each client's global objective for federated lea
 Dir(0.3) with at least 40 examples a client, train and test split merged and cut 75 % to 25 % for
 each client, 25 % of the clients a round, 300 rounds of 5 local epochs in batches of 10 without the
 partial one, SGD with momentum 0.9. As in the paper's code, APFL, FedFomo, FedRep, FedRoD,
-Per-FedAvg and pFedMe have no momentum, and Per-FedAvg batches of 20, whose halves it uses. The
+Per-FedAvg and pFedMe have no momentum, and Per-FedAvg batches of 20, whose halves it uses; other
+than there, its models are evaluated after a step at the inner rate, as its paper says. The
 paper takes the best of the learning rates 0.1, 0.01, 0.001 and 0.0001 for each method; here it is
 0.01, or 0.001 for the methods that were better with it on validation data (see
 `docs/results/pgfed.md`), of those that were tried. The paper's
@@ -37,6 +38,7 @@ _OPTIONS = {
     "lg_fedavg": {"alternate": True},
     "fedrod": {"personal_init": "copy"},
     "fedbabu": {"fine_tune_epochs": 1},
+    "pfedme": {"lambda_": 1.0},
     "fedfomo": {"num_models": 8, "candidates": "last_cohort", "affinity": "clipped"},
 }
 _WITHOUT_MOMENTUM = ("apfl", "fedrep", "fedfomo", "fedrod", "per_fedavg", "pfedme")
