@@ -1,5 +1,6 @@
 """What the round loop refuses: other data, other processes, and numbers that cannot be."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -69,6 +70,14 @@ def test_a_run_does_not_go_on_with_other_cohorts(dataset, tmp_path, changed, exp
     run(tmp_path, dataset, rounds=1)
     with pytest.raises(OutputDirectoryError, match=expected):
         run(tmp_path, dataset, rounds=2, **changed)
+
+
+def test_a_thread_without_a_context(dataset, tmp_path):  # noqa: F811
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        training = thread.submit(run, tmp_path, dataset, rounds=1)
+        with pytest.raises(RuntimeError, match="This thread has no context .* in it"):
+            training.result()
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):  # noqa: F811

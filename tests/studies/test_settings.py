@@ -100,11 +100,16 @@ def test_a_config_that_has_changed_since(tmp_path):
 def test_what_was_chosen_is_known_by_its_flags(tmp_path):
     tuning = Tuning(grid({"local.learning_rate": (0.1, 0.2)}), {"data.fractions": (0.6, 0.2, 0.2)})
     study = study_of({}, tuning=tuning)
-    for run in study.runs({"FedAvg": "learning_rate 0.2"}):
-        write_config(tmp_path / run.folder, run.flags, local={"batch_size": 99})
-        (tmp_path / "study.json").write_text(json.dumps({run.folder: run.flags}))
-    with pytest.raises(ConfigError, match=r"FedAvg/seed0 .*\n  local.batch_size: 99 then, \d+ now"):
-        check_settings(study, tmp_path)
+    (run,) = study.runs({"FedAvg": "learning_rate 0.2"})
+    (trial,) = study.tuning_runs("FedAvg", "learning_rate 0.1", 3)
+    recorded = {run.folder: run.flags, trial.folder: trial.flags}
+    (tmp_path / "study.json").write_text(json.dumps(recorded))
+    for changed in (run, trial):
+        write_config(tmp_path / changed.folder, changed.flags, local={"batch_size": 99})
+        message = rf"{changed.folder} .*\n  local.batch_size: 99 then, \d+ now"
+        with pytest.raises(ConfigError, match=message):
+            check_settings(study, tmp_path)
+        (tmp_path / changed.folder / "config.json").unlink()
 
 
 def test_a_run_whose_config_is_not_any_more(tmp_path):

@@ -16,12 +16,11 @@ the client's steps and `eta` their rate:
 `c` is the mean of all `c_i` at all times, which all start at 0, where the server takes the plain
 mean of what clients send: clients keep their `c_i` also in a round whose mean it does not take, and
 where an aggregator, noise or compression changes the mean, `c` is off by that from then on. Option
-II is the mean of the
-gradients on the way, at no cost, if steps are those of plain SGD; where there is none, at the rate
-0, `c_i` stays. With momentum or another optimizer, option I is right. That diverges where `K eta`
-is large: at 150 steps of 0.1 on `configs/digits.py`, but not at 30 of 0.05, where both options are
-as good. `eta_g` is the rate of the server's optimizer, SGD; 1 without one. All clients weigh the
-same, as in the paper.
+II is the mean of the gradients on the way, at no cost, if steps are those of plain SGD; where there
+is none, at the rate 0, `c_i` stays. With momentum or another optimizer, option I is right. That
+diverges where `K eta` is large: at 150 steps of 0.1 on `configs/digits.py`, but not at 30 of 0.05,
+where both options are as good. `eta_g` is the rate of the server's optimizer, SGD; 1 without one.
+All clients weigh the same, as in the paper.
 
 What is evaluated as the personal model is FedAvg's choice: `personalized`.
 

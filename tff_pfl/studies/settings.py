@@ -111,14 +111,15 @@ def _first_problem_of_both(new, begun, root):
 
 
 def _begun(study, root) -> list[Run]:
-    """Runs that are there, with the flags that are known of them."""
-    runs = [] if study.tuning else list(study.runs())
+    """Runs that are there, with the flags that they were run with, as far as these are known."""
+    recorded, runs = read_record(root / RECORD), list(study.runs())
     if study.tuning:
-        for label, folders in study.folders().items():
-            runs += [Run(label, 0, folder, ()) for folder in folders]
-    recorded = read_record(root / RECORD)
+        runs = [run for run in runs if run.folder in recorded]  # which says what was chosen
+        for label in study.variants:
+            for trial in study.trials(label):
+                runs += study.tuning_runs(label, trial, None)
     runs = [run._replace(flags=tuple(recorded.get(run.folder, run.flags))) for run in runs]
-    return [run for run in runs if run.flags and (root / run.folder / "config.json").exists()]
+    return [run for run in runs if (root / run.folder / "config.json").exists()]
 
 
 def _of_one_seed(study: Study) -> Iterator[Run]:

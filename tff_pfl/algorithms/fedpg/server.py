@@ -207,8 +207,8 @@ class FedPGServer:
         Args:
             server: The state, with this round's plan.
             stack: A `Stack` of `Trials`.
-            round_num: int32 scalar; where the plan is of an earlier one, as this round's came to
-                nothing, the state stays as it is.
+            round_num: int32 scalar. Where the plan is of an earlier one, as this round's came to
+                nothing, the step is 0.
         """
         plan, search = server.plan, server.plan.search
         is_of_round = tf.equal(plan.round_num, round_num)
@@ -227,10 +227,8 @@ class FedPGServer:
             num_halvings=tf.cast(index, tf.int32),
             accepted=tf.cast(accepted & is_of_round, tf.int32),
         )
-        new = server._replace(
-            weights=moved(server.weights, plan.direction, step), plan=plan._replace(step=step)
-        )
-        return trees.select(is_of_round, new, server), metrics
+        weights = moved(server.weights, plan.direction, step)
+        return server._replace(weights=weights, plan=plan._replace(step=step)), metrics
 
     def own_gamma(self, server: Server, client_id):
         """The `gamma_i` of a client of the cohort."""
