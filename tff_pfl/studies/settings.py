@@ -18,12 +18,12 @@ from tff_pfl.studies.study import Run, Study
 def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     """Checks what `train.py` would refuse, of all runs, those that are finished included.
 
-    A mistake in the last variant is then not found after hours of the others, and a config that has
-    changed since some of its runs not when they are compared. Of each variant, or its first trial,
-    the data, the model and the algorithm are made; of other trials, the config is read, and of
-    those that a search will suggest nothing is known; of what has begun, the config is read, and
-    compared with that of the run. That is done in other processes, one a folder of configs: what
-    these import may have the same names.
+    A mistake in the last variant is then not found after hours of the others; and runs of a config
+    that was edited since are not compared with new ones. Of each variant, or its first trial, the
+    data, the model and the algorithm are made; of other trials, the config is read, and of those
+    that a search will suggest nothing is known; of what has begun, the config is read, and compared
+    with that of the run. That is done in other processes, one a folder of configs: what these
+    import may have the same names.
 
     Args:
         study: The study.
