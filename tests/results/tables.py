@@ -121,7 +121,7 @@ def with_the_second_seed() -> dict[str, float]:
     """Mean accuracies of the methods of the table that have one."""
     runs = {
         label: f"pfedmb/moon_dirichlet/{label}/seed1"
-        for label in ("Local", "FedAvg", "FedProx", "FedPer", "pFedMB")
+        for label in ("Local", "FedAvg", "FedProx", "FedPer", "FedFomo", "pFedMB")
     }
     return {label: final(run)[f"{PERSONALIZED}_mean"] for label, run in runs.items()}
 
