@@ -26,6 +26,11 @@ class ClientTable(NamedTuple):
     path: pathlib.Path
     columns: Mapping[str, np.ndarray]
 
+    @property
+    def has_examples(self) -> np.ndarray:
+        """bool `[clients]`; the others count in no mean."""
+        return self.columns["num_examples"] > 0
+
     def values(self, column: str, exclude_clients: Iterable[int] = ()) -> np.ndarray:
         """float64: a column of the clients that have examples and are not to be left out.
 
@@ -46,7 +51,7 @@ class ClientTable(NamedTuple):
                 f"{self.path} has no clients {unknown} to leave out: its ids are "
                 f"{ids.min():.0f} to {ids.max():.0f}."
             )
-        is_shown = (self.columns["num_examples"] > 0) & ~np.isin(ids, exclude_clients)
+        is_shown = self.has_examples & ~np.isin(ids, exclude_clients)
         if not is_shown.any():
             raise OutputDirectoryError(f"{self.path} has no clients but those left out.")
         return self.columns[column][is_shown]
@@ -122,9 +127,8 @@ class RunFiles:
             raise OutputDirectoryError(
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
-        table = ClientTable(
-            paths[round_num], _read_table(paths[round_num], ("client_id", "num_examples"))
-        )
+        path = paths[round_num]
+        table = ClientTable(path, _read_table(path, ("client_id", "num_examples")))
         self._check_means(table, round_num)
         return table
 
@@ -137,7 +141,7 @@ class RunFiles:
         metrics = self._metrics
         for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
             stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
-            values = table.columns[name][table.columns["num_examples"] > 0]
+            values = table.columns[name][table.has_examples]
             found = np.full_like(stated, values.mean() if values.size else np.nan)
             if not np.allclose(found, stated, rtol=1e-6, equal_nan=True):
                 raise OutputDirectoryError(

@@ -174,7 +174,8 @@ class Study:
         _check_folders(self.variants)
         self._check_privacy()
         for label, variant in self.variants.items():
-            if self.tuning and self.tuning.rounds and self._tries(label, "rounds"):
+            has_rounds = any("rounds" in settings for settings in self._tried(label))
+            if has_rounds and self.tuning.rounds:
                 raise ValueError(
                     f"Trials of {label!r} have 'rounds', and so has the tuning, "
                     f"{self.tuning.rounds}: all would be trained for these. Leave out one of them."
@@ -236,15 +237,13 @@ class Study:
 
     def _settings(self, label):
         """All that the runs of a variant can have."""
-        of_tuning = [] if self.tuning is None else [self.tuning.settings, *self._trials(label)]
-        search = self.search(label)
-        of_search = [] if search is None else [search.values]
-        return [self.settings, self.variants[label].settings, *of_tuning, *of_search]
+        of_tuning = [] if self.tuning is None else [self.tuning.settings]
+        return [self.settings, self.variants[label].settings, *of_tuning, *self._tried(label)]
 
-    def _tries(self, label, key) -> bool:
+    def _tried(self, label) -> list[Mapping[str, Any]]:
+        """What is tried for a variant; of a search, what its trials are drawn from."""
         search = self.search(label)
-        trials = self._trials(label) if search is None else [search.values]
-        return any(key in settings for settings in trials)
+        return self._trials(label) if search is None else [search.values]
 
     def _check_privacy(self):
         if self.tuning is None or len(self.tuning.stages) < 2:
