@@ -82,6 +82,7 @@ against a variant of `local`, histograms, what it takes to reach an accuracy, an
 """
 
 import math
+import os
 import sys
 
 from absl import app, flags
@@ -147,8 +148,17 @@ def main(argv):
         print(f"error: {error}", file=sys.stderr)
         return 1
     if printed:
-        print(printed)
+        _print(printed)
     return 0
+
+
+def _print(text):
+    """To a reader who may have enough before its end, as `head` has."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python's own flush at exit finds nobody there either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _curves(arguments):

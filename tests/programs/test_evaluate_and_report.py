@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -143,6 +146,20 @@ def test_report_draws_loss_surfaces(run_dir, tmp_path):
         assert numbers["global"].shape == numbers["personalized"].shape == (3, 3)
         assert np.isfinite(numbers["personalized"]).all()
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_whoever_reads_the_output_may_leave(run_dir, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(tmp_path / "errors", "w+") as errors, open(writer, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "programs/report.py", "table", f"a:{run_dir}"],
+            cwd=ROOT,
+            stdout=output,
+            stderr=errors,
+        )
+        errors.seek(0)
+        assert (done.returncode, errors.read()) == (0, "")
 
 
 def test_the_help_has_all_subcommands_and_flags():
