@@ -74,6 +74,19 @@ def test_a_table_that_has_lost_clients(run, tmp_path, rows):
     RunFiles(tmp_path / "run").clients()  # with which nothing can be compared
 
 
+def test_a_sample_may_lack_any_client_also_the_last(run, tmp_path):
+    folder, _ = run
+    assert not RunFiles(folder).evaluates_sample()
+    with pytest.raises(OutputDirectoryError, match=r"no clients \[9\] to leave out"):
+        RunFiles(folder).clients().values(str(ACCURACY), [9])
+    sampled = tiny_config(evaluation={"clients": 3})
+    files = RunFiles(train_run(tmp_path / "run", sampled))
+    (lacking,) = set(range(4)) - set(files.clients().columns["client_id"])
+    assert lacking == 3
+    assert files.evaluates_sample()
+    assert len(files.clients().values(str(ACCURACY), [lacking])) == 3
+
+
 def test_settings_and_partition(run):
     folder, config = run
     assert RunFiles(folder).settings() == resolved(config)

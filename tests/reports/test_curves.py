@@ -157,6 +157,19 @@ def test_a_run_without_evaluations_leaves_no_picture(run_dir, tmp_path):
     assert not (tmp_path / "curves.png").exists()
 
 
+def test_samples_are_not_said_to_be_all_clients(run_dir, tmp_path):
+    shutil.copytree(run_dir, tmp_path / "sample")
+    metrics = f"round,{LOSS}_mean,{LOSS}_mean_margin\n5,3.0,1.0\n"
+    (tmp_path / "sample" / "metrics.csv").write_text(metrics)
+    for names, expected in {
+        ("run",): "mean over all clients",
+        ("sample",): "mean over a sample of the clients",
+        ("run", "sample"): "mean over a sample of the clients, or all",
+    }.items():
+        figure = curves.figure_of_curves({name: [tmp_path / name] for name in names}, LOSS)
+        assert figure.axes[0].get_title() == expected
+
+
 def test_the_band_is_the_deviation_over_seeds(tmp_path, monkeypatch):
     for seed, losses in enumerate(([1.0, 3.0], [3.0, 5.0], [5.0, 7.0])):
         write_round(tmp_path / f"{seed}", 5, losses)

@@ -9,7 +9,12 @@ import pytest
 from tests.marks import slow
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import plot_histograms, read_distribution
-from tff_pfl.reports.histograms import Distribution, shared_edges, table_of_distributions
+from tff_pfl.reports.histograms import (
+    Distribution,
+    pooled_distribution,
+    shared_edges,
+    table_of_distributions,
+)
 
 ACCURACY = "personalized/local_test/accuracy"
 
@@ -39,37 +44,62 @@ def run_dir(tmp_path):
 
 def test_the_last_evaluation_without_clients_that_have_no_examples(run_dir):
     found = read_distribution(run_dir, ACCURACY)
-    assert found.round_num == 1000000
+    assert found.round_nums == (1000000,)
     np.testing.assert_array_equal(found.values, [0.9, 0.5, 0.25])
 
 
 def test_another_round_and_clients_left_out(run_dir):
     found = read_distribution(str(run_dir), ACCURACY, round_num=5, exclude_clients=iter([1]))
-    assert found.round_num == 5
+    assert found.round_nums == (5,)
     np.testing.assert_array_equal(found.values, [0.1, 0.3])
 
 
 def test_the_share_below_a_threshold_is_of_those_that_are_less():
     values = np.array([0.2, 0.6, 0.59, 0.61, np.nan, 1.0, 0.6, 0.3])
-    assert Distribution(1, values).share_below(0.6) == 3 / 8
-    assert Distribution(1, values).share_below(0.2) == 0.0
-    assert Distribution(1, values).share_below(1.1) == 7 / 8  # NaN is not less
+    assert Distribution((1,), values).share_below(0.6) == 3 / 8
+    assert Distribution((1,), values).share_below(0.2) == 0.0
+    assert Distribution((1,), values).share_below(1.1) == 7 / 8  # NaN is not less
 
 
 def test_the_table_has_means_tails_and_shares():
     # Of 40 clients, 2 are 5 %.
     values = np.array([0.0, 0.1, *[0.5] * 36, 0.9, 1.0])
     few = np.array([0.25, 0.75])  # at least one client is in a tail
-    lines = table_of_distributions({"many": Distribution(20, values), "b": Distribution(3, few)}, 1)
+    lines = table_of_distributions(
+        {"many": Distribution((20,), values), "b": Distribution((3,), few)}, 1
+    )
     header, *rows = [line.split() for line in lines.splitlines()]
     assert " ".join(header) == "round clients mean lowest 5 % top 5 % below 1"
     assert rows == [
         ["many", "20", "40", "0.5000", "0.0500", "0.9500", "97.5", "%"],
         ["b", "3", "2", "0.5000", "0.2500", "0.7500", "100.0", "%"],
     ]
-    without = table_of_distributions({"b": Distribution(3, few)})
+    without = table_of_distributions({"b": Distribution((3,), few)})
     assert "below" not in without
     assert without.splitlines()[1].split() == ["b", "3", "2", "0.5000", "0.2500", "0.7500"]
+
+
+def test_a_loss_that_is_no_number_is_the_highest(run_dir):
+    losses = np.array([0.1, np.nan, 0.9, 0.5])
+    assert Distribution((1,), losses, -1).statistics["lowest"] == 0.1
+    assert np.isnan(Distribution((1,), losses, -1).statistics["top"])
+    accuracies = Distribution((1,), losses).statistics
+    assert np.isnan(accuracies["lowest"]) and accuracies["top"] == 0.9
+    path = run_dir / "clients" / "round_000005.csv"
+    path.write_text(path.read_text().replace(ACCURACY, "personalized/local_test/loss"))
+    assert read_distribution(run_dir, "personalized/local_test/loss", round_num=5).direction == -1
+
+
+def test_runs_that_ended_at_different_rounds(tmp_path):
+    for name, round_num in (("a", 10), ("b", 5), ("c", 7)):
+        write_round(tmp_path / name, round_num, [0.5, 0.25])
+    found = pooled_distribution([tmp_path / name for name in "abc"], ACCURACY)
+    assert found.rounds == "5 to 10"
+    assert table_of_distributions({"all": found}).splitlines()[1].split()[:5] == [
+        *("all", "5", "to", "10", "6")
+    ]
+    picture, _ = svg({"all": [tmp_path / name for name in "abc"]}, tmp_path)
+    assert "all, rounds 5 to 10" in picture
 
 
 def test_bins_are_shared_hold_everything_and_end_at_thresholds():

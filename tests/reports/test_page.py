@@ -162,6 +162,9 @@ def test_what_a_target_costs(tmp_path):
     assert cost_to_target(run, ACCURACY, 0.375) == Cost(5, 15.0, 19.5)
     assert cost_to_target(run, ACCURACY, 0.376) == Cost(10, 30.0, 22.0)
     assert cost_to_target(run, ACCURACY, 0.76) is None
+    same = write_run(tmp_path / "same", [0.7, 0.7, 0.7])  # the mean of these is 0.7 less 2e-16
+    (run_of_same,) = compared("", {"same": [same]}).results["same"]
+    assert cost_to_target(run_of_same, ACCURACY, 0.7).rounds == 10
     keep_evaluated_rounds(run_dir)  # seconds of the others are unknown
     cost = cost_to_target(run, ACCURACY, 0.376)
     assert cost[:2] == (10, 30.0) and np.isnan(cost.seconds)

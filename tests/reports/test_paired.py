@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tests.reports.hand_written import write_run
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, differences
 from tff_pfl.experiment import OutputDirectoryError
 from tff_pfl.reports import Column, compared, paired_test
 from tff_pfl.reports.paired import paired_differences
@@ -70,6 +70,20 @@ def test_the_numbers_are_those_of_students_t():
     assert test.p_value == pytest.approx(stats.ttest_rel([0.2, 0.1, 0.3], np.zeros(3)).pvalue)
     assert (test.num_seeds, test.share_worse) == (3, 1 / 7)
     assert paired_test(differences, direction=-1).share_worse == 5 / 7  # one is 0
+
+
+def test_rounding_is_no_difference():
+    # In floats, .2 - .1 + .5 - .6 is 8e-17 and the means of the three seeds are all the same.
+    own, others = np.array([0.2, 0.5, 0.5]), np.array([0.1, 0.5, 0.6])
+    test = paired_test([differences(own, others, 1)] * 3)
+    assert (test.difference, test.low, test.high, test.p_value) == (0, 0, 0, 1)
+    late = np.array([0.1 + 0.2 + 0.3, 0.5]) / [3, 1], np.array([0.3 + 0.2 + 0.1, 0.5]) / [3, 1]
+    assert (late[0] != late[1]).any()
+    np.testing.assert_array_equal(differences(*late, 1), 0.0)
+    shifted = paired_test([0.01 + np.array([-0.1, 0.1]), 0.01 + np.array([-0.3, 0.3])])
+    assert shifted.difference == pytest.approx(0.01)
+    assert shifted.p_value == 0.0
+    assert differences(np.array([np.inf]), np.array([1.0]), 1) == np.inf
 
 
 def test_what_cannot_be_tested():

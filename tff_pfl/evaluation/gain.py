@@ -7,6 +7,8 @@ import numpy as np
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName, direction
 from tff_pfl.evaluation.statistics import groups_of
 
+_ROUNDING = 1e-12  # of float64: 4,500 times that of a single number
+
 
 class Gain(NamedTuple):
     """The gains of some clients.
@@ -50,6 +52,8 @@ def gains_of_clients(
 def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.ndarray:
     """`values - others`, where NaN, of a model that has diverged, is worse than any number.
 
+    Where both are the same up to rounding, as means over rounds may be, it is 0.
+
     Args:
         values: Of clients.
         others: Of the same clients, elsewhere. Where both are NaN, so is the difference.
@@ -57,9 +61,21 @@ def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.nd
     """
     with np.errstate(invalid="ignore"):  # of infinities
         found = values - others
+        found = without_rounding(found, np.maximum(np.abs(values), np.abs(others)))
     diverged, others_diverged = np.isnan(values), np.isnan(others)
     found = np.where(diverged & ~others_diverged, -direction * np.inf, found)
     return np.where(others_diverged & ~diverged, direction * np.inf, found)
+
+
+def without_rounding(found: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """0 in the place of what may be nothing but the rounding of numbers of a size.
+
+    Args:
+        found: Sums or differences of such numbers.
+        scale: Their size, >= 0.
+    """
+    is_rounding = np.isfinite(scale) & (np.abs(found) <= _ROUNDING * scale)
+    return np.where(is_rounding, 0.0, found)
 
 
 def gains(

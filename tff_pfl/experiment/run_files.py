@@ -10,6 +10,7 @@ import numpy as np
 
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
+from tff_pfl.evaluation import MARGIN
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
 from tff_pfl.experiment.sessions import Session, recorded_sessions
 from tff_pfl.names import unknown_name
@@ -21,10 +22,12 @@ class ClientTable(NamedTuple):
     Attributes:
         path: The file.
         columns: float64 columns by name, as `global/local_test/loss`.
+        is_of_sample: Whether other clients of the run were not evaluated.
     """
 
     path: pathlib.Path
     columns: Mapping[str, np.ndarray]
+    is_of_sample: bool
 
     @property
     def has_examples(self) -> np.ndarray:
@@ -45,8 +48,7 @@ class ClientTable(NamedTuple):
         if column not in self.columns:
             raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
         exclude_clients, ids = list(exclude_clients), self.columns["client_id"]
-        is_sample = not np.array_equal(ids, np.arange(len(ids)))  # which may lack any of them
-        if unknown := [i for i in exclude_clients if i not in ids and not is_sample]:
+        if unknown := [i for i in exclude_clients if i not in ids and not self.is_of_sample]:
             raise OutputDirectoryError(
                 f"{self.path} has no clients {unknown} to leave out: its ids are "
                 f"{ids.min():.0f} to {ids.max():.0f}."
@@ -128,17 +130,30 @@ class RunFiles:
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
         path = paths[round_num]
-        table = ClientTable(path, _read_table(path, ("client_id", "num_examples")))
+        columns = _read_table(path, ("client_id", "num_examples"))
+        table = ClientTable(path, columns, self.evaluates_sample(round_num))
         self._check_means(table, round_num)
         return table
 
-    def _check_means(self, table, round_num):
-        if self._metrics is None or round_num not in self._metrics["round"]:
+    def evaluates_sample(self, round_num: int | None = None) -> bool:
+        """Whether some of the clients are evaluated in the place of all, by `metrics.csv`.
+
+        Args:
+            round_num: One that it has to have, if it is there.
+        """
+        return any(name.endswith(f"_{MARGIN}") for name in self._known_metrics(round_num))
+
+    def _known_metrics(self, round_num):
+        """Read once; empty where the file is damaged, as is said where `metrics` are asked for."""
+        if self._metrics is None or round_num not in (None, *self._metrics["round"]):
             try:
                 self._metrics = self.metrics()
-            except OutputDirectoryError:  # which says what is damaged where it is asked for
-                return
-        metrics = self._metrics
+            except OutputDirectoryError:
+                return {}
+        return self._metrics
+
+    def _check_means(self, table, round_num):
+        metrics = self._known_metrics(round_num)
         for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
             stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
             values = table.columns[name][table.has_examples]

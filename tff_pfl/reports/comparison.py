@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment import Evaluation, LateMean, RunFiles
 from tff_pfl.experiment.run_directory import flatten, reading
 from tff_pfl.experiment.summary import finished_summary
@@ -56,6 +56,11 @@ class RunResult(NamedTuple):
     def final(self) -> Evaluation:
         """The evaluation after the last round."""
         return self.evaluations["final"]
+
+    @property
+    def is_of_sample(self) -> bool:
+        """Whether some of its clients were evaluated in the place of all."""
+        return any(name.statistic == MARGIN for name in self.final.metrics)
 
     def name_of(self, section: str) -> Any:
         """What the settings choose by name, such as that of `algorithm`; `None` if they do not."""

@@ -1,6 +1,7 @@
 """Pictures of how runs went, drawn from their tables of clients."""
 
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -147,7 +148,8 @@ def figure_of_curves(
         curve = curve_over_seeds(run_dirs, column, exclude_clients)
         _draw(axes, name, curve, figures.series(index), shift=index / len(runs))
     axes.set(xlabel="round", ylabel=figures.wrapped(in_words(MetricName.parse(column))))
-    axes.set_title(_title(exclude_clients, max(map(len, runs.values()))))
+    run_dirs = list(itertools.chain(*runs.values()))
+    axes.set_title(_title(run_dirs, exclude_clients, max(map(len, runs.values()))))
     if log_scale:
         axes.set_yscale("log")
     if top is not None:
@@ -157,8 +159,11 @@ def figure_of_curves(
     return figure
 
 
-def _title(exclude_clients, num_seeds):
+def _title(run_dirs, exclude_clients, num_seeds):
+    of_samples = [RunFiles(run_dir).evaluates_sample() for run_dir in run_dirs]
     title = "mean over all clients"
+    if any(of_samples):
+        title = "mean over a sample of the clients" + ("" if all(of_samples) else ", or all")
     if exclude_clients:
         title += f" but {', '.join(map(str, exclude_clients))}"
     if num_seeds > 1:

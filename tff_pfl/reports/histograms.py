@@ -1,5 +1,6 @@
 """Pictures of how a quantity is distributed over the clients of runs."""
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName, over_clients
+from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.experiment import RunFiles
 from tff_pfl.reports import figures
 from tff_pfl.reports.runs import Runs
@@ -18,26 +19,38 @@ _BINS = 20
 _MOST_PER_ROW = 3
 _PANEL = (2.9, 2.4)  # inches
 _TITLE_CHARACTERS = 34  # that fit on a panel
-# Of `over_clients`, what is marked: name, colour, line style.
+# Of a distribution, what is marked: name, colour, line style.
 _MARKS = {
-    "worst_5_percent": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
+    "lowest": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
     "mean": ("mean", "black", "-"),
-    "best_5_percent": ("mean of the top 5 %", figures.COLORS[2], "-."),
+    "top": ("mean of the top 5 %", figures.COLORS[2], "-."),
 }
 
 
 class Distribution(NamedTuple):
-    """A quantity of a run's clients.
+    """A quantity of the clients of runs.
 
     Attributes:
-        round_num: The evaluation that it is of.
+        round_nums: The evaluations that it is of, one of each run.
         values: float64, one of each client that has examples.
-        num_runs: Whose clients these are.
+        direction: 1 where more is better, or -1.
     """
 
-    round_num: int
+    round_nums: tuple[int, ...]
     values: np.ndarray
-    num_runs: int = 1
+    direction: int = 1
+
+    @property
+    def rounds(self) -> str:
+        """The evaluations in words: "10", or "5 to 10"."""
+        return " to ".join(map(str, sorted({min(self.round_nums), max(self.round_nums)})))
+
+    @property
+    def statistics(self) -> dict[str, float]:
+        """`mean`, and those of 5 % of the clients: `lowest` and `top`; NaN is the worst value."""
+        found = over_clients(self.values, self.direction)
+        low, high = (found[f"{end}_5_percent"] for end in ("worst", "best")[:: self.direction])
+        return {"lowest": low, "mean": found["mean"], "top": high}
 
     def share_below(self, threshold: float) -> float:
         """The share of clients with less than `threshold`; NaN is not less."""
@@ -66,7 +79,8 @@ def read_distribution(
     files = RunFiles(run_dir)
     if round_num is None:
         round_num = max(files.evaluated_rounds())
-    return Distribution(round_num, files.clients(round_num).values(column, exclude_clients))
+    values = files.clients(round_num).values(column, exclude_clients)
+    return Distribution((round_num,), values, direction(MetricName.parse(column).quantity))
 
 
 def pooled_distribution(
@@ -78,7 +92,7 @@ def pooled_distribution(
 ) -> Distribution:
     """The clients of several runs together, such as those of several seeds.
 
-    Arguments are as of `read_distribution`. The round is that of the first run.
+    Arguments are as of `read_distribution`.
     """
     exclude_clients = tuple(exclude_clients)
     read = [
@@ -86,7 +100,8 @@ def pooled_distribution(
         for run_dir in run_dirs
     ]
     values = np.concatenate([distribution.values for distribution in read])
-    return Distribution(read[0].round_num, values, len(read))
+    round_nums = tuple(itertools.chain(*(distribution.round_nums for distribution in read)))
+    return Distribution(round_nums, values, read[0].direction)
 
 
 @figures.styled
@@ -161,11 +176,9 @@ def table_of_distributions(
     """Mean, tails and, with a threshold, the share of clients below it; a line for each name."""
     rows = [["", "round", "clients", "mean", "lowest 5 %", "top 5 %"]]
     for name, distribution in distributions.items():
-        statistics = over_clients(distribution.values)
-        rows.append([name, str(distribution.round_num), str(len(distribution.values))])
-        rows[-1] += [
-            decimal(statistics[key]) for key in ("mean", "worst_5_percent", "best_5_percent")
-        ]
+        statistics = distribution.statistics
+        rows.append([name, distribution.rounds, str(len(distribution.values))])
+        rows[-1] += [decimal(statistics[key]) for key in ("mean", "lowest", "top")]
     if threshold is not None:
         rows[0].append(f"below {threshold:g}")
         for row, distribution in zip(rows[1:], distributions.values(), strict=True):
@@ -199,13 +212,15 @@ def _draw(axes, name, distribution, edges, threshold):
             least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
         )
     axes.hist(finite, edges, color=figures.COLORS[0], alpha=0.6, edgecolor="white", linewidth=0.5)
-    statistics = over_clients(values)
+    statistics = distribution.statistics
     for key, (label, color, style) in _MARKS.items():
         axes.axvline(statistics[key], color=color, linestyle=style, linewidth=1.5, label=label)
-    title = figures.wrapped(f"{name}, round {distribution.round_num}", _TITLE_CHARACTERS)
+    rounds, num_runs = distribution.rounds, len(distribution.round_nums)
+    when = f"round {rounds}" if rounds.isdecimal() else f"rounds {rounds}"
+    title = figures.wrapped(f"{name}, {when}", _TITLE_CHARACTERS)
     title += f"\n{len(values)} clients"
-    if distribution.num_runs > 1:
-        title += f" of {distribution.num_runs} runs"
+    if num_runs > 1:
+        title += f" of {num_runs} runs"
     if threshold is not None:
         title += f",\n{100 * distribution.share_below(threshold):.1f} % below {threshold:g}"
     if len(finite) < len(values):

@@ -64,14 +64,15 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     """
     from scipy import special
 
+    num_seeds = len(differences)
     with np.errstate(invalid="ignore"):  # of infinities
-        means = np.array([own.mean() for own in differences])
-        difference, num_seeds = float(means.mean()), len(means)
+        means = np.array([_mean(own) for own in differences])
+        difference = float(_mean(means))
     share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
     error = float(means.std(ddof=1) / np.sqrt(num_seeds))
-    if error == 0:  # of the same numbers in each seed
+    if not evaluation.without_rounding(error, abs(difference)):  # the same in each seed
         p_value = 1.0 if difference == 0 else 0.0
         return PairedTest(difference, difference, difference, p_value, num_seeds, share_worse)
     half = error * float(special.stdtrit(num_seeds - 1, (1 + _LEVEL) / 2))
@@ -79,6 +80,11 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     return PairedTest(
         difference, difference - half, difference + half, p_value, num_seeds, share_worse
     )
+
+
+def _mean(numbers):
+    """0 where there is nothing but rounding in it: Student's t makes a result of any number."""
+    return evaluation.without_rounding(numbers.mean(), np.abs(numbers).max(initial=0.0))
 
 
 def paired_differences(

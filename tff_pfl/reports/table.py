@@ -164,6 +164,13 @@ def _notes(comparison, columns, against):
             "t test of the means of the seeds; clients worse: their share, of all seeds."
         )
         notes += _of_common_seeds(comparison, against)
+    sampled = [
+        label
+        for label, results in comparison.finished.items()
+        if any(run.is_of_sample for run in results)
+    ]
+    if sampled:
+        notes.append(f"Of {', '.join(sampled)}, a sample of the clients was evaluated.")
     notes += [
         f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
         for label, keys in comparison.mixed.items()

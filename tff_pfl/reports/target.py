@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment import RunFiles
 from tff_pfl.reports.comparison import Comparison, RunResult
 from tff_pfl.reports.curves import read_curve
@@ -41,7 +41,7 @@ def default_target(comparison: Comparison, name: MetricName) -> float:
 def cost_to_target(run: RunResult, name: MetricName, target: float) -> Cost | None:
     """What a run needed until the mean over clients was `target` or more; `None`: never."""
     rounds, means = read_curve(run.path, str(name._replace(statistic="")))
-    reached = rounds[means >= target]
+    reached = rounds[without_rounding(means - target, target) >= 0]
     if not len(reached):
         return None
     first = int(reached[0])
