@@ -72,6 +72,27 @@ def test_the_last_clients_are_held_out_with_their_data():
     assert hold_out(config_of(number=0), whole) == (whole, None)
 
 
+def test_whom_a_run_held_out_is_not_in_its_partition(tmp_path):
+    config = config_of(rounds=1)
+    config.data.partition_file = str(train_run(tmp_path / "run", config) / "partition.npz")
+    with pytest.raises(ConfigError, match="no more than the 2 clients .*number=2 would hold out 2"):
+        build_dataset(config)
+    config.new_clients.number = 0
+    whole = build_dataset(config_of())
+    np.testing.assert_array_equal(build_dataset(config).sizes(), whole.sizes()[:2])
+
+
+def test_their_ids_follow_those_of_the_others_in_any_partition(tmp_path):
+    config = config_of()
+    path = str(tmp_path / "partition.npz")
+    build_dataset(config).of([3, 1, 2, 0]).partition.save(path)
+    config.data.partition_file = path
+    setup = Setup(config)
+    columns = setup.evaluation(setup.process.initialize()).columns()
+    assert list(columns["client_id"]) == [2, 3]
+    assert setup.new_clients.partition.metadata["clients"] == [2, 0]
+
+
 def test_the_global_model_before_and_after_fine_tuning(tmp_path):
     """By an optimizer that begins anew; ids are those of the data, whatever the config says."""
     config = config_of(local={"persist_optimizer_state": True, "momentum": 0.9, "epochs": 3})

@@ -191,11 +191,10 @@ class FederatedDataset:
         rows = self._rows(split)[client_id]
         return Examples(self.x[rows], self.y[rows], np.int32(len(rows)))
 
-    def of(self, client_ids: Sequence[int]) -> "FederatedDataset":
-        """The data of some of the clients, whose ids are then 0, 1 and so on; nothing is copied."""
-        return self._of_checked(
-            self.x, self.y, self.num_classes, self.partition.of(client_ids), self.name
-        )
+    def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
+        """The data of some of the clients, by their `Partition.of`; nothing is copied."""
+        partition = self.partition.of(client_ids, **metadata)
+        return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
 
     def _rows(self, split):
         check_names("split", [split], SPLITS)

@@ -35,7 +35,8 @@ class Partition:
         test: Per client, its rows for testing; arrays may be empty.
         metadata: What made it, JSON-serialisable. `federate` writes the name of the data set
             (`"dataset"`), the fingerprint of its labels (`"labels"`) and its own arguments
-            (`"spec"`); `of` adds which of its clients these are (`"clients"`).
+            (`"spec"`); `of` adds which of its clients these are (`"clients"`), and where clients
+            are held out, those that are not are so many (`"num_trained"`).
     """
 
     train: ClientRows | Sequence[np.ndarray]
@@ -95,12 +96,17 @@ class Partition:
             "client and one split."
         )
 
-    def of(self, client_ids: Sequence[int]) -> "Partition":
-        """The partition of some of the clients, whose ids are then 0, 1 and so on."""
+    def of(self, client_ids: Sequence[int], **metadata: Any) -> "Partition":
+        """The partition of some of the clients, whose ids are then 0, 1 and so on.
+
+        Args:
+            client_ids: Theirs here.
+            **metadata: Further ones.
+        """
         parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
         all_clients = self.metadata.get("clients") or range(self.num_clients)
         clients = [int(all_clients[i]) for i in client_ids]
-        return Partition(*parts, {**self.metadata, "clients": clients})
+        return Partition(*parts, {**self.metadata, "clients": clients, **metadata})
 
     def flat(self) -> dict[str, np.ndarray]:
         """Per split all rows, and offsets: client i has `rows[offsets[i]:offsets[i + 1]]`."""

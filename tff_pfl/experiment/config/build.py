@@ -63,6 +63,7 @@ def build_dataset(
                     f"config.data.partition_file: there is no file {config.data.partition_file!r}."
                 )
             partition = data.Partition.load(config.data.partition_file, labels=images.y)
+            _check_whole(partition, config)
             dataset = data.FederatedDataset(
                 images.x, images.y, images.num_classes, partition, images.name
             )
@@ -102,6 +103,18 @@ def build_dataset(
     return dataset
 
 
+def _check_whole(partition, config):
+    number, num_trained = config.new_clients.number, partition.metadata.get("num_trained")
+    if number and num_trained is not None:
+        raise ConfigError(
+            f"config.data.partition_file={config.data.partition_file!r} has no more than the "
+            f"{num_trained} clients that a run did not hold out, of which "
+            f"config.new_clients.number={number} would hold out {number} again, others than that "
+            "run. Set it to 0, or take a file of all clients: "
+            "experiment.build_dataset(config).partition.save(path), with the config of that run."
+        )
+
+
 def hold_out(
     config: ml_collections.ConfigDict, dataset: data.FederatedDataset
 ) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
@@ -110,7 +123,8 @@ def hold_out(
     if not number:
         return dataset, None
     first = dataset.num_clients - number
-    return dataset.of(range(first)), dataset.of(range(first, dataset.num_clients))
+    ids = range(dataset.num_clients)
+    return tuple(dataset.of(part, num_trained=first) for part in (ids[:first], ids[first:]))
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
@@ -237,7 +251,7 @@ def build_new_clients_evaluation(
             fine_tuning=build_fine_tuning(config),
             best_epoch=config.new_clients.best_epoch,
             locally_trained="locally_trained" in config.evaluation.further_models,
-            first_id=new_clients.partition.metadata["clients"][0],
+            first_id=new_clients.partition.metadata["num_trained"],
             split=config.evaluation.split,
             clients_per_call=config.evaluation.clients_per_call,
             capacity=capacity,
