@@ -66,6 +66,34 @@ def test_a_trial():
     assert first_problem(runs).startswith("tuning/FedAvg/learning_rate_-0.1/seed0 would fail: ")
 
 
+def test_a_metric_that_a_method_lacks():
+    """Else its trials would be trained first, and the runs of all others be lost."""
+    fedper = {"FedPer": Variant("configs/digits.py:fedper"), "FedAvg": Variant(DITTO)}
+    runs = list(Study("Two", fedper, settings={"rounds": 3}).runs())
+    problem = first_problem(runs, {"FedPer": "global/accuracy", "FedAvg": "global/accuracy"})
+    assert problem == (
+        "Trials of 'FedPer' cannot be compared by tuning's metric='global/accuracy', but this "
+        "algorithm has no global model. Choose 'personalized/accuracy'."
+    )
+    assert first_problem(runs, {"FedAvg": "global/accuracy"}) is None  # nothing chooses for FedPer
+    stops = {
+        "early_stop.patience": 2,
+        "early_stop.metric": "global/loss",
+        "data.fractions": (0.6, 0.2, 0.2),
+    }
+    runs = list(Study("One", {"FedPer": Variant("configs/digits.py:fedper", stops)}).runs())
+    assert "config.early_stop: metric='global/loss', but this algorithm has" in first_problem(runs)
+
+
+def test_the_metric_of_a_tuning_is_asked_of(tmp_path):
+    validation = {"data.fractions": (0.6, 0.2, 0.2)}
+    rates = grid({"local.learning_rate": (0.1, 0.2)})
+    tuning = Tuning(rates, validation, metric="global/accuracy")
+    study = Study("One", {"FedPer": Variant("configs/digits.py:fedper")}, tuning=tuning)
+    with pytest.raises(ConfigError, match="^Trials of 'FedPer' cannot be compared"):
+        check_settings(study, tmp_path)
+
+
 def test_what_has_begun_was_looked_at(tmp_path):
     for label in ("FedAvg", "The_other"):
         (tmp_path / label / "seed0").mkdir(parents=True)

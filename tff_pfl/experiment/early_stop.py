@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
-from tff_pfl.experiment.results import model_and_quantity
+from tff_pfl.experiment.results import check_measured, model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 SPLIT = "validation"
 """The examples that decide: test data would be measured on what they had chosen."""
@@ -45,7 +45,7 @@ class EarlyStop:
 
     def check(
         self,
-        process: PersonalizedProcess,
+        method: Algorithm | PersonalizedProcess,
         model: Model,
         dataset: FederatedDataset,
         options: EvaluationOptions,
@@ -70,18 +70,7 @@ class EarlyStop:
                     f"clients={options.clients} that are evaluated has validation examples. "
                     "Evaluate more of them."
                 )
-        watched = self.watched
-        if watched.model == "global" and process.global_weights is None:
-            raise ValueError(
-                f"metric={self.metric!r}, but this algorithm has no global model. Choose "
-                f"'personalized/{watched.quantity}'."
-            )
-        evaluated = process.evaluated_model or model
-        if watched.quantity != "loss" and watched.quantity not in evaluated.example_metrics:
-            raise ValueError(
-                f"metric={self.metric!r}, but the model {evaluated.name!r} has no "
-                f"{watched.quantity}. Choose '{watched.model}/loss'."
-            )
+        check_measured(self.metric, method, model)
 
     def reason(self, watched: Sequence[tuple[int, float]]) -> str | None:
         """Why a run ends after an evaluation, in a sentence; `None` if it goes on.

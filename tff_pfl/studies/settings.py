@@ -5,10 +5,11 @@ import functools
 import multiprocessing
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tff_pfl import data, experiment
 from tff_pfl.experiment import config as configs
+from tff_pfl.experiment.results import MetricError, check_measured
 from tff_pfl.experiment.run_directory import changed_settings
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.studies.records import RECORD, read_record
@@ -44,6 +45,11 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     root = pathlib.Path(output_dir)
     new = [run for run in _of_one_seed(study) if not (root / run.folder).exists()]
     begun = _begun(study, root)
+    decides = {
+        label: study.tuning.metric
+        for label in (study.variants if study.tuning else ())
+        if len(study.trials(label)) > 1
+    }
     by_folder = {}
     for run in (*new, *begun):
         folder = os.path.dirname(study.variants[run.label].config)
@@ -51,16 +57,17 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     for runs in by_folder.values():
         another = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, another, prepare_process) as process:
-            problem = process.submit(_first_problem_of_both, *runs, root).result()
+            problem = process.submit(_first_problem_of_both, *runs, root, decides).result()
         if problem is not None:
             raise experiment.ConfigError(problem)
 
 
-def first_problem(runs: Sequence[Run]) -> str | None:
+def first_problem(runs: Sequence[Run], decides: Mapping[str, str] = {}) -> str | None:
     """Why the first run that would fail would do so; `None` if none would, as far as that is known.
 
     Args:
         runs: In order; of each label, the first one is built, and of all the config is read.
+        decides: The metrics that trials are compared by, by labels.
     """
     load, labels = functools.cache(data.load), set()
     for run in runs:
@@ -69,9 +76,15 @@ def first_problem(runs: Sequence[Run]) -> str | None:
             if run.label not in labels:
                 dataset = configs.build_dataset(config, load)
                 model = configs.build_model(config, dataset)
-                configs.build_algorithm(config, model, configs.hold_out(config, dataset)[0])
+                trained, _ = configs.hold_out(config, dataset)
+                algorithm = configs.build_algorithm(config, model, trained)
+                configs.build_early_stop(config, algorithm, model, trained)
+                if run.label in decides:
+                    check_measured(decides[run.label], algorithm, model)
         except experiment.user_errors() as error:
             return f"{run.folder} would fail: {error}"
+        except MetricError as error:
+            return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
         except Exception as error:  # whatever a user's code raises
             return f"{run.folder} would fail: {type(error).__name__}: {error}"
         labels.add(run.label)
@@ -106,8 +119,8 @@ def first_change(runs: Sequence[Run], output_dir: str | os.PathLike) -> str | No
     return None
 
 
-def _first_problem_of_both(new, begun, root):
-    return first_change(begun, root) or first_problem(new)
+def _first_problem_of_both(new, begun, root, decides):
+    return first_change(begun, root) or first_problem(new, decides)
 
 
 def _begun(study, root) -> list[Run]:

@@ -204,7 +204,7 @@ def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
 
 def build_early_stop(
     config: ml_collections.ConfigDict,
-    process: PersonalizedProcess,
+    method: Algorithm | PersonalizedProcess,
     model: models.Model,
     dataset: data.FederatedDataset,
 ) -> EarlyStop | None:
@@ -216,7 +216,7 @@ def build_early_stop(
     stop = early_stop(config)
     if stop is not None:
         with values_of("early_stop"):
-            stop.check(process, model, dataset, evaluation_options(config))
+            stop.check(method, model, dataset, evaluation_options(config))
     return stop
 
 
