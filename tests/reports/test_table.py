@@ -1,5 +1,6 @@
 """Tables of runs that are written by hand."""
 
+import dataclasses
 import json
 import math
 
@@ -7,11 +8,12 @@ import pytest
 
 from tests.reports.hand_written import write_run
 from tests.runs import config_of_flags
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment import OutputDirectoryError, resolved
 from tff_pfl.names import UnknownNameError
 from tff_pfl.reports import (
     Cell,
+    Column,
     Table,
     compared,
     named_columns,
@@ -141,6 +143,19 @@ def test_against_a_variant(comparison):
     for columns in ([], named_columns(comparison, [f"{ACCURACY}_worst_5_percent"])):
         with pytest.raises(OutputDirectoryError, match="first column, which must be a mean"):
             results_table(comparison, columns, against="Local_1")
+    new = Column(MetricName("fine_tuned", "new_clients_test", "accuracy", "mean"))
+    with pytest.raises(OutputDirectoryError, match="but not those that took no part in training"):
+        results_table(comparison, [new], against="Local_1")
+
+
+def test_which_means_are_of_a_sample(comparison):
+    run = comparison.results["Local_1"][0]
+    sampled = dict(run.final.metrics) | {MetricName("global", "local_test", "loss", MARGIN): 0.1}
+    run = run._replace(evaluations={"final": run.final._replace(metrics=sampled)})
+    found = dataclasses.replace(comparison, results={**comparison.results, "Local_1": [run]})
+    note = "Of Local_1, a sample of the clients was evaluated."
+    assert note in results_table(found).notes
+    assert note not in results_table(comparison).notes
 
 
 @pytest.mark.filterwarnings("error")

@@ -320,5 +320,8 @@ def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):  # 
     write("A/seed4", [[0, 1], [2, 3]], [[], []], [[4, 5], [6, 7]])
     assert shares_chosen_with(STUDY, tmp_path, {"B": "rate 5.0"}) == {}  # there are none
     assert shares_chosen_with(STUDY, tmp_path, {"B": "rate 5.0", "A": "rate 1.0"}) == {3: 0.75}
+    write("tuning/B/rate_5.0/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
+    write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, and is first
+    assert shares_chosen_with(STUDY, tmp_path, {"B": "rate 5.0", "A": "rate 1.0"}) == {3: 0.75}
     studies.run_study(STUDY, tmp_path, program)
     assert "of the test examples, 75% of seed 3 are among" in "".join(capsys.readouterr())

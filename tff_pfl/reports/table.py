@@ -57,6 +57,12 @@ def _check_paired(columns):
             "Clients are compared by the first column, which must be a mean over them, such as "
             f"personalized/local_test/accuracy; found {found}."
         )
+    if columns[0].name.pool.startswith("new_clients"):
+        raise OutputDirectoryError(
+            f"Clients are compared by the first column, {columns[0].name}, but not those that took "
+            "no part in training. Name another column first, such as "
+            "personalized/local_test/accuracy."
+        )
 
 
 def _labels(comparison):

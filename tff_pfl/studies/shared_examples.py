@@ -20,7 +20,7 @@ def shares_chosen_with(
         chosen: The trials of its variants, by labels.
 
     Returns:
-        Of the first variant of which the partitions are there, where any are; without the seeds
+        Of the first variant that shares any, as far as partitions are there; without the seeds
         that share none.
     """
 
@@ -37,7 +37,8 @@ def shares_chosen_with(
                 run.seed: float(np.isin(np.concatenate(partition(run).test), rows).mean())
                 for run in runs
             }
-            return {seed: share for seed, share in shares.items() if share > 0}
+            if any(shares.values()):
+                return {seed: share for seed, share in shares.items() if share > 0}
     return {}
 
 
