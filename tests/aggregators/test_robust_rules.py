@@ -174,6 +174,13 @@ def test_by_hand():
     assert krum(stack, 1, 2) == 1.5
 
 
+@pytest.mark.parametrize("weight", [0.1, 1 / 3, 0.7, 1.0, 12.0])
+def test_the_median_of_an_even_number_is_between_the_two(weight):
+    """Also where sums of the weights are rounded in float32."""
+    values = tf.range(8.0)
+    assert float(median(Stack(values, tf.fill([8], weight)))) == 3.5
+
+
 def test_golden_values_of_the_geometric_median():
     """Of a triangle with the angles of 90, 45 and 45 degrees, the point of Fermat is known."""
     expected = (3 - np.sqrt(3)) / 6

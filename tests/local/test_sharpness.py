@@ -269,3 +269,10 @@ class TestSharpnessAwareGradient:
         for _ in range(steps):
             expected = self.step(expected)
         np.testing.assert_allclose(vector_of(actual), expected, rtol=1e-5)
+
+
+def test_of_a_gradient_whose_norm_leaves_float32_it_is_no_number():
+    """It was 0, so that a step of SAM was one of SGD."""
+    gradient = {"a": tf.constant([3e19, -4e19])}
+    assert np.isnan(perturbation(gradient, 0.05)["a"]).all()
+    np.testing.assert_allclose(perturbation(gradient, 0.05, p=np.inf)["a"], [0.05, -0.05])

@@ -65,6 +65,19 @@ def test_select_can_be_vectorised():
     np.testing.assert_array_equal(actual, [[0, 1], [-2, -3], [4, 5]])
 
 
+def test_what_is_clipped_has_the_norm_or_is_no_number():
+    for entries, expected in (
+        ([0.3, -0.4], [0.3, -0.4]),
+        ([3.0, -4.0], [0.6, -0.8]),
+        ([3e18, -4e18], [0.6, -0.8]),
+        ([3e19, -4e19], [np.nan, np.nan]),  # the norm is beyond float32, and was taken for infinity
+        ([np.nan, 1.0], [np.nan, np.nan]),
+        ([0.0, 0.0], [0.0, 0.0]),
+    ):
+        found = trees.clip({"a": tf.constant(entries)}, 1.0)["a"]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_all_finite_looks_at_every_floating_leaf(bad):
     assert trees.all_finite(A, B)

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import local_sgd
 from tests.quadratics import quadratic_model
+from tff_pfl.algorithms import make
+from tff_pfl.kinds import KindError
 from tff_pfl.local import Batch, trees
 from tff_pfl.models import ExampleValuesError, Mean, Model, from_keras, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
@@ -117,6 +120,16 @@ def test_layers_and_sizes():
     assert MODEL.num_weights == 14
     assert str(MODEL.weights_type) == "<linear=<kernel=float32[3,4]>,unused=<w=float32[2]>>"
     assert quadratic_model(2, 1).layers == ("layer0", "layer1")
+
+
+@pytest.mark.parametrize("dtype", [tf.float64, tf.float16, tf.bfloat16, tf.int32])
+def test_weights_that_are_not_float32(dtype):
+    """Which optimizers take differ in: one raised errors of TensorFlow, another one diverged."""
+    weights = {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], dtype)}}
+    model = dataclasses.replace(MODEL, init=lambda seed: weights, name="mixed")
+    message = f"are float32, but b/w of the model 'mixed' is {dtype.name}"
+    with pytest.raises(KindError, match=message):
+        make("fedavg", model, local_sgd())
 
 
 @pytest.mark.parametrize("logits_type", [tf.float16, tf.bfloat16, tf.float32])

@@ -55,7 +55,7 @@ def median(stack: Stack) -> Any:
     """
 
     def middle(values, weights):
-        with_own = tf.cumsum(weights, axis=1)
+        with_own = tf.cumsum(tf.cast(weights, tf.float64), axis=1)  # of equal ones, exact
         before = tf.pad(with_own, [[0, 0], [1, 0]])[:, :-1]
         half = with_own[:, -1:] / 2.0
         is_middle = (before <= half) & (half <= with_own)

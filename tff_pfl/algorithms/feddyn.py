@@ -13,7 +13,9 @@ them is best for each. A round, with `S` the cohort and `N` the number of all cl
 
 `h` is the mean of all `h_i` at all times, where the server keeps the plain mean of what clients
 send: clients keep their `h_i` also in a round whose mean it does not take, and where an aggregator,
-noise or compression changes the mean, `h` is off by that from then on. What is kept is
+noise or compression changes the mean, `h` is off by that from then on. Under privacy the mean is
+over the clients that are expected, so that `h / alpha` weighs more in a round of fewer, and moves
+`w` by itself in one of nobody. What is kept is
 `-h_i / alpha` and `-h / alpha`, the sum of the client's changes, and the mean of these sums. All
 clients weigh the same, as in the paper: with other weights `h` were no mean. Where local problems
 are solved exactly, `h_i` is the gradient of the client's loss at `theta_i`, and `w` nears the

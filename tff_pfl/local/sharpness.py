@@ -28,7 +28,8 @@ def perturbation(
 
     which for `p = 2` is `rho xi_l g_l / ||g||`, and for `p = inf` is `rho xi_l sign(g_l)`. Without
     scores its `p`-norm is `rho`, and no other such vector has a larger product with `g`. (PLGU
-    prints `p - 1` in place of `1/p`, with which that does not hold.) Where `g` is 0, so is `eps`.
+    prints `p - 1` in place of `1/p`, with which that does not hold.) Where `g` is 0, so is `eps`;
+    for `p = 2`, it is NaN where the norm leaves float32.
 
     Args:
         gradient: `g`, a structure by layers.
@@ -39,7 +40,7 @@ def perturbation(
     if not p > 1:
         raise ValueError(f"The order p of the norm must be over 1, got {p}.")
     if p == 2.0:
-        eps = trees.scale(gradient, rho / (trees.norm(gradient) + 1e-12))
+        eps = trees.scale(gradient, rho / (trees.finite_norm(gradient) + 1e-12))
     else:
         q = 1.0 if math.isinf(p) else p / (p - 1.0)
         # Of the gradient over its largest entry: high powers of others leave float32.

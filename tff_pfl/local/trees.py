@@ -32,11 +32,24 @@ def norm(a) -> tf.Tensor:
     return tf.sqrt(dot(a, a))
 
 
+def finite_norm(a) -> tf.Tensor:
+    """The Euclidean norm; NaN where float32 has no number for it.
+
+    What is divided by infinity is 0: neither the direction of `a`, nor seen to be none.
+    """
+    length = norm(a)
+    return tf.where(tf.math.is_inf(length), tf.cast(math.nan, length.dtype), length)
+
+
 def clip(a, longest: float):
-    """`a`, shortened to the norm `longest`, which may be `inf`, if it is longer."""
+    """`a`, shortened to the norm `longest`, which may be `inf`, if it is longer.
+
+    NaN where the norm leaves float32, which is above 1.8e19.
+    """
     if math.isinf(longest):
         return a
-    return scale(a, longest / tf.maximum(norm(a), longest))
+    length = finite_norm(a)
+    return scale(a, tf.where(length <= longest, 1.0, longest / length))
 
 
 def combine(weights: tf.Tensor, rows):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError
@@ -113,9 +114,21 @@ class Model:
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
-        """The TFF type of `W`."""
+        """The TFF type of `W`.
+
+        Raises:
+            KindError: If some of them are not float32, as all mathematics of weights is.
+        """
         init = elementwise_equality()(lambda: self.init(0))
-        return tff.tensorflow.computation(init).type_signature.result
+        found = tff.tensorflow.computation(init).type_signature.result
+        for path, weight in tree.flatten_with_path(tff.types.type_to_tf_tensor_specs(found)):
+            if weight.dtype != tf.float32:
+                raise KindError(
+                    f"Weights of a model are float32, but {'/'.join(map(str, path))} of the model "
+                    f"{self.name!r} is {weight.dtype.name}: its init has to return float32. It may "
+                    "compute in another type, as a Keras model with compute_type='bfloat16' does."
+                )
+        return found
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def with_distributed_privacy(
     by noise before it leaves the client, see `DiscreteGaussian`; the server receives a secure sum
     of integers, and divides by `clients_per_round`. A round in which fewer report lacks their part
     of the noise: of such a sum, the server gets nothing, as of a protocol of secure sums with that
-    threshold, and the aggregate is 0.
+    threshold, and the server keeps its state.
 
     Noise and rounding are drawn by a client's seed, which is a function of the seed that `compose`
     is given: for simulations. Who knows that seed can subtract the noise.
@@ -90,7 +90,8 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
          -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
 
     `withheld` is 1 where fewer clients report than have to, whose noise is too little, or more,
-    whose sum is too large for the modulus; the mean is 0 then.
+    whose sum is too large for the modulus. The mean is NaN then: a process made by
+    `tff_pfl.compose` keeps its server's state, and its metric `server_kept` is 1.
 
     Attributes:
         mechanism: What clients send.
@@ -120,8 +121,10 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
         @tff.tensorflow.computation(value_type, np.int32)
         def mean(total, number):
             as_many = tf.equal(number, mechanism.clients_per_round)
-            total = tf.nest.map_structure(lambda leaf: tf.where(as_many, leaf, 0), total)
-            return self.finish(mechanism.decode(total)), {"withheld": tf.cast(~as_many, tf.int32)}
+            found = tf.nest.map_structure(
+                lambda leaf: tf.where(as_many, leaf, np.nan), self.finish(mechanism.decode(total))
+            )
+            return found, {"withheld": tf.cast(~as_many, tf.int32)}
 
         @tff.federated_computation(
             sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)

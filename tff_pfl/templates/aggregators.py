@@ -32,32 +32,26 @@ def mean() -> Aggregator:
 
 @AGGREGATORS.register("robust")
 @takes()
-def robust(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
+def robust(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
     """`tff.learning.robust_aggregator`: the mean of clipped uploads, outliers being left out.
 
     Args:
         zeroing: Whether uploads with extremely large values become 0; what is extreme adapts.
         clipping: Whether uploads are shortened to a norm that adapts to most of them.
-        weighted: Whether clients weigh by their weights, or all the same.
     """
-    return tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping, weighted=weighted)
+    return tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping)
 
 
 @AGGREGATORS.register("compression")
 @takes()
-def compression(
-    *, zeroing: bool = True, clipping: bool = True, weighted: bool = True
-) -> Aggregator:
+def compression(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
     """`tff.learning.compression_aggregator`: `robust`, of uploads that are quantized.
 
     Args:
         zeroing: See `robust`.
         clipping: See `robust`.
-        weighted: See `robust`.
     """
-    return tff.learning.compression_aggregator(
-        zeroing=zeroing, clipping=clipping, weighted=weighted
-    )
+    return tff.learning.compression_aggregator(zeroing=zeroing, clipping=clipping)
 
 
 @AGGREGATORS.register("dp")
@@ -84,7 +78,7 @@ def dp(
 
 @AGGREGATORS.register("secure")
 @takes()
-def secure(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> Aggregator:
+def secure(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
     """`tff.learning.secure_aggregator`: `robust`, by secure sums.
 
     The graph runtime simulates secure sums in the clear; TFF's stock runtime has none.
@@ -92,9 +86,8 @@ def secure(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True
     Args:
         zeroing: See `robust`.
         clipping: See `robust`.
-        weighted: See `robust`.
     """
-    return tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping, weighted=weighted)
+    return tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping)
 
 
 @AGGREGATORS.register("ddp_secure")

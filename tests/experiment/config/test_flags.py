@@ -103,7 +103,7 @@ def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, 
         (
             ["--config.aggregator.name=robust", "--noconfig.aggregator.options.zeroing"],
             "aggregator.options",
-            {"zeroing": False, "clipping": True, "weighted": True},
+            {"zeroing": False, "clipping": True},
         ),
         (
             ["--config.algorithm.name=fedprox", "--config.algorithm.mu=0.5"],
