@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from tests.federation import local_sgd
 from tests.quadratics import quadratic_model
-from tff_pfl.algorithms import make
 from tff_pfl.kinds import KindError
-from tff_pfl.local import Batch, trees
+from tff_pfl.local import Batch, ClientContext, trees
 from tff_pfl.models import ExampleValuesError, Mean, Model, from_keras, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
 
@@ -124,12 +123,16 @@ def test_layers_and_sizes():
 
 @pytest.mark.parametrize("dtype", [tf.float64, tf.float16, tf.bfloat16, tf.int32])
 def test_weights_that_are_not_float32(dtype):
-    """Which optimizers take differ in: one raised errors of TensorFlow, another one diverged."""
-    weights = {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], dtype)}}
-    model = dataclasses.replace(MODEL, init=lambda seed: weights, name="mixed")
-    message = f"are float32, but b/w of the model 'mixed' is {dtype.name}"
+    """Optimizers differ in which they take: some raised errors of TensorFlow, others diverged."""
+
+    def mixed(seed):
+        return {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], dtype)}}
+
+    model, message = dataclasses.replace(MODEL, init=mixed), f"but b/w is {dtype.name}"
     with pytest.raises(KindError, match=message):
-        make("fedavg", model, local_sgd())
+        _ = model.weights_type
+    with pytest.raises(KindError, match=message):
+        local_sgd().train(model, mixed(0), None, ClientContext(0, 0, np.zeros(2, np.int32)))
 
 
 @pytest.mark.parametrize("logits_type", [tf.float16, tf.bfloat16, tf.float32])

@@ -106,11 +106,10 @@ def make(
             one.
         TemplateError: If it returns no `Algorithm`.
         TypeError: If it needs to know more of the federation, or the model or the local training is
-            none, or weights of the model are not float32.
+            none.
     """
     check_kind("The model", model, Model, "tff_pfl.from_keras makes one of a Keras model.")
     check_kind("The local training", local, LocalTraining)
-    _ = model.weights_type  # refuses those of other types
     needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
     taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):

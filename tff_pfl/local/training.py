@@ -14,7 +14,7 @@ from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
-from tff_pfl.models.model import Model, Totals, Weights
+from tff_pfl.models.model import Model, Totals, Weights, check_weights
 from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
 
 # Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
@@ -144,6 +144,7 @@ class LocalTraining:
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
+            KindError: If weights are not float32.
         """
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
         if epochs is None and steps is None:
@@ -192,6 +193,7 @@ class LocalTraining:
         learning_rate: float | None = None,
     ) -> Any:
         """The optimizer's state before the first step of a round; for arguments, see `train`."""
+        check_weights(weights)
         if self.persist_optimizer_state and optimizer_state is None:
             raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
         if optimizer_state is None or not tf.nest.flatten(optimizer_state):

@@ -60,6 +60,20 @@ def merged(*several: Totals) -> Totals:
     return result
 
 
+def check_weights(weights: Weights) -> None:
+    """Refuses weights that are not float32, as all mathematics of weights is.
+
+    Raises:
+        KindError: The message says which they are.
+    """
+    for path, weight in tree.flatten_with_path(weights):
+        if weight.dtype != tf.float32:
+            raise KindError(
+                f"Weights are float32, but {'/'.join(map(str, path))} is {weight.dtype.name}. A "
+                "model's init returns float32, whatever its apply computes in."
+            )
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A model as pure functions of its weights.
@@ -121,13 +135,7 @@ class Model:
         """
         init = elementwise_equality()(lambda: self.init(0))
         found = tff.tensorflow.computation(init).type_signature.result
-        for path, weight in tree.flatten_with_path(tff.types.type_to_tf_tensor_specs(found)):
-            if weight.dtype != tf.float32:
-                raise KindError(
-                    f"Weights of a model are float32, but {'/'.join(map(str, path))} of the model "
-                    f"{self.name!r} is {weight.dtype.name}: its init has to return float32. It may "
-                    "compute in another type, as a Keras model with compute_type='bfloat16' does."
-                )
+        check_weights(tff.types.type_to_tf_tensor_specs(found))
         return found
 
     @property
