@@ -11,9 +11,9 @@ partial one, SGD with momentum 0.9. As in the paper's code, APFL, FedFomo, FedRe
 Per-FedAvg and pFedMe have no momentum, and Per-FedAvg batches of 20, whose halves it uses; other
 than there, its models are evaluated after a step at the inner rate, as its paper says. The
 paper takes the best of the learning rates 0.1, 0.01, 0.001 and 0.0001 for each method; here it is
-0.01, or 0.001 for the methods that were better with it on validation data (see
-`docs/results/pgfed.md`), of those that were tried. The paper's
-code, other than the library by default, goes on with a client's momentum in its next round:
+0.01, or 0.001 for PGFed, its variants and Local, which were better with it on validation data
+after 6 rounds; `docs/results/pgfed.md` has later trials of other methods. The paper's code, other
+than the library by default, goes on with a client's momentum in its next round:
 `--config.local.persist_optimizer_state`.
 `config.paper` has its results, in %, the best over rounds.
 """

@@ -5,6 +5,7 @@
     benchmark.py --scaling [--runtimes=graph_vectorized] [--cohort_sizes=10,100]
         [--populations=100,1000]
     benchmark.py --runs [--populations=10000,1000000]
+    benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--online=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
     benchmark.py --branches [--num_branches=5]

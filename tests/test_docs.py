@@ -55,10 +55,6 @@ def follow(tmp_path, monkeypatch):
     set_graph_context()
 
 
-def keep_the_context():
-    """Executes in the context of the tests."""
-
-
 def config_and_folder(monkeypatch, command, *changes):
     """What a command line of the documents asks `programs/train.py` for."""
     arguments = shlex.split(command.partition("programs/train.py ")[2])

@@ -82,8 +82,8 @@ def test_flags_are_true_or_false():
 
 def test_numbers_are_checked_before_a_call():
     check_numbers(functools.partial(build), {"rate": 1.0, "steps": None, "name": -1})
-    with pytest.raises(KeyError, match="config.a.steps must be a whole number of at least 1"):
-        check_numbers(build, {"steps": 0}, prefix="config.a.", error=KeyError)
+    with pytest.raises(KeyError, match="steps must be a whole number of at least 1"):
+        check_numbers(build, {"steps": 0}, error=KeyError)
 
 
 def test_dataclasses_state_ranges_too():

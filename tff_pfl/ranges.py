@@ -1,10 +1,10 @@
 """Ranges of the numbers that users set, stated by the function or class that takes them.
 
     @takes(lambda_=at_least(0), personal_epochs=whole(0))
-    def build_ditto(model, examples_type, local, *, lambda_=0.1, personal_epochs=None): ...
+    def ditto(model, local, *, lambda_=0.1, personal_epochs=None): ...
 
 A call with a number out of range is answered with an error that names the argument, what is right
-and what was given. `ranges_of(build_ditto)` are the ranges, for who wants to check numbers, such as
+and what was given. `ranges_of(ditto)` are the ranges, for who wants to check numbers, such as
 those of a config, before anything is built.
 """
 
@@ -203,7 +203,6 @@ def check_numbers(
     owner: Callable,
     values: Mapping[str, Any],
     *,
-    prefix: str = "",
     error: type[Exception] = RangeError,
 ) -> None:
     """Checks values of arguments before the function or class is called with them.
@@ -211,12 +210,11 @@ def check_numbers(
     Args:
         owner: See `ranges_of`.
         values: By names of arguments; those without a range are not looked at.
-        prefix: What stands before a name in the message.
         error: What is raised.
     """
     for name, range_ in ranges_of(owner).items():
         if name in values and not (values[name] is None and _none_is_taken(owner, name)):
-            range_.check(f"{prefix}{name}", values[name], error)
+            range_.check(name, values[name], error)
 
 
 def _none_is_taken(owner, name) -> bool:

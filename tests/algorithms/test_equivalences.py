@@ -202,10 +202,6 @@ class TestFedAvg:
             build("fedavg", **options)
 
 
-def clients_without_state(process):
-    return make_clients(process, SIZES)
-
-
 def test_momentum_starts_anew_and_the_rate_decays():
     """Two rounds of one full-batch step each: momentum has no effect, the second rate is halved."""
     local = LocalTraining(

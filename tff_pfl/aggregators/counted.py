@@ -51,7 +51,7 @@ class CountedFactory(FieldsFactory):
         super().__init__(value=self.mean, number=sum_)
 
     def around(self, mean: Aggregator) -> "CountedFactory":
-        """The same with another aggregator of the values."""
+        """Another aggregator of the values in the place of the mean, of one that `is_default`."""
         return CountedFactory(mean)
 
 

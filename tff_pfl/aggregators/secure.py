@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.aggregators.fields import Aggregator
+
 _NUMBERS = tff.types.TensorType(np.float32, [2])
 _WEIGHT = tff.types.TensorType(np.float32)
 
@@ -21,7 +23,7 @@ def sums_securely(computation: tff.Computation) -> bool:
     return True
 
 
-def is_plain_mean(factory: tff.aggregators.UnweightedAggregationFactory) -> bool:
+def is_plain_mean(factory: Aggregator) -> bool:
     """Whether an aggregator is the weighted mean of uploads as they are, and nothing else.
 
     `tff.aggregators.MeanFactory` is also that of sums which are secure, quantized or noisy, as
@@ -33,7 +35,7 @@ def is_plain_mean(factory: tff.aggregators.UnweightedAggregationFactory) -> bool
     return all(isinstance(part, tff.aggregators.SumFactory) for part in sums)
 
 
-def is_secure(factory: tff.aggregators.UnweightedAggregationFactory) -> bool:
+def is_secure(factory: Aggregator) -> bool:
     """Whether an aggregator, weighted or not, sums values of floats securely."""
     is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
     return sums_securely(factory.create(_NUMBERS, *[_WEIGHT] * is_weighted).next)

@@ -14,8 +14,8 @@ mixture of both that it is evaluated with. A round, with `p_i = n_i / sum n_j` (
 
 The last of the client's lines is for an `alpha_i` that adapts, which else stays as it is. Where it
 does so on every batch, it tends to 0, as on `configs/digits.py`: `w_i`, which trains too, fits the
-client's examples better than `v_i` does. alpha_update="round" compares `v_i` with the `w` received,
-on the first batch of a round alone.
+client's examples better than `v_i` does. alpha_update="round" does so on the first batch of a round
+alone, with `w_i` as it was received or, where `vbar_refresh` is "after", after its first step.
 
 Both gradients are the chain rule's, at the `v_i` and `w_i` of which `vbar` is made. Whether that is
 the `w_i` before its step on the same batch, as in the code of PGFed and Ditto, or after it is

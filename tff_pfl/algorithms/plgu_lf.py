@@ -115,7 +115,7 @@ def plgu_lf(
             f"{num_personal_layers}."
         )
 
-    # Clips the two models' gradients together, which `lwsam_gradient` does one by one.
+    # `local` would clip the two models' gradients together; `lwsam_gradient` clips each.
     unclipped = dataclasses.replace(local, clip_norm=None)
 
     def client_init(client_id, seed):

@@ -26,7 +26,7 @@ def drawn_attackers(fraction: float, num_clients: int, seed: int) -> tuple[int, 
 
 
 def attackers_of(attack: Mapping[str, Any], num_clients: int, seed: int) -> tuple[int, ...]:
-    """The attackers of a config.
+    """The ids of the attackers of a config, in ascending order.
 
     Args:
         attack: Its section `attack`: `client_ids`, or a `fraction` of all clients.
@@ -35,4 +35,4 @@ def attackers_of(attack: Mapping[str, Any], num_clients: int, seed: int) -> tupl
     """
     if attack.get("fraction"):
         return drawn_attackers(attack["fraction"], num_clients, seed)
-    return tuple(attack.get("client_ids", ()))
+    return tuple(sorted(attack.get("client_ids", ())))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
 from tff_pfl.ranges import Range, at_least, each, takes, whole
 from tff_pfl.registry import Registry
 
@@ -51,7 +51,7 @@ def dirichlet(
         labels: int `[n]` class labels of the pool.
         num_clients: N.
         rng: Source of all randomness.
-        alpha: Concentration, > 0. Small: few classes per client. Large: close to IID.
+        alpha: Concentration, 1e-6 or more. Small: few classes per client. Large: close to IID.
         min_examples: Fewest examples a client may have.
         max_seconds: How long to draw again before giving up.
 
@@ -130,10 +130,8 @@ def classes_per_client(
     labels = _checked(labels)
     names, class_sizes = np.unique(labels, return_counts=True)
     num_classes = len(names)
-    if assignment not in ("ordered", "random"):
-        raise PartitionError(unknown_name("assignment", assignment, ("ordered", "random")))
-    if amounts not in ("equal", "unequal"):
-        raise PartitionError(unknown_name("amounts", amounts, ("equal", "unequal")))
+    check_names("assignment", [assignment], ("ordered", "random"), error=PartitionError)
+    check_names("amounts", [amounts], ("equal", "unequal"), error=PartitionError)
     if classes > num_classes:
         raise PartitionError(
             f"A client cannot hold {classes} classes: the labels have {num_classes}, so classes "

@@ -28,12 +28,9 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
         return dict.fromkeys(STATISTICS, float("nan"))
     with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
         worst, best = _tails(values, 0.05)[::direction]
-        return {
-            "mean": float(values.mean()),
-            "std": float(values.std()),
-            "worst_5_percent": worst,
-            "best_5_percent": best,
-        }
+        return dict(
+            zip(STATISTICS, (float(values.mean()), float(values.std()), worst, best), strict=True)
+        )
 
 
 def _tails(sorted_values, share) -> tuple[float, float]:

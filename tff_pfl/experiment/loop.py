@@ -155,7 +155,6 @@ def train(
             evaluate_new_clients,
             early_stop,
             source,
-            store,
             dataset,
             options,
             log,

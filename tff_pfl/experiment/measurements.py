@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tff_pfl import evaluation
-from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
@@ -24,7 +24,6 @@ class Measurements:
     evaluate_new_clients: evaluation.NewClientsEvaluation | None
     early_stop: EarlyStop | None
     source: CohortDataSource
-    store: ClientStateStore
     dataset: FederatedDataset
     options: evaluation.EvaluationOptions
     log: MetricsLog
@@ -68,7 +67,7 @@ class Measurements:
         snapshot = evaluation.take_snapshot(
             self.process,
             server_state,
-            self.store,
+            self.source.store,
             self.dataset.num_clients,
             clients_per_call=self.options.clients_per_call,
             client_ids=self.evaluator.client_ids,

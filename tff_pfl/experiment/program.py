@@ -13,19 +13,16 @@ from tff_pfl.experiment.errors import user_errors
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.run_directory import RunDirectory, resolved
+from tff_pfl.experiment.run_directory import (
+    OF_EVALUATIONS,
+    OF_RESULTS,
+    RunDirectory,
+    resolved,
+)
 from tff_pfl.experiment.summary import read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
-# Settings by which a run that is over would have other results; the first are flags of evaluate.py.
-_OF_EVALUATIONS = ("evaluation.generalization", "evaluation.subsample", "evaluation.synthetic")
-_OF_RESULTS = (
-    *_OF_EVALUATIONS,
-    "evaluation.late_share",
-    "new_clients.best_epoch",
-    "new_clients.fine_tune_epochs",
-)
 
 
 def run_program(
@@ -106,12 +103,12 @@ def _what_goes_on(directory, output_dir) -> str:
 
 def _tell_ignored(directory) -> None:
     """Says by which settings a run that was over would have other results."""
-    ignored = [change for change in directory.changes if change.startswith(_OF_RESULTS)]
+    ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
     if not ignored:
         return
     lines = ["note: the run was over, its results are those of then, without"]
     lines += [f"  {change}" for change in ignored]
-    if any(change.startswith(_OF_EVALUATIONS) for change in ignored):
+    if any(change.startswith(OF_EVALUATIONS) for change in ignored):
         lines.append(
             f"programs/evaluate.py --run_dir={directory.path} evaluates it with other "
             "--generalization, --subsample and --synthetic."

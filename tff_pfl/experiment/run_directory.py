@@ -13,21 +13,24 @@ from ml_collections import config_dict
 
 from tff_pfl.files import remove_temporary_files, write_json
 
-# Settings that may differ when a run is resumed: they change no number of a round.
-RESUMABLE = (
-    "rounds",
+# Settings that change no number.
+OF_NO_NUMBER = (
     "checkpoint_every",
     "data.data_dir",
     "evaluation.clients_per_call",
-    "evaluation.generalization",
-    "evaluation.late_share",
-    "evaluation.subsample",
-    "evaluation.synthetic",
     "import_path",
-    "new_clients.best_epoch",
-    "new_clients.fine_tune_epochs",
     "paper",
 )
+# By which a run that is over would have other results; the first are flags of evaluate.py.
+OF_EVALUATIONS = ("evaluation.generalization", "evaluation.subsample", "evaluation.synthetic")
+OF_RESULTS = (
+    *OF_EVALUATIONS,
+    "evaluation.late_share",
+    "new_clients.best_epoch",
+    "new_clients.fine_tune_epochs",
+)
+# Those that may differ when a run is resumed: they change no number of a round.
+RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *OF_RESULTS)))
 
 CHECKPOINT = "checkpoint"
 

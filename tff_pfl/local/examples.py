@@ -1,6 +1,6 @@
 """A client's examples as tensors: what every client computation of this library reads."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -105,7 +105,7 @@ def _part(size: tf.Tensor, share: float) -> tf.Tensor:
 
 
 def split_examples(
-    examples: Examples, share: float, *, seed: tuple[int, Any]
+    examples: Examples, share: float, *, seed: tf.Tensor
 ) -> tuple[Examples, Examples]:
     """Cuts a share off a client's examples; which ones depends on the seed and on the examples.
 
@@ -113,12 +113,12 @@ def split_examples(
         examples: The client's examples.
         share: In (0, 1), of the second part, which is rounded up; but the first part has an example
             if there is one.
-        seed: Two integers, the second of which may be a tensor.
+        seed: `int32[2]`.
 
     Returns:
         `(first, second)`; together they are `examples`, padding apart.
     """
-    order = random_order(examples, tf.stack(seed))
+    order = random_order(examples, seed)
     capacity = tf.shape(examples.y)[0]
 
     def first_size(size):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models.model import Model, Weights
-from tff_pfl.names import check_names
+from tff_pfl.models.partition import partition
 from tff_pfl.ranges import above, takes, whole
 
 # A layer that has one of these weights, and besides at most a bias, is linear in them.
@@ -42,7 +42,8 @@ class MultiBranch:
     def init(self, seed: int) -> Weights:
         """The weights of all branches: the model's initial ones for different seeds.
 
-        The first branch, and layers without branches, are `model.init(seed)`.
+        Layers without branches are those of `model.init(seed)`, and the first branch of others is
+        `init_scale` times these.
         """
         drawn = [self.model.init(s) for s in distinct_seeds(seed, self.branches)]
         weights = collections.OrderedDict(drawn[0])
@@ -104,13 +105,11 @@ def multi_branch(
         raise ValueError(f"layers takes names of layers, such as ({layers!r},), not a string.")
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
-    chosen = set(layers)
-    check_names(f"layer of model {model.name!r}", sorted(chosen), model.layers)
-    if not chosen:
+    ordered = partition(model, personal=layers).personal
+    if not ordered:
         raise ValueError(
             f"{model.name!r} has no layer of a kernel and a bias; name some in layers."
         )
-    ordered = tuple(name for name in model.layers if name in chosen)
     return MultiBranch(model, branches, ordered, init_scale)
 
 

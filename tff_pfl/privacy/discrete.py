@@ -164,7 +164,7 @@ class DiscreteGaussian:
 def discrete_gaussian(size: int, deviation: float, seed: tf.Tensor) -> tf.Tensor:
     """int32 `[size]`: `x` with a probability in proportion to `exp(-x^2 / (2 deviation^2))`.
 
-    Drawn in double precision; the tails, of a probability below 1e-16, are cut.
+    Drawn in double precision; the tails, of a probability below 1e-18, are cut.
 
     Args:
         size: How many.

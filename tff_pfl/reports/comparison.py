@@ -10,22 +10,13 @@ import numpy as np
 
 from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment import Evaluation, LateMean, RunFiles
-from tff_pfl.experiment.run_directory import flatten, reading
+from tff_pfl.experiment.run_directory import OF_NO_NUMBER, flatten, reading
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.names import check_names
 from tff_pfl.reports.runs import Runs
 
 # The first rounds are slower: graphs are made in them.
 _WARM_UP = 2
-# What may differ between the seeds of a variant: the seed, and what changes no number.
-_OF_NO_NUMBER = (
-    "seed",
-    "checkpoint_every",
-    "data.data_dir",
-    "evaluation.clients_per_call",
-    "import_path",
-    "paper",
-)
 
 
 class RunResult(NamedTuple):
@@ -151,7 +142,7 @@ def _different_keys(results: Sequence[RunResult]) -> list[str]:
         key
         for key in common
         if len({repr(settings[key]) for settings in flat}) > 1
-        and not any(f"{key}.".startswith(f"{free}.") for free in _OF_NO_NUMBER)
+        and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
     ]
 
 

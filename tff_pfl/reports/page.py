@@ -11,6 +11,7 @@ from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.files import whole_file
 from tff_pfl.reports import figures
 from tff_pfl.reports.against_local import against_local, figure_against_local
+from tff_pfl.reports.cells import ABSENT
 from tff_pfl.reports.columns import Column, default_columns
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.curves import figure_of_curves
@@ -71,7 +72,7 @@ def write_page(
         against: See `results_table`.
 
     Raises:
-        OutputDirectoryError: If no run is finished, or has accuracies; or as `results_table`.
+        OutputDirectoryError: If no run is finished; or as `results_table`.
         UnknownNameError: See `results_table`.
     """
     shown = default_columns(comparison)
@@ -162,7 +163,10 @@ def _settings(comparison):
     tables = [
         Table(
             ["key", *of_variant],
-            [[Cell(key), *(Cell(of.get(key, "-")) for of in of_variant.values())] for key in shown],
+            [
+                list(map(Cell, [key, *(of.get(key, ABSENT) for of in of_variant.values())]))
+                for key in shown
+            ],
         )
         for shown in (different, keys)
     ]

@@ -18,9 +18,10 @@ class PairedTest(NamedTuple):
 
     Attributes:
         difference: The mean over seeds, of the mean over clients.
-        low: Where the 95 % interval begins; NaN where there are fewer than two seeds.
+        low: Where the 95 % interval begins; NaN where there are fewer than two seeds, or the
+            difference is not finite.
         high: Where it ends.
-        p_value: Two-sided; NaN where there are fewer than two seeds.
+        p_value: Two-sided; NaN as `low`.
         num_seeds: Those that both variants have.
         share_worse: The share of clients, of all seeds, with less than under the other variant, or
             with more of what is better the less of it there is.

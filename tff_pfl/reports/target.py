@@ -7,6 +7,7 @@ import numpy as np
 
 from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment import RunFiles
+from tff_pfl.reports.cells import ABSENT
 from tff_pfl.reports.comparison import Comparison, RunResult
 from tff_pfl.reports.curves import read_curve
 from tff_pfl.reports.markup import Cell, Table
@@ -57,7 +58,7 @@ def target_table(comparison: Comparison, name: MetricName, target: float) -> Tab
     for label, results in comparison.finished.items():
         costs = [cost_to_target(run, name, target) for run in results if name in run.final.metrics]
         reached = [cost for cost in costs if cost is not None]
-        cells = ["-"] * 3
+        cells = [ABSENT] * 3
         if reached:
             means = Cost(*np.mean(reached, axis=0))
             cells[:2] = f"{means.rounds:.1f}", f"{means.megabytes:.3g}"

@@ -10,10 +10,7 @@ from tff_pfl.experiment import OutputDirectoryError, RunFiles
 from tff_pfl.reports import figures
 
 # What a round does, and what is done while it is computed; from the top of the picture to its end.
-_LANES = ("select", "compute", "write", "prepare", "update", "evaluation")
-_MEANWHILE = ("write", "prepare")
-_CHARACTER = 0.014  # of a label, of the width of the picture
-_WORDS = {
+_LANES = {
     "select": "select the cohort",
     "compute": "compute it",
     "write": "write the last round",
@@ -21,6 +18,8 @@ _WORDS = {
     "update": "take its new states",
     "evaluation": "evaluate",
 }
+_MEANWHILE = ("write", "prepare")
+_CHARACTER = 0.014  # of a label, of the width of the picture
 
 
 class Span(NamedTuple):
@@ -80,14 +79,14 @@ def plot_timeline(
             color = figures.COLORS[1 if span.lane in _MEANWHILE else 0]
             left, width = 1000 * (start + span.start), 1000 * span.seconds
             # The edge shows what takes too little to be seen otherwise.
-            axes.barh(_WORDS[span.lane], width, left=left, color=color, edgecolor=color)
+            axes.barh(_LANES[span.lane], width, left=left, color=color, edgecolor=color)
         ends.append(start + row["round_seconds"] + np.nan_to_num(row["evaluation_seconds"]))
     numbers = [row["round"] for row in rows]
     for label, middle in _labels(numbers, ends):
         axes.text(1000 * middle, -0.75, label, ha="center", va="bottom")
     for end in ends[:-1]:
         axes.axvline(1000 * end, color="black", linestyle=":", linewidth=1.2)
-    axes.set_yticks(range(len(_LANES)), [_WORDS[lane] for lane in _LANES])
+    axes.set_yticks(range(len(_LANES)), _LANES.values())
     axes.set(xlabel="milliseconds", xlim=(0, 1000 * ends[-1]), ylim=(len(_LANES) - 0.5, -0.6))
     axes.grid(axis="y", visible=False)
     handles = [axes.barh(0, 0, color=figures.COLORS[index]) for index in (0, 1)]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tff_pfl.experiment import RunFiles
+from tff_pfl.reports.cells import ABSENT
 from tff_pfl.reports.comparison import Comparison
 from tff_pfl.reports.markup import Cell, Table
 
-_ABSENT = "-"
 _DIGITS = 12  # of a commit: enough to find it
 
 
@@ -59,4 +59,4 @@ def _text(versions, key):
         return value[:_DIGITS]
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return _ABSENT if value is None else str(value)
+    return ABSENT if value is None else str(value)

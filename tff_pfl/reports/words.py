@@ -2,6 +2,7 @@
 
 import re
 
+from tff_pfl.data.partition_file import SPLITS
 from tff_pfl.evaluation import MetricName, direction
 
 _STATISTICS = {
@@ -30,7 +31,6 @@ _POOLS = {
     ),
     r"new_clients": ("its own {} examples", "each new client's own {} examples"),
 }
-_SPLITS = ("train", "validation", "test")
 
 
 def in_words(name: MetricName) -> str:
@@ -85,7 +85,7 @@ def _examples(name):
     pool, _, split = name.pool.rpartition("_")
     for pattern, (of_own_model, of_global_model) in _POOLS.items():
         found = re.fullmatch(pattern, pool)
-        if found and split in _SPLITS:
+        if found and split in SPLITS:
             words = of_global_model if name.model == "global" else of_own_model
             return words.format(split, **found.groupdict())
     return _plain(name.pool)

@@ -16,7 +16,8 @@ from tff_pfl.templates.report import REPORTS
 # What else the metrics of a round have beside those of its exchanges.
 _NAMES_OF_METRICS = (
     *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
-    *("privacy", "personalized", "global"),
+    *("privacy", "personalized", "global", "locally_trained", "fine_tuned"),
+    *("fine_tuned_best_epoch", "num_clients_never_selected"),
 )
 
 

@@ -29,7 +29,8 @@ class ClientOutput(NamedTuple):
 
     Attributes:
         state: The client's new state, of the type of its old one.
-        upload: What is sent to the aggregator; any structure of float tensors, or empty.
+        upload: What is sent to the aggregator; any structure of tensors, of floats where it is
+            averaged, or empty.
         weight: Scalar float32, the client's weight in a weighted aggregation.
         metrics: Mapping from name to `Mean`; summed over clients and divided once, at the server.
         carry: What the client keeps for its next exchange in this round, and no longer; any

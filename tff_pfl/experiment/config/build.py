@@ -348,7 +348,7 @@ def build_process(
             for name in config.evaluation.further_models
         }
     type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
-    with values_of("algorithm"):
+    with values_of(None):  # attacks, privacy and compression are traced with the method
         return compose(algorithm, type_, config.seed, further_models=further)
 
 

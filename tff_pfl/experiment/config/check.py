@@ -62,7 +62,6 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         _check_keys(section, value_of(config, section), value_of(defaults, section))
     for choice in CHOICES:
         _check_choice(config, choice)
-    check_names("split", [config.evaluation.split], evaluation.EVALUATED_SPLITS, error=ConfigError)
     types = [config.model.compute_type]
     check_names("compute type", types, models.COMPUTE_TYPES, error=ConfigError)
     for key, range_ in number_ranges(config).items():

@@ -13,7 +13,7 @@ _OF_STEPS = tuple(
     f"local.{key}"
     for key in (
         *("optimizer", "options", "momentum", "weight_decay", "clip_norm", "epochs", "steps"),
-        *("batch_size", "drop_remainder", "augmentation"),
+        *("batch_size", "drop_remainder", "augmentation", "persist_optimizer_state"),
     )
 )
 

@@ -41,16 +41,15 @@ class ConfigFileParser(flags.ArgumentParser):
     `--config.imports` names are imported before the file is loaded.
     """
 
-    def __init__(self, parser: flags.ArgumentParser, argv: Sequence[str], name: str = "config"):
+    def __init__(self, parser: flags.ArgumentParser, argv: Sequence[str]):
         """Prepares the parser.
 
         Args:
             parser: That of `ml_collections`, which loads the file.
             argv: The command line.
-            name: Of the flag.
         """
         self._parser = parser
-        self._overrides = dict(_overrides(argv, name))
+        self._overrides = dict(_overrides(argv))
 
     def parse(self, path: str) -> ml_collections.ConfigDict:
         """The config of a file.
@@ -176,7 +175,7 @@ def _take_none_for_numbers() -> None:
 
 def _without_effect(config: ml_collections.ConfigDict, argv: Sequence[str]) -> str | None:
     """The message for the first flag of a config that has no effect, if there is one."""
-    idle = configs.without_effect(config, [key for key, _ in _overrides(argv, "config")])
+    idle = configs.without_effect(config, [key for key, _ in _overrides(argv)])
     if idle is None:
         return None
     return (
@@ -220,7 +219,7 @@ def _check_own_keys(argv: Sequence[str]) -> None:
     flags_with_values = [argument for argument in argv if "=" in argument]
     given = {
         key: f"--config.{key}={value}"
-        for key, value in _overrides(flags_with_values, "config")
+        for key, value in _overrides(flags_with_values)
         if _is_own(config, key.split("."))
     }
     holder, arguments = flags.FlagValues(), ["", *given.values()]
@@ -323,9 +322,9 @@ def _reason(error: Exception) -> str:
     return re.sub(r"^flags \w+=.*?: ", "", reason)
 
 
-def _overrides(argv: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
+def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """`(key, value)` of the flags of single keys."""
-    pattern = re.compile(rf"--?{name}\.([^=]+)(?:=(.*))?", re.DOTALL)
+    pattern = re.compile(r"--?config\.([^=]+)(?:=(.*))?", re.DOTALL)
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         if match := pattern.fullmatch(argument):
             key, value = match.groups()

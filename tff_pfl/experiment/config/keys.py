@@ -33,7 +33,7 @@ OWN_NUMBERS = {
     "new_clients.fine_tune_epochs": whole(0),
     "attack.fraction": between(0, 1),
 }
-"""The ranges of the numbers that nobody else takes as they are."""
+"""The ranges of the numbers that are no argument of the same name of what a config chooses."""
 
 
 def own_keys() -> ml_collections.ConfigDict:

@@ -9,8 +9,8 @@ from tff_pfl.templates.errors import TemplateError
 
 
 @contextlib.contextmanager
-def values_of(section: str) -> Iterator[None]:
-    """What is refused in here is a value of `config.<section>`.
+def values_of(section: str | None) -> Iterator[None]:
+    """What is refused in here is a value of `config.<section>`; `None`: of any.
 
     Raises:
         ConfigError: With the section before the message of what was raised.
@@ -18,4 +18,5 @@ def values_of(section: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TemplateError, KindError) as error:
-        raise ConfigError(f"config.{section}: {error}") from error
+        where = "" if section is None else f"config.{section}: "
+        raise ConfigError(f"{where}{error}") from error

@@ -1,4 +1,4 @@
-"""What the graph executor needs of TFF and TensorFlow that is not public, in one place.
+"""Names of TFF and TensorFlow that are not public and the graph executor needs, in one place.
 
 Each name was checked with the versions below; with others the import fails, and says so.
 """
