@@ -12,11 +12,11 @@ __getattr__, __dir__, __all__ = offer(
         "measurement": ("DifferentWorkError", "check_same_work", "machine", "measure"),
         "pgfed_server": ("measure_pgfed_server",),
         "pooled": ("measure_pooled",),
-        "processes": ("ALGORITHMS", "process_of"),
+        "processes": ("ALGORITHMS",),
         "runtimes": ("RUNTIMES",),
         "scaling": ("Point", "measure_point", "measure_scaling", "scaling_points"),
         "start": ("measure_start",),
-        "training_runs": ("TrainingRun", "measure_run", "measure_runs"),
+        "training_runs": ("TrainingRun", "measure_runs"),
         "workloads": (
             "AGGREGATED",
             "BRANCHED",

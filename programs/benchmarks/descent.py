@@ -1,8 +1,7 @@
 """What a round of FedPG costs as cohorts grow, and what of it is the quadratic program."""
 
-import concurrent.futures
 import dataclasses
-import multiprocessing
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
 from benchmarks.figures import spread
+from benchmarks.scaling import in_new_processes
 from benchmarks.workloads import SEED, Workload
 from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedpg
 from tff_pfl.local import Examples, LocalTraining, examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
-from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.templates import Client
 
 # All clients take part in turn, as many rounds as this: so many columns there are a client online.
@@ -36,11 +34,8 @@ def measure_descent(
         cohort_sizes: Clients online. Of seven times as many the server remembers gradients.
         rounds: Rounds that count, after those in which all gradients come in.
     """
-    for cohort_size in tqdm.tqdm(cohort_sizes, desc=f"fedpg {name}", unit="size", disable=None):
-        with concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
-        ) as process:
-            record = process.submit(_measure, workload, cohort_size, rounds).result()
+    measure = functools.partial(_measure, workload, rounds=rounds)
+    for record in in_new_processes(measure, cohort_sizes, f"fedpg {name}"):
         yield {"fedpg": name, **record}
 
 

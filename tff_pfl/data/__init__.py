@@ -5,7 +5,7 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "checks": ("ExamplesError", "check_examples"),
+        "checks": ("ExamplesError",),
         "client_rows": ("ClientRows",),
         "federated_dataset": ("FederatedDataset", "federate"),
         "partition": ("PARTITIONERS", "PartitionError"),
