@@ -372,3 +372,13 @@ def test_another_type_of_computation():
 def test_a_partition_that_is_not_there():
     with pytest.raises(ConfigError, match="config.data.partition_file: there is no file 'no.npz'"):
         build_dataset(small(partition_file="no.npz"))
+
+
+def test_what_tracing_finds_is_said_of_its_own_key():
+    config = small("fedavg")
+    config.privacy.update(
+        mechanism="distributed", clipping="fixed", noise_multiplier=20.0, clip_norm=0.3, bits=8
+    )
+    dataset = build_dataset(config)
+    with pytest.raises(ConfigError, match="^config.privacy.bits=8 are too few for"):
+        build_process(config, build_model(config, dataset), dataset)
