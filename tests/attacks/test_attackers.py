@@ -34,7 +34,7 @@ def test_shares_are_rounded_and_not_to_nobody(fraction, num_clients, number):
 def test_attackers_of_a_config():
     ids = drawn_attackers(0.5, 6, 3)
     assert attackers_of({"name": "noise", "client_ids": [], "fraction": 0.5}, 6, 3) == ids
-    assert attackers_of({"client_ids": [4, 1], "fraction": 0.0}, 6, 3) == (4, 1)
+    assert attackers_of({"client_ids": [4, 1], "fraction": 0.0}, 6, 3) == (1, 4)
     assert attackers_of({"name": "of a user's own"}, 6, 3) == ()
 
 

@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = offer(
             "parse_flags",
             "read_config",
         ),
-        "early_stop": ("EarlyStop",),
+        "early_stop": ("EarlyStop", "MetricError", "check_measured"),
         "errors": ("NobodyReportedError", "ServerMemoryError", "user_errors"),
         "evaluate": ("EvaluatedRun", "RestoredRun", "evaluate_run", "restored_run"),
         "export": ("ExportedRun", "export_run"),

@@ -6,13 +6,37 @@ from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
-from tff_pfl.experiment.results import check_measured, model_and_quantity
+from tff_pfl.experiment.results import model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 SPLIT = "validation"
 """The examples that decide: test data would be measured on what they had chosen."""
+
+
+class MetricError(ValueError):
+    """Something is decided by what runs do not measure; the message says what would be right."""
+
+
+def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
+    """Refuses a metric, as of `model_and_quantity`, that runs of a method do not have.
+
+    Raises:
+        MetricError: If the method has no global model, or its model measures something else.
+    """
+    whose, _, quantity = metric.partition("/")
+    if whose == "global" and method.global_weights is None:
+        raise MetricError(
+            f"metric={metric!r}, but this algorithm has no global model. Choose "
+            f"'personalized/{quantity}'."
+        )
+    evaluated = method.evaluated_model or model
+    if quantity != "loss" and quantity not in evaluated.example_metrics:
+        raise MetricError(
+            f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
+            f"'{whose}/loss'."
+        )
 
 
 @takes(patience=whole(1), least_gain=at_least(0))

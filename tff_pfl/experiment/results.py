@@ -7,16 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_pfl.evaluation import MetricName, direction
-from tff_pfl.models import Model
 from tff_pfl.names import check_names
-from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 # Clients that were in no cohort up to an evaluation; they are evaluated all the same.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
-
-
-class MetricError(ValueError):
-    """Something is decided by what runs do not measure; the message says what would be right."""
 
 
 def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
@@ -33,26 +27,6 @@ def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
     check_names(f"model of {whose} metric", [model], ("personalized", "global"))
     check_names(f"quantity of {whose} metric", [quantity], ("accuracy", "loss"))
     return model, quantity
-
-
-def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
-    """Refuses a metric, as of `model_and_quantity`, that runs of a method do not have.
-
-    Raises:
-        MetricError: If the method has no global model, or its model measures something else.
-    """
-    whose, _, quantity = metric.partition("/")
-    if whose == "global" and method.global_weights is None:
-        raise MetricError(
-            f"metric={metric!r}, but this algorithm has no global model. Choose "
-            f"'personalized/{quantity}'."
-        )
-    evaluated = method.evaluated_model or model
-    if quantity != "loss" and quantity not in evaluated.example_metrics:
-        raise MetricError(
-            f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
-            f"'{whose}/loss'."
-        )
 
 
 class Evaluation(NamedTuple):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tff_pfl import data, experiment
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.results import MetricError, check_measured
 from tff_pfl.experiment.run_directory import changed_settings
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.studies.records import RECORD, read_record
@@ -80,10 +79,10 @@ def first_problem(runs: Sequence[Run], decides: Mapping[str, str] = {}) -> str |
                 algorithm = configs.build_algorithm(config, model, trained)
                 configs.build_early_stop(config, algorithm, model, trained)
                 if run.label in decides:
-                    check_measured(decides[run.label], algorithm, model)
+                    experiment.check_measured(decides[run.label], algorithm, model)
         except experiment.user_errors() as error:
             return f"{run.folder} would fail: {error}"
-        except MetricError as error:
+        except experiment.MetricError as error:
             return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
         except Exception as error:  # whatever a user's code raises
             return f"{run.folder} would fail: {type(error).__name__}: {error}"
