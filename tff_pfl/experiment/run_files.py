@@ -99,9 +99,13 @@ class RunFiles:
 
         Raises:
             PartitionFileError: If the file is damaged.
-            FileNotFoundError: If it is missing.
         """
-        return Partition.load(str(self.path / "partition.npz"))
+        try:
+            return Partition.load(str(self.path / "partition.npz"))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise OutputDirectoryError(
+                f"{self.path} has no partition.npz, which says whose examples are whose."
+            ) from error
 
     def metrics(self) -> dict[str, np.ndarray]:
         """float64 `[rounds]` by name, of `metrics.csv`; NaN in rounds that have no such number."""
