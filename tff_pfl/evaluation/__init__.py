@@ -5,7 +5,7 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "evaluator": (*("EvaluationOptions", "Evaluator", "sampled_clients"),),
+        "evaluator": ("EvaluationOptions", "Evaluator", "sampled_clients"),
         "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),

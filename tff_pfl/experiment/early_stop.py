@@ -25,7 +25,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
     Raises:
         MetricError: If the method has no global model, or its model measures something else.
     """
-    whose, _, quantity = metric.partition("/")
+    whose, quantity = model_and_quantity(metric, "the")
     if whose == "global" and method.global_weights is None:
         raise MetricError(
             f"metric={metric!r}, but this algorithm has no global model. Choose "

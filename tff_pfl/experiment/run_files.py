@@ -135,38 +135,24 @@ class RunFiles:
             )
         path = paths[round_num]
         columns = _read_table(path, ("client_id", "num_examples"))
-        table = ClientTable(path, columns, self.evaluates_sample(round_num))
-        self._check_means(table, round_num)
+        metrics = self._known_metrics(round_num)
+        table = ClientTable(path, columns, _are_of_sample(metrics))
+        _check_means(table, metrics, round_num)
         return table
 
-    def evaluates_sample(self, round_num: int | None = None) -> bool:
-        """Whether some of the clients are evaluated in the place of all, by `metrics.csv`.
+    def evaluates_sample(self) -> bool:
+        """Whether some of the clients are evaluated in the place of all, by `metrics.csv`."""
+        return _are_of_sample(self._known_metrics())
 
-        Args:
-            round_num: One that it has to have, if it is there.
-        """
-        return any(name.endswith(f"_{MARGIN}") for name in self._known_metrics(round_num))
-
-    def _known_metrics(self, round_num):
-        """Read once; empty where the file is damaged, as is said where `metrics` are asked for."""
-        if self._metrics is None or round_num not in (None, *self._metrics["round"]):
+    def _known_metrics(self, round_num=None):
+        """Read again for a new round; empty where `metrics` would say that the file is damaged."""
+        known = self._metrics
+        if known is None or (round_num is not None and round_num not in known["round"]):
             try:
                 self._metrics = self.metrics()
             except OutputDirectoryError:
                 return {}
         return self._metrics
-
-    def _check_means(self, table, round_num):
-        metrics = self._known_metrics(round_num)
-        for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
-            stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
-            values = table.columns[name][table.has_examples]
-            found = np.full_like(stated, values.mean() if values.size else np.nan)
-            if not np.allclose(found, stated, rtol=1e-6, equal_nan=True):
-                raise OutputDirectoryError(
-                    f"{table.path} is damaged: the mean of its {name} is {found[0]:.6g}, where "
-                    f"metrics.csv has {stated[0]:.6g} of round {round_num}. Has it all clients?"
-                )
 
     def snapshot_names(self) -> list[str]:
         """The names of the arrays of the run's snapshots."""
@@ -216,6 +202,23 @@ class RunFiles:
         paths = (self.path / folder).glob(f"round_*{ending}")
         files = [(path.stem.removeprefix("round_"), path) for path in paths]
         return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
+
+
+def _are_of_sample(metrics: Mapping[str, np.ndarray]) -> bool:
+    """Whether these are of a sample of the clients, whose means have margins."""
+    return any(name.endswith(f"_{MARGIN}") for name in metrics)
+
+
+def _check_means(table: ClientTable, metrics: Mapping[str, np.ndarray], round_num: int) -> None:
+    for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
+        stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
+        values = table.columns[name][table.has_examples]
+        found = np.full_like(stated, values.mean() if values.size else np.nan)
+        if not np.allclose(found, stated, rtol=1e-6, equal_nan=True):
+            raise OutputDirectoryError(
+                f"{table.path} is damaged: the mean of its {name} is {found[0]:.6g}, where "
+                f"metrics.csv has {stated[0]:.6g} of round {round_num}. Has it all clients?"
+            )
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
