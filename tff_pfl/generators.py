@@ -1,12 +1,31 @@
-"""The generators of random numbers that all of a process shares, and that no seed of ours sets."""
+"""The generators of random numbers that a whole process shares, and that no seed of ours sets."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 
-def shared_generators() -> Any:
-    """The states of NumPy's and Python's own; others after something has drawn from them."""
+def made_of_shared_draws(make: Callable[[], Any], comparable: Callable[[Any], Any]) -> tuple:
+    """Makes a value, and finds whether it depends on NumPy's or Python's own generator.
+
+    Any thread may draw from these while the value is made. So where they have moved, the value is
+    made a second time: it depends on them if it is another one then.
+
+    Args:
+        make: Makes the value.
+        comparable: Returns, for a value, what is equal for equal values.
+
+    Returns:
+        `(value, depends)`.
+    """
+    before = _states()
+    value = make()
+    moved = _states() != before
+    return value, moved and comparable(make()) != comparable(value)
+
+
+def _states():
     _, key, *rest = np.random.get_state()
     return random.getstate(), key.tobytes(), rest

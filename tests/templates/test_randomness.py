@@ -1,6 +1,8 @@
 """Random numbers in blocks: those of a seed, and no others."""
 
 import random
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -88,6 +90,33 @@ def test_operations_that_no_seed_controls(kind):
 def test_numbers_that_are_drawn_where_a_block_is_traced(draw):
     with pytest.raises(errors.RandomnessError, match="^a block draws .* NumPy's, or Python's, own"):
         blocks.trace("a block", lambda x: x * np.float32(draw()), np.float32)
+
+
+@pytest.fixture
+def another_thread_draws():
+    """From both generators, again and again, while a test runs."""
+    over = threading.Event()
+
+    def draw():
+        while not over.wait(1e-4):
+            random.random()
+            np.random.uniform()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("another_thread_draws")
+def test_draws_of_another_thread_are_none_of_the_block():
+    def block(x):
+        time.sleep(0.01)
+        return tf.function(lambda: tf.while_loop(lambda y: y < 1.0, lambda y: y + x, [x]))()
+
+    assert [blocks.trace("a block", block, np.float32)(0.5) for _ in range(5)] == [[1.0]] * 5
+    test_numbers_that_are_drawn_where_a_block_is_traced(np.random.uniform)
 
 
 @pytest.mark.parametrize("where", NESTED)

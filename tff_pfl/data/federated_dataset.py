@@ -27,7 +27,7 @@ from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
 from tff_pfl.data.sources import LabelledImages
-from tff_pfl.generators import shared_generators
+from tff_pfl.generators import made_of_shared_draws
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
@@ -292,10 +292,13 @@ def federate(
         if partitioner == "natural":
             parts = partitioners.natural(images.writer[rows], num_clients)
         else:
-            make, before = PARTITIONERS[partitioner], shared_generators()
-            parts = make(images.y[rows], num_clients, rng(1), **args)
-            parts = _checked_parts(parts, partitioner, num_clients, len(rows))
-            if shared_generators() != before:
+
+            def deal():
+                parts = PARTITIONERS[partitioner](images.y[rows], num_clients, rng(1), **args)
+                return _checked_parts(parts, partitioner, num_clients, len(rows))
+
+            parts, drawn = made_of_shared_draws(deal, lambda parts: [*map(bytes, parts)])
+            if drawn:
                 raise PartitionError(
                     f"The partitioner {partitioner!r} draws from NumPy's, or Python's, own "
                     "generator: no run could be repeated, resumed or evaluated. Take the generator "

@@ -1,8 +1,8 @@
 """Mixed precision: layers that compute in bfloat16, with weights in float32."""
 
 import contextlib
-import functools
-from unittest import mock
+import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -13,40 +13,49 @@ COMPUTE_TYPES = (FLOAT32, BFLOAT16)
 
 # Their statistics are sums over many values, of which bfloat16 has too few digits.
 _NORMALIZATION = (tf.keras.layers.GroupNormalization, tf.keras.layers.LayerNormalization)
+# So that what Keras makes of its input is not of bfloat16, which has 257 as 256.
+_MIXED = tf.keras.mixed_precision.Policy("mixed_bfloat16")
+
+_set_policy_of_keras = tf.keras.layers.Layer._set_dtype_policy
+
+
+class _Thread(threading.local):
+    compute_type = None  # of layers that are built in this thread; `None`: Keras's own default
+
+
+_thread = _Thread()
+
+
+def _set_policy(layer, dtype):
+    if dtype is None and _thread.compute_type is not None:
+        dtype = _thread.compute_type
+        if isinstance(layer, _NORMALIZATION):
+            dtype = FLOAT32
+        elif isinstance(layer, tf.keras.layers.Embedding):
+            dtype = _MIXED
+    _set_policy_of_keras(layer, dtype)
+
+
+# Keras's global policy, which layers have otherwise, is that of all threads.
+tf.keras.layers.Layer._set_dtype_policy = _set_policy
 
 
 @contextlib.contextmanager
-def computing_in(compute_type: str):
-    """Inside, Keras layers are built that compute, and ask for weights, in a type.
+def computing_in(compute_type: str) -> Iterator[None]:
+    """Builds Keras layers that compute, and ask for weights, in a type, in this thread and block.
 
-    Those of normalisation, and those that are given a `dtype`, have their own. Every layer casts
-    its inputs to its type, but an embedding, which takes whole numbers.
+    Layers of normalisation compute in float32, and layers that are given a `dtype` in that. Every
+    layer casts its inputs to its type, except an embedding, which takes whole numbers.
 
     Args:
         compute_type: One of `COMPUTE_TYPES`; with float32, nothing is changed.
     """
-    if compute_type == FLOAT32:
+    before = _thread.compute_type
+    _thread.compute_type = None if compute_type == FLOAT32 else compute_type
+    try:
         yield
-        return
-    before = tf.keras.mixed_precision.global_policy()
-    with contextlib.ExitStack() as stack:
-        types = dict.fromkeys(_NORMALIZATION, FLOAT32)
-        # So that what Keras makes of its input is not of bfloat16, which has 257 as 256.
-        types[tf.keras.layers.Embedding] = tf.keras.mixed_precision.Policy("mixed_bfloat16")
-        for layer, type_ in types.items():
-            init = _with_type(layer.__init__, type_)
-            stack.enter_context(mock.patch.object(layer, "__init__", init))
-        stack.callback(tf.keras.mixed_precision.set_global_policy, before)
-        tf.keras.mixed_precision.set_global_policy(compute_type)
-        yield
-
-
-def _with_type(init, type_):
-    @functools.wraps(init)
-    def init_with_type(layer, *args, **kwargs):
-        init(layer, *args, **{"dtype": type_} | kwargs)
-
-    return init_with_type
+    finally:
+        _thread.compute_type = before
 
 
 def check_whole_numbers(graph: tf.Graph) -> None:

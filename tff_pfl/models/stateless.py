@@ -1,31 +1,49 @@
-"""Dropout whose masks are a function of a seed, so that a round is a pure function."""
+"""Dropout as a function of a seed, so that a round is a pure function."""
 
 import contextlib
-from unittest import mock
+import threading
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+_dropout_of_keras = tf.keras.layers.Dropout.call
+
+
+class _Thread(threading.local):
+    dropout = None  # what Dropout layers call in this thread; `None`: what Keras has them call
+
+
+_thread = _Thread()
+
+
+def _call(layer, inputs, training=None):
+    return (_thread.dropout or _dropout_of_keras)(layer, inputs, training)
+
+
+# For good, and not only while a pure model is traced: other threads may build Keras models then.
+tf.keras.layers.Dropout.call = _call
+
 
 @contextlib.contextmanager
-def stateless_dropout(seed, calls_before: int = 0):
-    """Inside, Keras's dropout layers draw their masks from `seed`, each layer its own.
+def stateless_dropout(seed: tf.Tensor | None, calls_before: int = 0) -> Iterator[Callable]:
+    """Has the Dropout layers of Keras draw their masks from `seed`, in this thread and block.
 
-    They are drawn in float32, and thus the same whatever the layer computes in.
+    Each layer has masks of its own. They are drawn in float32, and so are the same whatever type
+    the layer computes in.
 
-    Dropout draws from a generator that is a variable of the layer, or from an op with a state of
-    its own; neither can be had in a pure function. Keras models are built and called in one go
-    here (see `tff_pfl.models.keras`), so the layer's `call` is exchanged for that time.
+    By itself, a Dropout layer draws from a generator that is a variable of the layer, or from an
+    operation with a state of its own; a pure function can have neither.
 
     Args:
         seed: `int32[2]`, or `None` where the model is not called in training.
-        calls_before: How many masks were drawn before, in other calls for the same model.
+        calls_before: Number of masks drawn before, in other calls for the same model.
 
     Yields:
-        A function that says how many have been drawn by now, those before included.
+        A function that returns the number of masks drawn by now, those before included.
     """
     layers_called = calls_before
 
-    def call(layer, inputs, training=None):
+    def dropout(layer, inputs, training):
         # While a functional model is being built, `training` is a symbolic tensor.
         if not tf.get_static_value(training) or layer.rate == 0:
             return tf.identity(inputs)
@@ -41,5 +59,8 @@ def stateless_dropout(seed, calls_before: int = 0):
         )
         return tf.cast(dropped, inputs.dtype)
 
-    with mock.patch.object(tf.keras.layers.Dropout, "call", call):
+    before, _thread.dropout = _thread.dropout, dropout
+    try:
         yield lambda: layers_called
+    finally:
+        _thread.dropout = before

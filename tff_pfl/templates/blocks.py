@@ -15,7 +15,7 @@ from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.process import Client
-from tff_pfl.templates.randomness import seeded_only
+from tff_pfl.templates.randomness import seeded_computation
 from tff_pfl.tracebacks import place
 
 
@@ -29,8 +29,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         RandomnessError: If it draws random numbers that no seed controls.
     """
     try:
-        traced = elementwise_equality()(seeded_only(what, fn))
-        computation = tff.tensorflow.computation(traced, *types)
+        computation = seeded_computation(what, elementwise_equality()(fn), *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, where it should take none")
         return computation
