@@ -90,7 +90,8 @@ def train(local, seed=(1, 2), model=None):
     model = model or pattern_model(seen)
     weights = local.train(model, model.init(0), examples, context).weights
     evaluate(model, weights, examples)
-    return float(weights["layer"]["w"]), [np.asarray(x) for x in seen]
+    tried = 2  # the first batches, which show that rows are functions of themselves
+    return float(weights["layer"]["w"]), [np.asarray(x) for x in seen[tried:]]
 
 
 def test_each_step_of_training_has_its_own_and_evaluation_none():

@@ -114,6 +114,71 @@ def test_a_number_for_each_example(where, value, message):
         model.totals(weights(), make_batch(np.ones(5, np.float32)))
 
 
+def centered(x):
+    return x - tf.reduce_mean(x, axis=0)
+
+
+class Centered(tf.keras.layers.Layer):
+    def call(self, h):
+        return centered(h)
+
+
+def network(*makers):
+    def keras_model_fn():
+        head = tf.keras.layers.Dense(4, name="head", kernel_initializer="zeros")
+        return tf.keras.Sequential([tf.keras.Input((3,)), *(make() for make in makers), head])
+
+    return keras_model_fn
+
+
+def mean_error(y, z):
+    """A broadcast of `[batch]` and `[batch, 1]`."""
+    return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - z[:, :1]), axis=1)
+
+
+MIXING = {
+    "preprocess": ("loss", lambda: from_keras(network(), input_shape=(3,), preprocess=centered)),
+    "a layer": ("loss", lambda: from_keras(network(Centered), input_shape=(3,))),
+    "apply": (
+        "loss",
+        lambda: dataclasses.replace(
+            MODEL, apply=lambda w, x, **_: centered(x) @ w["linear"]["kernel"]
+        ),
+    ),
+    "loss": (
+        "loss",
+        lambda: dataclasses.replace(
+            MODEL, example_loss=lambda y, z: (y + 1) / tf.reduce_max(y + 1)
+        ),
+    ),
+    "a metric": (
+        "error",
+        lambda: dataclasses.replace(MODEL, example_metrics={"error": mean_error}),
+    ),
+}
+
+
+@pytest.mark.parametrize("where", MIXING)
+def test_rows_that_are_mixed(where):
+    """Padding rows would count."""
+    name, make = MIXING[where]
+    model = make()
+    with pytest.raises(ExampleValuesError, match=f"^The {name} that the model .* row"):
+        model.totals(model.init(0), make_batch(np.ones(5, np.float32)))
+    totals = model.totals(model.init(0), make_batch([1.0], X[:1], Y[:1]))  # nothing to be mixed
+    assert totals["loss"].count == 1
+
+
+def test_random_inputs_on_which_a_model_fails_say_nothing():
+    def guarded(weights, x, training, seed):
+        tf.debugging.assert_greater(x, 2.0)
+        return x @ weights["linear"]["kernel"]
+
+    model = dataclasses.replace(MODEL, apply=guarded)
+    totals = model.totals(weights(), make_batch(np.ones(5, np.float32), X + 10))
+    assert totals["loss"].count == 5
+
+
 def test_layers_and_sizes():
     assert MODEL.layers == ("linear", "unused")
     assert MODEL.num_weights == 14
@@ -145,7 +210,7 @@ def test_losses_and_metrics_take_every_type(logits_type, label_type):
     np.testing.assert_allclose(loss, np.log1p(np.exp([-1.0, 2.0])), rtol=0.02)
 
     model = Model(init, lambda w, x, training, seed: logits, sparse_cross_entropy, {"a": correct})
-    totals = model.totals((), Batch(None, y, tf.constant([1.0, 1.0]), None))
+    totals = model.totals((), Batch(tf.zeros([2, 1]), y, tf.ones([2]), None))
     assert {value.dtype for value in tf.nest.flatten(totals)} == {tf.float32}
     assert totals["a"].total == 1.0
 

@@ -81,6 +81,7 @@ def from_keras(
     keras_model_fn: Callable[[], tf.keras.Model],
     *,
     input_shape: tuple[int, ...],
+    input_dtype: Any = tf.float32,
     preprocess: Callable[[Any], Any] | None = None,
     example_loss: Callable[[Any, Any], Any] = sparse_cross_entropy,
     example_metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
@@ -102,14 +103,20 @@ def from_keras(
                 tf.keras.layers.Dense(10, name="logits"),
             ])
 
-        model = from_keras(mlp, input_shape=(28, 28, 1), preprocess=lambda x: x / 255)
+        model = from_keras(
+            mlp, input_shape=(28, 28, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+        )
 
     Args:
         keras_model_fn: Builds the model anew at every call. Its outputs are logits, not
             probabilities, unless `example_loss` says otherwise.
         input_shape: Shape of one input, without the batch axis.
-        preprocess: Maps a float32 batch of stored inputs to what the Keras model takes.
-        example_loss: `(y, outputs) -> [batch]`; default sparse cross-entropy of logits.
+        input_dtype: Data type of the inputs that `preprocess` is tried with here. What it is called
+            with later has the type that inputs are stored in.
+        preprocess: Maps a batch of inputs, in the type they are stored in, to what the Keras model
+            takes, row by row. Integers stay integers: cast images of bytes to float32 before
+            arithmetic, which wraps around otherwise. Without it, inputs are cast to float32.
+        example_loss: `(y, outputs) -> [batch]`, row by row; default sparse cross-entropy of logits.
         example_metrics: See `Model`; default `{"accuracy": ...}`.
         segments: Into how many parts, at most, a functional or sequential model is cut for
             rematerialisation: a gradient keeps what flows from one to the next, and computes all
@@ -130,9 +137,10 @@ def from_keras(
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     check_arguments(keras_model_fn, input_shape)
     if preprocess is None:
-        preprocess = tf.identity
+        preprocess = functools.partial(tf.cast, dtype=tf.float32)
     takes_logits = example_loss is sparse_cross_entropy
-    record = _record(keras_model_fn, preprocess, input_shape, takes_logits, segments)
+    inputs = tf.TensorSpec([1, *input_shape], input_dtype)
+    record = _record(keras_model_fn, preprocess, inputs, takes_logits, segments)
     if example_metrics is None:
         check_default_metrics(record.outputs)
 
@@ -149,7 +157,7 @@ def from_keras(
 
         def apply(weights, x, seed=None, *, training: bool):
             if index == 0:
-                x = preprocess(tf.cast(x, tf.float32))
+                x = preprocess(x)
             given = [weights[slot.layer][slot.weight] for slot in record.slots]
             values = iter([in_types(value, compute_type) for value in given])
 
@@ -230,7 +238,7 @@ def _traced_eagerly(apply):
     return call
 
 
-def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> _Record:
+def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Record:
     """Builds the model once, in a graph of its own so that automatic names start afresh."""
     created = []
 
@@ -254,7 +262,7 @@ def _record(keras_model_fn, preprocess, input_shape, takes_logits, segments) -> 
             )
         head = _linear_head(model)
         parts = split(model, segments)
-        inputs = preprocess(tf.zeros([1, *input_shape]))
+        inputs = preprocess(tf.zeros(inputs.shape, inputs.dtype))
         outputs = model(inputs, training=True)
         check_weights(model, [variable for variable, _ in created])
         check_types(model.weights)

@@ -13,6 +13,7 @@ import tree
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError
 from tff_pfl.models.errors import ExampleValuesError
+from tff_pfl.models.rows import depends_on_other_rows
 from tff_pfl.names import IN_PARTS, is_part
 
 
@@ -208,8 +209,35 @@ class Model:
         """The loss and the metrics of each example, float32 `[batch]`; anything for padding.
 
         Raises:
-            ExampleValuesError: If one is of another shape.
+            ExampleValuesError: If one is of another shape, or depends on other rows of the batch,
+                of which some may be padding.
         """
+        self._check_rows(weights, batch, training)
+        return self._example_values(weights, batch, training)
+
+    @functools.cached_property
+    def _checked_rows(self) -> set:
+        return set()
+
+    def _check_rows(self, weights, batch, training):
+        """Checks, once for each kind of inputs, that what is had of a row depends on it alone."""
+        key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype
+        if key in self._checked_rows or batch.x.shape[0] == 1:
+            return
+
+        def values(weights, batch):
+            return self._example_values(weights, batch, training)
+
+        if name := depends_on_other_rows(values, weights, batch, self.num_classes):
+            raise ExampleValuesError(
+                f"The {name} that the model {self.name!r} has of an example changes with the "
+                "others in its batch, of which some may be padding. Let preprocess, layers, loss "
+                "and metrics compute each row of its own input alone, such as by statistics of "
+                "the data that are constants."
+            )
+        self._checked_rows.add(key)
+
+    def _example_values(self, weights, batch, training):
         outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)
         values = collections.OrderedDict(loss=self.example_loss(batch.y, outputs))
         for name, metric in self.example_metrics.items():

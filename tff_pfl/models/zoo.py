@@ -140,7 +140,8 @@ def build(
         )
 
     def normalize(x):
-        return (x / 255.0 - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
+        x = tf.cast(x, tf.float32) / 255.0
+        return (x - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
     returns_model = _returns_model(MODELS[name])
 
@@ -163,7 +164,7 @@ def build(
     return from_keras(
         made,
         input_shape=tuple(image_shape),
-        preprocess=tf.identity if mean is None else normalize,
+        preprocess=None if mean is None else normalize,
         segments=segments,
         compute_type=compute_type,
     )
@@ -185,7 +186,7 @@ def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:
     """The model of inputs as they are stored, of one of normalised inputs."""
 
     def of_normalized(function):
-        return lambda weights, x, **how: function(weights, normalize(tf.cast(x, tf.float32)), **how)
+        return lambda weights, x, **how: function(weights, normalize(x), **how)
 
     features = model.features and of_normalized(model.features)
     return dataclasses.replace(model, apply=of_normalized(model.apply), features=features)

@@ -38,7 +38,7 @@ def tiny_normalized_model() -> models.Model:
             ]
         )
 
-    return models.from_keras(network, input_shape=IMAGE_SHAPE, preprocess=lambda x: x / 255.0)
+    return models.from_keras(network, input_shape=IMAGE_SHAPE, preprocess=lambda x: x / 255)
 
 
 def tiny_local(learning_rate: float = 0.5) -> LocalTraining:

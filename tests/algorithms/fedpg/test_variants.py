@@ -140,7 +140,7 @@ def test_dropout_is_off_in_the_exact_gradient():
             ]
         )
 
-    model = from_keras(network, input_shape=(4, 4, 1), preprocess=lambda x: x / 255.0)
+    model = from_keras(network, input_shape=(4, 4, 1), preprocess=lambda x: x / 255)
     process = eager("fedpg", model, local_sgd())
     client = Client(np.int32(0), process.initialize_client(0), random_examples(7))
     other = client._replace(client_id=np.int32(1))

@@ -48,7 +48,7 @@ def tiny_cnn() -> models.Model:
             ]
         )
 
-    return models.from_keras(network, input_shape=IMAGE_SHAPE, preprocess=lambda x: x / 255.0)
+    return models.from_keras(network, input_shape=IMAGE_SHAPE, preprocess=lambda x: x / 255)
 
 
 MODELS = {"mlp": tiny_model, "cnn": tiny_cnn}
