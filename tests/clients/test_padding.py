@@ -47,6 +47,7 @@ class TestPadExamples:
         ([5], 6),
         ([7], 8),
         ([9], 12),
+        (np.array([5, 9]), 12),
     ],
 )
 def test_shared_capacity(sizes, capacity):

@@ -6,6 +6,7 @@ import functools
 import json
 
 import pytest
+import tensorflow_federated as tff
 
 from tests.experiment.test_loop import MODEL, dataset, run  # noqa: F401
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_process
@@ -16,6 +17,7 @@ from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, loop
 from tff_pfl.experiment.checkpoint import client_states
 from tff_pfl.experiment.run_directory import CHECKPOINT
+from tff_pfl.kinds import KindError
 from tff_pfl.templates import compose
 
 
@@ -127,6 +129,12 @@ def test_a_directory_that_was_not_entered(dataset, tmp_path):  # noqa: F811
         train(directory, rounds=1, clients_per_round=2)
     with pytest.raises(ValueError, match="run is not open"):
         train(directory, rounds=2, clients_per_round=2)
+
+
+def test_data_of_another_library(tmp_path):
+    data = tff.simulation.datasets.TestClientData({"a": {"x": [[1.0]], "y": [0]}})
+    with pytest.raises(KindError, match="The data set must be of type FederatedDataset, .*arrays"):
+        run(tmp_path, data)
 
 
 @pytest.mark.parametrize("number", ["rounds", "checkpoint_every", "evaluate_every", "seed"])

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local import Examples, examples_type, sample_examples, split_examples
+from tff_pfl.ranges import RangeError
 
 SIZES = (0, 1, 2, 5, 10, 600)
 # By share: of clients of `SIZES`, the first part's.
@@ -18,6 +19,9 @@ def test_the_type_is_that_of_the_tuple():
     assert str(examples_type([3], np.float32, capacity=7)) == (
         "<x=float32[7,3],y=int32[7],size=int32>"
     )
+
+    with pytest.raises(RangeError, match="^capacity must be a whole number .* got .*int64"):
+        examples_type([2], np.float32, np.int64)
 
     @tff.tensorflow.computation(examples_type([2]))
     def fields(examples):

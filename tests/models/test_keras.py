@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tests.federation import local_sgd, make_client
 from tests.marks import slow
 from tff_pfl import algorithms
+from tff_pfl.kinds import KindError
 from tff_pfl.local import Batch, Examples, evaluate, examples_type
 from tff_pfl.models import KerasModelError, from_keras, partition
 
@@ -292,6 +293,8 @@ def test_loss_and_metrics_may_be_ones_own():
 
     with pytest.raises(KerasModelError, match="probabilities"):
         pure(probabilities)
+    with pytest.raises(KindError, match=r"example_metrics must be a mapping .* got \['accuracy'\]"):
+        pure(mlp, example_metrics=["accuracy"])
     with pytest.raises(ValueError, match='example_metrics has "loss", which is the name of'):
         pure(probabilities, example_loss=squared, example_metrics={"loss": squared})
     metrics = {"twice": lambda y, outputs: 2 * y}

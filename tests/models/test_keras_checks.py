@@ -195,6 +195,45 @@ def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
     assert re.search(message, str(refused.value))
 
 
+def test_a_stateful_layer_is_refused():
+    def network():
+        return tf.keras.Sequential(
+            [tf.keras.Input((5, 2), 4), layers.LSTM(3, stateful=True), layers.Dense(3)]
+        )
+
+    with pytest.raises(KerasModelError, match="(?s)'lstm/.*is assigned a value.*stateful=True"):
+        from_keras(network, input_shape=(5, 2))
+
+
+LOOKUP = functools.partial(layers.IntegerLookup, vocabulary=[10, 20])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        LOOKUP,
+        lambda: layers.TextVectorization(vocabulary=["a"]),
+        lambda: tf.keras.Sequential([layers.Dense(4, input_shape=(4,))]),
+        lambda: tf.Variable(2.0),
+    ],
+)
+def test_preprocess_holds_no_variables_or_tables(make):
+    made = make()
+
+    def preprocess(x):
+        if isinstance(made, layers.TextVectorization):
+            return made(tf.strings.as_string(x[:, :1]))
+        return made(x) if callable(made) else made * x
+
+    with pytest.raises(KerasModelError, match="^preprocess or a layer uses a table, or a variable"):
+        from_keras(mlp, input_shape=(4,), preprocess=preprocess)
+
+
+def test_a_layer_holds_no_tables():
+    with pytest.raises(KerasModelError, match="^preprocess or a layer uses a table"):
+        pure(ending_in(LOOKUP, lambda: layers.Dense(3)))
+
+
 def test_of_one_logit_the_default_metric_says_nothing():
     def of_sign(y, logits):
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), logits[:, 0])

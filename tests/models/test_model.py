@@ -163,7 +163,7 @@ def test_rows_that_are_mixed(where):
     """Padding rows would count."""
     name, make = MIXING[where]
     model = make()
-    with pytest.raises(ExampleValuesError, match=f"^The {name} that the model .* row"):
+    with pytest.raises(ExampleValuesError, match=f"^The {name} of an example .* other rows"):
         model.totals(model.init(0), make_batch(np.ones(5, np.float32)))
     totals = model.totals(model.init(0), make_batch([1.0], X[:1], Y[:1]))  # nothing to be mixed
     assert totals["loss"].count == 1

@@ -37,7 +37,7 @@ def shared_capacity(sizes: Iterable[int]) -> int:
     Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
     serves others; the largest client is padded by less than half of its rows.
     """
-    largest = max(sizes, default=0)
+    largest = int(max(sizes, default=0))
     power = 1 << max(largest - 1, 0).bit_length()
     capacities = (power * 3 // 4, power) if power > 2 else (power,)
     return next(capacity for capacity in capacities if capacity >= largest) if largest else 0

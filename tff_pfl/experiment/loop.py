@@ -100,6 +100,8 @@ def train(
     """
     tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
     check_kind("The directory", directory, RunDirectory, tip)
+    of_arrays = "FederatedDataset.from_client_arrays makes one of each client's arrays."
+    check_kind("The data set", dataset, FederatedDataset, of_arrays)
     runtime.check_context()
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)

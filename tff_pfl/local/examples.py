@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.ranges import takes, whole
+
 
 class Examples(NamedTuple):
     """The examples of one client, TFF type `<x=T[?,...], y=int32[?], size=int32>`.
@@ -40,6 +42,7 @@ class Batch(NamedTuple):
     seed: tf.Tensor
 
 
+@takes(capacity=whole(0))
 def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructWithPythonType:
     """The TFF type of a client's `Examples`.
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tff_pfl.models.errors import KerasModelError
 from tff_pfl.models.keras_checks import (
     check_arguments,
+    check_captures,
     check_default_metrics,
     check_logits,
     check_losses,
@@ -278,6 +279,7 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
         below_head = []
         if head == layers[-1]:
             below_head = _plan(model, split(_below_head(model), segments), inputs)
+    check_captures(graph, [variable for variable, _ in created])
     check_stateless(graph)
     counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
     (layer, weight), count = counts.most_common(1)[0]

@@ -70,11 +70,12 @@ def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None
         )
 
 
-def refuse_assignment(name: str, *_args: Any, **_options: Any) -> None:
+def refuse_assignment(name: str, /, *_args: Any, **_options: Any) -> None:
     """In place of a variable's `assign`: what is assigned would be lost with the variable."""
     raise KerasModelError(
         f"Weight {name!r} is assigned a value where the model is built or called, as by "
-        "set_weights, load_weights, load_model or a layer's weights=..., which nothing would keep. "
+        "set_weights, load_weights, load_model, a layer's weights=... or a recurrent layer's "
+        "stateful=True, which nothing would keep. "
         "Weights start from initializers, such as tf.keras.initializers.Constant(value); or "
         "replace the init of the model that from_keras returns."
     )
@@ -147,6 +148,18 @@ def nodes(graph: tf.Graph) -> list:
     """All nodes of a graph, those of its functions included."""
     definition = graph.as_graph_def()
     return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
+def check_captures(graph: tf.__internal__.FuncGraph, created: Iterable[tf.Variable]) -> None:
+    """Refuses tables, and variables other than the model's: a pure function cannot hold them."""
+    weights = {id(variable.handle) for variable in created}
+    captured = (tensor for tensor in graph.external_captures if tensor.dtype == tf.resource)
+    if any(id(tensor) not in weights for tensor in captured):
+        raise KerasModelError(
+            "preprocess or a layer uses a table, or a variable that is not a weight of the model, "
+            "as IntegerLookup, TextVectorization and Keras models in preprocess do. Apply these to "
+            "the inputs before a FederatedDataset is made of them."
+        )
 
 
 def check_stateless(graph: tf.Graph) -> None:

@@ -115,6 +115,11 @@ class Model:
                 'example_metrics has "loss", which is the name of what example_loss gives. Choose '
                 "another name."
             )
+        if not isinstance(self.example_metrics, Mapping):
+            raise KindError(
+                "example_metrics must be a mapping from names to functions (y, outputs) -> [batch],"
+                f" got {self.example_metrics!r:.80}."
+            )
         functions = {name: getattr(self, name) for name in ("init", "apply", "example_loss")}
         for name, metric in self.example_metrics.items():
             if not is_part(name):
@@ -220,7 +225,7 @@ class Model:
         return set()
 
     def _check_rows(self, weights, batch, training):
-        """Checks, once for each kind of inputs, that what is had of a row depends on it alone."""
+        """Checks, once for each kind of inputs, that values of a row depend on that row alone."""
         key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype
         if key in self._checked_rows or batch.x.shape[0] == 1:
             return
@@ -230,10 +235,10 @@ class Model:
 
         if name := depends_on_other_rows(values, weights, batch, self.num_classes):
             raise ExampleValuesError(
-                f"The {name} that the model {self.name!r} has of an example changes with the "
-                "others in its batch, of which some may be padding. Let preprocess, layers, loss "
-                "and metrics compute each row of its own input alone, such as by statistics of "
-                "the data that are constants."
+                f"The {name} of an example by the model {self.name!r} depends on the other rows of "
+                "its batch, some of which may be padding. Compute each row from its own input "
+                "alone, in preprocess, layers, loss and metrics; make statistics of the data "
+                "constants."
             )
         self._checked_rows.add(key)
 

@@ -20,8 +20,8 @@ def depends_on_other_rows(
     Values that cannot be computed of random inputs are not judged.
 
     Args:
-        values: `(weights, Batch) -> {name: [batch]}`. It is called with a batch of the same size, so
-            that a function in it that is traced for each shape is traced once.
+        values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of the same size,
+            so that a function in it that is traced for each shape is traced once.
         weights: A structure of tensors, whose shapes and types alone are used.
         batch: A `Batch`, of which the same is true.
         num_classes: Number of labels, or `None` where it is not known.
@@ -53,7 +53,7 @@ def depends_on_other_rows(
 
 
 def _two_batches(rng, spec, num_rows, high):
-    """Numbers from 0 up to `high`, in the rows that differ below its half in one, above in other."""
+    """Numbers from 0 to `high`; the rows that differ have small ones in one, large in the other."""
     one = rng.uniform(0, high / 2, [num_rows, *spec.shape[1:]])
     other = np.concatenate([one[:1], one[1:] + high / 2])
     if not spec.dtype.is_floating:

@@ -112,7 +112,6 @@ BAD_VALUES = {
     "int_too_large": (np.uint8, 300),
     "int_negative": (np.uint8, -1),
     "wide_scalar": (np.float32, np.float64(1)),
-    "wide_int": (np.int32, np.int64(1)),
     "numpy_int_for_float": (np.float32, np.int32(1)),
     "int_for_string": (np.str_, 1),
     "string_for_int": (np.int32, "1"),

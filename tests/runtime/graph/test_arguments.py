@@ -31,6 +31,16 @@ def test_structures_are_matched_by_name_where_the_names_are_the_types():
         identity([(1, 2.5)])
 
 
+def test_numpys_integers_are_integers():
+    @tff.federated_computation(tff.types.FederatedType(STRUCT, tff.CLIENTS))
+    def identity(values):
+        return values
+
+    assert identity([{"a": np.int64(7), "b": 2.5}]) == [collections.OrderedDict(b=2.5, a=7)]
+    with pytest.raises(TypeError, match="int32"):
+        identity([{"a": np.int64(2**31), "b": 2.5}])
+
+
 def test_a_cohort_of_nobody_gives_an_empty_list():
     @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
     def identity(values):

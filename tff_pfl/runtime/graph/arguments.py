@@ -184,6 +184,8 @@ def _checked(value, leaf_type):
         if value.dtype == values.dtype(leaf_type) and _fits(value.shape, leaf_type.shape):
             return value
         value = value.numpy()
+    if isinstance(value, np.integer):
+        value = int(value)  # of any type that it fits, such as a client's id
     if isinstance(value, (list, tuple)):
         cells = tf.nest.flatten(value)
         compatible = all(internals.is_compatible_dtype(cell, expected) for cell in cells)
