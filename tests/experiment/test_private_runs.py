@@ -156,12 +156,12 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
     fixed = SEEDED[with_privacy]
     trained(tmp_path, noisy_process(0.5, **fixed), before)
     metrics = (tmp_path / "metrics.csv").read_bytes()
-    for noise, loss in (
-        (50.0, PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=50.0)),
-        (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5)),
-        (0.5, None),
+    for noise, loss, message in (
+        (50.0, PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=50.0), "was 0.5, now it is 50"),
+        (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5), "was.*0.1.*now it is.*0.2"),
+        (0.5, None, "was.*=0.5.*now it is\n  not counted"),
     ):
-        with pytest.raises(OutputDirectoryError, match="(?s)epsilon is that of.*=0.5.*but now it"):
+        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume.*{message}"):
             trained(tmp_path, noisy_process(noise, **fixed), loss, rounds=2)
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
     result = trained(tmp_path, noisy_process(0.5, **fixed), before, rounds=2)
@@ -169,6 +169,21 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
     rounded = math.nextafter(0.5, 1)  # as a noise that is searched, on another machine
     after = PrivacyLoss(before.accountant, rounded)
     assert trained(tmp_path, noisy_process(rounded, **fixed), after, rounds=3).privacy
+
+
+def test_rounds_that_were_not_counted_get_no_epsilon_later(tmp_path):
+    """The state keeps the noise of 0.1: epsilon of two rounds is 507, where 5 would give 0.44."""
+    fixed = SEEDED[with_privacy]
+    trained(tmp_path, noisy_process(0.1, **fixed), None)
+    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
+    for noise, counted, message in (
+        (5.0, loss, "noise_multiplier was 0.1, now it is 5.0"),
+        (5.0, None, "noise_multiplier was 0.1, now it is 5.0"),
+        (0.1, PrivacyLoss(loss.accountant, 0.1), "was\n  not counted\nnow it is.*=0.1"),
+    ):
+        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume.*{message}"):
+            trained(tmp_path, noisy_process(noise, **fixed), counted, rounds=2)
+    assert trained(tmp_path, noisy_process(0.1, **fixed), None, rounds=2).privacy is None
 
 
 @pytest.mark.parametrize(

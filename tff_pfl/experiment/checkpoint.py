@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -76,13 +77,16 @@ class Progress:
             privacy: What counts; `None`: nothing.
 
         Raises:
-            OutputDirectoryError: If the rounds so far were counted by anything else: epsilon is
-                that of all rounds.
+            OutputDirectoryError: If the rounds so far were counted by anything else, or not at
+                all: epsilon is that of all rounds.
         """
-        if self.privacy is not None and not self.privacy.is_close(privacy):
+        before = self.privacy
+        is_same = before is privacy if before is None else before.is_close(privacy)
+        if self.round_num and not is_same:
+            was, now = (of or "not counted" for of in (before, privacy))
             raise OutputDirectoryError(
-                f"The run in {path} has rounds whose epsilon is that of\n  {self.privacy}\nbut now "
-                f"it is to be that of\n  {privacy}\nResume it with its own, or begin another one."
+                f"Cannot resume the run in {path}: the privacy of its rounds was\n  {was}\nnow it "
+                f"is\n  {now}\nResume it with its own, or begin another one."
             )
         self.privacy = privacy
 
@@ -137,7 +141,7 @@ class Checkpoint:
 
         Raises:
             OutputDirectoryError: If the run has other data, or another partition of them, or its
-                cohorts are drawn otherwise, or are of another size.
+                cohorts are drawn otherwise, or are of another size, or it has other noise.
         """
         committed = self._store.attachment("progress")
         if committed is None:
@@ -152,6 +156,7 @@ class Checkpoint:
                 f"but now they are to be of {self._clients_per_round}. Resume it with "
                 f"clients_per_round={before}, or begin another one."
             )
+        self._check_noise(content)
         try:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
@@ -202,6 +207,18 @@ class Checkpoint:
                     f"{found[key]}, here {self._data[key]}). {tip}"
                 )
 
+    def _check_noise(self, content):
+        """Checks the noise: the state keeps that of the first round, whatever the process has."""
+        now = self._process.noise_multiplier
+        before = content.get("noise_multiplier", now)  # earlier versions did not keep it
+        # A noise that was searched for an epsilon may be rounded otherwise on another machine.
+        if before != now and not (before and now and math.isclose(before, now, rel_tol=1e-6)):
+            raise OutputDirectoryError(
+                f"Cannot resume the run in {os.path.dirname(self._store.path)}: its "
+                f"noise_multiplier was {before}, now it is {now}. Resume it with its own, or begin "
+                "another one."
+            )
+
     def _reported(self, source, rounds) -> np.ndarray:
         bits = self._store.attachment("reported")
         if bits is None:  # a run of an earlier version, that did not keep it
@@ -225,6 +242,7 @@ class Checkpoint:
             "watched": progress.watched,
             "ended": progress.ended,
             "privacy": progress.privacy and dataclasses.asdict(progress.privacy),
+            "noise_multiplier": self._process.noise_multiplier,
         }
         self._store.commit(
             {

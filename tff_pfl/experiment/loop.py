@@ -87,7 +87,7 @@ def train(
 
     Raises:
         OutputDirectoryError: If the run in `directory` has other data, cohorts that are drawn
-            otherwise or of another size, or privacy of another kind, or has done more rounds, or
+            otherwise or of another size, or other noise or privacy, or has done more rounds, or
             its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
         ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
