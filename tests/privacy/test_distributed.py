@@ -17,7 +17,6 @@ from tests.federation import (
 )
 from tests.marks import slow
 from tff_pfl.algorithms import make
-from tff_pfl.attacks import ATTACKS
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import compose
 from tff_pfl.templates.errors import AggregatorError
@@ -124,8 +123,3 @@ def test_methods_that_need_more_than_a_mean_refuse_by_name(name, message):
 def test_too_few_bits_are_refused_when_the_size_of_uploads_is_known():
     with pytest.raises(AggregatorError, match="bits=8 are too few for .* Set more bits"):
         compose(private("fedavg", bits=8, noise_multiplier=20.0), EXAMPLES_TYPE)
-
-
-def test_an_attack_that_needs_honest_uploads():
-    with pytest.raises(AggregatorError, match="inner_product on fedavg .* needs the honest upl"):
-        ATTACKS["inner_product"](private("fedavg"), client_ids=(1,))

@@ -21,6 +21,7 @@ from tests.marks import slow
 from tests.templates import mean_process
 from tests.templates.mean_process import algorithm, mean_exchange
 from tff_pfl.algorithms import make
+from tff_pfl.attacks import ATTACKS
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import compose, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
@@ -157,6 +158,48 @@ def test_privacy_is_not_taken_back_by_another_aggregator(name, make_private):
         with_aggregator(private, tff.aggregators.MeanFactory())
     with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
         make_private(private, **options)
+
+
+ADDED = dataclasses.replace(mean_exchange(), name="second")
+
+
+def unsent(exchange):
+    return dataclasses.replace(exchange, send=lambda upload, seed: upload)
+
+
+def in_the_clear(exchange):
+    return dataclasses.replace(exchange, aggregator=tff.aggregators.MeanFactory())
+
+
+@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
+@pytest.mark.parametrize(
+    ("change", "noise"),
+    [
+        (lambda private: dataclasses.replace(private, report="clear"), None),
+        (lambda private: private.with_exchanges(in_the_clear), None),
+        (lambda private: private.with_exchanges(unsent), None),
+        (lambda private: dataclasses.replace(private, exchanges=[*private.exchanges, ADDED]), None),
+        (lambda private: ATTACKS["scaled_uploads"](private, client_ids=[0]), 0.1),
+        (lambda private: ATTACKS["label_flip"](private, client_ids=[0], num_classes=3), 0.1),
+        (lambda private: dataclasses.replace(private, global_weights=None, name="own"), 0.1),
+    ],
+    ids=["report", "aggregator", "send", "exchange", "attack", "labels", "others"],
+)
+def test_a_changed_algorithm_forgets_what_it_no_longer_promises(make_private, change, noise):
+    private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
+    changed = change(private)
+    assert changed.noise_multiplier == noise
+    assert dataclasses.replace(changed, name="again").noise_multiplier == noise
+    # Who adds noise by another way says so.
+    assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
+
+
+@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
+def test_uploads_that_depend_on_others_are_refused(make_private):
+    """Replacing one honest client moves the sum by what attackers send, too."""
+    private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
+    with pytest.raises(AggregatorError, match="inner_product on fedavg .* of one client alone"):
+        ATTACKS["inner_product"](private, client_ids=[1])
 
 
 def test_an_unknown_clipping():

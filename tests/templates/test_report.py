@@ -9,7 +9,7 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl.models import Mean
-from tff_pfl.templates import ClientOutput
+from tff_pfl.templates import ClientOutput, errors
 from tff_pfl.templates.exchange import keep_server_state
 
 SECURE_SUM = tff.aggregators.SecureSumFactory(64.0, -64.0)
@@ -121,6 +121,45 @@ class TestNone:
         output = first_round(silent, examples(), examples(np.nan))
         assert_equal(output.state.algorithm, silent.initialize().algorithm)
         assert output.metrics["train"]["server_kept"] == 1
+
+
+class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
+    """A secure sum, beside which the server is shown something else of the same uploads."""
+
+    def __init__(self, show):
+        self.show = show
+
+    def create(self, value_type):
+        sums = SECURE_SUM.create(value_type)
+
+        @tff.federated_computation(tff.types.FederatedType(value_type, tff.CLIENTS))
+        def shown(value):
+            return self.show(value)
+
+        @tff.federated_computation(
+            sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
+        )
+        def next_sum(state, value):
+            output = sums.next(state, value)
+            measurements = shown(value)
+            return tff.templates.MeasuredProcessOutput(output.state, output.result, measurements)
+
+        return tff.templates.AggregationProcess(sums.initialize, next_sum)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [
+        tff.aggregators.MeanFactory(),
+        ShowingFactory(tff.federated_sum),
+        ShowingFactory(tff.federated_min),
+    ],
+    ids=["mean", "sum", "minimum"],
+)
+def test_a_secure_report_of_uploads_in_the_clear_is_refused(aggregator):
+    message = "report='secure', but exchange 'second' aggregates uploads in the clear"
+    with pytest.raises(errors.AggregatorError, match=message):
+        compose(exchange(), exchange(aggregator, name="second"), report="secure")
 
 
 def test_other_ways_are_refused():

@@ -47,16 +47,17 @@ def inner_product(
         exchange_name: The exchange whose uploads are changed.
 
     Raises:
-        AggregatorError: If clients send something else in the place of their uploads.
+        AggregatorError: If clients send something else in the place of their uploads, or the
+            algorithm is private.
         AttackError: If they upload nothing that could be attacked.
         UnknownNameError: If there is no such exchange.
     """
 
     def change(exchange: Exchange) -> Exchange:
-        if others := _others(exchange):
+        if reason := _reason_against(algorithm, exchange):
             raise AggregatorError(
-                f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) needs "
-                f"the honest uploads, but clients send others, {others}"
+                f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) sends "
+                f"a mean of the honest uploads, but {reason}"
             )
 
         def client_work(message, state, examples, context):
@@ -147,13 +148,18 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
         return tff.templates.AggregationProcess(inner.initialize, aggregate)
 
 
-def _others(exchange: Exchange) -> str | None:
-    """What clients send in the place of their uploads, and what to do; `None` if these."""
+def _reason_against(algorithm: Algorithm, exchange: Exchange) -> str | None:
+    """Why the attack is impossible, and what to do; `None` if it is possible."""
+    if algorithm.noise_multiplier is not None:
+        return (
+            "epsilon of a private algorithm is that of uploads of one client alone. Choose another "
+            "attack."
+        )
     if exchange.send is not None:
-        return "with noise of their own. Choose another attack, or noise that the server adds."
+        return "clients send something else in their place. Choose another attack."
     fields = getattr(exchange.aggregator, "factories", {"": exchange.aggregator}).values()
     if any(isinstance(field, DecodedMeanFactory) for field in fields):
-        return "which are compressed. Choose another attack, before the compression."
+        return "clients send compressed ones. Choose another attack, before the compression."
     return None
 
 

@@ -181,8 +181,9 @@ class PrivacyLoss:
         if noise_multiplier is None:
             raise ValueError(
                 "Epsilon is that of rounds with noise, but the process was made of an algorithm "
-                "without privacy. tff_pfl.privacy.with_privacy makes a private one; one that adds "
-                "noise by itself says so: dataclasses.replace(algorithm, noise_multiplier=...)."
+                "without privacy, or of a private one whose aggregator or report was replaced. "
+                "tff_pfl.privacy.with_privacy makes a private one; one that adds noise by itself "
+                "says so: dataclasses.replace(algorithm, noise_multiplier=...)."
             )
         if noise_multiplier != self.noise_multiplier:
             raise ValueError(

@@ -47,9 +47,9 @@ def compose(
     `finalize` measured). For the whole round, from the types of messages and uploads:
     `bytes_down_per_client` and `bytes_up_per_client`.
 
-    These counts and means travel as `algorithm.report` says. By secure sums they are rounded, see
-    `templates.report`; without a report ("none"), metrics lack them, and the server does not know
-    whether any client was accepted.
+    These counts and means travel as `algorithm.report` says. By secure sums, which all uploads have
+    to travel by then, they are rounded, see `templates.report`; without a report ("none"), metrics
+    lack them, and the server does not know whether any client was accepted.
 
     A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`, unless
     nothing of the clients is to be seen, be it by secure sums or not at all.
@@ -87,6 +87,8 @@ def compose(
             _TracedExchange(exchange, server_type, client_type, carry_type, (seed, index))
         )
     report = algorithm.report or _report_of(exchanges)
+    if algorithm.report == "secure":
+        _check_secure(exchanges)
     for exchange in exchanges:
         exchange.trace_finalize(report)
     initialize = _initialize(server_init, exchanges)
@@ -132,6 +134,15 @@ def _report_of(exchanges) -> str:
     """How a round's report travels if the algorithm does not say: "secure" where all uploads do."""
     secure = [exchange.is_secure for exchange in exchanges if exchange.has_aggregator]
     return "secure" if secure and all(secure) else "clear"
+
+
+def _check_secure(exchanges) -> None:
+    for exchange in exchanges:
+        if exchange.has_aggregator and not exchange.is_secure:
+            raise errors.AggregatorError(
+                f"The algorithm has report='secure', but exchange {exchange.name!r} aggregates "
+                "uploads in the clear. Use an aggregator of secure sums alone, or report='clear'."
+            )
 
 
 def _initialize(server_init, exchanges) -> tff.Computation:
