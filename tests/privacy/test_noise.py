@@ -83,6 +83,20 @@ def test_of_an_upload_whose_norm_float32_cannot_hold_too(clipping, secure, seed)
     assert_equal(with_all.state, with_long.state)  # where it is counted among the long ones
 
 
+@pytest.mark.parametrize("fall", [1e-3, 1e-4, slow(1e-8)])
+def test_secure_sums_round_relative_to_the_clipping_norm_wherever_it_went(fall):
+    """In steps of the first norm, one upload moved the sum by 1.03 C, 1.47 C, and not at all."""
+    type_ = tff.types.TensorType(np.float32, [100_000])
+    process = adaptive_clipping(0.0, 1, NORM, 1, secure=True).create(type_)
+    state = process.initialize()
+    query = state.query_state.numerator_state
+    norm = query.sum_state._replace(l2_norm_clip=np.float32(fall * NORM))
+    fallen = state.query_state._replace(numerator_state=query._replace(sum_state=norm))
+    upload = np.ones([100_000], np.float32)
+    moved = process.next(state._replace(query_state=fallen), [upload]).result
+    assert np.linalg.norm(np.float64(moved)) == pytest.approx(fall * NORM, rel=1e-6)
+
+
 @each_seed
 @each_clipping
 def test_without_noise_it_is_what_tff_has(clipping, seed):

@@ -20,8 +20,6 @@ from tff_pfl.ranges import above, at_least, takes
 _DEVIATION_OF_COUNT = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
-# In an upload, relative to the first clipping norm: for secure sums, which need a bound.
-_LARGEST_NUMBER = 1000.0
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0), clip_norm=above(0))
@@ -73,8 +71,7 @@ def adaptive_clipping(
         clients_per_round: See `fixed_clipping`.
         clip_norm: The first `C`.
         seed: See `fixed_clipping`.
-        secure: See `fixed_clipping`. Numbers of an upload are then at most a thousand times the
-            first `C`.
+        secure: See `fixed_clipping`.
 
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
@@ -87,9 +84,9 @@ def adaptive_clipping(
         learning_rate=_LEARNING_RATE,
         clipped_count_stddev=_DEVIATION_OF_COUNT * clients_per_round if noise_multiplier else 0.0,
         expected_num_records=clients_per_round,
+        is_scaled=secure,
     )
-    bound = max(_LARGEST_NUMBER * clip_norm, 0.5) if secure else None
-    return _mean_of(query, clients_per_round, bound)
+    return _mean_of(query, clients_per_round, 1.0 if secure else None)
 
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0))
@@ -196,8 +193,15 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
 
 
 class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
-    def __init__(self, seed, **options):
+    """The base class with seeded noise.
+
+    With `is_scaled`, records are summed in units of the clipping norm, of whatever size that is by
+    now: the steps that secure sums round to stay 2^-31 of it.
+    """
+
+    def __init__(self, seed, *, is_scaled, **options):
         super().__init__(**options)
+        self._is_scaled = is_scaled
         norm = options["initial_l2_norm_clip"]
         self._is_seeded = seed is not None
         stddev = options["noise_multiplier"] * norm
@@ -213,12 +217,26 @@ class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
                 seed=seed,
             )
 
+    def preprocess_record(self, params, record):
+        record = super().preprocess_record(params, record)
+        if not self._is_scaled:
+            return record
+        return _with_sums(lambda leaf: tf.math.divide_no_nan(leaf, params.sum_params), record)
+
     def get_noised_result(self, sample_state, global_state):
+        if self._is_scaled:
+            norm = global_state.sum_state.l2_norm_clip
+            sample_state = _with_sums(lambda leaf: leaf * norm, sample_state)
         result, state, event = super().get_noised_result(sample_state, global_state)
         if self._is_seeded:  # the base class makes the state of the sum anew
             draws = global_state.sum_state.draws + 1
             state = state._replace(sum_state=state.sum_state._replace(draws=draws))
         return result, state, event
+
+
+def _with_sums(change, sample_state):
+    changed = tf.nest.map_structure(change, sample_state.sum_state)
+    return sample_state._replace(sum_state=changed)
 
 
 def _sum_query(clip_norm, stddev, seed, stream):
@@ -228,7 +246,11 @@ def _sum_query(clip_norm, stddev, seed, stream):
 
 
 def _mean_of(query, clients_per_round, bound):
-    """The mean; by secure sums of numbers up to `bound`, if there is one."""
+    """The mean; by secure sums of numbers up to `bound`, if there is one.
+
+    These round to steps of `2^-31 bound`, so that a record of `d` numbers and the norm `bound` is
+    longer by at most `sqrt(d) / 2^32` of it: 7e-6 of a thousand million, as single precision is.
+    """
     mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)
     return tff.aggregators.DifferentiallyPrivateFactory(mean, sum_)
