@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
@@ -160,6 +161,18 @@ def test_a_secure_report_of_uploads_in_the_clear_is_refused(aggregator):
     message = "report='secure', but exchange 'second' aggregates uploads in the clear"
     with pytest.raises(errors.AggregatorError, match=message):
         compose(exchange(), exchange(aggregator, name="second"), report="secure")
+
+
+def test_what_secure_sums_ignore_is_no_error_and_what_others_do_is_still_one(caplog):
+    def client_work(server, state, data, context):
+        tf.debugging.assert_less_equal(server, 5.0)  # ignored
+        return ClientOutput(state=state, upload=server, metrics={"one": Mean(1.0, 1.0)})
+
+    compose(exchange())
+    assert not caplog.records
+    compose(exchange(client_work=client_work))
+    (record,) = caplog.records
+    assert "Object was never used" in record.message
 
 
 def test_other_ways_are_refused():

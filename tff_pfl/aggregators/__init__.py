@@ -4,7 +4,12 @@ from tff_pfl.aggregators.branch_mean import BranchMeanFactory, Shares
 from tff_pfl.aggregators.counted import Counted, CountedFactory
 from tff_pfl.aggregators.decoded import DecodedBranchMeanFactory, DecodedMeanFactory
 from tff_pfl.aggregators.fields import Aggregator, FieldsFactory
-from tff_pfl.aggregators.secure import is_plain_mean, is_secure, sums_securely
+from tff_pfl.aggregators.secure import (
+    is_plain_mean,
+    is_secure,
+    quiet_secure_sums,
+    sums_securely,
+)
 from tff_pfl.aggregators.stack import Stack, StackFactory
 from tff_pfl.aggregators.stack_rule import StackRuleFactory
 
@@ -22,5 +27,6 @@ __all__ = [
     "StackRuleFactory",
     "is_plain_mean",
     "is_secure",
+    "quiet_secure_sums",
     "sums_securely",
 ]

@@ -1,6 +1,10 @@
 """What may be known of an aggregation without running it."""
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators.fields import Aggregator
@@ -38,4 +42,25 @@ def is_plain_mean(factory: Aggregator) -> bool:
 def is_secure(factory: Aggregator) -> bool:
     """Whether an aggregator, weighted or not, sums values of floats securely."""
     is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
-    return sums_securely(factory.create(_NUMBERS, *[_WEIGHT] * is_weighted).next)
+    with quiet_secure_sums():
+        return sums_securely(factory.create(_NUMBERS, *[_WEIGHT] * is_weighted).next)
+
+
+@contextlib.contextmanager
+def quiet_secure_sums() -> Iterator[None]:
+    """Drops the errors that TensorFlow logs while TFF's secure sums of floats are created.
+
+    TFF checks the bounds of each tensor (`_client_tensor_shift_for_secure_sum`) and ignores the
+    operation that it gets, of which TensorFlow then says in ten lines that it was never used.
+    """
+
+    def is_another(record):
+        message = record.getMessage()
+        return not ("Object was never used" in message and "'assert_less_equal" in message)
+
+    logger = tf.get_logger()
+    logger.addFilter(is_another)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_another)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import is_secure, sums_securely
+from tff_pfl.aggregators import is_secure, quiet_secure_sums, sums_securely
 from tff_pfl.kinds import check_kind
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -351,9 +351,10 @@ class _TracedExchange:
                 "aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
             )
         try:
-            if self._weighted:
-                return factory.create(output_type.upload, output_type.weight)
-            return factory.create(output_type.upload)
+            with quiet_secure_sums():
+                if self._weighted:
+                    return factory.create(output_type.upload, output_type.weight)
+                return factory.create(output_type.upload)
         except Exception as error:
             raise errors.AggregatorError(
                 f"{self._what}: the aggregator {factory!r} cannot aggregate uploads of type\n"

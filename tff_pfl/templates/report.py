@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.aggregators import quiet_secure_sums
 from tff_pfl.models import Totals
 from tff_pfl.templates import blocks
 
@@ -58,7 +59,8 @@ def _secure_sums(reports):
     else:
         as_floats = tff.tensorflow.computation(_as_floats, totals_type)
         factory = tff.aggregators.SecureSumFactory(_LARGEST_TOTAL, -_LARGEST_TOTAL)
-        process = factory.create(as_floats.type_signature.result)
+        with quiet_secure_sums():
+            process = factory.create(as_floats.type_signature.result)
         floats = tff.federated_map(as_floats, reports.totals)
         totals = process.next(process.initialize(), floats).result
     return tff.federated_zip(Report(**counts, totals=totals))
