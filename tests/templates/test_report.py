@@ -78,6 +78,11 @@ class TestSecure:
         found = [output.metrics["train"][str(i)] for i in range(len(totals))]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
+    def test_its_bytes_are_sent(self, secure, silent):
+        """Beside a change of two numbers and a weight: four counts, a total and what it is of."""
+        sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]
+        assert sent == [12 + 24, 12]
+
     def test_without_measurements(self):
         def client_work(server, state, data, context):
             return ClientOutput(state=state, upload=server)

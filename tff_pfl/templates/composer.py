@@ -20,7 +20,7 @@ from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
-from tff_pfl.templates.report import sum_of_reports
+from tff_pfl.templates.report import secure_report_bytes, sum_of_reports
 
 
 @takes(seed=whole(0, 2**63 - 1))
@@ -45,7 +45,9 @@ def compose(
     examples), `num_nonfinite` (the others that were left out), `server_kept` (1 if the server kept
     its state), and, where there are any, `aggregator` (its measurements) and `server` (what
     `finalize` measured). For the whole round, from the types of messages and uploads:
-    `bytes_down_per_client` and `bytes_up_per_client`.
+    `bytes_down_per_client` and `bytes_up_per_client`. The latter has the weight, where the
+    aggregator takes one, and the report, where it travels by secure sums; neither has what else
+    TFF sends, such as `round_num` and what aggregators broadcast.
 
     These counts and means travel as `algorithm.report` says. By secure sums, which all uploads have
     to travel by then, they are rounded, see `templates.report`; without a report ("none"), metrics
@@ -307,6 +309,8 @@ class _TracedExchange:
         output_type, nothing = self._output_type, None
         inputs = collections.OrderedDict(server=self._server_type, round_num=np.int32)
         self._report = sum_of_reports(output_type.report, report)
+        if report == "secure":
+            self.up_bytes += secure_report_bytes(output_type.report)
         if self._report is not None:
             inputs["report"] = self._report.type_signature.result.member
         if self.aggregation is None:

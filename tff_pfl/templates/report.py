@@ -48,6 +48,11 @@ def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | N
     return summed
 
 
+def secure_report_bytes(report_type: tff.types.Type) -> int:
+    """Returns the bytes of a client's `Report` for secure sums: 4 for each of its numbers."""
+    return 4 * tff.types.count(report_type, lambda t: isinstance(t, tff.types.TensorType))
+
+
 def _secure_sums(reports):
     counts = {
         name: tff.federated_secure_sum_bitwidth(getattr(reports, name), bits)
