@@ -186,6 +186,16 @@ def test_rounds_that_were_not_counted_get_no_epsilon_later(tmp_path):
     assert trained(tmp_path, noisy_process(0.1, **fixed), None, rounds=2).privacy is None
 
 
+def test_an_infinite_epsilon_is_text_in_json(tmp_path):
+    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0)
+    result = trained(tmp_path, noisy_process(0.0, **SEEDED[with_privacy]), loss)
+    written = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert written["privacy"]["epsilon"] == "inf"
+    assert read_summary(tmp_path).privacy == result.privacy
+    assert result.privacy["epsilon"] == math.inf
+    assert "epsilon inf, delta 0.1" in table(read_summary(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -76,9 +76,12 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
     content = {"title": title}
     content |= {name: _to_json(found) for name, found in summary.evaluations.items()}
     content["seconds"] = summary.seconds
-    for name in ("stopped", "privacy"):
-        if getattr(summary, name) is not None:
-            content[name] = getattr(summary, name)
+    if summary.stopped is not None:
+        content["stopped"] = summary.stopped
+    if summary.privacy is not None:
+        content["privacy"] = dict(summary.privacy)
+        if math.isinf(summary.privacy["epsilon"]):  # for which JSON has no number
+            content["privacy"]["epsilon"] = "inf"
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
     return summary
@@ -106,7 +109,7 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
                 _late_mean_of(content.get("late_mean")),
                 content["seconds"],
                 content.get("stopped"),
-                content.get("privacy"),
+                _privacy_of(content.get("privacy")),
             )
             table(summary)
     except OutputDirectoryError as error:
@@ -140,6 +143,10 @@ def _evaluation_of(value: Mapping[str, Any] | None) -> Evaluation | None:
 
 def _late_mean_of(value: Mapping[str, Any] | None) -> LateMean | None:
     return value and LateMean(tuple(value["rounds"]), from_text(value["metrics"]))
+
+
+def _privacy_of(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return value and {**value, "epsilon": float(value["epsilon"])}
 
 
 def _best_of(content: Mapping[str, Any]) -> list[Evaluation | None]:

@@ -196,7 +196,7 @@ class PrivacyLoss:
         return self.accountant.epsilon(self.noise_multiplier, rounds)
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        """The same with all that it follows from, as JSON values."""
+        """The same, which may be infinite, with all that it follows from."""
         return {
             "epsilon": self.epsilon(rounds),
             "noise_multiplier": self.noise_multiplier,
