@@ -167,6 +167,22 @@ def test_no_message_hides_what_is_no_number(compressor, error_feedback):
     assert np.isfinite(output.state.algorithm).all()
 
 
+@pytest.mark.parametrize(("size", "left_out"), [(2e37, 0), (3e37, 1), (6e37, 1)])
+def test_a_client_whose_message_stands_for_no_number_is_left_out(size, left_out):
+    """One bit lengthens a vector: turned back, it has entries that float32 has no numbers for."""
+    signs = np.random.default_rng(0).choice(np.float32([-1, 1]), size=1000)
+
+    def client_work(server, state, data, context):
+        return ClientOutput(state, signs * data.x[0])
+
+    exchange = mean_exchange(averaged=lambda server: server, client_work=client_work)
+    honest = algorithm_of(exchange, server_init=lambda seed: tf.zeros([1000]))
+    process = EagerProcess(compressed(honest, quantized(bits=1)))
+    output = process.next(process.initialize(), clients(process, examples(size), examples(1.0)))
+    assert output.metrics["train"]["num_nonfinite"] == left_out
+    assert output.metrics["train"]["server_kept"] == 0
+
+
 def test_an_exchange_that_uploads_nothing_keeps_residuals():
     silent = Exchange(
         client_work=lambda server, state, data, context: ClientOutput(state), name="silent"

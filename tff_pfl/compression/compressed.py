@@ -50,8 +50,9 @@ def compressed(
 
     All tensors of a change are one vector. What else an upload has, such as the shares of pFedMB or
     the risk of PGFed, travels as it is; what clients of FedDyn and SCAFFOLD keep is made of the
-    change before it is compressed. A change that is not finite leaves the client out, whatever
-    would be decoded of its message. The bytes that a process reports are those of the messages.
+    change before it is compressed. A change that is not finite, or whose message is not decoded to
+    finite numbers, leaves the client out. The bytes that a process reports are those of the
+    messages.
 
         algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
 
@@ -126,10 +127,11 @@ def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor)
             vector += residuals[exchange.name]
         seed = tf.random.experimental.stateless_fold_in(context.seed, _COMPRESSION)
         encoded = compressor.encode(vector, seed)
+        decoded = compressor.decode(encoded, part.size)
         if exchange.name in residuals:
-            lost = vector - compressor.decode(encoded, part.size)
-            residuals = collections.OrderedDict(residuals, **{exchange.name: lost})
-        is_finite = tf.reduce_all(tf.math.is_finite(vector))
+            residuals = collections.OrderedDict(residuals, **{exchange.name: vector - decoded})
+        # Of large numbers, a message may be finite where what the server makes of it is not.
+        is_finite = tf.reduce_all(tf.math.is_finite(vector) & tf.math.is_finite(decoded))
         weight = tf.cast(output.weight, tf.float32)
         return output._replace(
             state=Compensated(output.state, residuals),
