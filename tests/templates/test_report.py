@@ -10,7 +10,7 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl.models import Mean
-from tff_pfl.templates import ClientOutput, errors
+from tff_pfl.templates import AGGREGATORS, ClientOutput, errors
 from tff_pfl.templates.exchange import keep_server_state
 
 SECURE_SUM = tff.aggregators.SecureSumFactory(64.0, -64.0)
@@ -174,6 +174,8 @@ def test_what_secure_sums_ignore_is_no_error_and_what_others_do_is_still_one(cap
         return ClientOutput(state=state, upload=server, metrics={"one": Mean(1.0, 1.0)})
 
     compose(exchange())
+    AGGREGATORS["secure"]()
+    AGGREGATORS["ddp_secure"](clients_per_round=20)
     assert not caplog.records
     compose(exchange(client_work=client_work))
     (record,) = caplog.records

@@ -6,7 +6,12 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, is_plain_mean
+from tff_pfl.aggregators import (
+    BranchMeanFactory,
+    CountedFactory,
+    is_plain_mean,
+    quiet_secure_sums,
+)
 from tff_pfl.kinds import check_kind
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.registry import Registry
@@ -87,7 +92,8 @@ def secure(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
         zeroing: See `robust`.
         clipping: See `robust`.
     """
-    return tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping)
+    with quiet_secure_sums():
+        return tff.learning.secure_aggregator(zeroing=zeroing, clipping=clipping)
 
 
 @AGGREGATORS.register("ddp_secure")
@@ -115,9 +121,10 @@ def ddp_secure(
         ValueError: If so few clients cannot have that much noise.
     """
     _check_noise(noise_multiplier, clients_per_round)
-    return tff.learning.ddp_secure_aggregator(
-        noise_multiplier, clients_per_round, bits, zeroing, rotation_type
-    )
+    with quiet_secure_sums():
+        return tff.learning.ddp_secure_aggregator(
+            noise_multiplier, clients_per_round, bits, zeroing, rotation_type
+        )
 
 
 def _check_noise(noise_multiplier, clients_per_round):
