@@ -249,7 +249,7 @@ def _mean_of(query, clients_per_round, bound):
     """The mean; by secure sums of numbers up to `bound`, if there is one.
 
     These round to steps of `2^-31 bound`, so that a record of `d` numbers and the norm `bound` is
-    longer by at most `sqrt(d) / 2^32` of it: 7e-6 of a thousand million, as single precision is.
+    longer by at most `sqrt(d) / 2^32` of it: 7e-8 for a hundred thousand.
     """
     mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)
