@@ -10,6 +10,7 @@
     benchmark.py --pgfed_server [--population=1000] [--clients=50]
     benchmark.py --branches [--num_branches=5]
     benchmark.py --aggregators [--clients=20]
+    benchmark.py --unequal [--clients=100] [--examples_per_client=20] [--batch_size=20]
     benchmark.py --pooled [--clients=100] [--examples_per_client=100] [--clients_per_turn=10]
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
@@ -74,6 +75,10 @@ With --aggregators, prints a line for each aggregator by name, and for each comp
 feedback and without: the seconds of a round of FedAvg, how many times those of the plain mean they
 are, and the bytes that a client sends. More than 10 clients are needed, by those with noise.
 
+With --unequal, prints a line for each of three networks and three spreads of sizes, of FedAvg with
+clients of lognormal sizes: the seconds of a round with each client's own rows, and padded to the
+largest client's.
+
 With --pooled, prints a line of the evaluation of every client's own model, PGFed's CNN, on the test
 examples of all clients: its seconds for some clients at a time, those of the bare forward passes of
 the same models, which are taken before each, and the median of their ratios.
@@ -137,6 +142,7 @@ _NUM_BRANCHES = flags.DEFINE_integer(
     "num_branches", 5, "Of --branches: branches of each layer.", lower_bound=1
 )
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
+flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
 flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
 _CLIENTS_PER_TURN = flags.DEFINE_integer(
     "clients_per_turn", 10, "Of --pooled: clients evaluated at a time.", lower_bound=1
@@ -205,6 +211,11 @@ def _aggregators():
     return benchmarks.measure_aggregators(workload, rounds=_ROUNDS.value)
 
 
+def _unequal():
+    workload = _adapted(benchmarks.WORKLOADS["linear"])
+    return benchmarks.measure_unequal(workload, rounds=_ROUNDS.value)
+
+
 def _pooled():
     return [benchmarks.measure_pooled(_adapted(benchmarks.POOLED), _CLIENTS_PER_TURN.value)]
 
@@ -241,6 +252,7 @@ _MEASUREMENTS = {
     "pgfed_server": _pgfed_server,
     "branches": _branches,
     "aggregators": _aggregators,
+    "unequal": _unequal,
     "pooled": _pooled,
 }
 

@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = offer(
         "scaling": ("Point", "measure_point", "measure_scaling", "scaling_points"),
         "start": ("measure_start",),
         "training_runs": ("TrainingRun", "measure_runs"),
+        "unequal": ("measure_unequal",),
         "workloads": (
             "AGGREGATED",
             "BRANCHED",

@@ -5,10 +5,11 @@ import json
 import os
 import signal
 
+import numpy as np
 import pytest
 
 from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl import experiment, runtime
+from tff_pfl import data, experiment, models, runtime
 from tff_pfl.experiment import evaluate_program, program
 from tff_pfl.experiment.interruption import Terminated, interruptible
 from tff_pfl.experiment.loop import _Loop
@@ -26,9 +27,34 @@ def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
     assert not os.path.exists(tmp_path / "run")
 
 
-def test_missing_data_says_what_to_pass(tmp_path, capsys, monkeypatch):
-    from tff_pfl import data
+LINEAR, MLP, CNN = ("mlp", ()), ("mlp", (200, 200)), ("lenet", None)
 
+
+@pytest.mark.parametrize(
+    ("network", "sizes", "clients", "batch_size", "expected"),
+    [
+        (LINEAR, [12, 16, 20], 40, 20, "cohort"),
+        (LINEAR, [12, 16, 20], 30, 20, None),  # few clients
+        (LINEAR, [1, 4, 100], 40, 20, None),  # rows of padding
+        (LINEAR, [40, 50, 60], 40, 50, None),  # large steps
+        (LINEAR, [0, 0, 0], 40, 20, None),
+        (MLP, [12, 16, 20], 40, 20, None),
+        (CNN, [12, 16, 20], 40, 20, None),
+    ],
+)
+def test_clients_are_padded_where_that_is_faster(network, sizes, clients, batch_size, expected):
+    name, hidden = network
+    options = {} if hidden is None else {"hidden": hidden}
+    model = models.build(name, (28, 28, 1), 10, **options)
+    nobody = np.zeros([0, 1], np.float32), np.zeros([0], np.int32)
+    dataset = data.FederatedDataset.from_client_arrays(
+        [(np.zeros([n, 1], np.float32), np.zeros(n, np.int32), *nobody) for n in 20 * sizes],
+        num_classes=10,
+    )
+    assert program.suitable_capacity(model, dataset, clients, batch_size) == expected
+
+
+def test_missing_data_says_what_to_pass(tmp_path, capsys, monkeypatch):
     def not_found(name, data_dir):
         raise data.DataNotFoundError(f"{name} is not in {data_dir}: pass data_dir")
 

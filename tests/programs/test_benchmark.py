@@ -212,6 +212,16 @@ def test_aggregators_and_compressors_beside_the_mean():
         assert record["times_mean"] == pytest.approx(times, rel=0.05, abs=1e-3)
 
 
+def test_clients_of_unequal_sizes():
+    workload = dataclasses.replace(tiny("linear"), clients=3, examples_per_client=4)
+    records = list(benchmarks.measure_unequal(workload, rounds=1))
+    assert len(records) == 9
+    for record in records:
+        own, padded = (record[f"seconds_{rows}"]["median"] for rows in ("own", "padded"))
+        assert record["padded_over_own"] == pytest.approx(padded / own, rel=0.01)
+        assert record["rows_over_examples"] >= 1
+
+
 def test_states_of_all_clients_are_on_disk():
     point = benchmarks.Point("graph_loop", tiny("linear"), 2, 250, rounds=1, warmup=0)
     record = benchmarks.measure_point(point)

@@ -190,9 +190,8 @@ def evaluate_run(
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
-    capacity = suitable_capacity(run.model, run.config.evaluation.clients_per_call)
     evaluate = configs.build_new_clients_evaluation(
-        run.config, run.process, run.model, run.new_clients, capacity
+        run.config, run.process, run.model, run.new_clients, run.source.capacity
     )
     if evaluate is None:
         return None
@@ -278,7 +277,9 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
             store,
             process.client_type,
             seed=config.seed,
-            capacity=suitable_capacity(model, config.evaluation.clients_per_call),
+            capacity=suitable_capacity(
+                model, dataset, config.evaluation.clients_per_call, config.local.batch_size
+            ),
             participation=configs.participation(config),
         )
         progress = Checkpoint(store, process, dataset, config.clients_per_round).load(source)

@@ -1,13 +1,17 @@
 """What `programs/train.py` does between its flags and its exit code."""
 
+import math
 import os
 import sys
 from collections.abc import Callable
 
 import ml_collections
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import models, runtime
+from tff_pfl.clients.padding import shared_capacity
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.errors import user_errors
 from tff_pfl.experiment.interruption import exit_code, interruptible
@@ -23,6 +27,8 @@ from tff_pfl.experiment.summary import read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
+# Where padding pays on two cores: products of examples and weights in a step, padded rows over own.
+_SMALL_STEP, _MOST_ROWS = 250_000, 2.0
 
 
 def run_program(
@@ -120,7 +126,7 @@ def _run(config, directory):
     dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
-    capacity = suitable_capacity(model, config.clients_per_round)
+    capacity = suitable_capacity(model, dataset, config.clients_per_round, config.local.batch_size)
     early_stop = configs.build_early_stop(config, process, model, dataset)
     evaluate_new_clients = configs.build_new_clients_evaluation(
         config, process, model, new_clients, capacity
@@ -147,17 +153,33 @@ def _run(config, directory):
         )
 
 
-def suitable_capacity(model: models.Model, clients_at_a_time: int) -> str | None:
-    """The `CohortDataSource.capacity` for the devices: padded where computing all at once pays.
+def suitable_capacity(
+    model: models.Model, dataset: FederatedDataset, clients_at_a_time: int, batch_size: int
+) -> str | None:
+    """Returns the `CohortDataSource.capacity` for the devices: "cohort" where padding pays.
 
-    On CPUs it does not for convolutions, and it is worth the padding for many clients only.
+    On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
+    their steps are small, and padding does not double their rows. Clients of equal sizes need none
+    to be computed at once. `programs/benchmark.py --unequal` measures it.
+
+    Args:
+        model: What clients train.
+        dataset: The federation, whose sizes count.
+        clients_at_a_time: Clients that are computed together.
+        batch_size: Examples a step.
     """
     devices = runtime.current_devices()
     if devices is None:
         return None
+    if any(map(runtime.is_gpu, devices)):
+        return "cohort"
+    sizes = dataset.sizes()
+    if clients_at_a_time < _MANY_CLIENTS or not sizes.any():
+        return None
     weights = tff.structure.flatten(model.weights_type)
     convolves = any(len(weight.shape) > 2 for weight in weights)
-    on_cpu = not any(map(runtime.is_gpu, devices))
-    if on_cpu and (convolves or clients_at_a_time < _MANY_CLIENTS):
-        return None
-    return "cohort"
+    step = min(batch_size, sizes.mean()) * model.num_weights
+    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # of a cohort, typically
+    rows = shared_capacity([math.ceil(largest)]) / sizes.mean()
+    pays = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
+    return "cohort" if pays else None
