@@ -14,10 +14,11 @@ def depends_on_other_rows(
     batch: Any,
     num_classes: int | None,
 ) -> str | None:
-    """Finds a value of the first row of a batch that changes where the other rows do.
+    """Finds a value of a row of a batch that changes where other rows do.
 
-    It computes, eagerly, the values of two random batches that have their first row in common.
-    Values that cannot be computed of random inputs are not judged.
+    It computes, eagerly and on a CPU, the values of a random batch, and of two more, each with one
+    half of its rows; and once more with other random numbers. Values that cannot be computed of
+    random inputs, or are others each time, are not judged.
 
     Args:
         values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of the same size,
@@ -29,33 +30,63 @@ def depends_on_other_rows(
     Returns:
         The name of such a value, or `None`.
     """
-    rng = np.random.default_rng(0)
-    num_rows = batch.x.shape[0] or 4
-    num_labels = 2 if num_classes is None else num_classes
-
-    def of_values(x, y):
-        weight, seed = tf.ones([num_rows]), tf.zeros([2], tf.int32)
-        return values(own, batch._replace(x=x, y=y, weight=weight, seed=seed))
-
-    with tf.__internal__.eager_context.eager_mode(), contextlib.suppress(Exception):
-        own = tf.nest.map_structure(
-            lambda spec: tf.constant(rng.normal(0, 0.1, spec.shape), spec.dtype), weights
-        )
-        xs, ys = (
-            _two_batches(rng, spec, num_rows, high)
-            for spec, high in ((batch.x, 2), (batch.y, num_labels))
-        )
-        one, other = map(of_values, xs, ys)
-        for name in one:
-            if not np.allclose(one[name][0], other[name][0], 1e-4, 1e-6, equal_nan=True):
+    # Without a GPU the device is a CPU anyway, and functions are not traced for this scope alone.
+    on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
+    with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
+        for seed in range(2):
+            rng = np.random.default_rng(seed)
+            if name := _dependent(rng, values, weights, batch, num_classes):
                 return name
     return None
 
 
-def _two_batches(rng, spec, num_rows, high):
-    """Numbers from 0 to `high`; the rows that differ have small ones in one, large in the other."""
-    one = rng.uniform(0, high / 2, [num_rows, *spec.shape[1:]])
-    other = np.concatenate([one[:1], one[1:] + high / 2])
+def _dependent(rng, values, weights, batch, num_classes):
+    num_rows = batch.x.shape[0] or 4
+    weights = tf.nest.map_structure(
+        lambda spec: tf.constant(rng.normal(0, 0.1, spec.shape), spec.dtype), weights
+    )
+
+    def of_rows(x, y):
+        x, y = (tf.constant(rows, spec.dtype) for rows, spec in ((x, batch.x), (y, batch.y)))
+        weight, seed = tf.ones([num_rows]), tf.zeros([2], tf.int32)
+        found = values(weights, batch._replace(x=x, y=y, weight=weight, seed=seed))
+        return {name: value.numpy() for name, value in found.items()}
+
+    inputs = _inputs(rng, batch.x, num_rows)
+    labels = _labels(rng, batch.y, num_rows, num_classes or 2)
+    before = of_rows(inputs[0], labels[0])
+    for kept in np.split(np.arange(num_rows), [num_rows // 2]):
+        is_kept = np.isin(np.arange(num_rows), kept)
+        after = of_rows(*(_chosen(is_kept, *pair) for pair in (inputs, labels)))
+        for name, value in before.items():
+            if not _equal(after[name][kept], value[kept]):
+                again = of_rows(inputs[0], labels[0])
+                return name if _equal(again[name], value) else None
+    return None
+
+
+def _equal(one, other):
+    return np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def _inputs(rng, spec, num_rows):
+    """Two batches of numbers from 0 to 2; of integers, 0 and 1 of which no two are the same."""
+    one, other = rng.uniform(0, 2, [2, num_rows, *spec.shape[1:]])
     if not spec.dtype.is_floating:
-        one, other = (np.minimum(np.floor(rows), high - 1) for rows in (one, other))
-    return [tf.constant(rows, spec.dtype) for rows in (one, other)]
+        one = np.floor(one)
+        other = 1 - one
+    return one.astype(spec.dtype.as_numpy_dtype), other.astype(spec.dtype.as_numpy_dtype)
+
+
+def _labels(rng, spec, num_rows, num_labels):
+    """Two batches of labels below a number, of small and of large ones."""
+    one, other = rng.uniform(0, num_labels / 2, [2, num_rows, *spec.shape[1:]])
+    other = num_labels / 2 + other
+    if not spec.dtype.is_floating:
+        one, other = (np.minimum(np.floor(labels), num_labels - 1) for labels in (one, other))
+    return one.astype(spec.dtype.as_numpy_dtype), other.astype(spec.dtype.as_numpy_dtype)
+
+
+def _chosen(condition, one, other):
+    """Rows of `one` where a condition `[rows]` holds, else of `other`."""
+    return np.where(condition.reshape([-1, *[1] * (one.ndim - 1)]), one, other)

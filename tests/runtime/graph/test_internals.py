@@ -36,10 +36,48 @@ def test_graphs_are_optimized_once_and_else_as_a_program_says(options_of_calls):
         return options_of_calls[-1]
 
     default = run()
-    tf.config.optimizer.set_experimental_options({"remapping": False})
+    tf.config.optimizer.set_experimental_options({"loop_optimization": False})
     try:
         changed = run()
     finally:
-        tf.config.optimizer.set_experimental_options({"remapping": True})
+        tf.config.optimizer.set_experimental_options({"loop_optimization": True})
     assert default.meta_optimizer_iterations == changed.meta_optimizer_iterations == default.ONE
-    assert (default.remapping, changed.remapping) == (default.DEFAULT, default.OFF)
+    assert default.remapping == changed.remapping == default.OFF
+    assert (default.loop_optimization, changed.loop_optimization) == (default.DEFAULT, default.OFF)
+
+
+def normalized(x):
+    one = tf.ones([1])
+    x, _, _ = tf.compat.v1.nn.fused_batch_norm(
+        x[:, tf.newaxis, tf.newaxis], one, one, mean=one, variance=one, is_training=False
+    )
+    return tf.nn.bias_add(tf.reshape(x, [-1, 1]) @ tf.ones([1, 3]), tf.ones([3]))
+
+
+def transposed(x):
+    return tf.tanh(tf.nn.bias_add(tf.transpose(x) @ tf.ones([4, 3]), tf.ones([3])))
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+@pytest.mark.parametrize("function", [normalized, transposed])
+def test_rewrites_that_break_graphs_are_off(function, vectorize):
+    """TensorFlow's remapper makes graphs of these that cannot be run."""
+
+    @tff.tensorflow.computation(tff.types.TensorType(np.float32, [4, 1]))
+    def work(x):
+        start = 0, tf.zeros_like(function(x))
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y + function(x)), start)[1]
+
+    @tff.federated_computation(tff.types.FederatedType((np.float32, [4, 1]), tff.CLIENTS))
+    def of_clients(x):
+        return tff.federated_map(work, x)
+
+    clients = [np.arange(4, dtype=np.float32)[:, np.newaxis] + i for i in range(2)]
+    with tff.framework.get_context_stack().install(create_graph_context(vectorize=vectorize)):
+        results = of_clients(clients)
+    for x, result in zip(clients, results, strict=True):
+        if function is normalized:
+            expected = np.repeat(2 + (x - 1) / np.sqrt(1.001), 3, axis=1)
+        else:
+            expected = np.full([1, 3], np.tanh(x.sum() + 1))
+        np.testing.assert_allclose(result, 2 * expected, rtol=1e-5)

@@ -1,0 +1,257 @@
+"""A fuzz of models: stored types, preprocess, layers and losses, on clients of unequal sizes.
+
+What a client trains in the runtime, its batches filled up with padding rows, is compared with a
+plain loop of Keras over its own rows. Models that mix rows are refused.
+"""
+
+import contextlib
+import dataclasses
+import os
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from hypothesis import strategies
+
+from tests.federation import local_sgd
+from tests.runtime.graph.fuzz.drawing import draws
+from tff_pfl import runtime
+from tff_pfl.local import ClientContext, Examples, examples_type
+from tff_pfl.models import ExampleValuesError, from_keras
+from tff_pfl.models.model import sparse_cross_entropy
+
+layers = tf.keras.layers
+WIDTH, CLASSES, ROWS, EPOCHS, RATE = 4, 3, 6, 2, 0.1
+CASES = int(os.environ.get("FUZZ_MODEL_CASES", "1000"))
+PARTS = 10
+
+# From what numbers of a type are drawn: those above 2^24 are not all in float32.
+STORED = {
+    np.float32: (-3, 3),
+    np.float64: (-3, 3),
+    np.bool_: (0, 2),
+    np.uint8: (0, 256),
+    np.int32: (2**30, 2**30 + 9),
+    np.int64: (10**12, 10**12 + 9),
+}
+
+
+def floats(x):
+    return tf.cast(x, tf.float32)
+
+
+def odd(x):
+    return floats(tf.math.floormod(tf.cast(x, tf.int64), 2))
+
+
+def normalized(x, data_format="NHWC"):
+    """By given moments, which TensorFlow's remapper takes apart."""
+    channels = WIDTH if data_format == "NHWC" else 1
+    shape = [-1, 1, 1, WIDTH] if data_format == "NHWC" else [-1, 1, 1, WIDTH]
+    ones = tf.ones([channels])
+    x, _, _ = tf.compat.v1.nn.fused_batch_norm(
+        tf.reshape(odd(x), shape),
+        scale=2 * ones,
+        offset=ones,
+        mean=0.5 * ones,
+        variance=0.25 * ones,
+        is_training=False,
+        data_format=data_format,
+    )
+    return tf.reshape(x, [-1, WIDTH])
+
+
+PREPROCESS = {
+    "floats": lambda x: floats(x) / 256,
+    "odd": odd,
+    "normalized": normalized,
+    "one-hot": lambda x: tf.one_hot(tf.cast(odd(x)[:, 0], tf.int32), WIDTH),
+    "each row's own mean": lambda x: odd(x) - tf.reduce_mean(odd(x), axis=1, keepdims=True),
+    "inverse root": lambda x: tf.math.rsqrt(1.0 + odd(x)),
+    "where": lambda x: tf.where(odd(x) > 0.5, 1.0, -2.0),
+}
+
+
+MIXERS = {
+    "centered": lambda x: x - tf.reduce_mean(x, axis=0),
+    "shares": lambda x: tf.nn.softmax(x, axis=0),
+    "reversed": lambda x: tf.reverse(x, [0]),
+    "summed up": lambda x: tf.cumsum(x, axis=0),
+}
+
+
+class Mixed(layers.Layer):
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = mix
+
+    def call(self, h):
+        return self.mix(h)
+
+
+LAYERS = {
+    "dense": lambda: layers.Dense(WIDTH, "elu"),
+    "relu": lambda: layers.Dense(WIDTH, "relu"),
+    "group": lambda: layers.GroupNormalization(2),
+    "layer": lambda: layers.LayerNormalization(),
+    "constant": lambda: layers.Normalization(mean=[0.5] * WIDTH, variance=[2.0] * WIDTH),
+    "convolution": lambda: tf.keras.Sequential(
+        [layers.Reshape((WIDTH, 1)), layers.Conv1D(1, 3, padding="same"), layers.Flatten()]
+    ),
+}
+LOSSES = {
+    "cross-entropy": sparse_cross_entropy,
+    "squares": lambda y, z: tf.reduce_sum((z - tf.one_hot(y, CLASSES)) ** 2, axis=1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    dtype: type
+    preprocess: str
+    layers: tuple[str, ...]
+    loss: str
+    mixer: str | None
+    where: str
+    sizes: tuple[int, ...]
+    is_padded: bool
+    vectorize: str
+    seed: int
+
+    def mixing(self, where, function):
+        """`function`, with rows mixed in what it returns if it is there."""
+        if self.mixer is None or self.where != where:
+            return function
+        mix = MIXERS[self.mixer]
+        return lambda *args: mix(function(*args))
+
+    @property
+    def transform(self):
+        return self.mixing("preprocess", PREPROCESS[self.preprocess])
+
+    @property
+    def example_loss(self):
+        return self.mixing("loss", LOSSES[self.loss])
+
+    def network(self):
+        body = [LAYERS[name]() for name in self.layers]
+        if self.mixer is not None and self.where == "layer":
+            body.append(Mixed(MIXERS[self.mixer]))
+        head = layers.Dense(CLASSES, name="head")
+        return tf.keras.Sequential([tf.keras.Input((WIDTH,)), *body, head])
+
+
+cases = strategies.builds(
+    Case,
+    dtype=strategies.sampled_from(list(STORED)),
+    preprocess=strategies.sampled_from(list(PREPROCESS)),
+    layers=strategies.lists(strategies.sampled_from(list(LAYERS)), max_size=2).map(tuple),
+    loss=strategies.sampled_from(list(LOSSES)),
+    mixer=strategies.sampled_from([None, None, None, *MIXERS]),
+    where=strategies.sampled_from(["preprocess", "layer", "loss"]),
+    sizes=strategies.lists(strategies.integers(0, ROWS), min_size=1, max_size=3).map(tuple),
+    is_padded=strategies.booleans(),
+    vectorize=strategies.sampled_from(["auto", "never"]),
+    seed=strategies.integers(0, 2**32 - 1),
+)
+
+
+def drawn_clients(case):
+    rng = np.random.default_rng(case.seed)
+    low, high = STORED[case.dtype]
+    clients = []
+    for size in case.sizes:
+        x = rng.uniform(low, high, (ROWS if case.is_padded else size, WIDTH))
+        x = (np.floor(x) if low >= 0 else x).astype(case.dtype)
+        y = rng.integers(0, CLASSES, len(x)).astype(np.int32)
+        clients.append(Examples(x, y, np.int32(size)))
+    return clients
+
+
+def trained_by_keras(case, weights, examples):
+    """The weights after steps of gradient descent on all of a client's own rows."""
+    with tf.Graph().as_default(), tf.__internal__.eager_context.eager_mode():
+        network = case.network()
+        for variable, weight in zip(network.weights, weights, strict=True):
+            variable.assign(weight)
+        x, y = (tf.constant(rows[: examples.size]) for rows in (examples.x, examples.y))
+        for _ in range(EPOCHS if examples.size else 0):
+            with tf.GradientTape() as tape:
+                outputs = network(case.transform(x), training=True)
+                loss = tf.reduce_mean(case.example_loss(y, outputs))
+            for variable, slope in zip(
+                network.weights, tape.gradient(loss, network.weights), strict=True
+            ):
+                if slope is not None:
+                    variable.assign_sub(RATE * slope)
+        return [variable.numpy() for variable in network.weights]
+
+
+def try_case(case):
+    model = from_keras(
+        case.network,
+        input_shape=(WIDTH,),
+        preprocess=case.transform,
+        example_loss=case.example_loss,
+        example_metrics={},
+    )
+    local = local_sgd(RATE, EPOCHS, batch_size=ROWS)
+
+    def work(examples):
+        context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([1, 2]))
+        return local.train(model, model.init(0), examples, context).weights
+
+    data_type = examples_type((WIDTH,), case.dtype)
+    if case.mixer is not None:
+        with contextlib.suppress(ExampleValuesError):
+            tff.tensorflow.computation(work, data_type)
+            raise AssertionError("Rows that are mixed are taken.")
+        return
+    work = tff.tensorflow.computation(work, data_type)
+
+    @tff.federated_computation(tff.types.FederatedType(data_type, tff.CLIENTS))
+    def work_of_clients(examples):
+        return tff.federated_map(work, examples)
+
+    clients = drawn_clients(case)
+    context = runtime.create_graph_context(vectorize=case.vectorize)
+    with tff.framework.get_context_stack().install(context):
+        results = work_of_clients(clients)
+    initial = [weight for layer in model.init(0).values() for weight in layer.values()]
+    for examples, result in zip(clients, results, strict=True):
+        actual = [weight for layer in result.values() for weight in layer.values()]
+        expected = trained_by_keras(case, initial, examples)
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def try_cases(number, name, record_property):
+    different, counts = [], {"refused": 0, "equal": 0}
+
+    @draws(number, name)
+    @hypothesis.given(case=cases)
+    def try_one(case):
+        try:
+            try_case(case)
+        except Exception as error:
+            different.append(f"{case}\n{type(error).__name__}: {error!s:.2000}")
+        else:
+            counts["equal" if case.mixer is None else "refused"] += 1
+
+    try_one()
+    record_property("fuzz: equal to a plain loop", counts["equal"])
+    record_property("fuzz: refused, as rows are mixed", counts["refused"])
+    record_property("fuzz: different", len(different))
+    assert not different, "\n\n".join(different)
+
+
+def test_some_models(record_property):
+    try_cases(4, "some", record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_models(part, record_property):
+    try_cases(CASES // PARTS, f"part {part}", record_property)
