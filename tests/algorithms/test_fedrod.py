@@ -1,7 +1,6 @@
 """FedRoD: rounds of a linear network by hand, its two heads, and priors of classes."""
 
 import collections
-import dataclasses
 import functools
 
 import numpy as np
@@ -22,9 +21,9 @@ from tests.federation import (
     tiny_model,
 )
 from tff_pfl.algorithms import fedrod, hyperparameters
-from tff_pfl.algorithms.fedrod.heads import balanced_model, class_shares
+from tff_pfl.algorithms.fedrod.heads import PersonalHeads, balanced_model, class_shares
 from tff_pfl.local import Batch, Examples, LocalTraining
-from tff_pfl.models import Model
+from tff_pfl.models import Model, linear
 from tff_pfl.models.model import sparse_cross_entropy
 
 INPUTS, FEATURES, CLASSES = 4, 2, 3
@@ -46,11 +45,13 @@ def linear_network() -> Model:
         body = collections.OrderedDict(kernel=normal(0, INPUTS, FEATURES))
         return collections.OrderedDict(body=body, head=head)
 
-    def apply(weights, x, training=False, seed=None):
-        features = x @ weights["body"]["kernel"]
-        return features @ weights["head"]["kernel"] + weights["head"]["bias"]
+    def features(weights, x, training=False, seed=None):
+        return x @ weights["body"]["kernel"]
 
-    return Model(init, apply, example_loss=sparse_cross_entropy, name="linear")
+    def apply(weights, x, training=False, seed=None):
+        return linear(weights["head"], features(weights, x))
+
+    return Model(init, apply, sparse_cross_entropy, name="linear", features=features)
 
 
 LINEAR = linear_network()
@@ -248,6 +249,18 @@ class TestNewClients:
         assert_equal(process.personalize(state, [client])[0], one)
 
 
+@pytest.mark.parametrize("hidden", [(16,), (16, 16)])
+def test_the_hypernetwork_bends(hidden):
+    """No affine function of the prior: its hidden layers have a ReLU each, the only one as well."""
+    hypernetwork = PersonalHeads(IMAGES, hidden).hypernetwork
+    p, q = np.float32([[1, 0, 0]]), np.float32([[0, 0.3, 0.7]])
+    of_p, of_q, of_mixture = (
+        hypernetwork.generate(hypernetwork.init(0), prior)["head"]["kernel"].numpy()
+        for prior in (p, q, np.float32(0.4) * p + np.float32(0.6) * q)
+    )
+    assert np.max(np.abs(0.4 * of_p + 0.6 * of_q - of_mixture)) > 0.03
+
+
 class TestPriors:
     def test_shares_of_classes(self):
         """Whatever padding holds."""
@@ -298,15 +311,3 @@ def test_options():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         fedrod(IMAGES, local_sgd(), **options)
-
-
-@pytest.mark.parametrize(
-    "weights", [{"gamma": [3]}, {"bias": [3]}, {"kernel": [3, 3, 2, 2]}, {"kernel": [3, 1]}]
-)
-def test_the_last_layer_must_be_dense_and_of_a_logit_for_each_class(weights):
-    def init(seed):
-        return {"last": {name: tf.zeros(shape) for name, shape in weights.items()}}
-
-    model = dataclasses.replace(LINEAR, init=init, name="other")
-    with pytest.raises(ValueError, match="must be dense layers .* 'other', 'last', has weights"):
-        fedrod(model, local_sgd())

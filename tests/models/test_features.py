@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import local_sgd
 from tests.models import test_keras, test_segments
 from tests.models.test_keras import layers, pure, sequential
+from tests.quadratics import quadratic_model
+from tff_pfl.algorithms import make
 from tff_pfl.models import build, linear, multi_branch, partition, two_exits
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -97,3 +100,20 @@ def test_parts_of_models_have_the_features_of_the_whole():
 def test_a_head_without_bias():
     kernel = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
     np.testing.assert_allclose(linear({"kernel": kernel}, X), X @ kernel, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedpac", "fedrod"])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (pure(of(lambda: layers.Dense(3, "tanh"))), "needs the features of model .*activation"),
+        (quadratic_model(2, 1), "needs the features of model 'quadratic'"),
+        (
+            pure(of(lambda: layers.Dense(1)), example_metrics={}),
+            "one logit. Give its last layer a unit for each class",
+        ),
+    ],
+)
+def test_methods_that_need_a_linear_head_refuse_another(name, model, message):
+    with pytest.raises(ValueError, match=f"{name} .*{message}"):
+        make(name, model, local_sgd())

@@ -63,9 +63,10 @@ def test_each_of_several_embeddings_by_itself(options):
     assert not np.allclose(together["head"]["kernel"][0], together["head"]["kernel"][1])
 
 
-def test_the_network_by_hand():
-    """Dense layers with ReLU between them, none before the first nor after the last."""
-    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 3))
+@pytest.mark.parametrize("relu_features", [False, True])
+def test_the_network_by_hand(relu_features):
+    """Dense layers with ReLU between them, none before the first; behind the last where asked."""
+    hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 3), relu_features=relu_features)
     rng = np.random.default_rng(5)
     phi = tf.nest.map_structure(
         lambda w: rng.normal(size=w.shape).astype(np.float32), hypernetwork.init(0)
@@ -76,6 +77,8 @@ def test_the_network_by_hand():
     assert np.any(hidden < 0)
     features = np.maximum(hidden, 0) @ second["kernel"] + second["bias"]
     assert np.any(features < 0)
+    if relu_features:
+        features = np.maximum(features, 0)
     generated = hypernetwork.generate(phi, tf.constant(v, tf.float32))
     for layer, tensors in SHAPES.items():
         for name, shape in tensors.items():
@@ -109,14 +112,15 @@ def test_seeds_reproduce():
     assert len({np.round(kernel, 3).tobytes() for kernel in kernels}) == 4
 
 
+@pytest.mark.parametrize("relu_features", [False, True])
 @pytest.mark.parametrize("dim", [2, 30])
-def test_initial_features_have_about_unit_variance(dim):
+def test_initial_features_have_about_unit_variance(dim, relu_features):
     """Of the target, whose weights have deviation 1, each is one more feature."""
     target = quadratic_model(2000)
     deviation = np.std(target.init(0)["layer0"]["w"])
     embeddings = embeddings_of(200, dim)
     for hidden in [(), (100,), (100, 100, 100, 100)]:
-        hypernetwork = Hypernetwork(target, dim, hidden=hidden, bias=False)
+        hypernetwork = Hypernetwork(target, dim, hidden, bias=False, relu_features=relu_features)
         variances = []
         for seed in range(4):
             generated = hypernetwork.generate(hypernetwork.init(seed), embeddings)

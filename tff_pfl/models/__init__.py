@@ -3,7 +3,16 @@
 from tff_pfl.models.errors import ExampleValuesError, KerasModelError
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
-from tff_pfl.models.model import Mean, Model, Totals, Weights, linear, merged, prefixed
+from tff_pfl.models.model import (
+    Mean,
+    Model,
+    Totals,
+    Weights,
+    linear,
+    linear_head_shape,
+    merged,
+    prefixed,
+)
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.normalization import layer_groups, normalization_layers
 from tff_pfl.models.partition import Partition, partition
@@ -31,6 +40,7 @@ __all__ = [
     "from_keras",
     "layer_groups",
     "linear",
+    "linear_head_shape",
     "merged",
     "multi_branch",
     "normalization_layers",

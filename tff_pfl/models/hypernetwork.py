@@ -14,7 +14,8 @@ class Hypernetwork:
     """A multi-layer perceptron from an embedding to the weights of a model.
 
     Dense layers, with ReLU between them, make features of an embedding; one dense layer for each
-    tensor of the target makes that tensor of the features. Its own weights `phi` are a structure by
+    tensor of the target makes that tensor of the features, behind a ReLU where they are
+    `relu_features`. Its own weights `phi` are a structure by
     layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
     `conv1/kernel`.
 
@@ -27,12 +28,15 @@ class Hypernetwork:
         embedding_dim: `e`, the length of an embedding.
         hidden: The widths of the trunk's layers; none: features are the embedding itself.
         bias: Whether dense layers have one. Without, and without trunk, it is linear.
+        relu_features: Whether a ReLU stands behind the trunk's last layer as well, as in FedRoD;
+            pFedHN has none there.
     """
 
     target: Model
     embedding_dim: int
     hidden: tuple[int, ...] = (100, 100, 100, 100)
     bias: bool = True
+    relu_features: bool = False
 
     def init(self, seed: int) -> Weights:
         """`phi`."""
@@ -44,6 +48,7 @@ class Hypernetwork:
             normal = tf.random.stateless_normal([fan_in, width], [seed, index])
             phi[f"trunk{index}"] = self._dense(deviation * normal, tf.zeros([width]))
             fan_in = width
+        gain = 2 if self.hidden and self.relu_features else 1
         named = [
             (f"{layer}/{name}", weight)
             for layer, tensors in self.target.init(seed).items()
@@ -52,7 +57,7 @@ class Hypernetwork:
         for index, (name, weight) in enumerate(named):
             size = weight.shape.num_elements()
             normal = tf.random.stateless_normal([fan_in, size], [seed, -1 - index])
-            deviation = tf.math.reduce_std(weight) / math.sqrt(fan_in)
+            deviation = tf.math.reduce_std(weight) / math.sqrt(fan_in / gain)
             phi[name] = self._dense(deviation * normal, tf.fill([size], tf.reduce_mean(weight)))
         return phi
 
@@ -76,6 +81,8 @@ class Hypernetwork:
             if index > 1:
                 features = tf.nn.relu(features)
             features = dense(features, phi[f"trunk{index}"])
+        if self.hidden and self.relu_features:
+            features = tf.nn.relu(features)
         generated = collections.OrderedDict()
         for layer, tensors in self.target.init(0).items():  # their shapes; the rest is pruned
             generated[layer] = collections.OrderedDict(

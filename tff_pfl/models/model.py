@@ -274,6 +274,32 @@ def linear(layer: Mapping[str, Any], features):
     return outputs + layer["bias"] if "bias" in layer else outputs
 
 
+def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
+    """Returns how many features and how many classes the linear head of a model has.
+
+    Args:
+        model: The model.
+        method: Which needs such a head, for the message.
+
+    Raises:
+        ValueError: If the model has no features, see `Model`, or one logit, which is none of a
+            class.
+    """
+    if model.features is None:
+        raise ValueError(
+            f"{method} needs the features of model {model.name!r}, the inputs of its last layer, "
+            "and it has none. They are known of Keras models, Sequential or functional, that begin "
+            "with an Input and end in a Dense layer without activation."
+        )
+    num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
+    if num_classes < 2:
+        raise ValueError(
+            f"{method} tells classes apart, and model {model.name!r} has one logit. Give its last "
+            "layer a unit for each class."
+        )
+    return num_features, num_classes
+
+
 def sparse_cross_entropy(y, logits):
     """Cross-entropy of integer labels `y` and `logits`, in nats."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)

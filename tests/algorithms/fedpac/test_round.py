@@ -1,7 +1,6 @@
 """FedPAC's rounds: against NumPy on a linear body, FedRep at one end, and heads of others."""
 
 import collections
-import dataclasses
 import functools
 
 import numpy as np
@@ -22,7 +21,6 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
-from tests.quadratics import quadratic_model
 from tff_pfl.algorithms import hyperparameters, make
 from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.models import Model, linear
@@ -203,15 +201,8 @@ def test_epochs_of_head_and_body():
     assert np.any(leaves(clients[0].state.head)[0] != leaves(MODEL.init(1)["head"])[0])
 
 
-def test_options_and_models_that_have_no_features():
+def test_options():
     defaults = {"lambda_": 1.0, "collaborate": True, "head_epochs": 1, "body_epochs": None}
     assert hyperparameters("fedpac") == {**defaults, "weighting": "num_examples"}
     with pytest.raises(ValueError, match="lambda_"):
         make("fedpac", MODEL, local_sgd(), lambda_=-1.0)
-    with pytest.raises(ValueError, match="needs the features of model 'quadratic'"):
-        make("fedpac", quadratic_model(2, 1), local_sgd())
-    with pytest.raises(ValueError, match="one logit. Give its last layer a unit for each class"):
-        of_one = dataclasses.replace(
-            MODEL, init=lambda seed: {"head": {"kernel": tf.zeros([5, 1])}}
-        )
-        make("fedpac", of_one, local_sgd())

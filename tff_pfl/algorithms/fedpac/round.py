@@ -35,7 +35,7 @@ from tff_pfl.algorithms.fedpac import alignment, collaboration, server
 from tff_pfl.algorithms.fedrep import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, merged, partition, prefixed
+from tff_pfl.models import Model, linear_head_shape, merged, partition, prefixed
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, extends
 
@@ -71,19 +71,8 @@ def fedpac(
         ValueError: If the model has no features, see `Model`, or one logit, which is none of a
             class.
     """
-    if model.features is None:
-        raise ValueError(
-            f"fedpac needs the features of model {model.name!r}, the inputs of its last layer, and "
-            "has none. They are known of Keras models, Sequential or functional, that begin with "
-            "an Input and end in a Dense layer without activation."
-        )
+    dim, num_classes = linear_head_shape(model, "fedpac")
     parts = partition(model)
-    dim, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
-    if num_classes < 2:
-        raise ValueError(
-            f"fedpac has a centre of features for each class, and model {model.name!r} one logit. "
-            "Give its last layer a unit for each class."
-        )
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))

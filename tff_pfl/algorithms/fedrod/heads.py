@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tff_pfl.local import Examples, trees
-from tff_pfl.models import Hypernetwork, Model, Partition, Weights, partition
+from tff_pfl.models import Hypernetwork, Model, Partition, Weights, linear_head_shape, partition
 
 SMALLEST_SHARE = 1e-12  # of a class in a prior: of one that a client lacks, there is no logarithm
 
@@ -22,22 +22,14 @@ class PersonalHeads:
     Attributes:
         model: The model, of weights `W`, whose last layer is dense without activation, and has a
             logit for each class.
-        hidden: The widths of the hypernetwork's layers before the last one; `None` without one.
+        hidden: The widths of the hypernetwork's hidden layers; `None` without one.
     """
 
     model: Model
     hidden: Sequence[int] | None = None
 
     def __post_init__(self):
-        name = self.model.layers[-1]
-        shapes = {weight: leaf.shape for weight, leaf in self.model.init(0)[name].items()}
-        is_dense = {"kernel"} <= shapes.keys() <= {"kernel", "bias"} and shapes["kernel"].rank == 2
-        if not is_dense or self.num_classes < 2:
-            raise ValueError(
-                "FedRoD adds up heads, which must be dense layers without activation, with a logit "
-                f"for each class; the last layer of {self.model.name!r}, {name!r}, has weights of "
-                f"shapes {shapes}."
-            )
+        linear_head_shape(self.model, "fedrod")
 
     @functools.cached_property
     def parts(self) -> Partition:
@@ -47,7 +39,7 @@ class PersonalHeads:
     @functools.cached_property
     def num_classes(self) -> int:
         """The number of outputs of a head."""
-        return self.model.init(0)[self.model.layers[-1]]["kernel"].shape[1]
+        return linear_head_shape(self.model, "fedrod")[1]
 
     @functools.cached_property
     def hypernetwork(self) -> Hypernetwork | None:
@@ -55,7 +47,7 @@ class PersonalHeads:
         if self.hidden is None:
             return None
         target = self.parts.personal_model(self.model, {})
-        return Hypernetwork(target, self.num_classes, tuple(self.hidden))
+        return Hypernetwork(target, self.num_classes, tuple(self.hidden), relu_features=True)
 
     def add(self, weights: Weights, own: Weights, prior: tf.Tensor) -> Weights:
         """`W` with the head `G + H`.

@@ -20,8 +20,9 @@ and G ("global") or those that the client had at the end of its last training ("
 ones, if it never took part).
 
 The personal head is "linear", which the client keeps; or "hyper", `H_i = h(pi_i; nu)`, made by a
-hypernetwork, whose weights `nu` are sent and averaged with phi and G. The latter gives a personal
-model to clients that never took part, too.
+hypernetwork, whose weights `nu` are sent and averaged with phi and G. As in FL-bench and flgo, a
+ReLU stands behind each of its hidden layers, one by default. It gives a personal model to clients
+that never took part, too.
 
 The heads are the model's last layer, which must be a dense layer without activation: the sum of
 what two of them make is then what the sum of their weights makes, and a personal model is again a
@@ -95,13 +96,14 @@ def fedrod(
         personal_head: "linear" or "hyper".
         personal_init: How linear heads start: as "zeros", with which a new client has the global
             model, or as a "copy" of the initial generic head, as in PGFed's code.
-        hypernetwork_hidden: The widths of the hypernetwork's layers before the last one.
+        hypernetwork_hidden: The widths of the hypernetwork's hidden layers, which have a ReLU each;
+            without any, heads are an affine function of the prior.
         pm_body: Of whose body and generic head the personal model is made: "global" or "local".
         **options: Those of `averaging`.
 
     Raises:
-        ValueError: For a model whose last layer has other weights than a dense one, or one logit,
-            which is none of a class.
+        ValueError: If the model has no features, as where its last layer has an activation, see
+            `Model`; or one logit, which is none of a class.
     """
     check_names("personal_head", [personal_head], ("linear", "hyper"))
     check_names("personal_init", [personal_init], ("zeros", "copy"))
