@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
+from tests.templates.mean_process import algorithm, clients, compose, examples, mean_exchange
 from tff_pfl import runtime
 from tff_pfl.aggregators import Stack, StackRuleFactory, robust_rules
+from tff_pfl.templates.aggregators import AGGREGATORS
 from tff_pfl.testing.eager import EagerProcess, aggregate
 
 TYPE = tff.types.to_type(
@@ -73,6 +74,19 @@ def test_who_is_left_out_is_no_neighbour_and_no_middle():
 def test_of_too_few_clients_there_is_no_number(weights, result):
     stack = Stack([tf.fill([len(weights), 2], 2.0)], tf.constant(weights, tf.float32))
     np.testing.assert_array_equal(StackRuleFactory(KRUM, 3).of(stack), [[result, result]])
+
+
+def test_measurements():
+    """They are named, in the metrics of a round, and NaN of too few clients."""
+    factory = AGGREGATORS["geometric_median"](iterations=7)
+    process = compose(mean_exchange(aggregator=factory))
+    state = process.initialize()
+    output = process.next(state, clients(process, *map(examples, (1.0, 2.0, 4.0, 9.0))))
+    measured = output.metrics["train"]["aggregator"]
+    assert list(measured) == ["residual", "iterations"]
+    assert measured["residual"] < 1e-6 and measured["iterations"] == 0  # the median of a line
+    nobody = process.next(state, clients(process, examples())).metrics["train"]
+    assert np.isnan(nobody["aggregator"]["residual"]) and nobody["server_kept"] == 1
 
 
 def test_the_server_then_keeps_its_state():

@@ -105,7 +105,8 @@ def test_options_reach_the_rules():
     for expected, name, options in (
         (2.0, "trimmed_mean", {}),
         (3.0, "trimmed_mean", {"fraction": 0.0}),
-        (3.0, "geometric_median", {"iterations": 0}),
+        (2.0, "geometric_median", {"iterations": 0}),
+        (2.0, "geometric_median", {"smoothing": 100.0, "tolerance": 2.0}),
         (3.0, "geometric_median", {"smoothing": 100.0}),
         (1.0, "krum", {"clients_per_round": 5}),
         (1.5, "multi_krum", {"clients_per_round": 5}),

@@ -1,11 +1,12 @@
 """Robust aggregates of a cohort, in which a minority of attackers moves the result a little.
 
 Each is a rule of a `StackRuleFactory`: a function of the uploads `v_i` of `m` clients and their
-weights `w_i`, in plain TensorFlow. A client's weight is what it says of itself, so that an attacker
-may claim any; with uniform weights, each client counts once.
+weights `w_i`, in plain TensorFlow; one that iterates returns measurements, too. A client's weight
+is what it says of itself, so that an attacker may claim any; with uniform weights, each client
+counts once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -65,35 +66,64 @@ def median(stack: Stack) -> Any:
     return _by_coordinate(middle, stack)
 
 
-def geometric_median(stack: Stack, iterations: int, smoothing: float) -> Any:
+def geometric_median(
+    stack: Stack, iterations: int = 1000, tolerance: float = 1e-6, smoothing: float = 1e-6
+) -> tuple[Any, Mapping[str, tf.Tensor]]:
     """The point `z` with the least `sum_i w_i ||v_i - z||`, by the smoothed algorithm of Weiszfeld.
 
-    From the weighted mean on, it repeats
+    From the `median` of each coordinate on, it repeats
 
         b_i = w_i / max(nu, ||v_i - z||)        z <- sum_i b_i v_i / sum_i b_i
 
-    (Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE TSP 2022,
-    Algorithm 2.) There, each iteration is a secure sum, and one more exchange with the clients.
-    Here the server has the uploads: `z` is kept as the shares of the clients in it, and distances
-    are found from inner products of uploads, so that an iteration costs `m^2`.
+    until the residual, `||sum_i b_i (v_i - z)|| / sum_i w_i`, is at most `tolerance`: the clients
+    pull with unit vectors, and their mean is what is left of them at `z`, from 0 at the optimum to
+    1. (Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE TSP 2022,
+    Algorithm 2, which starts from the mean. Of 21 clients, 10 of which are a million times as far
+    off as the others are apart, 100 iterations from there do not come back.) There, each iteration
+    is a secure sum, and one more exchange with the clients. Here the server has the uploads: `z` is
+    kept as the shares of the clients in it, and distances are found from inner products of uploads,
+    so that an iteration costs `m^2`. Most of the time goes to the median, which sorts.
 
     Args:
         stack: Of one client or more. An upload is one vector, however many tensors it has.
-        iterations: How many; 0 is the weighted mean.
+        iterations: The most of them; 0 is the median of each coordinate.
+        tolerance: The residual with which it ends; 0: after all iterations, or at the optimum.
         smoothing: `nu`, above 0, the distance below which clients pull no more.
-    """
-    gram = trees.gram(stack.value)
-    weights = tf.cast(stack.weight, gram.dtype)
 
-    def iterate(index, shares):
+    Returns:
+        `(z, measurements)`, the latter being the `residual` at `z` and the number of `iterations`,
+        float32 scalars.
+    """
+    centre = median(stack)  # which inner products are relative to, so that far ones cancel nothing
+    apart = tf.nest.map_structure(lambda rows, middle: rows - middle, stack.value, centre)
+    gram = trees.gram(apart)
+    weights = tf.cast(stack.weight, gram.dtype)
+    weights /= tf.reduce_sum(weights)
+
+    def following(shares):
+        """The shares after an iteration, and the residual before it."""
         inner = tf.linalg.matvec(gram, shares)
         squared = tf.linalg.diag_part(gram) - 2.0 * inner + tf.reduce_sum(shares * inner)
         pulls = weights / tf.sqrt(tf.maximum(squared, smoothing**2))
-        return index + 1, pulls / tf.reduce_sum(pulls)
+        total = tf.reduce_sum(pulls)
+        step = pulls / total - shares
+        length = tf.sqrt(tf.maximum(tf.reduce_sum(step * tf.linalg.matvec(gram, step)), 0.0))
+        return pulls / total, total * length
 
-    start = tf.constant(0), weights / tf.reduce_sum(weights)
-    _, shares = tf.while_loop(lambda index, _: index < iterations, iterate, start)
-    return trees.combine(shares, stack.value)
+    def iterate(index, shares, after, residual):
+        del shares, residual
+        return index + 1, after, *following(after)
+
+    nothing = tf.zeros_like(weights)
+    index, shares, _, residual = tf.while_loop(
+        lambda index, shares, after, residual: (index < iterations) & (residual > tolerance),
+        iterate,
+        (tf.constant(0), nothing, *following(nothing)),
+    )
+    measured = {"residual": residual, "iterations": index}
+    return trees.add(centre, trees.combine(shares, apart)), {
+        name: tf.cast(value, tf.float32) for name, value in measured.items()
+    }
 
 
 def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:

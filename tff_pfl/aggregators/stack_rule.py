@@ -1,6 +1,7 @@
 """Aggregates of all uploads together, where sums of them do not do."""
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,40 +24,57 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
     `next` is
 
         (<()@SERVER, {T}@CLIENTS, {float32}@CLIENTS>
-         -> <state=()@SERVER, result=T@SERVER, measurements=()@SERVER>)
+         -> <state=()@SERVER, result=T@SERVER, measurements=M@SERVER>)
+
+    where `M` is `()`, or has a float32 scalar for each name of `measured`.
 
     The server needs every upload in the clear: there is no secure sum that a rule could be made of,
     as `tff_pfl.aggregators.robust_rules` are of distances between uploads, or of their order.
 
     Attributes:
-        rule: `(Stack -> T)`.
+        rule: `(Stack -> T)`; with `measured`, `(Stack -> (T, mapping of these names to scalars))`.
         fewest: How many clients it needs.
+        measured: The names of what it measures.
         reason: Why another aggregator cannot take its place.
     """
 
     reason = "another one was chosen before"
 
-    def __init__(self, rule: Callable[[Stack], Any], fewest: int = 1):
+    def __init__(
+        self, rule: Callable[[Stack], Any], fewest: int = 1, *, measured: Sequence[str] = ()
+    ):
         """Creates the factory.
 
         Args:
-            rule: `(Stack -> T)`, in TensorFlow, of clients that were not left out.
+            rule: See `rule` of the class; in TensorFlow, of clients that were not left out.
             fewest: How many of these it needs.
+            measured: The names of what the rule measures.
         """
         self.rule = rule
         self.fewest = fewest
+        self.measured = tuple(measured)
 
     def of(self, stack: Stack) -> Any:
         """The aggregate of a stack, in which clients of weight 0 were left out; in TensorFlow."""
+        return self.of_measured(stack)[0]
+
+    def of_measured(self, stack: Stack) -> tuple[Any, Mapping[str, tf.Tensor]]:
+        """The same, and what was measured; NaN where there are too few clients."""
         rows = tf.where(stack.weight > 0.0)[:, 0]
         accepted = Stack(trees.row(stack.value, rows), tf.gather(stack.weight, rows))
 
+        def number():
+            value, measured = self.rule(accepted) if self.measured else (self.rule(accepted), {})
+            return value, collections.OrderedDict((name, measured[name]) for name in self.measured)
+
         def no_number():
-            return tf.nest.map_structure(
+            value = tf.nest.map_structure(
                 lambda leaf: tf.fill(leaf.shape[1:], tf.constant(np.nan, leaf.dtype)), stack.value
             )
+            nothing = tf.constant(np.nan)
+            return value, collections.OrderedDict.fromkeys(self.measured, nothing)
 
-        return tf.cond(tf.size(rows) >= self.fewest, lambda: self.rule(accepted), no_number)
+        return tf.cond(tf.size(rows) >= self.fewest, number, no_number)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -68,7 +86,8 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
             raise TypeError(f"Only tensors of floats can be aggregated, found {value_type}.")
         stacking = StackFactory().create(value_type, weight_type)
         apply = tff.tensorflow.computation(
-            elementwise_equality()(self.of), stacking.next.type_signature.result.result.member
+            elementwise_equality()(self.of_measured),
+            stacking.next.type_signature.result.result.member,
         )
 
         @tff.federated_computation(
@@ -78,9 +97,8 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         )
         def aggregate(state, value, weight):
             output = stacking.next(state, value, weight)
-            return tff.templates.MeasuredProcessOutput(
-                output.state, tff.federated_map(apply, output.result), output.measurements
-            )
+            result, measured = tff.federated_map(apply, output.result)
+            return tff.templates.MeasuredProcessOutput(output.state, result, measured)
 
         return tff.templates.AggregationProcess(stacking.initialize, aggregate)
 

@@ -14,8 +14,7 @@ class Hypernetwork:
     """A multi-layer perceptron from an embedding to the weights of a model.
 
     Dense layers, with ReLU between them, make features of an embedding; one dense layer for each
-    tensor of the target makes that tensor of the features, behind a ReLU where they are
-    `relu_features`. Its own weights `phi` are a structure by
+    tensor of the target makes that tensor of the features. Its own weights `phi` are a structure by
     layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
     `conv1/kernel`.
 

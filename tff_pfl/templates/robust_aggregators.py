@@ -5,7 +5,7 @@ import functools
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackRuleFactory, robust_rules
-from tff_pfl.ranges import above, takes, up_to, whole
+from tff_pfl.ranges import above, at_least, takes, up_to, whole
 from tff_pfl.templates.aggregators import AGGREGATORS
 from tff_pfl.templates.exchange import Aggregator
 
@@ -39,16 +39,27 @@ def median() -> Aggregator:
 
 
 @AGGREGATORS.register("geometric_median")
-@takes(iterations=whole(0), smoothing=above(0))
-def geometric_median(*, iterations: int = 100, smoothing: float = 1e-6) -> Aggregator:
+@takes(iterations=whole(0), tolerance=at_least(0), smoothing=above(0))
+def geometric_median(
+    *, iterations: int = 1000, tolerance: float = 1e-6, smoothing: float = 1e-6
+) -> Aggregator:
     """`robust_rules.geometric_median`: the point with the least weighted distance to all uploads.
 
+    It measures how many `iterations` it took, and the `residual` that they left: 0 at the optimum,
+    1 where all clients pull one way.
+
     Args:
-        iterations: Of the algorithm of Weiszfeld.
+        iterations: The most that the algorithm of Weiszfeld takes.
+        tolerance: The residual with which it ends before.
         smoothing: The distance below which clients pull no more.
     """
-    rule = robust_rules.geometric_median
-    return StackRuleFactory(functools.partial(rule, iterations=iterations, smoothing=smoothing))
+    rule = functools.partial(
+        robust_rules.geometric_median,
+        iterations=iterations,
+        tolerance=tolerance,
+        smoothing=smoothing,
+    )
+    return StackRuleFactory(rule, measured=("residual", "iterations"))
 
 
 @AGGREGATORS.register("krum")
