@@ -20,7 +20,14 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "algorithms": ("ALGORITHMS", "build", "hyperparameters", "make", "trains_where"),
+        "algorithms": (
+            "ALGORITHMS",
+            "build",
+            "hyperparameters",
+            "idle_where",
+            "make",
+            "trains_where",
+        ),
         "attacks": ("ATTACKS", "scaled_uploads"),
         "clients": ("AVAILABILITIES", "ClientStateStore", "CohortDataSource", "Participation"),
         "compression": ("COMPRESSORS", "compressed"),

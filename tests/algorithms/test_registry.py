@@ -1,11 +1,12 @@
 """What the registry of algorithms knows of them."""
 
 import functools
+import re
 
 import pytest
 
 from tests.federation import local_sgd, tiny_model
-from tff_pfl.algorithms import ALGORITHMS, trains_where
+from tff_pfl.algorithms import ALGORITHMS, idle_where, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.ranges import RangeError, between, takes
 from tff_pfl.templates import Federation
@@ -34,6 +35,39 @@ def test_a_method_trains_where_one_of_its_options_has_a_value(switch):
 
     with pytest.raises(TypeError, match="one option of own and its value, got {"):
         trains_where(**switch)(own)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "warning"),
+    [
+        ("apfl", {"alpha_update": "round"}, "alpha_update='round' of apfl .* with adaptive=False"),
+        ("apfl", {"alpha_update": "round", "adaptive": True}, None),
+        ("apfl", {"alpha_update": "batch", "alpha_decay": 0.0}, None),
+        ("per_fedavg", {"delta": 0.1}, "delta=0.1 of per_fedavg .* with variant='first_order'"),
+        ("per_fedavg", {"delta": 0.1, "variant": "hessian_free"}, None),
+        ("fedrod", {"hypernetwork_hidden": (4,)}, r"hidden=\(4,\) .* with personal_head='linear'"),
+        ("fedrod", {"hypernetwork_hidden": [16]}, None),
+        ("fedrod", {"hypernetwork_hidden": (4,), "personal_head": "hyper"}, None),
+        ("heur_fedamp", {"distance_scale": "median"}, "distance_scale='median' of fedamp"),
+        ("fedpg", {"search_doublings": 2, "max_trials": 3}, "search_doublings=2 and max_trials=3"),
+        ("s_fedpg", {"search_doublings": 2}, None),
+    ],
+)
+def test_options_without_an_effect_are_warned_of(caplog, name, options, warning):
+    with caplog.at_level("WARNING", logger="absl"):
+        make(name, tiny_model(), local_sgd(), **FEDERATION, **options)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (warning is not None), messages
+    if warning:
+        assert re.search(warning, messages[0])
+
+
+@pytest.mark.parametrize("switch", [{}, {"gradients": 1}, {"gradient": 1, "share": 2}])
+def test_an_option_is_idle_where_another_one_has_a_value(switch):
+    def own(model, local, *, gradient=1, share=2, steps=3): ...
+
+    with pytest.raises(TypeError, match="options of own, and one other with its value"):
+        idle_where("steps", **switch)(own)
 
 
 def test_algorithms_say_of_which_federation_they_are_if_they_compute_with_it():

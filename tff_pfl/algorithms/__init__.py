@@ -15,7 +15,14 @@ import functools
 import importlib
 import pkgutil
 
-from tff_pfl.algorithms.registry import ALGORITHMS, build, hyperparameters, make, trains_where
+from tff_pfl.algorithms.registry import (
+    ALGORITHMS,
+    build,
+    hyperparameters,
+    idle_where,
+    make,
+    trains_where,
+)
 
 # Each module registers what it defines.
 for _module in pkgutil.iter_modules(__path__):
@@ -31,4 +38,12 @@ def __getattr__(name: str):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["ALGORITHMS", "build", "hyperparameters", "make", "trains_where", *ALGORITHMS]
+__all__ = [
+    "ALGORITHMS",
+    "build",
+    "hyperparameters",
+    "idle_where",
+    "make",
+    "trains_where",
+    *ALGORITHMS,
+]

@@ -14,12 +14,13 @@ mixture of both that it is evaluated with. A round, with `p_i = n_i / sum n_j` (
 
 The last of the client's lines is for an `alpha_i` that adapts, which else stays as it is. Where it
 does so on every batch, it tends to 0, as on `configs/digits.py`: `w_i`, which trains too, fits the
-client's examples better than `v_i` does. alpha_update="round" does so on the first batch of a round
-alone, with `w_i` as it was received or, where `vbar_refresh` is "after", after its first step.
+client's examples better than `v_i` does. With alpha_update="round", as in the authors' code, it
+adapts on the first batch of a round alone, with `w_i` as it was received or, where `vbar_refresh`
+is "after", after its first step.
 
-Both gradients are the chain rule's, at the `v_i` and `w_i` of which `vbar` is made. Whether that is
-the `w_i` before its step on the same batch, as in the code of PGFed and Ditto, or after it is
-`vbar_refresh`.
+Both gradients are the chain rule's, at the `v_i` and `w_i` of which `vbar` is made. With
+vbar_refresh="before" that is the `w_i` before its step on the same batch, as in the paper's
+Algorithm 1 and in the code of PGFed and Ditto; with "after", that after it.
 
 The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`; `w` itself for a client
 that never took part. All `v_i` start from the common `w_0`.
@@ -32,7 +33,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Mean, Model, Totals, Weights, merged, prefixed
 from tff_pfl.names import check_names
@@ -71,6 +72,7 @@ class Beside(NamedTuple):
 
 @ALGORITHMS.register("apfl")
 @extends(averaging)
+@idle_where("alpha_learning_rate", "alpha_decay", "alpha_update", adaptive=False)
 @takes(alpha=between(0, 1), alpha_learning_rate=at_least(0), alpha_decay=at_least(0))
 def apfl(
     model: Model,
@@ -97,7 +99,7 @@ def apfl(
         alpha_decay: Adds this times `alpha_i` to its gradient; 0.02 in the authors' code and in
             FedPG's comparison, not in the paper.
         alpha_update: When it adapts: on every "batch", or on the first one of a "round".
-        vbar_refresh: "before" or "after" the step of `w_i`; the paper's lines leave it open.
+        vbar_refresh: "before" or "after" the step of `w_i`, see above.
         **options: Those of `averaging`.
     """
     check_names("alpha_update", [alpha_update], ("batch", "round"))

@@ -84,7 +84,8 @@ def fedala(
     Args:
         model: The model, of weights `W`.
         local: The local training; its batch size is that of the learning of `W_i`, too.
-        num_mixed_layers: `p`, the upper layers that are mixed; normalisation layers count.
+        num_mixed_layers: `p`, the upper layers that are mixed; normalisation layers count. The
+            authors' code counts tensors: its `-p 2`, a kernel and a bias, is 1 here.
         sample_share: Part of the client's examples, rounded down to one or more, by which `W_i` is
             learnt: the paper's `s`, 80 %.
         mixing_learning_rate: `eta_W`; 1 in the paper.

@@ -25,8 +25,8 @@ What is evaluated as the personal model is FedAvg's choice: `personalized`.
 
 alpha towards 0 is not FedAvg, as the correction of `w` stays; a small one is unstable, against
 which weight decay and clipping in `local` help. The authors' code has alpha = 0.01, weight decay
-0.001 and clipping at 10; alpha in proportion to the mean number of examples over the client's own,
-an option of that code, is left out.
+0.001 and clipping at 10. It always scales alpha by the mean number of examples over the client's
+own, which is left out here.
 """
 
 import collections

@@ -9,12 +9,13 @@ and the head is shared. A round, with `p_i = n_i / sum n_j` over the cohort (or 
     up      head_i - head
     server  head <- head + sum_i p_i (head_i - head)
 
-With `alternate`, as in PGFed's code, each mini-batch b takes two steps in place of the joint one:
+With `alternate`, each mini-batch b takes two steps in place of the joint one:
 
     body_i <- a step along grad loss(body_i, head_i; b), with head_i fixed
     head_i <- a step along grad loss(body_i, head_i; b), with the new body_i fixed
 
-by two optimizers, the gradient of each of which is clipped by itself.
+by two optimizers, the gradient of each of which is clipped by itself. Without momentum, this is
+PGFed's code; with momentum, what is fixed there goes on along its velocity.
 
 The personal model is the client's own body under the current head, for every client, whether it
 took part or not; bodies start from a common initial value. There is no global model. (The authors

@@ -38,7 +38,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.fedavg import fedavg
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import Batch, LocalTraining, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -51,6 +51,7 @@ VARIANTS = {"first_order": 2, "hessian_free": 3}
 
 @ALGORITHMS.register("per_fedavg")
 @extends(fedavg, without=["personalized"])
+@idle_where("delta", variant="first_order")
 @takes(
     inner_learning_rate=at_least(0),
     delta=above(0),

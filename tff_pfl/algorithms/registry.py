@@ -6,10 +6,13 @@ without a default, such as `num_clients`, are what it needs to know of the feder
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+import absl.logging
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.kinds import check_kind, function_of
@@ -66,6 +69,54 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
             )
         (function.__trains_where__,) = switch.items()
         return function
+
+    return decorate
+
+
+def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
+    """Decorates an algorithm some of whose options have no effect with one value of another.
+
+        @ALGORITHMS.register("my_method")
+        @idle_where("beta", momentum=False)
+        def my_method(model, local, *, momentum=False, beta=0.9): ...
+
+    A call with such an option that is not its default, and with that value, logs a warning.
+
+    Args:
+        *options: The options without an effect.
+        **switch: The other option, and that value of it.
+
+    Raises:
+        TypeError: If the switch is more options than one, or one of all these is none of the
+            algorithm.
+    """
+
+    def decorate(function):
+        parameters = inspect.signature(function).parameters
+        if len(switch) != 1 or not parameters.keys() >= {*options, *switch}:
+            raise TypeError(
+                f"idle_where takes options of {function.__name__}, and one other with its value, "
+                f"got {options} and {switch}."
+            )
+        ((name, value),) = switch.items()
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            idle = [
+                option
+                for option in options
+                if option in kwargs
+                and not np.array_equal(kwargs[option], parameters[option].default)
+            ]
+            if idle and kwargs.get(name, parameters[name].default) == value:
+                absl.logging.warning(
+                    "%s of %s has no effect with %s=%r.",
+                    " and ".join(f"{option}={kwargs[option]!r}" for option in idle),
+                    *(function.__name__, name, value),
+                )
+            return function(*args, **kwargs)
+
+        return call
 
     return decorate
 

@@ -201,8 +201,24 @@ def test_epochs_of_head_and_body():
     assert np.any(leaves(clients[0].state.head)[0] != leaves(MODEL.init(1)["head"])[0])
 
 
+@pytest.mark.parametrize("rate", [None, 0.0])
+def test_the_learning_rate_of_heads(rate):
+    """Heads that are trained with 0 stay; bodies have the rate of the local training."""
+    _, state, clients = rounds(head_learning_rate=rate, collaborate=False)
+    heads = [leaves(c.state.head)[0] for c in clients]
+    moves = [np.any(head != leaves(MODEL.init(1)["head"])[0]) for head in heads]
+    assert moves == [rate is None] * 3
+    assert np.any(leaves(body_of(state))[0] != leaves(MODEL.init(1)["dense1"])[0])
+
+
 def test_options():
-    defaults = {"lambda_": 1.0, "collaborate": True, "head_epochs": 1, "body_epochs": None}
-    assert hyperparameters("fedpac") == {**defaults, "weighting": "num_examples"}
+    assert hyperparameters("fedpac") == {
+        "lambda_": 1.0,
+        "collaborate": True,
+        "head_epochs": 1,
+        "head_learning_rate": None,
+        "body_epochs": None,
+        "weighting": "num_examples",
+    }
     with pytest.raises(ValueError, match="lambda_"):
         make("fedpac", MODEL, local_sgd(), lambda_=-1.0)

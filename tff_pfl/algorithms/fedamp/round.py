@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
@@ -46,6 +46,9 @@ class OwnModel(NamedTuple):
 
 
 @ALGORITHMS.register("fedamp")
+@idle_where("self_weight", similarity="distance")
+@idle_where("distance_scale", similarity="cosine")
+@idle_where("alpha_decay_rounds", alpha_decay=1)
 @takes(
     num_clients=whole(1),
     alpha=above(0),

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, evaluate, split_examples, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
@@ -52,6 +52,7 @@ class OwnModels(NamedTuple):
 
 
 @ALGORITHMS.register("fedfomo")
+@idle_where("exploration_decay", exploration=0)
 @takes(
     num_clients=whole(1),
     num_models=whole(1),

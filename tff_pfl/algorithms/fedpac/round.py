@@ -21,8 +21,10 @@ class have elsewhere, and take a combination of each other's heads. A round, of 
     client  head_i <- sum_j alpha_ij head_j
 
 All phases see the same batches. Features of a class without a global centre, as all are in the
-first round, are not pulled. The personal model is the client's own head on the current body, for
-every client; heads start from a common initial value. There is no global model.
+first round, are not pulled; the authors' code pulls them to the client's own centre from the second
+round on. That code also drops each `alpha_ij` up to 0.001, without scaling up the others, which is
+left out here. The personal model is the client's own head on the current body, for every client;
+heads start from a common initial value. There is no global model.
 
 lambda = 0 and collaborate=False: FedRep of one epoch for heads.
 """
@@ -42,7 +44,12 @@ from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, exte
 
 @ALGORITHMS.register("fedpac")
 @extends(averaging)
-@takes(lambda_=at_least(0), head_epochs=whole(0), body_epochs=whole(0))
+@takes(
+    lambda_=at_least(0),
+    head_epochs=whole(0),
+    head_learning_rate=at_least(0),
+    body_epochs=whole(0),
+)
 def fedpac(
     model: Model,
     local: LocalTraining,
@@ -50,6 +57,7 @@ def fedpac(
     lambda_: float = 1.0,
     collaborate: bool = True,
     head_epochs: int = 1,
+    head_learning_rate: float | None = None,
     body_epochs: int | None = None,
     **options,
 ) -> Algorithm:
@@ -64,6 +72,8 @@ def fedpac(
             authors' code; of a sum over `d` features, `lambda` would be `d` times as strong.
         collaborate: Whether clients take of each other's heads.
         head_epochs: Passes over the examples for the head.
+        head_learning_rate: Of the head's training, which decays as that of `local`; default the
+            same. The authors train heads with 0.1 and bodies with 0.01.
         body_epochs: Passes for the body; default those of `local`.
         **options: Those of `averaging`.
 
@@ -88,6 +98,7 @@ def fedpac(
             examples,
             context,
             epochs=head_epochs,
+            learning_rate=head_learning_rate,
             optimizer_state=head_optimizer,
         )
         body_model = parts.shared_model(model, head.weights)

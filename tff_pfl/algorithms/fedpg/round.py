@@ -42,7 +42,7 @@ import tensorflow as tf
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
-from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
 from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
@@ -82,6 +82,10 @@ class Carry(NamedTuple):
 
 @ALGORITHMS.register("fedpg")
 @trains_where(gradient="pseudo")
+@idle_where("memory_size", absent_memory=False)
+@idle_where("gamma_mode", "gamma", "protect_absent", personalize=False)
+@idle_where("gamma", gamma_mode="auto")
+@idle_where("search_doublings", "sufficient_decrease", "max_trials", step_search=False)
 @takes(
     memory_size=whole(1),
     gamma=between(0, 1),

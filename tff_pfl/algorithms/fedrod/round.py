@@ -38,7 +38,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedrod.heads import PersonalHeads, balanced_model, class_shares
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, merged, prefixed
 from tff_pfl.names import check_names
@@ -77,6 +77,8 @@ class OwnHead(NamedTuple):
 
 @ALGORITHMS.register("fedrod")
 @extends(averaging)
+@idle_where("personal_init", personal_head="hyper")
+@idle_where("hypernetwork_hidden", personal_head="linear")
 @takes(hypernetwork_hidden=each(whole(1)))
 def fedrod(
     model: Model,

@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.ifca.server import IfcaServer, OwnChoice
-from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
 from tff_pfl.local import LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
@@ -48,6 +48,7 @@ from tff_pfl.templates import (
 
 @ALGORITHMS.register("ifca")
 @trains_where(averaging="models")
+@idle_where("max_restarts", min_share=0)
 @takes(
     num_clients=whole(1),
     num_clusters=whole(1),

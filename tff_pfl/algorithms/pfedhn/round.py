@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
-from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
@@ -52,6 +52,7 @@ class OwnLayers(NamedTuple):
 
 
 @ALGORITHMS.register("pfedhn")
+@idle_where("layer_wise", rho=0)
 @takes(
     num_clients=whole(1),
     hidden_width=whole(1),
