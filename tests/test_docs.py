@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 import tff_pfl
@@ -107,11 +108,25 @@ def test_own_model_and_data(follow, monkeypatch):
     result = names["result"]
     assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
     assert len(names["models"]) == 6
+    x = names["client_arrays"](3)[2]
+    exported, of_keras = names["of_client_3"](x), names["keras_model"](x)
+    np.testing.assert_allclose(of_keras, exported, rtol=1e-5, atol=1e-6)
     command = command_with("docs/own_model_and_data.md", "stripes_config.py")
     config, _ = config_and_folder(monkeypatch, command)
     build(config)
     assert config.model.options.to_dict() == {"width": 32}
     assert config.data.by_size.to_dict() == {"ratio": 1.5}
+
+
+def test_a_round_loop_of_a_method_without_a_global_model(follow):
+    blocks = [code for file, code in python_blocks(ROOT / "docs/own_model_and_data.md") if not file]
+    until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
+    names = {}
+    for method in ("fedper", "lg_fedavg"):
+        for code in (blocks[0].partition("with tff_pfl.RunDirectory")[0], *blocks[2:until]):
+            code = code.replace('"ditto", model, local, lambda_=0.1', f'"{method}", model, local')
+            exec(compile(code, method, "exec"), names)
+        assert len(names["models"]) == 6 and "weights" not in names
 
 
 def test_protocols_and_metrics(follow):
