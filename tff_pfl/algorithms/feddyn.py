@@ -38,7 +38,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import above, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 
 class Drifting(NamedTuple):
@@ -70,7 +70,7 @@ def feddyn(
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `alpha` should be below 1.
-        num_clients: `N`. Ids are not compared with it: of more clients than that, `h` is no mean.
+        num_clients: `N`; ids are less.
         alpha: Strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
         personalized: Which model is evaluated as the client's own; see `fedavg`.
     """
@@ -123,4 +123,5 @@ def feddyn(
         ],
         personalize=Personalization(distribute=shared, client_work=personalize),
         global_weights=shared,
+        made_for=Federation(num_clients),
     )

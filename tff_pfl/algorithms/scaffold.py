@@ -45,6 +45,7 @@ from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
     Exchange,
+    Federation,
     Personalization,
     SharedPart,
     moved,
@@ -88,7 +89,7 @@ def scaffold(
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: `N`. Ids are not compared with it: of more clients than that, `c` is no mean.
+        num_clients: `N`; ids are less.
         control: How `c_i` is made anew: "gradient" (option I) or "path" (option II).
         personalized: Which model is evaluated as the client's own; see `fedavg`.
         server_optimizer: Of the model; default none: the mean change is the step.
@@ -154,4 +155,5 @@ def scaffold(
         ],
         personalize=Personalization(distribute=shared, client_work=personalize),
         global_weights=shared,
+        made_for=Federation(num_clients),
     )

@@ -44,7 +44,9 @@ class Algorithm:
         report: How the counts and the measurements of a round travel: summed in the "clear", by
             "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
             in the clear.
-        made_for: The federation, as far as the algorithm computes with its numbers.
+        made_for: The federation, as far as the algorithm computes with its numbers. With
+            `num_clients`, a round that has a client with an id outside of 0 .. `num_clients` - 1
+            fails, and so does `personalize`, where the server has something of each client.
         noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
             norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. It holds for the
             report, and for the aggregators and `send`s of the exchanges, that it was set with: an

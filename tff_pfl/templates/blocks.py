@@ -14,6 +14,7 @@ from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
+from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client
 from tff_pfl.templates.randomness import seeded_computation
 from tff_pfl.tracebacks import place
@@ -150,11 +151,13 @@ class ClientBlock:
             message = inputs.get("shared", nothing)
             if select is not None:
                 message = Message(shared=message, own=inputs["own"])
-            client = Client(inputs["client_id"], inputs["state"], inputs["data"])
+            round_num = inputs["round_num"]
+            client_id = _waiting(inputs["client_id"], round_num)
+            client = Client(client_id, inputs["state"], inputs["data"])
             context = ClientContext(
-                round_num=inputs["round_num"],
-                client_id=client.client_id,
-                seed=client_seed(run_seed(*seed), inputs["round_num"], client.client_id),
+                round_num=round_num,
+                client_id=client_id,
+                seed=client_seed(run_seed(*seed), round_num, client_id),
                 carry=inputs.get("carry", ()),
             )
             return fn(message, client, context)
@@ -163,18 +166,19 @@ class ClientBlock:
 
     def map(self, server_state, round_num, clients, client_states, carry=None):
         """Sends the messages and maps the work; called while a federated computation is written."""
+        round_num = tff.federated_broadcast(round_num)
         inputs = collections.OrderedDict(
             client_id=clients.client_id,
             state=client_states,
             data=clients.data,
-            round_num=tff.federated_broadcast(round_num),
+            round_num=round_num,
         )
         if self._broadcasts:
             inputs["shared"] = tff.federated_broadcast(
                 tff.federated_map(self._distribute, server_state)
             )
         if self._select is not None:
-            keys = tff.federated_map(_as_keys, clients.client_id)
+            keys = tff.federated_map(_as_keys, (clients.client_id, round_num))
             upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
             selected = tff.federated_select(keys, upper_bound, server_state, self._select)
             inputs["own"] = tff.federated_map(self._only, selected)
@@ -186,19 +190,54 @@ class ClientBlock:
 _IDS = tff.types.TensorType(np.int32, [None])
 
 
-def round_of_distinct_clients(round_num, client_ids):
-    """`round_num` at the server, if no client is in the cohort twice; else the round fails.
+def round_of_checked_cohort(round_num, client_ids, federation: Federation, *, distinct: bool):
+    """`round_num` at the server, if the ids of a cohort are right; else the computation fails.
 
     Called while a federated computation is written. It was the server that chose the cohort: its
-    ids are nothing new to it.
+    ids are nothing new to it. They are checked there, once for the cohort, as assertions of client
+    work cost each client, and are dropped where XLA compiles it. All that a `ClientBlock` does with
+    an id waits for the round that it is given.
 
     Args:
         round_num: int32, placed at the server.
         client_ids: int32, placed at the clients.
+        federation: See `check_ids`.
+        distinct: See `check_ids`.
     """
+
+    @tff.tensorflow.computation(np.int32, _IDS)
+    def checked(round_num, ids):
+        with tf.control_dependencies(check_ids(ids, federation, distinct=distinct)):
+            return tf.identity(round_num)
+
     none = _no_ids()
     cohort = tff.federated_aggregate(client_ids, none, _append_id, _join_ids, _same_ids)
-    return tff.federated_map(_checked_round, (round_num, cohort))
+    return tff.federated_map(checked, (round_num, cohort))
+
+
+def check_ids(ids, federation: Federation, *, distinct: bool) -> list[tf.Operation | None]:
+    """Asserts that the ids of a cohort are right.
+
+    Args:
+        ids: int32 `[k]`.
+        federation: What the algorithm was made for; without `num_clients`, it takes any ids.
+        distinct: Whether a client may be in the cohort once only. Ids below 0 are numbers of
+            clients that nobody knows, which may share one.
+    """
+    rules = []
+    if distinct:
+        known = tf.boolean_mask(ids, ids >= 0)
+        is_distinct = tf.equal(tf.size(tf.unique(known)[0]), tf.size(known))
+        rules.append((is_distinct, "A client is in a cohort once."))
+    if (number := federation.num_clients) is not None:
+        are_known = tf.reduce_all((ids >= 0) & (ids < number))
+        rules.append(
+            (are_known, f"The algorithm was made for num_clients={number}: ids 0 to {number - 1}.")
+        )
+    return [
+        tf.debugging.Assert(is_right, [f"{rule} Client ids:", ids], summarize=1000)
+        for is_right, rule in rules
+    ]
 
 
 @tff.tensorflow.computation
@@ -221,19 +260,14 @@ def _same_ids(ids):
     return ids
 
 
-@tff.tensorflow.computation(np.int32, _IDS)
-def _checked_round(round_num, ids):
-    message = "A client is in a cohort once. Client ids:"
-    ids = tf.boolean_mask(ids, ids >= 0)  # the others are numbers of clients that nobody knows
-    is_distinct = tf.equal(tf.size(tf.unique(ids)[0]), tf.size(ids))
-    check = tf.debugging.Assert(is_distinct, [message, ids], summarize=1000)
-    with tf.control_dependencies([check]):
-        return tf.identity(round_num)
+def _waiting(client_id, round_num):
+    """Returns the id, computed from the round: what looks it up waits for the round's check."""
+    return client_id + (round_num - round_num)
 
 
-@tff.tensorflow.computation(np.int32)
-def _as_keys(client_id):
-    return tf.reshape(client_id, [1])
+@tff.tensorflow.computation(np.int32, np.int32)
+def _as_keys(client_id, round_num):
+    return tf.reshape(_waiting(client_id, round_num), [1])
 
 
 def _flat(value) -> tuple:

@@ -54,7 +54,9 @@ def compose(
     lack them, and the server does not know whether any client was accepted.
 
     A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`, unless
-    nothing of the clients is to be seen, be it by secure sums or not at all.
+    nothing of the clients is to be seen, be it by secure sums or not at all. So does one with an id
+    that is not in 0 .. `made_for.num_clients` - 1, where the algorithm was made for a number of
+    clients; and `personalize`, unless it takes new clients.
 
     Args:
         algorithm: The algorithm.
@@ -116,7 +118,9 @@ def compose(
     _check_models(personalize.type_signature.result.member, models)
     return PersonalizedProcess(
         initialize,
-        _next(state_type, client_type, exchanges, sees_cohort=report == "clear"),
+        _next(
+            algorithm.made_for, state_type, client_type, exchanges, sees_cohort=report == "clear"
+        ),
         initialize_client_fn=client_init,
         personalize_fn=personalize,
         further_models=further,
@@ -126,9 +130,7 @@ def compose(
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
         noise_multiplier=algorithm.noise_multiplier,
-        takes_new_clients=not (
-            algorithm.personalize.select or algorithm.personalize.of_known_clients
-        ),
+        takes_new_clients=algorithm.personalize.takes_new_clients,
     )
 
 
@@ -164,11 +166,13 @@ def _initialize(server_init, exchanges) -> tff.Computation:
     return initialize
 
 
-def _next(state_type, client_type, exchanges, *, sees_cohort: bool) -> tff.Computation:
+def _next(made_for, state_type, client_type, exchanges, *, sees_cohort: bool) -> tff.Computation:
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def next_round(state, clients):
         if sees_cohort:
-            round_num = blocks.round_of_distinct_clients(state.round_num, clients.client_id)
+            round_num = blocks.round_of_checked_cohort(
+                state.round_num, clients.client_id, made_for, distinct=True
+            )
             state = ServerState(round_num, state.algorithm, state.aggregators)
         algorithm, client_states, carry = state.algorithm, clients.state, None
         aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
@@ -221,7 +225,12 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
 
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def personalize_clients(state, clients):
-        return block.map(state.algorithm, state.round_num, clients, clients.state)
+        round_num = state.round_num
+        if not personalize.takes_new_clients:
+            round_num = blocks.round_of_checked_cohort(
+                round_num, clients.client_id, algorithm.made_for, distinct=False
+            )
+        return block.map(state.algorithm, round_num, clients, clients.state)
 
     return personalize_clients
 

@@ -113,6 +113,11 @@ class Personalization:
     fine_tune: Callable[[Any, Any, ClientContext], Any] | None = None
     of_known_clients: bool = False
 
+    @property
+    def takes_new_clients(self) -> bool:
+        """Whether it makes a model of a client that the server was not made for."""
+        return self.select is None and not self.of_known_clients
+
 
 def last_own_model(weights, state, examples, context):
     """Client work of a `Personalization`: the client's model of the last round it took part in.

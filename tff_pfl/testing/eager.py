@@ -24,9 +24,16 @@ from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.templates import Algorithm, Client, Exchange, Message, ProcessOutput, ServerState
+from tff_pfl.templates import (
+    Algorithm,
+    Client,
+    Exchange,
+    Message,
+    ProcessOutput,
+    ServerState,
+    blocks,
+)
 from tff_pfl.templates.acceptance import accepting, guarded
-from tff_pfl.templates.blocks import type_of
 
 
 class EagerProcess:
@@ -68,16 +75,19 @@ class EagerProcess:
         Raises:
             ValueError: If the cohort has no clients: only a composed process knows what they would
                 have sent.
+            tf.errors.InvalidArgumentError: If ids are refused; see `compose`.
         """
         if not clients:
             raise ValueError("A round block by block needs one client or more; compose for none.")
         clients, server = list(map(_tensors, clients)), _tensors(state.algorithm)
+        ids = tf.stack([client.client_id for client in clients])
+        blocks.check_ids(ids, self._algorithm.made_for, distinct=True)
         round_num = tf.constant(state.round_num, tf.int32)
         carries, metrics = [()] * len(clients), collections.OrderedDict()
         down = up = 0
         for index, exchange in enumerate(self._algorithm.exchanges):
             outputs = []
-            client_state_type = type_of(clients[0].state)
+            client_state_type = blocks.type_of(clients[0].state)
             work = accepting(exchange, client_state_type)
             for client, carry in zip(clients, carries, strict=True):
                 message = _message(exchange, server, client.client_id)
@@ -104,6 +114,9 @@ class EagerProcess:
         personalization = self._algorithm.personalize
         server, round_num = _tensors(state.algorithm), tf.constant(state.round_num, tf.int32)
         index = len(self._algorithm.exchanges)
+        if clients and not personalization.takes_new_clients:
+            ids = tf.stack([client.client_id for client in clients])
+            blocks.check_ids(ids, self._algorithm.made_for, distinct=False)
         models = []
         for client in map(_tensors, clients):
             message = _message(personalization, server, client.client_id)

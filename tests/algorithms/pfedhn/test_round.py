@@ -15,7 +15,6 @@ from tests.federation import (
     last,
     leaves,
     local_sgd,
-    make_client,
     make_clients,
     random_examples,
     run_rounds,
@@ -318,13 +317,6 @@ def test_it_learns(build):
         state, states, _ = process.next(state, clients)
         clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
     assert mean_loss(process, state, clients) < 0.5 * first
-
-
-def test_an_id_that_is_too_large():
-    process = process_of()
-    client = make_client(process, N, random_examples(5))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"4 is not in \[0, 4\)"):
-        process.next(process.initialize(), [client])
 
 
 @pytest.mark.parametrize(

@@ -301,14 +301,6 @@ def test_a_cohort_that_is_too_large():
         Federation().next((0, 1, 2, 3))
 
 
-def test_an_id_that_is_too_large():
-    """Its pairs would be those of other clients."""
-    process = quadratic_process(**DEFAULTS)
-    client = Client(np.int32(N), process.initialize_client(N), examples_of(0, broken=False))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="for the clients 0 to 5"):
-        process.next(process.initialize(), [client])
-
-
 def test_metrics_are_of_all_pairs_of_a_million_clients():
     server = dataclasses.replace(SERVER, num_clients=10**6)
     ids, one = np.int32([10**6 - 1]), np.float32([[0.0]])

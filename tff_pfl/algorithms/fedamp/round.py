@@ -35,7 +35,7 @@ from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, between, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 
 class OwnModel(NamedTuple):
@@ -160,6 +160,7 @@ def fedamp(
             client_work=lambda message, state, examples, context: state.model
         ),
         snapshot=lambda state: {"xi": state.xi},
+        made_for=Federation(num_clients),
     )
 
 

@@ -30,7 +30,7 @@ from tff_pfl.local import LocalTraining, evaluate, split_examples, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 _SHORTEST = 1e-5  # added to distances
 
@@ -169,4 +169,5 @@ def fedfomo(
             client_work=lambda message, state, examples, context: state.model
         ),
         snapshot=lambda state: {"affinity": state.affinity},
+        made_for=Federation(num_clients),
     )

@@ -40,6 +40,7 @@ from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
     Exchange,
+    Federation,
     Personalization,
     no_client_state,
     weighing,
@@ -153,4 +154,5 @@ def ifca(
             client_work=personalize,
             of_known_clients=fixed_clusters is not None,
         ),
+        made_for=Federation(num_clients),
     )

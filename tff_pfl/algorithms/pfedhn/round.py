@@ -36,7 +36,7 @@ from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 
 class OwnLayers(NamedTuple):
@@ -192,6 +192,7 @@ def pfedhn(
                 message.own, state.layers
             ),
         ),
+        made_for=Federation(num_clients),
     )
 
 

@@ -45,6 +45,7 @@ from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
     Exchange,
+    Federation,
     Personalization,
     last_own_model,
     weighing,
@@ -223,6 +224,7 @@ def pgfed(
         ),
         global_weights=lambda state: state.weights,
         snapshot=snapshot if num_clients <= _MOST_CLIENTS_SHOWN else None,
+        made_for=Federation(num_clients, clients_per_round, largest_cohort),
     )
 
 

@@ -1,0 +1,90 @@
+"""Clients that the federation does not have, which an algorithm was made for."""
+
+import pytest
+import tensorflow_federated as tff
+
+from tests.federation import (
+    EXAMPLES_TYPE,
+    eager,
+    local_sgd,
+    make_client,
+    random_examples,
+    tiny_model,
+)
+from tests.marks import slow
+from tff_pfl import runtime
+from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.templates import compose
+
+NUM_CLIENTS = 5
+METHODS = [name for name in ALGORITHMS if "num_clients" in ALGORITHMS.parameters(name)]
+OPTIONS = {"num_clients": NUM_CLIENTS, "clients_per_round": 2}
+MESSAGE = r"(?s)made for num_clients=5: ids 0 to 4. Client ids:.*0,? {}\b"
+
+
+def composed(name, **options):
+    return compose(make(name, tiny_model(), local_sgd(), **OPTIONS, **options), EXAMPLES_TYPE)
+
+
+def in_blocks(name, **options):
+    return eager(name, tiny_model(), local_sgd(), **OPTIONS, **options)
+
+
+def assert_refuses_unknown_clients(process, takes_new_clients):
+    state = process.initialize()
+    for client_id in (NUM_CLIENTS, -1):
+        cohort = [make_client(process, i, random_examples(3)) for i in (0, client_id)]
+        with pytest.raises(Exception, match=MESSAGE.format(client_id)):
+            process.next(state, cohort)
+        if takes_new_clients:
+            assert len(process.personalize(state, cohort)) == 2
+        else:
+            with pytest.raises(Exception, match=MESSAGE.format(client_id)):
+                process.personalize(state, cohort)
+    known = [make_client(process, i, random_examples(3)) for i in (0, NUM_CLIENTS - 1)]
+    assert process.next(state, known).state.round_num == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_blocks_refuse_them(name):
+    # A hypernetwork has no embedding of them.
+    assert_refuses_unknown_clients(in_blocks(name), takes_new_clients="hn" not in name)
+
+
+@pytest.mark.parametrize("name", ["fedamp", "feddyn", "fedfomo", "ifca", "pfedhn", "scaffold"])
+def test_a_process_refuses_them(name):
+    assert_refuses_unknown_clients(composed(name), takes_new_clients="hn" not in name)
+
+
+@pytest.mark.parametrize("process_of", [composed, in_blocks])
+def test_clusters_that_are_fixed_are_those_of_known_clients(process_of):
+    process = process_of("ifca", fixed_clusters=(0, 1, 0, 1, 0))
+    assert_refuses_unknown_clients(process, takes_new_clients=False)
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "pgfed"])
+@pytest.mark.parametrize(
+    "make_context",
+    [
+        slow(runtime.create_cpp_context),
+        lambda: runtime.create_graph_context(vectorize="never"),
+        slow(lambda: runtime.create_graph_context(jit_compile=True)),
+    ],
+)
+def test_each_runtime_refuses_them(name, make_context):
+    with tff.framework.get_context_stack().install(make_context()):
+        assert_refuses_unknown_clients(composed(name), takes_new_clients="hn" not in name)
+
+
+def test_methods_that_were_made_for_any_federation_take_any_client():
+    process = composed("fedpg")
+    cohort = [make_client(process, i, random_examples(3)) for i in (0, 10**9)]
+    output = process.next(process.initialize(), cohort)
+    assert output.metrics["train"]["num_clients"] == 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_say_themselves_what_they_were_made_for(name):
+    options = {key: OPTIONS[key] for key in OPTIONS if key in ALGORITHMS.parameters(name)}
+    direct = ALGORITHMS[name](tiny_model(), local_sgd(), **options)
+    assert direct.made_for == make(name, tiny_model(), local_sgd(), **OPTIONS).made_for
