@@ -78,7 +78,7 @@ OF_ALGORITHMS = {
     "least 0": "lambda_ mu rho server_learning_rate exploration_decay server_weight_decay "
     "embedding_learning_rate alpha_learning_rate personal_learning_rate personal_weight_decay "
     "xi_scale fine_tune_learning_rate inner_learning_rate adaptation_learning_rate "
-    "mixing_learning_rate threshold",
+    "mixing_learning_rate head_learning_rate threshold",
     "above 0": "alpha sigma alpha_decay init_scale delta server_lr",
     "above 0 or inf": "server_clip_norm",
     "above 1 or inf": "norm_order",
@@ -108,7 +108,7 @@ OF_OPTIMIZERS = {
     "below 1": "beta_1 beta_2 decay",
 }
 OF_AGGREGATORS = {
-    "least 0": "noise_multiplier",
+    "least 0": "noise_multiplier tolerance",
     "bits": "bits",
     "below half": "fraction",
     "above 0": "norm smoothing",
