@@ -85,11 +85,11 @@ the same models, which are taken before each, and the median of their ratios.
 """
 
 import dataclasses
-import json
 
 from absl import app, flags
 
 import benchmarks
+from tff_pfl.files import to_json
 from tff_pfl.names import unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
@@ -241,7 +241,7 @@ def _adapted(workload):
 
 
 def _print(record):
-    print(json.dumps(record), flush=True)
+    print(to_json(record), flush=True)
 
 
 _MEASUREMENTS = {

@@ -30,12 +30,11 @@ it wrote to its standard error, and does not stop the others; the exit code is t
 table of all comes last.
 """
 
-import json
-
 from absl import app, flags
 
 import contestants
 from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.files import to_json
 from tff_pfl.names import unknown_name
 
 _FOREIGN = [name for name, framework in contestants.FRAMEWORKS.items() if framework.is_foreign]
@@ -101,7 +100,7 @@ def _chosen():
 
 
 def _print(record):
-    print(json.dumps(record), flush=True)
+    print(to_json(record), flush=True)
 
 
 def _is_there(framework):

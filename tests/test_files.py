@@ -1,8 +1,11 @@
 """Files that are there completely, or as they were before."""
 
 import errno
+import json
+import math
 import os
 
+import numpy as np
 import pytest
 
 from tff_pfl import files
@@ -65,3 +68,21 @@ def test_two_processes_do_not_write_into_one_file(path, monkeypatch):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="none/summary.json"):
         files.write_json(tmp_path / "none" / "summary.json", {})
+
+
+def refuse(constant):
+    raise ValueError(f"{constant} is not JSON")
+
+
+def test_json_is_strict(tmp_path):
+    numbers = {"a": [math.nan, (math.inf, 1.5)], "b": {"c": -np.float64(math.inf)}, "d": "nan"}
+    files.write_json(tmp_path / "x.json", numbers)
+    read = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
+    assert read == {"a": [None, [None, 1.5]], "b": {"c": None}, "d": "nan"}
+    assert json.loads(files.to_json(numbers), parse_constant=refuse) == read
+
+
+def test_numbers_that_are_spelled_out_are_read_again():
+    numbers = {"a": [math.inf, 1.5, "b"], "c": {"d": -math.inf, "e": None}}
+    assert files.spelled_out(numbers) == {"a": ["inf", 1.5, "b"], "c": {"d": "-inf", "e": None}}
+    assert files.not_spelled_out(files.spelled_out(numbers)) == numbers

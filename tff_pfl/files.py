@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+_NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 _TEMPORARY = re.compile(r".+\.\d+\.tmp")
 
 
@@ -59,10 +61,42 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes a file completely or not at all."""
+    """Writes `to_json` of a value, completely or not at all."""
     with whole_file(path) as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
+        file.write(to_json(value, indent=2) + "\n")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Returns strict JSON, which any reader takes: numbers that are not finite are null in it."""
+    return json.dumps(finite(value), indent=indent, allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """Returns a JSON value with `None` in place of NaN and infinities."""
+    return _changed(value, lambda leaf: None if _is_not_finite(leaf) else leaf)
+
+
+def spelled_out(value: Any) -> Any:
+    """Returns a JSON value with the texts "nan", "inf" and "-inf" in place of these numbers."""
+    return _changed(value, lambda leaf: str(float(leaf)) if _is_not_finite(leaf) else leaf)
+
+
+def not_spelled_out(value: Any) -> Any:
+    """Returns a JSON value with the numbers that `spelled_out` made texts."""
+    return _changed(value, lambda x: _NOT_FINITE.get(x, x) if isinstance(x, str) else x)
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Changes the leaves of nested mappings and sequences."""
+    if isinstance(value, Mapping):
+        return {key: _changed(of, change) for key, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(of, change) for of in value]
+    return change(value)
 
 
 def sync_folder(path: str | os.PathLike) -> None:

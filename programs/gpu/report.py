@@ -5,6 +5,7 @@ import os
 import pathlib
 from typing import Any
 
+from tff_pfl.files import write_json
 from tff_pfl.tables import aligned
 
 # Longer texts and lists are in the file, not in the table.
@@ -48,9 +49,7 @@ class Report:
     def update(self, **values) -> None:
         """Sets and saves."""
         self.content |= values
-        whole = self.path.with_suffix(".new")
-        whole.write_text(json.dumps(self.content, indent=1) + "\n")
-        os.replace(whole, self.path)
+        write_json(self.path, self.content)
 
     def restart(self) -> None:
         """Forgets how the last process ended, and what failed or was left out in it.

@@ -1,6 +1,7 @@
 """What is printed of a run's result."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tff_pfl.experiment import (
     LateMean,
     Result,
     RunDirectory,
+    RunFiles,
     Summary,
     read_summary,
     write_summary,
@@ -165,3 +167,25 @@ def test_a_summary_is_read_as_it_was_written_and_those_of_earlier_versions(tmp_p
     path.write_text(json.dumps(earlier | {"best": content["best_on_test"]}))
     found = read_summary(tmp_path)
     assert (found.best_on_validation.round_num, found.best_on_test) == (1, None)
+
+
+def test_a_diverged_run_has_strict_json_that_is_read_again(tmp_path):
+    (diverged,) = evaluations([np.nan], [np.inf])
+    directory = RunDirectory(tmp_path, {"algorithm": {"norm_order": math.inf}})
+    directory.create()
+    privacy = {"epsilon": math.inf, "noise_multiplier": 0.1, "num_clients": 3}
+    privacy |= {"clients_per_round": 1, "delta": 1e-3, "sampling": "fixed"}
+    late = LateMean.of([diverged], 1.0)
+    result = Result(None, diverged, None, None, late, 1.5, privacy=privacy)
+    write_summary(directory, result, "title")
+
+    def refuse(constant):
+        raise ValueError(constant)
+
+    for name in ("summary.json", "config.json"):
+        json.loads((tmp_path / name).read_text(), parse_constant=refuse)
+    assert RunFiles(tmp_path).settings() == {"algorithm": {"norm_order": math.inf}}
+    assert RunDirectory(tmp_path, directory.settings, resume=True).changes == []
+    found = read_summary(tmp_path)
+    assert math.isnan(found.final.mean("loss"))
+    assert found.privacy == privacy

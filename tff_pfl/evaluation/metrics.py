@@ -1,5 +1,6 @@
 """What an evaluation measures, by names that say which model, on which examples, and what of it."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -103,10 +104,13 @@ def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:
     return {str(name): value for name, value in metrics.items()}
 
 
-def from_text(metrics: Mapping[str, float]) -> dict[MetricName, float]:
-    """The metrics that `to_text` made a file's.
+def from_text(metrics: Mapping[str, float | None]) -> dict[MetricName, float]:
+    """Returns the metrics that `to_text` made a file's; `None`, JSON's null, is NaN.
 
     Raises:
         ValueError: If a name is none of a metric.
     """
-    return {MetricName.parse(name): value for name, value in metrics.items()}
+    return {
+        MetricName.parse(name): math.nan if value is None else value
+        for name, value in metrics.items()
+    }

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from tff_pfl.files import remove_temporary_files, write_json
+from tff_pfl.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
 
 # Settings that change no number.
 OF_NO_NUMBER = (
@@ -165,7 +165,7 @@ class RunDirectory:
 
     def write_settings(self) -> None:
         """Writes the settings; of a run that goes on, once it is known that it does."""
-        self.write_json("config.json", self._settings)
+        self.write_json("config.json", spelled_out(self._settings))
 
     def close(self) -> None:
         """Lets other runs have the directory."""
@@ -261,7 +261,7 @@ def changed_settings(
     Raises:
         OutputDirectoryError: If its settings are damaged.
     """
-    old = {**added, **flatten(read_json(os.path.join(path, "config.json")), ".")}
+    old = {**added, **flatten(read_settings(path), ".")}
     new = flatten(settings, ".")
     changes = [], []
     for key in sorted(old.keys() | new.keys()):
@@ -301,6 +301,17 @@ def read_json(path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError(f"a JSON object was expected, found {json.dumps(value)[:40]}")
     return value
+
+
+def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
+    """Reads the settings of a run from its `config.json`.
+
+    There, infinite numbers and NaN are the texts "inf", "-inf" and "nan"; here, they are numbers.
+
+    Raises:
+        OutputDirectoryError: If the file holds something else.
+    """
+    return not_spelled_out(read_json(os.path.join(run_dir, "config.json")))
 
 
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:

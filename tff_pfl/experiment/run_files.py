@@ -11,7 +11,7 @@ import numpy as np
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import MARGIN
-from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
+from tff_pfl.experiment.run_directory import OutputDirectoryError, read_settings, reading
 from tff_pfl.experiment.sessions import Session, recorded_sessions
 from tff_pfl.names import unknown_name
 
@@ -78,9 +78,9 @@ class RunFiles:
         self._metrics = None
 
     def settings(self) -> dict[str, Any]:
-        """The resolved config, as JSON values."""
+        """The resolved config, as JSON values; infinite numbers and NaN are numbers."""
         try:
-            return read_json(str(self.path / "config.json"))
+            return read_settings(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
 

@@ -16,6 +16,7 @@ from tff_pfl.experiment.results import (
     best_on,
 )
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
+from tff_pfl.files import finite, spelled_out
 from tff_pfl.tables import aligned, decimal
 
 _SPLITS = ("validation", "test")
@@ -78,10 +79,9 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
     content["seconds"] = summary.seconds
     if summary.stopped is not None:
         content["stopped"] = summary.stopped
-    if summary.privacy is not None:
-        content["privacy"] = dict(summary.privacy)
-        if math.isinf(summary.privacy["epsilon"]):  # for which JSON has no number
-            content["privacy"]["epsilon"] = "inf"
+    content = finite(content)
+    if summary.privacy is not None:  # without noise, epsilon is "inf", and not unknown
+        content["privacy"] = spelled_out(summary.privacy)
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
     return summary

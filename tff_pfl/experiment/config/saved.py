@@ -65,7 +65,7 @@ def config_of_run(settings: Any) -> ml_collections.ConfigDict:
     """The config of a run from its `config.json`.
 
     Args:
-        settings: What is in the file.
+        settings: What `RunFiles.settings` returns.
 
     Raises:
         ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
