@@ -2,9 +2,10 @@
 
     report.py SUBCOMMAND ARGUMENTS... --output=FILE [--FLAG=VALUE ...]
 
-NAME:DIR is a run's output directory and the name that it is shown by; several runs of one name are
-those of several seeds. COLUMN is one of `clients/round_*.csv`, by default
-personalized/local_test/accuracy. Pictures end in .png, .pdf or .svg.
+NAME:DIR is a run's output directory and the name that it is shown by; without NAME:, that is the
+name of its folder. Several runs of one name are those of several seeds. COLUMN is one of
+`clients/round_*.csv`, by default personalized/local_test/accuracy. Pictures end in .png, .pdf or
+.svg.
 
 The mean over clients of a quantity, over the rounds, with the deviation over seeds as a band:
 

@@ -51,6 +51,14 @@ def test_epochs_can_be_overridden():
     assert nothing.totals["loss"].count == 0.0
 
 
+def test_steps_alone():
+    expected = C + contraction(A, 2) @ (W - C)
+    actual = train_quadratic(sgd(epochs=None, steps=2))
+    np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="epochs and steps are both None"):
+        sgd(epochs=None)
+
+
 def test_a_proximal_term():
     mu, start = 0.7, weights_of(W, 2, 1)
     actual = train_quadratic(

@@ -84,7 +84,7 @@ def test_report(run_dir, tmp_path):
     done = run_main(
         "report.py",
         "curves",
-        f"a run:{run_dir}",
+        run_dir,
         f"the same:{run_dir}",
         f"--output={path}",
         "--column=global/local_test/loss",
@@ -200,8 +200,8 @@ def test_mistakes_are_answered_with_one_message(run_dir, tmp_path):
             "--nogeneralization",
             "--synthetic=0.5",
         ],
-        "Each run is NAME:DIR, found": report("curves", run_dir),
-        "Each run is NAME:DIR, found 'a:', which is no folder either": report("curves", "a:"),
+        "a: has no config.json of a run: there is no such folder": report("curves", "a:"),
+        "'run' is the name of several runs": report("curves", run_dir, f"run:{run_dir}"),
         "Ids are integers.": report("curves", f"a:{run_dir}", "--exclude_clients=one"),
         "Did you mean 'global/local_test/loss'": report(
             "curves", f"a:{run_dir}", "--column=global/local_test/los"

@@ -342,14 +342,16 @@ def test_what_is_compared(tmp_path, program):
     assert list(found.results) == list(STUDY.variants)
     assert [run.seed for run in found.results["Ditto, lambda 1"]] == [7]
     write_run(tmp_path / "x", [0.5], seed=0)
-    more = studies.comparison_of([str(tmp_path / "study"), f"x:{tmp_path / 'x'}"])
-    assert list(more.finished) == ["x", "Ditto, lambda 1"]
+    for x in (f"x:{tmp_path / 'x'}", f"{tmp_path / 'x'}/"):
+        more = studies.comparison_of([str(tmp_path / "study"), x])
+        assert list(more.finished) == ["x", "Ditto, lambda 1"]
     (tmp_path / "damaged").mkdir()
+    (tmp_path / "y").mkdir()
     (tmp_path / "damaged" / "variants.json").write_text("{}")
     with pytest.raises(OutputDirectoryError, match="variants.json is damaged: 'variants'"):
         studies.comparison_of([str(tmp_path / "damaged")])
     mistakes = {
-        "x has no variants.json of a study; a run is given as NAME:": [str(tmp_path / "x")],
+        "y has no variants.json of a study, and no config.json of a run": [str(tmp_path / "y")],
         "'FedAvg' is the label of two variants": [
             str(tmp_path / "study"),
             f"FedAvg:{tmp_path / 'x'}",

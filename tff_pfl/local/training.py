@@ -15,7 +15,7 @@ from tff_pfl.local.context import ClientContext
 from tff_pfl.local.examples import Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Totals, Weights, check_weights
-from tff_pfl.ranges import above, above_or_infinite, at_least, takes, whole
+from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
 # Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
 _AUGMENTATION = 0  # dropouts count from 1
@@ -61,7 +61,7 @@ class LocalTraining:
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
-        epochs: Passes over the client's examples.
+        epochs: Passes over the client's examples; may be `None` where there are `steps`.
         steps: Where given, this many steps in place of `epochs`, in as many passes as they take.
         batch_size: Examples a step; the last batch of a pass may be partial.
         learning_rate_decay: Factor per round; 1 keeps the rate.
@@ -81,7 +81,7 @@ class LocalTraining:
     """
 
     optimizer: tff.learning.optimizers.Optimizer
-    epochs: int = 1
+    epochs: int | None = 1
     batch_size: int = 50
     learning_rate_decay: float = 1.0
     weight_decay: float = 0.0
@@ -96,6 +96,8 @@ class LocalTraining:
     def __post_init__(self):
         tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
         check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
+        if self.epochs is None and self.steps is None:
+            raise RangeError("epochs and steps are both None: local training needs one of them.")
         for name, (registry, makers) in _MAKERS.items():
             value = getattr(self, name)
             if value is not None and (not callable(value) or value in makers.values()):

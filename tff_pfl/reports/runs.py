@@ -10,25 +10,39 @@ Runs = Mapping[str, Sequence[str | os.PathLike]]
 
 
 def named_runs(arguments: Iterable[str]) -> dict[str, list[str]]:
-    """The runs of a command line, `NAME:DIR` each.
+    """Returns the runs of a command line, `NAME:DIR` or `DIR` each.
 
-    Several runs of one name are those of several seeds.
+    A run without a name has that of its folder. Several runs of one name are those of several
+    seeds; they are named by hand.
 
     Raises:
-        OutputDirectoryError: If one is not of this form, or two of a name have the same seed.
+        OutputDirectoryError: If there is no such run, or two of a name have the same seed, or one
+            of them was not named.
     """
-    runs = {}
+    runs, of_folders = {}, set()
     for argument in arguments:
         name, _, run_dir = argument.partition(":")
-        if not name or not run_dir:
-            where = "" if os.path.exists(argument) else ", which is no folder either"
-            raise OutputDirectoryError(f"Each run is NAME:DIR, found {argument!r}{where}.")
-        if not os.path.exists(os.path.join(run_dir, "config.json")):
-            raise OutputDirectoryError(f"{run_dir} has no config.json of a run.")
+        if is_run(argument) or not (name and run_dir):
+            run_dir = argument
+            name = os.path.basename(os.path.abspath(run_dir))
+            of_folders.add(name)
+        if not is_run(run_dir):
+            where = "" if os.path.exists(run_dir) else ": there is no such folder"
+            raise OutputDirectoryError(f"{run_dir} has no config.json of a run{where}.")
         runs.setdefault(name, []).append(run_dir)
     for name, run_dirs in runs.items():
+        if name in of_folders and len(run_dirs) > 1:
+            raise OutputDirectoryError(
+                f"{name!r} is the name of several runs, {', '.join(run_dirs)}. Name each, as in "
+                f"NAME:{run_dirs[0]}."
+            )
         _check_seeds(name, run_dirs)
     return runs
+
+
+def is_run(path: str | os.PathLike) -> bool:
+    """Checks whether a directory has the settings of a run."""
+    return os.path.exists(os.path.join(path, "config.json"))
 
 
 def _check_seeds(name, run_dirs):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tff_pfl.experiment.run_directory import read_json, reading
 from tff_pfl.reports import Comparison, compared, named_runs
+from tff_pfl.reports.runs import is_run
 from tff_pfl.studies.runner import VARIANTS, chosen_trials
 from tff_pfl.studies.study import Study, StudyError, load_study
 
@@ -30,7 +31,8 @@ def comparison_of(arguments: Sequence[str]) -> Comparison:
     """What a command line compares.
 
     Args:
-        arguments: `STUDY_FILE[:CHOICE] DIR`; or directories of studies, and runs as `NAME:DIR`.
+        arguments: `STUDY_FILE[:CHOICE] DIR`; or directories of studies, and runs as `NAME:DIR` or
+            `DIR`.
 
     Raises:
         OutputDirectoryError: See `named_runs` and `comparison_of_study`.
@@ -45,7 +47,7 @@ def comparison_of(arguments: Sequence[str]) -> Comparison:
             return comparison_of_study(load_study(arguments[0]), arguments[1])
         except ValueError as error:
             raise StudyError(str(error)) from error
-    directories = list(filter(os.path.isdir, arguments))
+    directories = [path for path in arguments if os.path.isdir(path) and not is_run(path)]
     runs = named_runs([argument for argument in arguments if argument not in directories])
     titles, baseline, chosen = [], None, {}
     for directory in directories:
@@ -73,8 +75,8 @@ def _recorded(directory) -> _Recorded:
     path = pathlib.Path(directory) / VARIANTS
     if not path.exists():
         raise StudyError(
-            f"{directory} has no {VARIANTS} of a study; a run is given as NAME:{directory}, the "
-            f"study of an earlier version as STUDY_FILE {directory}."
+            f"{directory} has no {VARIANTS} of a study, and no config.json of a run; a study of an "
+            f"earlier version is given as STUDY_FILE {directory}."
         )
     record = read_json(str(path))
     with reading(path):

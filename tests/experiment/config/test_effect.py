@@ -4,6 +4,8 @@ import pytest
 
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
+from tff_pfl.experiment import ConfigError, check_config
+from tff_pfl.experiment.config.options import value_of
 
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
 
@@ -94,6 +96,25 @@ def test_what_another_flag_replaces_is_refused_where_both_are_set_by_hand(
         config_of_flags(monkeypatch, DIGITS, f"--config.{flag}", f"--config.{replaced}")
     key, switch = replaced.partition("=")[0], flag.partition("=")[0]
     assert f"--config.{key} has no effect: config.{switch} is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("none", "instead"),
+    [
+        ("local.epochs", "local.steps=2"),
+        ("attack.fraction", "attack.client_ids=(0,)"),
+        ("data.num_clients", "data.partition_file=a.npz"),
+        ("data.num_clients", "data.partitioner=natural"),
+        ("early_stop.least_gain", "rounds=3"),
+    ],
+)
+def test_none_beside_what_is_set_instead_is_no_conflict(monkeypatch, none, instead):
+    flags = (f"--config.{none}=None", f"--config.{instead}")
+    config = config_of_flags(monkeypatch, DIGITS, *flags)
+    assert value_of(config, none) is None
+    config.local.steps = config.local.epochs = None
+    with pytest.raises(ConfigError, match="config.local.epochs is None, but must be of type int"):
+        check_config(config)
 
 
 def test_a_rate_of_fine_tuning_is_that_of_new_clients_too(monkeypatch):

@@ -13,6 +13,7 @@ from tff_pfl.experiment.config.build import (
     participation,
 )
 from tff_pfl.experiment.config.defaults import default_config
+from tff_pfl.experiment.config.effect import may_be_left_out
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.keys import OWN_NUMBERS
@@ -59,7 +60,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     import_modules(config.get("imports", ()), config.get("import_path", ()))
     defaults = default_config()
     for section in _SECTIONS:
-        _check_keys(section, value_of(config, section), value_of(defaults, section))
+        _check_keys(config, section, value_of(defaults, section))
     for choice in CHOICES:
         _check_choice(config, choice)
     types = [config.model.compute_type]
@@ -116,18 +117,18 @@ def _owners(config) -> Iterator[tuple[str, Callable]]:
             yield choice.section_in(config), choice.registry[name]
 
 
-def _check_keys(section, found, known) -> None:
+def _check_keys(config, section, known) -> None:
     """The keys of a section that are no options; "" is for the config itself."""
+    found = value_of(config, section)
     check_names("config key", found, known, error=ConfigError)
     for name in known:
+        key = f"{section}.{name}".lstrip(".")
         if name not in found:
-            key = f"{section}.{name}".lstrip(".")
             raise ConfigError(
                 f"config.{key} is missing. A config begins as tff_pfl.experiment.default_config()."
             )
-    for name in found:
-        if found[name] is None and known[name] is not None:
-            raise _none(f"{section}.{name}".lstrip("."), type(known[name]))
+        if found[name] is None and known[name] is not None and not may_be_left_out(config, key):
+            raise _none(key, type(known[name]))
 
 
 def _check_choice(config, choice) -> None:

@@ -1,6 +1,6 @@
 """Settings that nothing looks at, as others are what they are."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -164,17 +164,30 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
     """The first of some settings that has no effect; `None` if all have one.
 
     A config file may have settings of what is turned off: somebody may turn it on. And what is
-    turned off beside them, among the same keys, is meant to be off.
+    turned off beside them, among the same keys, is meant to be off. A setting that is `None` asks
+    for nothing, as `local.epochs=None` beside `local.steps=2`.
 
     Args:
         config: All keys; of other configs than those of `default_config` nothing is said.
         keys: Those that somebody has set by hand.
     """
-    for switch in _switches(value_of(config, "algorithm.name")):
-        values = [value_of(config, key) for key in switch.switches]
-        is_meant = not switch.replaces and set(switch.switches) & set(keys)
-        if values[0] is None or is_meant or switch.is_on(values):
+    for switch, value in _turned_off(config):
+        if not switch.replaces and set(switch.switches) & set(keys):
             continue
         for key in filter(switch.holds, keys):
-            return Idle(key, switch.switches[0], values[0], switch.remedy)
+            if value_of(config, key) is not None:
+                return Idle(key, switch.switches[0], value, switch.remedy)
     return None
+
+
+def may_be_left_out(config: ml_collections.ConfigDict, key: str) -> bool:
+    """Checks whether others of a config turn a setting off, so that it may be `None`."""
+    return any(switch.holds(key) for switch, _ in _turned_off(config))
+
+
+def _turned_off(config) -> Iterator[tuple[_Switch, Any]]:
+    """The switches that are off, and the values of their first keys."""
+    for switch in _switches(value_of(config, "algorithm.name")):
+        values = [value_of(config, key) for key in switch.switches]
+        if values[0] is not None and not switch.is_on(values):
+            yield switch, values[0]

@@ -124,7 +124,9 @@ class _AttackChoice(Choice):
         declared = super().parameters(name)
         if "client_ids" in declared:
             kind = inspect.Parameter.KEYWORD_ONLY
-            declared[FRACTION] = inspect.Parameter(FRACTION, kind, default=0.0, annotation=float)
+            declared[FRACTION] = inspect.Parameter(
+                FRACTION, kind, default=0.0, annotation=float | None
+            )
         return declared
 
 
