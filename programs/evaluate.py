@@ -23,7 +23,8 @@ gains over it, and the share of clients that are hurt.
 
 PREFIX.json gets the result, PREFIX_table.csv all of these statistics with a row for each quantity
 and group, PREFIX.csv a row for each client, PREFIX_new_clients.csv for each new one; a short table
-is printed. Nothing in DIR is changed.
+is printed. Nothing in DIR is changed. Modules that the run's config
+imports are imported with `--trust_imports`, or where `--imports` names them.
 """
 
 from absl import app, flags
@@ -34,6 +35,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
+_trusted_imports = experiment.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "Prefix of the results.")
 _SYNTHETIC = flags.DEFINE_list(
@@ -91,6 +93,7 @@ def main(argv):
         _RUN_DIR.value,
         _OUTPUT.value,
         baseline=_BASELINE.value,
+        trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
         generalization="last" if _GENERALIZATION.value else "never",
         subsample=_SUBSAMPLE.value,

@@ -11,7 +11,8 @@ FOLDER/global. Elsewhere, with TensorFlow alone,
 
 takes inputs as the data set has them, such as uint8 images, with a batch axis; `model.weights` are
 its variables, by layers. FOLDER/models.json tells of which run and round they are, and the shape
-and type of inputs. FOLDER is made, or empty. Nothing in DIR is changed.
+and type of inputs. FOLDER is made, or empty. Nothing in DIR is changed. Modules that the run's
+config imports are imported with `--trust_imports`, or where `--imports` names them.
 """
 
 from absl import app, flags
@@ -22,6 +23,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
+_trusted_imports = experiment.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
 _CLIENTS = flags.DEFINE_list(
@@ -36,6 +38,7 @@ def main(argv):
         _RUN_DIR.value,
         _OUTPUT.value,
         client_ids=None if _CLIENTS.value is None else list(map(int, _CLIENTS.value)),
+        trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
     )
 

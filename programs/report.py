@@ -46,7 +46,7 @@ last checkpoint, the client is by default the one with most training examples. T
 written as numbers, beside the picture: FILE.npz with `axis`, `global` and `personalized`:
 
     report.py loss_surface DIR --output=FILE [--client=7] [--points=21] [--radius=1.0]
-        [--examples=1000]
+        [--examples=1000] [--trust_imports | --imports=MODULE,MODULE]
 
 What the last rounds of a run did when, and what was done while the devices computed:
 
@@ -95,6 +95,7 @@ from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
+_trusted_imports = experiment.define_import_flags()
 _OUTPUT = flags.DEFINE_string("output", None, "The file that is written.")
 _COLUMN = flags.DEFINE_string(
     "column", "personalized/local_test/accuracy", "Which quantity is shown, see above."
@@ -212,6 +213,7 @@ def _loss_surface(arguments):
         points=_POINTS.value,
         radius=_RADIUS.value,
         max_examples=_EXAMPLES.value,
+        trust_imports=_trusted_imports(),
     )
     return f"numbers: {reports.plot_loss_surfaces(surfaces, _OUTPUT.value)}"
 
@@ -274,7 +276,10 @@ SUBCOMMANDS = {
     "influence": Subcommand(_influence, "DIR", ("matrix",), PICTURES),
     "mixtures": Subcommand(_mixtures, "DIR", ("clients",), PICTURES),
     "loss_surface": Subcommand(
-        _loss_surface, "DIR", ("client", "points", "radius", "examples"), PICTURES
+        _loss_surface,
+        "DIR",
+        ("client", "points", "radius", "examples", "trust_imports", "imports"),
+        PICTURES,
     ),
     "timeline": Subcommand(_timeline, "DIR", ("rounds",), PICTURES),
     "table": Subcommand(_table, _COMPARED, ("format", "columns", "against")),

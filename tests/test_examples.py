@@ -50,7 +50,8 @@ def test_ones_own_method_data_set_and_model(folder, monkeypatch):
     monkeypatch.chdir(folder / "elsewhere")
     assert "mixed_start" not in ALGORITHMS
     with own_modules(folder):
-        assert evaluate_program(str(run), "result", set_context=keep_the_context) == 0
+        options = {"trust_imports": True, "set_context": keep_the_context}
+        assert evaluate_program(str(run), "result", **options) == 0
         assert "mixed_start" in ALGORITHMS
     result = json.loads((folder / "elsewhere" / "result.json").read_text())
     assert (result["run"], result["round_num"]) == (f"mixed_start on {config.data.name}", 2)
@@ -65,9 +66,12 @@ def test_ones_own_method_by_the_programs(folder):
 
     run_program("train", *FLAGS, "--output_dir=run")
     assert_is_the_users_own(folder / "run")
-    run_program("evaluate", "--run_dir=../run", "--output=result", where="elsewhere")
+    evaluate = ("--run_dir=../run", "--output=result", "--trust_imports")
+    run_program("evaluate", *evaluate, where="elsewhere")
     surface = ("loss_surface", "../run", "--points=3", "--output=surface.png")
-    run_program("report", *surface, where="elsewhere")
+    run_program("report", *surface, "--trust_imports", where="elsewhere")
+    modules = "--imports=mixed_start,small_network,stripes"
+    run_program("report", *surface, modules, where="mine")
     run_program("train", *FLAGS, "--config.rounds=3", "--output_dir=../run", "--resume")
 
 

@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = offer(
             "check_config",
             "config_of_run",
             "default_config",
+            "define_import_flags",
             "hold_out",
             "parse_flags",
             "read_config",

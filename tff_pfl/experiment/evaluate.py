@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import absl.logging
@@ -138,7 +138,11 @@ def _grouped_to_json(groups: Mapping[str, Mapping[MetricName, NamedTuple]]) -> d
 
 
 def evaluate_run(
-    run_dir: str | os.PathLike, baseline: str | os.PathLike | None = None, **changes: Any
+    run_dir: str | os.PathLike,
+    baseline: str | os.PathLike | None = None,
+    *,
+    trust_imports: bool | Collection[str] = (),
+    **changes: Any,
 ) -> EvaluatedRun:
     """Evaluates the last checkpoint of a run.
 
@@ -147,6 +151,7 @@ def evaluate_run(
         baseline: The output directory of a run of the same clients with the same examples, such as
             one of local training, over which each client gains or loses. Its last checkpoint is
             evaluated on the same split.
+        trust_imports: See `config_of_run`; of both runs.
         **changes: See `evaluate_program`.
 
     Raises:
@@ -156,9 +161,9 @@ def evaluate_run(
     """
     compared = None
     if baseline is not None:  # and closed again: it may be the same run
-        options = configs.evaluation_options(_config_of(run_dir, changes))
-        compared = _evaluate_baseline(baseline, options)
-    with restored_run(run_dir, **changes) as run:
+        options = configs.evaluation_options(_config_of(run_dir, changes, trust_imports))
+        compared = _evaluate_baseline(baseline, options, trust_imports)
+    with restored_run(run_dir, trust_imports=trust_imports, **changes) as run:
         options = configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
         if compared is not None and compared.fingerprint != run.dataset.fingerprint:
@@ -199,12 +204,13 @@ def _evaluate_new_clients(run) -> ClientMetrics | None:
     return evaluate(run.server_state)
 
 
-def _evaluate_baseline(run_dir, options) -> Baseline:
+def _evaluate_baseline(run_dir, options, trust_imports) -> Baseline:
     """A baseline on the same examples as the run that is compared with it."""
     # Its own models, as it calls them: those that it fine-tuned beside them are others.
-    beside = "fine_tuned" in _config_of(run_dir, {}).evaluation.further_models
+    beside = "fine_tuned" in _config_of(run_dir, {}, trust_imports).evaluation.further_models
     tuning = {"fine_tune_epochs": 0} if beside else {}
-    with restored_run(run_dir, further_models=(), **tuning) as run:
+    restored = restored_run(run_dir, trust_imports=trust_imports, further_models=(), **tuning)
+    with restored as run:
         configs.check_split(run.dataset, options.split)
         with values_of("evaluation"):
             evaluator = Evaluator(run.process, run.model, run.dataset, options)
@@ -244,7 +250,9 @@ class RestoredRun(NamedTuple):
 
 
 @contextlib.contextmanager
-def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[RestoredRun]:
+def restored_run(
+    run_dir: str | os.PathLike, *, trust_imports: bool | Collection[str] = (), **changes: Any
+) -> Iterator[RestoredRun]:
     """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
 
     Nothing in the directory is changed; the states of clients can be read inside of the `with`.
@@ -252,6 +260,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
 
     Args:
         run_dir: The run's output directory.
+        trust_imports: See `config_of_run`.
         **changes: Keys of `config.evaluation` that are other than the run's.
 
     Raises:
@@ -259,7 +268,7 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         ConfigError: If the run's config is not one of this version, or a change has no effect.
     """
     store_path = os.path.join(run_dir, CHECKPOINT)
-    config = _config_of(run_dir, changes)
+    config = _config_of(run_dir, changes, trust_imports)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     if others := other_versions(run_dir, config.imports):
@@ -300,9 +309,9 @@ def restored_run(run_dir: str | os.PathLike, **changes: Any) -> Iterator[Restore
         )
 
 
-def _config_of(run_dir, changes) -> config_dict.ConfigDict:
+def _config_of(run_dir, changes, trust_imports) -> config_dict.ConfigDict:
     """The config of a run, with other keys of `config.evaluation`."""
-    config = configs.config_of_run(RunFiles(run_dir).settings())
+    config = configs.config_of_run(RunFiles(run_dir).settings(), trust_imports=trust_imports)
     try:
         config.evaluation.update(changes)
     except TypeError as error:

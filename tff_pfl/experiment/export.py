@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import tqdm
@@ -33,6 +33,8 @@ def export_run(
     run_dir: str | os.PathLike,
     output: str | os.PathLike,
     client_ids: Sequence[int] | None = None,
+    *,
+    trust_imports: bool | Collection[str] = (),
 ) -> ExportedRun:
     """Writes the models of a run's last checkpoint, each as a SavedModel in a folder of its own.
 
@@ -45,6 +47,7 @@ def export_run(
             if the algorithm has a global model, and `models.json`, which tells of which run and
             round they are, and what they take.
         client_ids: Whose models are written; `None`: of all clients that train.
+        trust_imports: See `config_of_run`.
 
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint; if the run has no such
@@ -53,7 +56,7 @@ def export_run(
     """
     check_empty_folder(output)
     output = pathlib.Path(output)
-    with restored_run(run_dir) as run:
+    with restored_run(run_dir, trust_imports=trust_imports) as run:
         dataset, process = run.dataset, run.process
         client_ids = range(dataset.num_clients) if client_ids is None else client_ids
         _check_clients(client_ids, dataset.num_clients, run_dir)

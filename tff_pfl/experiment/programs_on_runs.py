@@ -3,7 +3,7 @@
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tff_pfl import experiment, runtime
@@ -41,7 +41,8 @@ def evaluate_program(
         baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed; by default
             `runtime.set_graph_context`.
-        **changes: Keys of `config.evaluation` that are other than the run's.
+        **changes: `trust_imports`, see `config_of_run`, and keys of `config.evaluation` that are
+            other than the run's.
 
     Returns:
         The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
@@ -71,6 +72,7 @@ def export_program(
     output: str,
     *,
     client_ids: Sequence[int] | None = None,
+    trust_imports: bool | Collection[str] = (),
     set_context: Callable[[], None] | None = None,
 ) -> int:
     """Writes the models of a run and prints which.
@@ -79,6 +81,7 @@ def export_program(
         run_dir: See `export_run`.
         output: See `export_run`.
         client_ids: See `export_run`.
+        trust_imports: See `config_of_run`.
         set_context: See `evaluate_program`.
 
     Returns:
@@ -88,7 +91,7 @@ def export_program(
     def export():
         check_empty_folder(output)
         _prepare([run_dir], set_context)
-        exported = experiment.export_run(run_dir, output, client_ids)
+        exported = experiment.export_run(run_dir, output, client_ids, trust_imports=trust_imports)
         print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
         print(f"results: {output}")
 

@@ -1,7 +1,7 @@
 """Pictures of the loss around the models of a run: PLGU's Figure 7."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ def loss_surfaces_of_run(
     points: int = 21,
     radius: float = 1.0,
     max_examples: int = 1000,
+    trust_imports: bool | Collection[str] = (),
 ) -> LossSurfaces:
     """The training loss of a client around the global model and around its personalized model.
 
@@ -59,6 +60,7 @@ def loss_surfaces_of_run(
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
         max_examples: Of a client with more, so many are drawn.
+        trust_imports: See `tff_pfl.experiment.config_of_run`.
 
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint.
@@ -70,7 +72,7 @@ def loss_surfaces_of_run(
         raise ConfigError(str(error)) from error
     if max_examples < 1:
         raise ConfigError(f"A loss surface needs 1 example or more, got {max_examples}.")
-    with experiment.restored_run(run_dir) as run:
+    with experiment.restored_run(run_dir, trust_imports=trust_imports) as run:
         if client_id is None:
             client_id = int(np.argmax(run.dataset.sizes()))
         examples = training_examples(run, client_id, max_examples)

@@ -1,18 +1,32 @@
 """Modules of a user's own."""
 
+import json
 import re
+import shutil
 import sys
 
 import pytest
 
 from tests.own_modules import own_modules
-from tff_pfl.experiment import ConfigError, check_config, config_of_run, default_config, resolved
+from tests.runs import run_main, tiny_config, train_run
+from tff_pfl.experiment import (
+    ConfigError,
+    RunFiles,
+    check_config,
+    config_of_run,
+    default_config,
+    evaluate_run,
+    export_run,
+    resolved,
+)
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.models import MODELS
+from tff_pfl.reports import loss_surfaces_of_run
 
 MODULE = """
 import tensorflow as tf
 from tff_pfl.models import MODELS
+from tff_pfl.reports import loss_surfaces_of_run
 
 @MODELS.register("tiny_of_a_user")
 def tiny(image_shape, num_classes, *, width=3):
@@ -74,7 +88,7 @@ def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
     with pytest.raises(ConfigError, match=f"^{message}$"):
         check_config(config)
     with pytest.raises(ConfigError, match=f"^{message}$"):
-        config_of_run(resolved(config))
+        config_of_run(resolved(config), trust_imports=True)
 
 
 def test_a_name_is_not_several():
@@ -101,3 +115,69 @@ def test_a_module_that_fails(write, tmp_path, text, reason):
     message = f"^config.imports: module 'fails_of_a_user' fails: {reason}$"
     with pytest.raises(ConfigError, match=message):
         import_modules(["fails_of_a_user"], [str(tmp_path)])
+
+
+@pytest.fixture
+def run_of_a_stranger(write, tmp_path):
+    """A finished run whose config imports a module that stands beside it."""
+    run = train_run(tmp_path / "run", tiny_config("fedavg", rounds=1))
+    write("stranger/networks_of_a_user.py", "raise SystemExit('executed')")
+    shutil.copytree(run, tmp_path / "plain")
+    settings = json.loads((run / "config.json").read_text())
+    settings |= {"imports": ["networks_of_a_user"], "import_path": [str(tmp_path / "stranger")]}
+    (run / "config.json").write_text(json.dumps(settings))
+    return run
+
+
+UNTRUSTED = (
+    "The config of the run imports 'networks_of_a_user', from FOLDER, which executes their code. "
+    "Pass --trust_imports if you trust the run, or --imports=networks_of_a_user to import yours"
+)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda run, **options: config_of_run(RunFiles(run).settings(), **options),
+        lambda run, **options: evaluate_run(run, **options),
+        lambda run, **options: evaluate_run(run.parent / "plain", baseline=run, **options),
+        lambda run, **options: export_run(run, run.parent / "models", **options),
+        lambda run, **options: loss_surfaces_of_run(run, points=3, **options),
+    ],
+)
+def test_a_saved_run_executes_what_is_asked_for(
+    use, run_of_a_stranger, write, monkeypatch, tmp_path
+):
+    message = re.escape(UNTRUSTED.replace("FOLDER", str(tmp_path / "stranger")))
+    path = list(sys.path)
+    with pytest.raises(ConfigError, match=message):
+        use(run_of_a_stranger)
+    with pytest.raises(ConfigError, match=message):
+        use(run_of_a_stranger, trust_imports=["networks_of_nobody"])
+    assert sys.path == path
+    with pytest.raises(SystemExit, match="executed"):
+        use(run_of_a_stranger, trust_imports=True)
+    sys.path[:] = path
+    (tmp_path / "mine").mkdir()
+    write("mine/networks_of_a_user.py")
+    monkeypatch.chdir(tmp_path / "mine")
+    use(run_of_a_stranger, trust_imports=["networks_of_a_user"])  # one's own
+    config_of_run(RunFiles(run_of_a_stranger).settings())  # executes nothing any more
+
+
+@pytest.mark.parametrize("program", ["evaluate", "export", "loss_surface", "table", "page"])
+def test_programs_execute_what_is_asked_for(program, run_of_a_stranger, tmp_path):
+    run, output = run_of_a_stranger, tmp_path / "output.html"
+    if program in ("evaluate", "export"):
+        arguments = [f"{program}.py", f"--run_dir={run}", f"--output={output}"]
+    else:
+        output = output.with_suffix(".png") if program == "loss_surface" else output
+        arguments = ["report.py", program, run, *[f"--output={output}"] * (program != "table")]
+    ended = run_main(*arguments)
+    if program in ("table", "page"):
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return
+    assert ended.returncode == 1
+    assert UNTRUSTED.replace("FOLDER", str(tmp_path / "stranger")) in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert run_main(*arguments, "--trust_imports").returncode == "executed"

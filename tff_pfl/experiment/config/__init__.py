@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = offer(
         "defaults": ("default_config",),
         "effect": ("without_effect",),
         "errors": ("ConfigError", "ImportsError"),
-        "flags": ("parse_flags", "read_config"),
+        "flags": ("define_import_flags", "parse_flags", "read_config"),
         "local": ("build_local",),
         "options": ("complete",),
         "private": ("check_same_promise", "privacy_loss"),

@@ -5,7 +5,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import ml_collections
@@ -31,6 +31,24 @@ _MISTAKES = (
     TypeError,
     ValueError,
 )
+
+
+def define_import_flags() -> Callable[[], bool | list[str]]:
+    """Defines the flags that say which modules of a saved run may be imported.
+
+    Returns:
+        What gives their value, once they are parsed: `trust_imports` of `config_of_run`.
+    """
+    trust = flags.DEFINE_bool(
+        "trust_imports",
+        False,
+        "Import the modules that the run's config names, from the folders that it names: whoever "
+        "made the run then executes code here.",
+    )
+    imports = flags.DEFINE_list(
+        "imports", [], "The modules of the run's config to import from the working directory."
+    )
+    return lambda: trust.value or imports.value
 
 
 class ConfigFileParser(flags.ArgumentParser):

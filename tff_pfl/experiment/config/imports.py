@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tff_pfl.experiment.config.errors import ImportsError
 from tff_pfl.tracebacks import place
@@ -21,16 +21,23 @@ def look_in(folders: Iterable[str]) -> None:
     importlib.invalidate_caches()
 
 
-def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
+def import_modules(
+    names: Sequence[str],
+    folders: Iterable[str] = (),
+    trust_imports: bool | Collection[str] = True,
+) -> None:
     """Imports modules by their dotted names.
 
     Args:
         names: Of modules, such as "my_package.methods".
         folders: See `look_in`.
+        trust_imports: Whether the names, and the folders, are to be trusted; or which of the names:
+            these are looked for in the working directory, and where Python looks. What was
+            imported before needs no trust.
 
     Raises:
         ImportsError: If one cannot be imported; the message says where it was looked for, or what
-            it failed at, and in which line.
+            it failed at, and in which line. Or if one is not trusted; then nothing is imported.
     """
     if not names:
         return
@@ -39,6 +46,9 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ImportsError(f"config.imports must be names of modules, got {name!r}.")
+    if trust_imports is not True:
+        _check_trusted(names, folders, trust_imports or ())
+        folders = ()
     look_in(folders)
     for name in names:
         try:
@@ -52,6 +62,18 @@ def import_modules(names: Sequence[str], folders: Iterable[str] = ()) -> None:
             ) from error
         except Exception as error:  # whatever a user's code raises
             raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
+
+
+def _check_trusted(names, folders, trusted):
+    unknown = [name for name in names if name not in trusted and name not in sys.modules]
+    if unknown:
+        modules = ", ".join(map(repr, unknown))
+        places = f", from {', '.join(map(str, folders))}" if folders else ""
+        raise ImportsError(
+            f"The config of the run imports {modules}{places}, which executes their code. Pass "
+            f"--trust_imports if you trust the run, or --imports={','.join(names)} to import yours "
+            "from the working directory; in Python, trust_imports=True or their names."
+        )
 
 
 def _folders():

@@ -1,6 +1,6 @@
 """The config of a run that is over, or was stopped."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_collections
@@ -61,15 +61,20 @@ def added_settings() -> dict[str, Any]:
     }
 
 
-def config_of_run(settings: Any) -> ml_collections.ConfigDict:
+def config_of_run(
+    settings: Any, *, trust_imports: bool | Collection[str] = ()
+) -> ml_collections.ConfigDict:
     """The config of a run from its `config.json`.
 
     Args:
         settings: What `RunFiles.settings` returns.
+        trust_imports: Which modules of `config.imports` may be imported, which executes their
+            code: those of these names, from the working directory or where Python looks; `True`:
+            all, from the folders that the run names. What was imported before needs no trust.
 
     Raises:
         ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
-            names cannot be imported.
+            names is not trusted, or cannot be imported.
     """
     if isinstance(settings, Mapping) and "algorithm" not in settings:
         raise ConfigError(
@@ -77,13 +82,16 @@ def config_of_run(settings: Any) -> ml_collections.ConfigDict:
             "how. Evaluate it in Python, where its process is."
         )
     try:
-        import_modules(settings.get("imports", ()), settings.get("import_path", ()))
+        folders = settings.get("import_path", ())
+        import_modules(settings.get("imports", ()), folders, trust_imports)
         config = default_config(settings["algorithm"]["name"])
         missing = set(config) - set(settings) - _OPTIONAL
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} are missing")
         with config.unlocked():
             config.update(settings)
+            if trust_imports is not True:
+                config.import_path = ()
         complete(config)
         check_config(config)
     except ImportsError:
