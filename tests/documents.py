@@ -39,8 +39,10 @@ def statements(code: str) -> str:
 
 
 def flags_of(program: pathlib.Path) -> set[str]:
-    """The flags that a program defines, in its own file or in one that all programs share."""
+    """The flags that a program defines, in its own file or in those that programs share."""
     texts = [program.read_text(), (ROOT / "tff_pfl" / "runtime" / "flags.py").read_text()]
+    if "define_import_flags" in texts[0]:
+        texts.append((ROOT / "tff_pfl" / "experiment" / "config" / "flags.py").read_text())
     names = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', "".join(texts))
     return {"config", "help", "verbosity", *names}
 
