@@ -1,8 +1,10 @@
 """Tables of numbers as text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _NARROWEST = 10
+_FORMULA = tuple("=+-@\t\r")  # what spreadsheets take for the beginning of one
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -21,3 +23,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def decimal(value: float) -> str:
     """A number with four decimals, or as a power of ten if it is too long for that."""
     return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"
+
+
+def cells_of_csv(row: Iterable[Any]) -> list[Any]:
+    """Returns a row in which no text is a formula: one that begins as such has an apostrophe.
+
+    Spreadsheets execute formulas of CSV files. Numbers stay as they are.
+    """
+    return [f"'{of}" if isinstance(of, str) and of.startswith(_FORMULA) else of for of in row]

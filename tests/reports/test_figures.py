@@ -1,11 +1,28 @@
 """The style of pictures."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
-from tff_pfl.reports import figures
+from tests.reports.hand_written import write_run
+from tff_pfl.evaluation import MetricName
+from tff_pfl.reports import (
+    compared,
+    figures,
+    plot_against_bytes,
+    plot_against_epsilon,
+    plot_curves,
+    plot_histograms,
+    results_table,
+    to_markdown,
+    write_page,
+)
+from tff_pfl.reports.against_local import against_local, figure_against_local
+
+ACCURACY = "personalized/local_test/accuracy"
 
 # Protanopia and deuteranopia of linear RGB, at full strength: Machado, Oliveira, Fernandes, 2009.
 _SIGHTS = {
@@ -80,3 +97,74 @@ def test_nothing_of_the_style_stays():
     before = dict(matplotlib.rcParams)
     picture(["a"])
     assert dict(matplotlib.rcParams) == before
+
+
+NAMES = ["a$x^{$", "$x^2$", "_b", r"c\$d", "=e"]
+
+
+def draw_curves(comparison, path):
+    plot_curves(runs_of(comparison), ACCURACY, path, log_scale=True)
+
+
+def draw_histograms(comparison, path):
+    plot_histograms(runs_of(comparison), ACCURACY, path)
+
+
+def draw_in_panels(comparison, path):
+    results = {f"{label} | {label}": of for label, of in comparison.results.items()}
+    comparison = dataclasses.replace(comparison, results=results)
+    plot_against_bytes(comparison, ACCURACY, path)
+
+
+def draw_gains(comparison, path):
+    name = MetricName.parse(f"{ACCURACY}_mean")
+    figures.save(figure_against_local(against_local(comparison, name)), path)
+
+
+def runs_of(comparison):
+    return {label: [of.path for of in results] for label, results in comparison.results.items()}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        draw_curves,
+        draw_histograms,
+        draw_in_panels,
+        draw_gains,
+        lambda comparison, path: plot_against_bytes(comparison, ACCURACY, path),
+        lambda comparison, path: plot_against_epsilon(comparison, ACCURACY, path),
+    ],
+)
+def test_names_are_text(tmp_path, monkeypatch, draw):
+    shown, save = set(), figures.save
+
+    def recorded(figure, path):
+        save(figure, path)
+        shown.update(text.get_text().split(",")[0] for text in figure.findobj(Text))
+        assert not any(text.get_parse_math() for text in figure.findobj(Text) if "$" in str(text))
+
+    monkeypatch.setattr(figures, "save", recorded)
+    runs = {"local": [write_run(tmp_path / "local", [0.1, 0.2], algorithm="local")]}
+    for i, name in enumerate(NAMES):
+        runs[name] = [write_run(tmp_path / str(i), [0.5, 0.1 * i])]
+    draw(compared("Names", runs), tmp_path / "picture.svg")
+    assert {text.partition("\n")[0] for text in shown} >= set(NAMES)
+
+
+def test_names_are_text_on_a_page_and_in_tables(tmp_path):
+    runs = {name: [write_run(tmp_path / str(i), [0.5])] for i, name in enumerate(NAMES)}
+    comparison = compared(NAMES[0], runs)
+    write_page(comparison, tmp_path / "page.html")
+    assert all(name in (tmp_path / "page.html").read_text() for name in NAMES)
+    assert r"| a\$x^{\$ | " in to_markdown(results_table(comparison))
+
+
+def test_logarithmic_axes_have_plain_numbers():
+    figure = figures.styled(figures.new_figure)()
+    axes = figure.subplots()
+    axes.plot([1, 2], [1e-2, 1e3])
+    figures.set_log_scale(axes, "y")
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[1:-1] == ["0.01", "0.1", "1", "10", "100", "1000"]

@@ -67,7 +67,7 @@ def test_it_fits_the_frame(page, tmp_path, width):
     shown = subprocess.run(
         [
             *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size=1200,2000"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,2000"),
             *("--dump-dom", f"--screenshot={picture}", frame.as_uri()),
         ],
         capture_output=True,

@@ -168,7 +168,7 @@ def test_variants_search_for_themselves_and_side_by_side(tmp_path, program, sugg
 
 
 def test_trials_that_fail_or_diverge_have_no_score(tmp_path, program, monkeypatch):  # noqa: F811
-    told, rates = [], [float("inf"), 5.0, 2.0, 5.0, 3.0]
+    told, rates = [], [1e308, 5.0, 2.0, 5.0, 3.0]
 
     def suggest(self, tried, number):
         told.append([score for _, score in tried])

@@ -53,7 +53,8 @@ def plot_partition(
     bars.set_ylabel("examples")
     bars.set_title(
         f"{dataset.name}, {split}: {sizes.sum():,} examples of {num_classes} classes\n"
-        f"on {num_clients:,} clients, {sizes.min():,} to {sizes.max():,} examples each"
+        f"on {num_clients:,} clients, {sizes.min():,} to {sizes.max():,} examples each",
+        parse_math=False,
     )
     draw = _draw_circles if circles else _draw_heat_map
     draw(main, color_bar, counts, (width, height))

@@ -69,7 +69,8 @@ def plot_against_bytes(comparison: Comparison, column: str, path: str | os.PathL
     for axes, (panel, curves) in zip(every_axes, panels.items(), strict=True):
         for line, curve in curves.items():
             handles[line] = _draw(axes, curve, lines[line])
-        axes.set(xscale="log", xlabel="MB sent by a client that is in every round", title=panel)
+        figures.set_log_scale(axes, "x")
+        axes.set(xlabel="MB sent by a client that is in every round", title=panel)
     every_axes[0].set_ylabel(figures.wrapped(in_words(MetricName.parse(column))))
     figures.legend_above(figure, list(handles.values()), list(handles))
     figures.save(figure, path)

@@ -151,11 +151,12 @@ def figure_of_curves(
     run_dirs = list(itertools.chain(*runs.values()))
     axes.set_title(_title(run_dirs, exclude_clients, max(map(len, runs.values()))))
     if log_scale:
-        axes.set_yscale("log")
+        figures.set_log_scale(axes, "y")
     if top is not None:
         axes.set_ylim(top=top)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figures.legend_above(figure, *axes.get_legend_handles_labels())
+    lines = axes.get_lines()
+    figures.legend_above(figure, lines, [line.get_label() for line in lines])
     return figure
 
 

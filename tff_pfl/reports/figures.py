@@ -34,6 +34,7 @@ _STYLE = {
     "lines.markersize": 5.0,
     "savefig.dpi": 150,
     "svg.hashsalt": "tff_pfl",  # the same picture is the same file
+    "text.parse_math": False,  # names of runs are text, whatever is in them
     "xtick.labelsize": 10,
     "ytick.labelsize": 10,
 }
@@ -101,7 +102,25 @@ def legend_above(figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     rows = math.ceil(len(labels) / max(1, int(_CHARACTERS_AN_INCH * width / entry)))
     columns = math.ceil(len(labels) / rows)
     figure.set_size_inches(width, height + 0.21 * rows)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+    # Matplotlib leaves out what begins with an underscore: labels are set afterwards.
+    places = ["-" * len(label) for label in labels]
+    legend = figure.legend(handles, places, loc="outside upper center", ncols=columns)
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
+
+
+def set_log_scale(axes, axis: str) -> None:
+    """Makes an axis, "x" or "y", logarithmic, with plain numbers, as `styled` draws no formulas."""
+    from matplotlib.ticker import LogFormatterSciNotation
+
+    class Plain(LogFormatterSciNotation):
+        def __call__(self, x, pos=None):
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    axes.set(**{f"{axis}scale": "log"})
+    ticks = getattr(axes, f"{axis}axis")
+    ticks.set_major_formatter(Plain())
+    ticks.set_minor_formatter(Plain(labelOnlyBase=False))
 
 
 def save(figure, path: str | os.PathLike) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tff_pfl.tables import cells_of_csv
+
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -68,8 +70,7 @@ def to_csv(rows: Iterable[NamedTuple], heads: Sequence[str]) -> str:
     """Rows as lines of CSV, below a line of their heads; it does not end the last line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
+    writer.writerows(map(cells_of_csv, [heads, *rows]))
     return text.getvalue().rstrip("\n")
 
 
@@ -114,7 +115,7 @@ def _bold(text, form, cell):
 
 def _markdown(text):
     # An underscore within a word is none of emphasis.
-    return re.sub(r"([\\|*`<>]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"([\\|*`<>$]|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
 def _latex(text):

@@ -8,6 +8,7 @@ import numpy as np
 from tff_pfl.files import whole_file
 from tff_pfl.reports import Comparison
 from tff_pfl.studies.tuning import Scores
+from tff_pfl.tables import cells_of_csv
 
 _HEADS = (
     *("label", "seed", "personalized", "global"),
@@ -27,13 +28,12 @@ def write_csv(path: str | os.PathLike, comparison: Comparison) -> None:
         for label, results in comparison.results.items():
             for run in results:
                 accuracies = [run.final.mean("accuracy", of) for of in ("personalized", "global")]
-                writer.writerow(
-                    [
-                        *(label, run.seed),
-                        *(np.nan if accuracy is None else accuracy for accuracy in accuracies),
-                        *(run.bytes_down, run.bytes_up, run.round_seconds),
-                    ]
-                )
+                row = [
+                    *(label, run.seed),
+                    *(np.nan if accuracy is None else accuracy for accuracy in accuracies),
+                    *(run.bytes_down, run.bytes_up, run.round_seconds),
+                ]
+                writer.writerow(cells_of_csv(row))
 
 
 def write_scores(path: str | os.PathLike, scores: Scores) -> None:
@@ -41,4 +41,4 @@ def write_scores(path: str | os.PathLike, scores: Scores) -> None:
     with whole_file(path, newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["label", "trial", "rounds", "score", "chosen"])
-        writer.writerows(scores.rows())
+        writer.writerows(map(cells_of_csv, scores.rows()))
