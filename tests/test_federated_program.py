@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
 from tests.own_modules import own_modules
-from tests.runs import ROOT, wait_until
+from tests.runs import ROOT, run_python, wait_until
 from tff_pfl.algorithms import build_ditto
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -239,6 +239,30 @@ def _outputs(folder) -> dict:
     (path,) = folder.glob(f"model/*round_{ROUNDS_OF_PROGRAMS}")
     found["model"] = [leaf.numpy() for leaf in tf.nest.flatten(tf.saved_model.load(path)())]
     return found
+
+
+@pytest.mark.slow
+def test_what_would_spoil_the_numbers_is_one_sentence(tmp_path):
+    folder, metrics = tmp_path / "program", tmp_path / "program" / "train_metrics.csv"
+
+    def refused(*flags):
+        ended = run_python(FOLDER / "program.py", f"--output_dir={folder}", *flags)
+        assert (ended.returncode, ended.stderr.count("error: ")) == (1, 1), ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stderr
+
+    process = _start("program", ["--cohort_size=4"], folder)
+    wait_until(lambda: _rounds_saved(folder) >= 1)
+    assert f"Another program is writing to {folder}" in refused("--cohort_size=4", "--rounds=30")
+    process.terminate()
+    assert process.wait() == 143
+    assert "clients_per_round: 4 then, 5 now" in refused("--rounds=30")
+    assert "rounds are done already, 0 are asked for" in refused("--cohort_size=4", "--rounds=0")
+    whole = metrics.read_text()
+    metrics.write_text(whole.replace("5", "6", 1))
+    assert f"{metrics} is missing or damaged" in refused("--cohort_size=4", "--rounds=30")
+    metrics.unlink()
+    assert f"{metrics} is missing or damaged" in refused("--cohort_size=4", "--rounds=30")
 
 
 @pytest.mark.slow

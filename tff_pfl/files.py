@@ -6,11 +6,13 @@ import math
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 _NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
-_TEMPORARY = re.compile(r".+\.\d+\.tmp")
+# As of `whole_file`, and of TFF's managers, which write folders, too.
+_TEMPORARY = re.compile(r".+\.\d+\.tmp|.+_temp\d{4}")
 
 
 @contextlib.contextmanager
@@ -38,15 +40,15 @@ def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iter
 
 
 def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
-    """Removes what `whole_file` leaves of processes that are killed.
+    """Removes what `whole_file` and TFF's managers leave of processes that are killed.
 
     Args:
         folder: Which may not be there.
         names: A pattern of the files that nobody writes at the moment.
     """
-    for left in pathlib.Path(folder).glob(f"{names}.*.tmp"):
+    for left in pathlib.Path(folder).glob(f"{names}[._]*"):
         if _TEMPORARY.fullmatch(left.name):
-            left.unlink()
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 @contextlib.contextmanager

@@ -6,12 +6,11 @@
 
 The program makes the parts of the system, a context, data sources and managers; what is done with
 them is the program logic of `program_logic.py`. DIR receives the metrics of rounds and of the
-evaluation, the model, and the program's state, of which the same command goes on after a failure.
+evaluation, the model, and the program's state, of which the same command goes on after a failure;
+other settings than --rounds are refused there, and so is a second process at the same time.
 """
 
 import asyncio
-import os
-import sys
 
 from absl import app, flags
 
@@ -24,60 +23,70 @@ import program_logic  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
-from tff_pfl.runtime import DeviceError, ProgramContext, WorkerDiedError  # noqa: E402
+from tff_pfl import experiment  # noqa: E402
+from tff_pfl.runtime import ProgramContext  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds in all.", lower_bound=0)
 _CLIENTS = flags.DEFINE_integer("clients", 10, "Clients of the federation.", lower_bound=1)
 _COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients of a round.", lower_bound=1)
+_FILES = ("program_state", "checksums.json", "train_metrics.csv", "evaluation_metrics.csv", "model")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    advice = "the same command goes on"
+    errors = [program_logic.TooFewRoundsError]
+    return experiment.exit_code_of(_run, errors=errors, advice=lambda: advice)
+
+
+def _run():
     config = tff_pfl.default_config("ditto")
+    config.rounds = _ROUNDS.value
     config.data.num_clients = _CLIENTS.value
     config.clients_per_round = _COHORT_SIZE.value
-    dataset = tff_pfl.experiment.build_dataset(config)
-    model = tff_pfl.experiment.build_model(config, dataset)
-    process = tff_pfl.experiment.build_process(config, model, dataset)
+    dataset = experiment.build_dataset(config)
+    model = experiment.build_model(config, dataset)
+    process = experiment.build_process(config, model, dataset)
 
     # In memory: the states of clients are saved with the program's state, by the iterator.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
     )
-    try:
-        context = ProgramContext(async_context_from_flags())
-    except (DeviceError, WorkerDiedError) as error:
-        sys.exit(f"error: {error}")
-    tff.framework.set_default_context(context)
-    asyncio.run(
-        program_logic.train_personalized_models(
-            initialize=process.initialize,
-            train=process.next,
-            train_data_source=source,
-            evaluation=evaluation.build_mean_accuracy(process, model),
-            evaluation_data_source=evaluation.EvaluatedClients(source),
-            total_rounds=_ROUNDS.value,
-            cohort_size=_COHORT_SIZE.value,
-            train_metrics_manager=_csv_file("train_metrics.csv"),
-            evaluation_metrics_manager=_csv_file("evaluation_metrics.csv"),
-            model_output_manager=tff.program.SavedModelFileReleaseManager(
-                os.path.join(_OUTPUT_DIR.value, "model"), prefix="after_round_"
-            ),
-            program_state_manager=tff.program.FileProgramStateManager(
-                os.path.join(_OUTPUT_DIR.value, "program_state"), keep_total=2, keep_first=False
-            ),
+    tff.framework.set_default_context(ProgramContext(async_context_from_flags()))
+    settings = experiment.resolved(config)
+    with tff_pfl.RunDirectory(_OUTPUT_DIR.value, settings, resume=True, files=_FILES) as directory:
+        directory.write_settings()  # there may be more rounds now
+        program_state_manager = tff.program.FileProgramStateManager(
+            directory.file("program_state"), keep_total=2, keep_first=False
         )
-    )
+        asyncio.run(
+            program_logic.train_personalized_models(
+                initialize=process.initialize,
+                train=process.next,
+                train_data_source=source,
+                evaluation=evaluation.build_mean_accuracy(process, model),
+                evaluation_data_source=evaluation.EvaluatedClients(source),
+                total_rounds=config.rounds,
+                cohort_size=config.clients_per_round,
+                train_metrics_manager=_csv_file(directory, "train_metrics.csv"),
+                evaluation_metrics_manager=_csv_file(directory, "evaluation_metrics.csv"),
+                model_output_manager=tff.program.SavedModelFileReleaseManager(
+                    directory.file("model"), prefix="after_round_"
+                ),
+                program_state_manager=experiment.CheckedStateManager(
+                    program_state_manager, directory, ["train_metrics.csv"]
+                ),
+            )
+        )
 
 
-def _csv_file(name):
+def _csv_file(directory, name):
     """In write mode, files are replaced as a whole: no failure leaves a part of a line."""
-    path = os.path.join(_OUTPUT_DIR.value, name)
-    return tff.program.CSVFileReleaseManager(path, tff.program.CSVSaveMode.WRITE)
+    return tff.program.CSVFileReleaseManager(directory.file(name), tff.program.CSVSaveMode.WRITE)
 
 
 if __name__ == "__main__":

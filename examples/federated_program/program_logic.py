@@ -19,6 +19,10 @@ class UnexpectedTypeError(TypeError):
     """A computation has not the type that the program logic states."""
 
 
+class TooFewRoundsError(ValueError):
+    """More rounds are done than are asked for."""
+
+
 class ProgramState(NamedTuple):
     """What the program goes on from after a failure.
 
@@ -74,7 +78,8 @@ async def train_personalized_models(
 
     Raises:
         UnexpectedTypeError: If a computation or a source has not the type above.
-        ValueError: Outside of a federated context; or if more rounds are done than `total_rounds`.
+        ValueError: Outside of a federated context.
+        TooFewRoundsError: If more rounds are done than `total_rounds`.
     """
     tff.program.check_in_federated_context()
     _check_types(initialize, train, train_data_source, evaluation, evaluation_data_source)
@@ -84,7 +89,9 @@ async def train_personalized_models(
     saved, version = await program_state_manager.load_latest(beginning)
     state, rounds_done, iterator = beginning if saved is None else saved
     if rounds_done > total_rounds:
-        raise ValueError(f"{rounds_done} rounds are done already, {total_rounds} are asked for.")
+        raise TooFewRoundsError(
+            f"{rounds_done} rounds are done already, {total_rounds} are asked for."
+        )
     logging.info("The program begins after round %d (version %d).", rounds_done, version)
 
     for round_num in range(int(rounds_done) + 1, total_rounds + 1):

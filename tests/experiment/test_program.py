@@ -208,6 +208,28 @@ def test_signals_say_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
     assert capsys.readouterr().err == "\ninterrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (OSError(28, "No space left on device", "a.csv"), 1, "error: [Errno 28] No space left"),
+        (ZeroDivisionError("of a program"), 1, "error: of a program\n"),
+        (Terminated(), 143, "\ninterrupted; do it again\n"),
+    ],
+)
+def test_any_program_may_end_as_ours_do(capsys, error, code, told):
+    def fail():
+        raise error
+
+    options = {"errors": [ZeroDivisionError], "advice": lambda: "do it again"}
+    assert experiment.exit_code_of(fail, **options) == code
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_what_is_no_mistake_of_the_user_has_a_traceback():
+    with pytest.raises(ZeroDivisionError):
+        experiment.exit_code_of(lambda: 1 // 0)
+
+
 def test_a_further_signal_ends_the_process_at_once():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Terminated), interruptible():

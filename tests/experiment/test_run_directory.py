@@ -81,6 +81,21 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     assert all(map(directory.has, others))
 
 
+def test_what_a_killed_program_of_tff_was_writing_is_removed(tmp_path):
+    """Files and folders of its managers, in what the program has named."""
+    start(tmp_path, files=("metrics.csv", "state"))
+    left = ["metrics.csv_temp1234", "state/state_3_temp9999", "config.json.99.tmp"]
+    others = ["notes_temp1234", "state/state_3", "state/state_temp12"]
+    for name in left + others:
+        (tmp_path / name / "variables").mkdir(parents=True)
+    start(tmp_path, files=("metrics.csv", "state"), resume=True)
+    assert not any((tmp_path / name).exists() for name in left)
+    assert all((tmp_path / name).exists() for name in others)
+    assert not (tmp_path / "clients").exists()
+    start(tmp_path, files=("metrics.csv", "state"), overwrite=True)
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize("written", [[], ["config.json"], ["config.json", "clients"]])
 def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path, written):
     directory = start(tmp_path)

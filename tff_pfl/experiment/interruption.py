@@ -1,9 +1,12 @@
-"""SIGTERM, by which batch systems end programs, ends a run as Ctrl-C does."""
+"""How programs end: SIGTERM, by which batch systems end them, ends a run as Ctrl-C does."""
 
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+from tff_pfl.experiment.errors import user_errors
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,3 +47,30 @@ def exit_code(interruption: KeyboardInterrupt) -> int:
     """128 and the number of the signal, as shells have it: 143, or 130 of Ctrl-C."""
     is_terminated = isinstance(interruption, Terminated)
     return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
+
+
+def exit_code_of(
+    work: Callable[[], int | None],
+    *,
+    errors: Sequence[type[Exception]] = (),
+    advice: Callable[[], str] = lambda: "",
+) -> int:
+    """Does the work of a program; errors of its user are one message, without a traceback.
+
+    Args:
+        work: Returns an exit code; `None` is 0.
+        errors: Those of `work` that are told so, too, besides `user_errors`.
+        advice: What is said of an interruption.
+
+    Returns:
+        The exit code: that of `work`, 1 after an error, 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    try:
+        with interruptible():
+            return work() or 0
+    except (*errors, *user_errors()) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interruption:
+        print("; ".join(filter(None, ["\ninterrupted", advice()])), file=sys.stderr)
+        return exit_code(interruption)

@@ -67,7 +67,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         self._files = {name: sum_ for name, sum_ in released.items() if name not in others}
         for name, checksum in self._files.items():
             if not directory.has(name) or _checksum(directory.file(name)) != checksum:
-                raise _not_as_written(directory.file(name))
+                raise not_as_written(directory.file(name))
         self._delete_later_rounds()
         self._tensorboard = tff.program.TensorBoardReleaseManager(directory.file("tensorboard"))
 
@@ -168,7 +168,7 @@ class _Table:
         for row in rows:
             self._count(zip(self._columns, row, strict=False))
         if self.checksums[1] != checksum:
-            raise _not_as_written(path)
+            raise not_as_written(path)
         _write(path, self._columns, rows)
 
     def append(self, row: Mapping) -> None:
@@ -210,7 +210,8 @@ def _checksum(path: str) -> int:
         return zlib.crc32(file.read())
 
 
-def _not_as_written(path: str) -> OutputDirectoryError:
+def not_as_written(path: str) -> OutputDirectoryError:
+    """Returns the error for a file that is not as a run has left it."""
     return OutputDirectoryError(
         f"{path} is missing or damaged: it is not as it was at the last checkpoint. Restore it "
         "from a copy, or start the run in a new directory."

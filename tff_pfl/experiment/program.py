@@ -13,8 +13,7 @@ from tff_pfl import models, runtime
 from tff_pfl.clients.padding import shared_capacity
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.errors import user_errors
-from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import (
@@ -59,46 +58,50 @@ def run_program(
         75, where a worker of the runtime was lost, 130 after Ctrl-C, 143 after SIGTERM.
     """
     directory = None
-    try:
-        with interruptible():
-            configs.complete(config)
-            configs.check_config(config)
-            directory = RunDirectory(
-                output_dir,
-                resolved(config),
-                resume=resume,
-                overwrite=overwrite,
-                added=configs.added_settings(),
-            )
-            configs.check_same_promise(config, directory.changes)
-            summary = None if overwrite else read_summary(directory.path)
-            is_over = (
-                summary is not None
-                and summary.final.round_num <= config.rounds
-                and summary.has_done(config.rounds)
-            )
-            if not is_over:
+
+    def work():
+        nonlocal directory
+        configs.complete(config)
+        configs.check_config(config)
+        directory = RunDirectory(
+            output_dir,
+            resolved(config),
+            resume=resume,
+            overwrite=overwrite,
+            added=configs.added_settings(),
+        )
+        configs.check_same_promise(config, directory.changes)
+        summary = None if overwrite else read_summary(directory.path)
+        is_over = (
+            summary is not None
+            and summary.final.round_num <= config.rounds
+            and summary.has_done(config.rounds)
+        )
+        if not is_over:
+            try:
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
                 print(f"clients are computed on {devices}")
                 _run(config, directory)
-                summary = read_summary(directory.path)
-    except runtime.WorkerDiedError as error:
-        print(f"error: {error}\n{_what_goes_on(directory, output_dir)}", file=sys.stderr)
+            except runtime.WorkerDiedError as error:
+                print(f"error: {error}\n{_what_goes_on(directory, output_dir)}", file=sys.stderr)
+                return os.EX_TEMPFAIL
+            summary = read_summary(directory.path)
+        _tell(summary, directory, is_over)
+
+    code = exit_code_of(work, advice=lambda: _what_goes_on(directory, output_dir))
+    if code == os.EX_TEMPFAIL:
         restart(directory.resumes)
-        return os.EX_TEMPFAIL
-    except user_errors() as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as interruption:
-        print(f"\ninterrupted; {_what_goes_on(directory, output_dir)}", file=sys.stderr)
-        return exit_code(interruption)
+    return code
+
+
+def _tell(summary, directory, is_over) -> None:
+    """Prints the result, and where its files lie."""
     print(f"\n{table(summary)}\n\nresults: {directory.path}")
     for name in filter(directory.has, directory.FILES):
         print(f"  {name}")
     if is_over:
         _tell_ignored(directory)
-    return 0
 
 
 def _what_goes_on(directory, output_dir) -> str:

@@ -2,14 +2,12 @@
 
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tff_pfl import experiment, runtime
 from tff_pfl.experiment.client_tables import RESULT_SUFFIXES, client_tables
-from tff_pfl.experiment.errors import user_errors
-from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -64,7 +62,7 @@ def evaluate_program(
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         print(f"results: {', '.join(found.write(output))}")
 
-    return _exit_code_of(evaluate)
+    return exit_code_of(evaluate)
 
 
 def export_program(
@@ -95,7 +93,7 @@ def export_program(
         print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
         print(f"results: {output}")
 
-    return _exit_code_of(export)
+    return exit_code_of(export)
 
 
 def _check_apart(output):
@@ -115,16 +113,3 @@ def _prepare(run_dirs, set_context):
         RunFiles(directory).settings()  # is there a run?
     announce_tensorflow()
     (set_context or runtime.set_graph_context)()
-
-
-def _exit_code_of(work) -> int:
-    try:
-        with interruptible():
-            work()
-    except user_errors() as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as interruption:
-        print("\ninterrupted", file=sys.stderr)
-        return exit_code(interruption)
-    return 0

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import config_dict
@@ -54,6 +54,9 @@ class OutputDirectoryError(RuntimeError):
 class RunDirectory:
     """The files of a run: `with RunDirectory(path, settings) as directory: train(...)`.
 
+    Any other program can have one, too, and names its `files`: one process at a time writes there,
+    no other settings are resumed, and what a killed process was writing is removed.
+
     Attributes:
         changes: Of a run that is resumed, the settings that are others now and may be, as text.
         path: The directory. In it:
@@ -93,6 +96,7 @@ class RunDirectory:
         resume: bool = False,
         overwrite: bool = False,
         added: Mapping[str, Any] | None = None,
+        files: Sequence[str] = FILES,
     ):
         """Checks whether a run may write to the directory; `create` then makes it.
 
@@ -103,6 +107,7 @@ class RunDirectory:
             overwrite: Whether `create` deletes the run that is there, if there is one.
             added: Of settings that the run there may not have, as it is older, by keys such as
                 "data.name": what it did all the same.
+            files: The files and folders that the program writes there.
 
         Raises:
             OutputDirectoryError: If it holds a run and neither is asked for, or a run with other
@@ -113,6 +118,7 @@ class RunDirectory:
         self._resume = resume
         self._overwrite = overwrite
         self._added = dict(added or {})
+        self._files = tuple(dict.fromkeys(["config.json", *files]))
         self._lock = None
         self.changes = []
         self._check()
@@ -138,13 +144,14 @@ class RunDirectory:
                 f"Another program is writing to {self.path}. Choose another --output_dir."
             ) from error
         self._lock = lock
-        for name in self.FILES:
+        for name in self._files:
             remove_temporary_files(self.path, name)
             remove_temporary_files(self.file(name))
         if self._overwrite:
-            for name in reversed(self.FILES):  # the settings last, so that they tell of the rest
+            for name in reversed(self._files):  # the settings last, so that they tell of the rest
                 self.delete(name)
-        os.makedirs(self.file("clients"), exist_ok=True)
+        if "clients" in self._files:
+            os.makedirs(self.file("clients"), exist_ok=True)
         if not (self._resume and self.has("config.json")):
             self.write_settings()
 
@@ -222,7 +229,7 @@ class RunDirectory:
 
     def _check_unclaimed(self):
         """Refuses what a run left whose settings are gone; what is made before them may be here."""
-        left = [name for name in self.FILES if self.has(name) and self._content(name)]
+        left = [name for name in self._files if self.has(name) and self._content(name)]
         if left:
             raise OutputDirectoryError(
                 f"{self.path} holds a run ({', '.join(left)}) without its config.json, so that "

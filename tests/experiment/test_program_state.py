@@ -1,0 +1,69 @@
+"""States of federated programs, beside the files that were written before them."""
+
+import asyncio
+
+import pytest
+import tensorflow_federated as tff
+
+from tff_pfl.experiment import CheckedStateManager, OutputDirectoryError, RunDirectory
+
+
+@pytest.fixture
+def directory(tmp_path):
+    files = ("checksums.json", "metrics.csv", "states")
+    with RunDirectory(tmp_path / "run", {"cohort": 5}, resume=True, files=files) as directory:
+        yield directory
+
+
+def manager_in(directory):
+    states = tff.program.FileProgramStateManager(directory.file("states"), keep_total=2)
+    return CheckedStateManager(states, directory, ["metrics.csv", "later.csv"])
+
+
+@pytest.fixture
+def path(directory):
+    """Of a file that had `0,a` at the last of four states, and has grown since."""
+
+    async def run():
+        manager = manager_in(directory)
+        for version in range(4):
+            with open(directory.file("metrics.csv"), "a") as file:
+                file.write(f"{version},a\n")
+            await manager.save({"x": version}, version)
+
+    asyncio.run(run())
+    with open(directory.file("metrics.csv"), "a") as file:
+        file.write("4,a\n")
+    return directory.file("metrics.csv")
+
+
+def load(directory):
+    return asyncio.run(manager_in(directory).load_latest({"x": 0}))
+
+
+@pytest.mark.usefixtures("path")
+def test_a_file_that_has_grown_is_that_of_the_state(directory):
+    assert load(directory) == ({"x": 3}, 3)
+    with open(directory.file("checksums.json")) as file:
+        assert file.read().count("metrics.csv") == 3  # of the states that are kept, and one
+
+
+@pytest.mark.parametrize("content", [None, "", "0,a\n1,b\n2,a\n3,a\n4,a\n", "0,a\n1,a\n"])
+def test_a_file_that_was_changed_or_deleted_is_refused(directory, path, content):
+    directory.delete("metrics.csv")
+    if content is not None:
+        with open(path, "w") as file:
+            file.write(content)
+    with pytest.raises(OutputDirectoryError, match=f"{path} is missing or damaged"):
+        load(directory)
+
+
+@pytest.mark.usefixtures("path")
+def test_damaged_checksums_are_refused(directory):
+    directory.write_json("checksums.json", {})
+    with pytest.raises(OutputDirectoryError, match="checksums.json is damaged: '3'"):
+        load(directory)
+
+
+def test_a_program_that_has_not_begun(directory):
+    assert load(directory) == (None, 0)

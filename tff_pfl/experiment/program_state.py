@@ -1,0 +1,76 @@
+"""The state of a federated program, saved with what it had written by then."""
+
+import os
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_pfl.experiment.metrics_log import not_as_written
+from tff_pfl.experiment.run_directory import RunDirectory, read_json, reading
+
+_FILE = "checksums.json"
+
+
+class CheckedStateManager(tff.program.ProgramStateManager):
+    """Refuses to load a state if files that were written before it were changed since.
+
+    Files may have grown: what was released after the state is released again.
+    """
+
+    def __init__(
+        self,
+        manager: tff.program.ProgramStateManager,
+        directory: RunDirectory,
+        names: Sequence[str],
+    ):
+        """Prepares the manager.
+
+        Args:
+            manager: Saves the states.
+            directory: Of the files; it receives `checksums.json`.
+            names: Of the files, such as that of a `tff.program.CSVFileReleaseManager`.
+        """
+        self._manager = manager
+        self._directory = directory
+        self._names = tuple(names)
+
+    async def get_versions(self) -> list[int] | None:
+        """Returns the versions that are saved."""
+        return await self._manager.get_versions()
+
+    async def load(self, version: int, structure: Any) -> Any:
+        """Returns a saved state.
+
+        Raises:
+            OutputDirectoryError: If a file is not as it was when the state was saved.
+        """
+        path = self._directory.file(_FILE)
+        with reading(path):
+            recorded = read_json(path)[str(version)]
+            sizes_and_checksums = {name: (size, of) for name, (size, of) in recorded.items()}
+        for name, (size, checksum) in sizes_and_checksums.items():
+            if _beginning(self._directory.file(name), size) != (size, checksum):
+                raise not_as_written(self._directory.file(name))
+        return await self._manager.load(version, structure)
+
+    async def save(self, program_state: Any, version: int) -> None:
+        """Saves a state, after the checksums of the files."""
+        kept = map(str, await self.get_versions() or ())
+        before = read_json(self._directory.file(_FILE)) if self._directory.has(_FILE) else {}
+        content = {key: before[key] for key in kept if key in before}
+        content[str(version)] = {
+            name: _beginning(self._directory.file(name)) for name in self._names
+        }
+        self._directory.write_json(_FILE, content)
+        await self._manager.save(program_state, version)
+
+
+def _beginning(path: str, size: int = -1) -> tuple[int, int]:
+    """The size and the checksum of the first bytes of a file; of none, those of an empty one."""
+    if not os.path.exists(path):
+        return 0, 0
+    with open(path, "rb") as file:
+        content = file.read(size)
+    return len(content), zlib.crc32(content)
