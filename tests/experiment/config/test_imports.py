@@ -153,7 +153,7 @@ def test_a_saved_run_executes_what_is_asked_for(
     with pytest.raises(ConfigError, match=message):
         use(run_of_a_stranger)
     with pytest.raises(ConfigError, match=message):
-        use(run_of_a_stranger, trust_imports=["networks_of_nobody"])
+        use(run_of_a_stranger, trust_imports="networks_of_a_user_and_more")
     assert sys.path == path
     with pytest.raises(SystemExit, match="executed"):
         use(run_of_a_stranger, trust_imports=True)

@@ -47,7 +47,8 @@ def import_modules(
         if not isinstance(name, str):
             raise ImportsError(f"config.imports must be names of modules, got {name!r}.")
     if trust_imports is not True:
-        _check_trusted(names, folders, trust_imports or ())
+        trusted = [trust_imports] if isinstance(trust_imports, str) else trust_imports or ()
+        _check_trusted(names, folders, trusted)
         folders = ()
     look_in(folders)
     for name in names:
