@@ -18,7 +18,7 @@ from tests.reports.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, train_run, wait_until, write_study
 from tff_pfl import studies
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.reports import client_values, compared, to_csv
+from tff_pfl.reports import compared
 from tff_pfl.studies import Study, StudyError, Variant, tied
 
 STUDY = Study(
@@ -391,13 +391,3 @@ def test_the_program(tmp_path, monkeypatch):
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert f"error: {tmp_path / 'out/study.json'} is damaged: " in ended.stderr
-
-
-@pytest.mark.parametrize("label", ["=1+1", "+a", "-a", "@a", "\ta"])
-def test_no_cell_of_results_is_a_formula(tmp_path, label):
-    comparison = compared("t", {label: [write_run(tmp_path / "a", [-0.5])]})
-    studies.write_csv(tmp_path / "results.csv", comparison)
-    text = (tmp_path / "results.csv").read_text()
-    assert text.splitlines()[1].startswith(f"'{label},0,-0.5,nan,1000.0,")
-    values = client_values(comparison, "personalized/local_test/accuracy")
-    assert to_csv(values.rows, values.heads) == f"seed,client_id,'{label}\n0,0,-0.5"
