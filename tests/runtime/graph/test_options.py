@@ -4,6 +4,7 @@ import asyncio
 import logging
 import pathlib
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -356,3 +357,19 @@ def test_a_federated_program_whose_clients_keep_states():
     with tff.framework.get_context_stack().install(runtime.create_graph_context()):
         plain = asyncio.run(rounds(False)())
     assert_same(in_program, plain)
+
+
+def test_errors_of_client_work_are_those_of_both_runtimes():
+    """TFF's own tests, such as `IbltFactoryTest.test_string_max_bytes_error`, expect gRPC's."""
+
+    def few(x):
+        check = tf.debugging.Assert(x < 3, ["too many", x])
+        with tf.control_dependencies([check]):
+            return tf.identity(x)
+
+    for vectorize in ("auto", "never"):
+        with pytest.raises(grpc.RpcError, match=r"assertion failed: \[too many\] \[5\]") as failed:
+            run(mapped(few, np.int32), [1, 5], vectorize=vectorize)
+        assert isinstance(failed.value, tf.errors.InvalidArgumentError)
+        assert failed.value.code() is grpc.StatusCode.INTERNAL
+        assert "Failed to run computation: " in failed.value.details()

@@ -2,11 +2,13 @@
 
 import collections
 import dataclasses
+import functools
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import absl.logging
+import grpc
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -209,6 +211,26 @@ def _last_line(error: tf.errors.OpError) -> str:
     return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2][:_NAME_LENGTH]
 
 
+def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
+    """Returns an error of TensorFlow that is one of gRPC's, too, as TFF's runtime raises.
+
+    Whoever catches `tf.errors.InvalidArgumentError` or `grpc.RpcError` catches it.
+    """
+    return _class_of_tff(type(error))(error.node_def, error.op, error.message)
+
+
+@functools.cache
+def _class_of_tff(kind):
+    return type(
+        kind.__name__,
+        (kind, grpc.RpcError),
+        {
+            "code": lambda self: grpc.StatusCode.INTERNAL,
+            "details": lambda self: f"Failed to run computation: {self.message}",
+        },
+    )
+
+
 def _sizes(num_clients: int, num_devices: int) -> list[int]:
     """How many clients each device gets; devices that would get none are left out."""
     share, rest = divmod(num_clients, num_devices)
@@ -271,6 +293,7 @@ class _GraphExecutor(internals.Executor):
     async def create_call(self, comp, arg=None):
         program = self._factory.program(comp.value)
         argument = None if arg is None else arg.value
+        failure = None
         try:
             # In a thread, so that a program in the event loop goes on meanwhile.
             result = await interruption.in_thread(
@@ -284,4 +307,8 @@ class _GraphExecutor(internals.Executor):
                 f"{', '.join(self._factory.devices)}: it ended or cannot be reached. Start it, and "
                 "this program, again."
             ) from error
+        except tf.errors.OpError as error:
+            failure = _as_of_tff(error)
+        if failure is not None:  # outside of the handler, as it is to stand for itself
+            raise failure
         return _Value(result, comp.type_signature.result)
