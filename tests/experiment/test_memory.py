@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.runs import ROOT, run_main, run_python
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import RunDirectory, ServerMemoryError, memory, train
 from tff_pfl.templates import compose
 
@@ -69,9 +70,11 @@ def test_a_state_that_is_too_large_is_refused_before_it_is_made(tmp_path):
         r"state takes 3,[\d.]+ GiB \(algorithm/xi 3,725\.29 GiB, .*holds it 5 times or more; "
         r"this machine has [\d.]+ GiB of memory\. Have fewer clients"
     )
+    x, y = np.zeros([2, 1], np.float32), np.array([0, 1])
+    dataset = FederatedDataset.from_client_arrays([(x, y, x, y)], num_classes=2)
     directory = RunDirectory(tmp_path / "run", {})
     with pytest.raises(ServerMemoryError, match=message):
-        train(process_of(1_000_000), MODEL, None, directory, rounds=1, clients_per_round=5)
+        train(process_of(1_000_000), MODEL, dataset, directory, rounds=1, clients_per_round=5)
     assert not list(tmp_path.iterdir())
 
 
