@@ -131,11 +131,6 @@ class CohortDataSource(tff.program.FederatedDataSource):
         return self._participation
 
     @property
-    def capacity(self) -> int | Literal["cohort"] | None:
-        """Rows of a client's examples, as the source was given it."""
-        return self._capacity
-
-    @property
     def store(self) -> ClientStateStore:
         """The states of the clients."""
         return self._store

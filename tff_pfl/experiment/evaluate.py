@@ -195,13 +195,19 @@ def evaluate_run(
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
+    capacity = _capacity(run.config, run.model, run.dataset)
     evaluate = configs.build_new_clients_evaluation(
-        run.config, run.process, run.model, run.new_clients, run.source.capacity
+        run.config, run.process, run.model, run.new_clients, capacity
     )
     if evaluate is None:
         return None
     configs.check_split(run.new_clients, run.config.evaluation.split, "new client")
     return evaluate(run.server_state)
+
+
+def _capacity(config, model, dataset):
+    clients_at_a_time = config.evaluation.clients_per_call
+    return suitable_capacity(model, dataset, clients_at_a_time, config.local.batch_size)
 
 
 def _evaluate_baseline(run_dir, options, trust_imports) -> Baseline:
@@ -286,9 +292,7 @@ def restored_run(
             store,
             process.client_type,
             seed=config.seed,
-            capacity=suitable_capacity(
-                model, dataset, config.evaluation.clients_per_call, config.local.batch_size
-            ),
+            capacity=_capacity(config, model, dataset),
             participation=configs.participation(config),
         )
         progress = Checkpoint(store, process, dataset, config.clients_per_round).load(source)
