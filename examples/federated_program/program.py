@@ -6,8 +6,8 @@
 
 The program makes the parts of the system, a context, data sources and managers; what is done with
 them is the program logic of `program_logic.py`. DIR receives the metrics of rounds and of the
-evaluation, the model, and the program's state, of which the same command goes on after a failure;
-other settings than --rounds are refused there, and so is a second process at the same time.
+evaluation, the model, and the program's state, from which the same command goes on after a failure.
+There, it refuses other settings, except --rounds, and a second process at the same time.
 """
 
 import asyncio
@@ -37,9 +37,8 @@ _FILES = ("program_state", "checksums.json", "train_metrics.csv", "evaluation_me
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    advice = "the same command goes on"
     errors = [program_logic.TooFewRoundsError]
-    return experiment.exit_code_of(_run, errors=errors, advice=lambda: advice)
+    return experiment.exit_code_of(_run, errors=errors, advice=lambda: "the same command goes on")
 
 
 def _run():

@@ -82,8 +82,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         if str(client_type.state) != str(store.state_type):
             raise TypeError(
                 "The process and the store have different client states.\n"
-                f"Process: {client_type.state}\n"
-                f"Store:   {store.state_type}"
+                f"Process: {client_type.state}\nStore:   {store.state_type}"
             )
         _check_inputs(dataset, client_type.data.x)
         if not (capacity in (None, "cohort") or _CAPACITY.contains(capacity)):
@@ -192,12 +191,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
         client_ids = list(map(operator.index, client_ids))
         examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
         sizes = [int(data.size) for data in examples]
-        if self._capacity is None:
-            capacities = sizes
-        elif self._capacity == "cohort":
-            capacities = [shared_capacity(sizes)] * len(sizes)
-        else:
-            capacities = [self._capacity] * len(sizes)
+        capacities = sizes
+        if self._capacity is not None:
+            rows = shared_capacity(sizes) if self._capacity == "cohort" else self._capacity
+            capacities = [rows] * len(sizes)
         for client_id, size, capacity in zip(client_ids, sizes, capacities, strict=True):
             if size > capacity:
                 raise ValueError(

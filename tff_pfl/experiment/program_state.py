@@ -1,4 +1,4 @@
-"""The state of a federated program, saved with what it had written by then."""
+"""Saves the state of a federated program with checksums of the files it has written."""
 
 import os
 import zlib
@@ -14,9 +14,9 @@ _FILE = "checksums.json"
 
 
 class CheckedStateManager(tff.program.ProgramStateManager):
-    """Refuses to load a state if files that were written before it were changed since.
+    """Saves program states, and refuses to load one if earlier files were changed since.
 
-    Files may have grown: what was released after the state is released again.
+    Files may have grown: what was released after a state is released again.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class CheckedStateManager(tff.program.ProgramStateManager):
 
         Args:
             manager: Saves the states.
-            directory: Of the files; it receives `checksums.json`.
-            names: Of the files, such as that of a `tff.program.CSVFileReleaseManager`.
+            directory: The directory of the files; it receives `checksums.json`.
+            names: Names of the files, such as that of a `tff.program.CSVFileReleaseManager`.
         """
         self._manager = manager
         self._directory = directory
@@ -48,11 +48,10 @@ class CheckedStateManager(tff.program.ProgramStateManager):
         """
         path = self._directory.file(_FILE)
         with reading(path):
-            recorded = read_json(path)[str(version)]
-            sizes_and_checksums = {name: (size, of) for name, (size, of) in recorded.items()}
-        for name, (size, checksum) in sizes_and_checksums.items():
-            if _beginning(self._directory.file(name), size) != (size, checksum):
-                raise not_as_written(self._directory.file(name))
+            for name, recorded in read_json(path)[str(version)].items():
+                file = self._directory.file(name)
+                if [*_beginning(file, recorded[0])] != recorded:
+                    raise not_as_written(file)
         return await self._manager.load(version, structure)
 
     async def save(self, program_state: Any, version: int) -> None:
@@ -68,7 +67,7 @@ class CheckedStateManager(tff.program.ProgramStateManager):
 
 
 def _beginning(path: str, size: int = -1) -> tuple[int, int]:
-    """The size and the checksum of the first bytes of a file; of none, those of an empty one."""
+    """Returns size and checksum of a file's first bytes; a missing file counts as empty."""
     if not os.path.exists(path):
         return 0, 0
     with open(path, "rb") as file:

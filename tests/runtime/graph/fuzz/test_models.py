@@ -1,7 +1,7 @@
 """A fuzz of models: stored types, preprocess, layers and losses, on clients of unequal sizes.
 
-What a client trains in the runtime, its batches filled up with padding rows, is compared with a
-plain loop of Keras over its own rows. Models that mix rows are refused.
+Each client's training in the runtime, with batches filled up by padding rows, is compared with a
+plain loop of Keras over the client's own rows. Models that mix rows are refused.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ WIDTH, CLASSES, ROWS, EPOCHS, RATE = 4, 3, 6, 2, 0.1
 CASES = int(os.environ.get("FUZZ_MODEL_CASES", "1000"))
 PARTS = 10
 
-# From what numbers of a type are drawn: those above 2^24 are not all in float32.
+# Ranges that inputs are drawn from. Float32 lacks some integers above 2^24.
 STORED = {
     np.float32: (-3, 3),
     np.float64: (-3, 3),
@@ -46,19 +46,16 @@ def odd(x):
     return floats(tf.math.floormod(tf.cast(x, tf.int64), 2))
 
 
-def normalized(x, data_format="NHWC"):
-    """By given moments, which TensorFlow's remapper takes apart."""
-    channels = WIDTH if data_format == "NHWC" else 1
-    shape = [-1, 1, 1, WIDTH] if data_format == "NHWC" else [-1, 1, 1, WIDTH]
-    ones = tf.ones([channels])
+def normalized(x):
+    """Normalizes by given moments: an operation that TensorFlow's remapper takes apart."""
+    ones = tf.ones([WIDTH])
     x, _, _ = tf.compat.v1.nn.fused_batch_norm(
-        tf.reshape(odd(x), shape),
+        tf.reshape(odd(x), [-1, 1, 1, WIDTH]),
         scale=2 * ones,
         offset=ones,
         mean=0.5 * ones,
         variance=0.25 * ones,
         is_training=False,
-        data_format=data_format,
     )
     return tf.reshape(x, [-1, WIDTH])
 
@@ -121,7 +118,7 @@ class Case:
     seed: int
 
     def mixing(self, where, function):
-        """`function`, with rows mixed in what it returns if it is there."""
+        """Returns `function`, with the rows of its result mixed if that is where they are mixed."""
         if self.mixer is None or self.where != where:
             return function
         mix = MIXERS[self.mixer]
@@ -171,7 +168,7 @@ def drawn_clients(case):
 
 
 def trained_by_keras(case, weights, examples):
-    """The weights after steps of gradient descent on all of a client's own rows."""
+    """Returns the weights after gradient descent on all of a client's own rows."""
     with tf.Graph().as_default(), tf.__internal__.eager_context.eager_mode():
         network = case.network()
         for variable, weight in zip(network.weights, weights, strict=True):
@@ -207,7 +204,7 @@ def try_case(case):
     if case.mixer is not None:
         with contextlib.suppress(ExampleValuesError):
             tff.tensorflow.computation(work, data_type)
-            raise AssertionError("Rows that are mixed are taken.")
+            raise AssertionError("A model that mixes rows is not refused.")
         return
     work = tff.tensorflow.computation(work, data_type)
 
