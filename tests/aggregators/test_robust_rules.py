@@ -205,7 +205,7 @@ def traced_with_measurements(stack):
     ("number", "attackers"), [(21, 0), (21, 8), (21, 10), (101, 20), (101, 49), (101, 50)]
 )
 def test_the_geometric_median_is_at_the_optimum(number, attackers, distance, dim, weighting):
-    """Found by SciPy; the attackers are on one side, `distance` from honest ones 1 apart."""
+    """SciPy finds it. Attackers are `distance` away on one side; honest clients are 1 apart."""
     rng = np.random.default_rng(attackers)
     uploads = rng.normal(size=(number, dim)) / np.sqrt(dim)
     uploads[:attackers] += distance / np.sqrt(dim)
@@ -221,7 +221,7 @@ def test_the_geometric_median_is_at_the_optimum(number, attackers, distance, dim
     values, weights = vectors(stack), np.float64(stack.weight)
 
     def objective(point):
-        """Without the distance of the attackers, and its gradient."""
+        """Returns the distance to all uploads, less that from 0, and its gradient."""
         apart = point - values
         lengths = np.linalg.norm(apart, axis=1)
         return weights @ (lengths - np.linalg.norm(values, axis=1)), weights / lengths @ apart

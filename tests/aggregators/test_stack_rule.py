@@ -77,7 +77,7 @@ def test_of_too_few_clients_there_is_no_number(weights, result):
 
 
 def test_measurements():
-    """They are named, in the metrics of a round, and NaN of too few clients."""
+    """Metrics of a round have them by name; they are NaN if there are too few clients."""
     factory = AGGREGATORS["geometric_median"](iterations=7)
     process = compose(mean_exchange(aggregator=factory))
     state = process.initialize()

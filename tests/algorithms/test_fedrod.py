@@ -251,7 +251,7 @@ class TestNewClients:
 
 @pytest.mark.parametrize("hidden", [(16,), (16, 16)])
 def test_the_hypernetwork_bends(hidden):
-    """No affine function of the prior: its hidden layers have a ReLU each, the only one as well."""
+    """It is not affine in the prior, as each hidden layer has a ReLU, even a single one."""
     hypernetwork = PersonalHeads(IMAGES, hidden).hypernetwork
     p, q = np.float32([[1, 0, 0]]), np.float32([[0, 0.3, 0.7]])
     of_p, of_q, of_mixture = (

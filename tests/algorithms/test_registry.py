@@ -66,7 +66,7 @@ def test_options_without_an_effect_are_warned_of(caplog, name, options, warning)
 def test_an_option_is_idle_where_another_one_has_a_value(switch):
     def own(model, local, *, gradient=1, share=2, steps=3): ...
 
-    with pytest.raises(TypeError, match="options of own, and one other with its value"):
+    with pytest.raises(TypeError, match="options of own, and one other option with its value"):
         idle_where("steps", **switch)(own)
 
 

@@ -1,4 +1,4 @@
-"""Clients that the federation does not have, which an algorithm was made for."""
+"""Client ids outside of the federation that an algorithm was made for."""
 
 import pytest
 import tensorflow_federated as tff

@@ -85,7 +85,7 @@ def test_of_an_upload_whose_norm_float32_cannot_hold_too(clipping, secure, seed)
 
 @pytest.mark.parametrize("fall", [1e-3, 1e-4, slow(1e-8)])
 def test_secure_sums_round_relative_to_the_clipping_norm_wherever_it_went(fall):
-    """In steps of the first norm, one upload moved the sum by 1.03 C, 1.47 C, and not at all."""
+    """With steps of the first norm, one upload moved the sum by 1.03 C, 1.47 C, and not at all."""
     type_ = tff.types.TensorType(np.float32, [100_000])
     process = adaptive_clipping(0.0, 1, NORM, 1, secure=True).create(type_)
     state = process.initialize()

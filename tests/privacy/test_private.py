@@ -190,15 +190,15 @@ def test_a_changed_algorithm_forgets_what_it_no_longer_promises(make_private, ch
     changed = change(private)
     assert changed.noise_multiplier == noise
     assert dataclasses.replace(changed, name="again").noise_multiplier == noise
-    # Who adds noise by another way says so.
+    # An algorithm that adds noise in another way can say so.
     assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
 
 
 @pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
 def test_uploads_that_depend_on_others_are_refused(make_private):
-    """Replacing one honest client moves the sum by what attackers send, too."""
+    """Replacing one honest client also changes what attackers send."""
     private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
-    with pytest.raises(AggregatorError, match="inner_product on fedavg .* of one client alone"):
+    with pytest.raises(AggregatorError, match="inner_product on fedavg .* on one client alone"):
         ATTACKS["inner_product"](private, client_ids=[1])
 
 

@@ -1,9 +1,9 @@
 """Robust aggregates of a cohort, in which a minority of attackers moves the result a little.
 
 Each is a rule of a `StackRuleFactory`: a function of the uploads `v_i` of `m` clients and their
-weights `w_i`, in plain TensorFlow; one that iterates returns measurements, too. A client's weight
-is what it says of itself, so that an attacker may claim any; with uniform weights, each client
-counts once.
+weights `w_i`, in plain TensorFlow; a rule that iterates also returns measurements. A client's
+weight is what it says of itself, so that an attacker may claim any; with uniform weights, each
+client counts once.
 """
 
 from collections.abc import Callable, Mapping
@@ -71,37 +71,40 @@ def geometric_median(
 ) -> tuple[Any, Mapping[str, tf.Tensor]]:
     """The point `z` with the least `sum_i w_i ||v_i - z||`, by the smoothed algorithm of Weiszfeld.
 
-    From the `median` of each coordinate on, it repeats
+    Starting from the `median` of each coordinate, it repeats
 
         b_i = w_i / max(nu, ||v_i - z||)        z <- sum_i b_i v_i / sum_i b_i
 
-    until the residual, `||sum_i b_i (v_i - z)|| / sum_i w_i`, is at most `tolerance`: the clients
-    pull with unit vectors, and their mean is what is left of them at `z`, from 0 at the optimum to
-    1. (Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE TSP 2022,
-    Algorithm 2, which starts from the mean. Of 21 clients, 10 of which are a million times as far
-    off as the others are apart, 100 iterations from there do not come back.) There, each iteration
-    is a secure sum, and one more exchange with the clients. Here the server has the uploads: `z` is
-    kept as the shares of the clients in it, and distances are found from inner products of uploads,
-    so that an iteration costs `m^2`. Most of the time goes to the median, which sorts.
+    until the residual, `||sum_i b_i (v_i - z)|| / sum_i w_i`, is at most `tolerance`. Each client
+    pulls with a unit vector; the residual is the length of their weighted mean, 0 at the optimum.
+
+    The source is Algorithm 2 of Pillutla, Kakade, Harchaoui, "Robust aggregation for federated
+    learning", IEEE TSP 2022. It starts from the mean: if 10 of 21 clients are a million times as
+    far off as the others are apart, 100 iterations from there do not come back. There, each
+    iteration is a secure sum, and one more exchange with the clients. Here the server has the
+    uploads: it keeps `z` as the shares of the clients in it, and finds distances from inner
+    products of uploads, so that an iteration costs `m^2`. Most of the time goes to the median,
+    which sorts.
 
     Args:
         stack: Of one client or more. An upload is one vector, however many tensors it has.
-        iterations: The most of them; 0 is the median of each coordinate.
-        tolerance: The residual with which it ends; 0: after all iterations, or at the optimum.
+        iterations: Their largest number; 0 returns the median of each coordinate.
+        tolerance: The residual at which it stops; with 0, it stops after all iterations, or at the
+            optimum.
         smoothing: `nu`, above 0, the distance below which clients pull no more.
 
     Returns:
-        `(z, measurements)`, the latter being the `residual` at `z` and the number of `iterations`,
-        float32 scalars.
+        `(z, measurements)`; the measurements are the `residual` at `z` and the number of
+        `iterations`, float32 scalars.
     """
-    centre = median(stack)  # which inner products are relative to, so that far ones cancel nothing
+    centre = median(stack)  # inner products are relative to it, so that far uploads cancel nothing
     apart = tf.nest.map_structure(lambda rows, middle: rows - middle, stack.value, centre)
     gram = trees.gram(apart)
     weights = tf.cast(stack.weight, gram.dtype)
     weights /= tf.reduce_sum(weights)
 
     def following(shares):
-        """The shares after an iteration, and the residual before it."""
+        """Returns the shares after an iteration, and the residual before it."""
         inner = tf.linalg.matvec(gram, shares)
         squared = tf.linalg.diag_part(gram) - 2.0 * inner + tf.reduce_sum(shares * inner)
         pulls = weights / tf.sqrt(tf.maximum(squared, smoothing**2))

@@ -50,8 +50,8 @@ def is_secure(factory: Aggregator) -> bool:
 def quiet_secure_sums() -> Iterator[None]:
     """Drops the errors that TensorFlow logs while TFF's secure sums of floats are created.
 
-    TFF checks the bounds of each tensor (`_client_tensor_shift_for_secure_sum`) and ignores the
-    operation that it gets, of which TensorFlow then says in ten lines that it was never used.
+    TFF asserts the bounds of each tensor (`_client_tensor_shift_for_secure_sum`) but does not use
+    the assertion, so TensorFlow logs ten lines to say that it was never used.
     """
 
     def is_another(record):

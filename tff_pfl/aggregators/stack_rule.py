@@ -34,7 +34,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
     Attributes:
         rule: `(Stack -> T)`; with `measured`, `(Stack -> (T, mapping of these names to scalars))`.
         fewest: How many clients it needs.
-        measured: The names of what it measures.
+        measured: The names of the measurements.
         reason: Why another aggregator cannot take its place.
     """
 
@@ -46,9 +46,9 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the factory.
 
         Args:
-            rule: See `rule` of the class; in TensorFlow, of clients that were not left out.
+            rule: See the class. It is traced, and gets only clients that were not left out.
             fewest: How many of these it needs.
-            measured: The names of what the rule measures.
+            measured: The names of the rule's measurements.
         """
         self.rule = rule
         self.fewest = fewest
@@ -59,7 +59,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         return self.of_measured(stack)[0]
 
     def of_measured(self, stack: Stack) -> tuple[Any, Mapping[str, tf.Tensor]]:
-        """The same, and what was measured; NaN where there are too few clients."""
+        """Returns the aggregate and the measurements, all NaN if there are too few clients."""
         rows = tf.where(stack.weight > 0.0)[:, 0]
         accepted = Stack(trees.row(stack.value, rows), tf.gather(stack.weight, rows))
 

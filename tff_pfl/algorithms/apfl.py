@@ -18,9 +18,9 @@ client's examples better than `v_i` does. With alpha_update="round", as in the a
 adapts on the first batch of a round alone, with `w_i` as it was received or, where `vbar_refresh`
 is "after", after its first step.
 
-Both gradients are the chain rule's, at the `v_i` and `w_i` of which `vbar` is made. With
-vbar_refresh="before" that is the `w_i` before its step on the same batch, as in the paper's
-Algorithm 1 and in the code of PGFed and Ditto; with "after", that after it.
+Both gradients are the chain rule's, at the `v_i` and `w_i` that `vbar` mixes. With
+vbar_refresh="before", it mixes the `w_i` before its step on the same batch, as in the paper's
+Algorithm 1 and in the code of PGFed and Ditto; with "after", the `w_i` after that step.
 
 The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`; `w` itself for a client
 that never took part. All `v_i` start from the common `w_0`.

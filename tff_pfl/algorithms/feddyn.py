@@ -26,7 +26,7 @@ What is evaluated as the personal model is FedAvg's choice: `personalized`.
 alpha towards 0 is not FedAvg, as the correction of `w` stays; a small one is unstable, against
 which weight decay and clipping in `local` help. The authors' code has alpha = 0.01, weight decay
 0.001 and clipping at 10. It always scales alpha by the mean number of examples over the client's
-own, which is left out here.
+own number; this is left out here.
 """
 
 import collections
@@ -70,7 +70,7 @@ def feddyn(
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `alpha` should be below 1.
-        num_clients: `N`; ids are less.
+        num_clients: `N`; ids are below it.
         alpha: Strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
         personalized: Which model is evaluated as the client's own; see `fedavg`.
     """

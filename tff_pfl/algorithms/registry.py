@@ -74,29 +74,28 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
 
 
 def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
-    """Decorates an algorithm some of whose options have no effect with one value of another.
+    """Declares options of an algorithm that have no effect with one value of another option.
 
         @ALGORITHMS.register("my_method")
         @idle_where("beta", momentum=False)
         def my_method(model, local, *, momentum=False, beta=0.9): ...
 
-    A call with such an option that is not its default, and with that value, logs a warning.
+    A call with that value logs a warning if it sets one of these options to other than its default.
 
     Args:
         *options: The options without an effect.
-        **switch: The other option, and that value of it.
+        **switch: The other option with that value.
 
     Raises:
-        TypeError: If the switch is more options than one, or one of all these is none of the
-            algorithm.
+        TypeError: If the algorithm lacks one of these options, or the switch is not exactly one.
     """
 
     def decorate(function):
         parameters = inspect.signature(function).parameters
         if len(switch) != 1 or not parameters.keys() >= {*options, *switch}:
             raise TypeError(
-                f"idle_where takes options of {function.__name__}, and one other with its value, "
-                f"got {options} and {switch}."
+                f"idle_where takes options of {function.__name__}, and one other option with its "
+                f"value, got {options} and {switch}."
             )
         ((name, value),) = switch.items()
 

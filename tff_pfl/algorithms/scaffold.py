@@ -89,7 +89,7 @@ def scaffold(
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: `N`; ids are less.
+        num_clients: `N`; ids are below it.
         control: How `c_i` is made anew: "gradient" (option I) or "path" (option II).
         personalized: Which model is evaluated as the client's own; see `fedavg`.
         server_optimizer: Of the model; default none: the mean change is the step.

@@ -149,11 +149,11 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def _reason_against(algorithm: Algorithm, exchange: Exchange) -> str | None:
-    """Why the attack is impossible, and what to do; `None` if it is possible."""
+    """Returns why the attack is impossible, and what to do; `None` if it is possible."""
     if algorithm.noise_multiplier is not None:
         return (
-            "epsilon of a private algorithm is that of uploads of one client alone. Choose another "
-            "attack."
+            "the epsilon of a private algorithm needs uploads that depend on one client alone. "
+            "Choose another attack."
         )
     if exchange.send is not None:
         return "clients send something else in their place. Choose another attack."

@@ -50,9 +50,8 @@ def compressed(
 
     All tensors of a change are one vector. What else an upload has, such as the shares of pFedMB or
     the risk of PGFed, travels as it is; what clients of FedDyn and SCAFFOLD keep is made of the
-    change before it is compressed. A change that is not finite, or whose message is not decoded to
-    finite numbers, leaves the client out. The bytes that a process reports are those of the
-    messages.
+    change before it is compressed. A client is left out if its change, or what its message decodes
+    to, is not finite. A process reports the bytes of the messages.
 
         algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
 
@@ -130,7 +129,7 @@ def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor)
         decoded = compressor.decode(encoded, part.size)
         if exchange.name in residuals:
             residuals = collections.OrderedDict(residuals, **{exchange.name: vector - decoded})
-        # Of large numbers, a message may be finite where what the server makes of it is not.
+        # A finite message of large numbers may decode to infinite ones.
         is_finite = tf.reduce_all(tf.math.is_finite(vector) & tf.math.is_finite(decoded))
         weight = tf.cast(output.weight, tf.float32)
         return output._replace(

@@ -180,8 +180,8 @@ class PrivacyLoss:
         """
         if noise_multiplier is None:
             raise ValueError(
-                "Epsilon is that of rounds with noise, but the process was made of an algorithm "
-                "without privacy, or of a private one whose aggregator or report was replaced. "
+                "Epsilon needs rounds with noise, but the process was made of an algorithm without "
+                "privacy, or of a private one whose aggregator or report was replaced. "
                 "tff_pfl.privacy.with_privacy makes a private one; one that adds noise by itself "
                 "says so: dataclasses.replace(algorithm, noise_multiplier=...)."
             )
@@ -196,7 +196,7 @@ class PrivacyLoss:
         return self.accountant.epsilon(self.noise_multiplier, rounds)
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        """The same, which may be infinite, with all that it follows from."""
+        """Returns epsilon, which may be infinite, with all that it follows from."""
         return {
             "epsilon": self.epsilon(rounds),
             "noise_multiplier": self.noise_multiplier,

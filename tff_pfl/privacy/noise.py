@@ -193,10 +193,10 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
 
 
 class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
-    """The base class with seeded noise.
+    """Seeds the noise of the base class.
 
-    With `is_scaled`, records are summed in units of the clipping norm, of whatever size that is by
-    now: the steps that secure sums round to stay 2^-31 of it.
+    With `is_scaled`, records are summed in units of the present clipping norm, so that secure sums
+    always round to steps of 2^-31 of that norm.
     """
 
     def __init__(self, seed, *, is_scaled, **options):
@@ -246,10 +246,10 @@ def _sum_query(clip_norm, stddev, seed, stream):
 
 
 def _mean_of(query, clients_per_round, bound):
-    """The mean; by secure sums of numbers up to `bound`, if there is one.
+    """Returns the aggregator of the mean, by secure sums of numbers up to `bound` if it is given.
 
-    These round to steps of `2^-31 bound`, so that a record of `d` numbers and the norm `bound` is
-    longer by at most `sqrt(d) / 2^32` of it: 7e-8 for a hundred thousand.
+    Secure sums round to steps of `2^-31 bound`. This lengthens a record of `d` numbers by at most
+    `sqrt(d) / 2^32` of `bound`: by 7e-8 of it for a hundred thousand numbers.
     """
     mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)

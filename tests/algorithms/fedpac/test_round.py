@@ -203,7 +203,7 @@ def test_epochs_of_head_and_body():
 
 @pytest.mark.parametrize("rate", [None, 0.0])
 def test_the_learning_rate_of_heads(rate):
-    """Heads that are trained with 0 stay; bodies have the rate of the local training."""
+    """Heads stay with a rate of 0; bodies have the rate of the local training."""
     _, state, clients = rounds(head_learning_rate=rate, collaborate=False)
     heads = [leaves(c.state.head)[0] for c in clients]
     moves = [np.any(head != leaves(MODEL.init(1)["head"])[0]) for head in heads]

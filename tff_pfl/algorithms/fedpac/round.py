@@ -22,7 +22,7 @@ class have elsewhere, and take a combination of each other's heads. A round, of 
 
 All phases see the same batches. Features of a class without a global centre, as all are in the
 first round, are not pulled; the authors' code pulls them to the client's own centre from the second
-round on. That code also drops each `alpha_ij` up to 0.001, without scaling up the others, which is
+round on. That code also drops each `alpha_ij` up to 0.001 without scaling up the others; this is
 left out here. The personal model is the client's own head on the current body, for every client;
 heads start from a common initial value. There is no global model.
 
@@ -72,8 +72,8 @@ def fedpac(
             authors' code; of a sum over `d` features, `lambda` would be `d` times as strong.
         collaborate: Whether clients take of each other's heads.
         head_epochs: Passes over the examples for the head.
-        head_learning_rate: Of the head's training, which decays as that of `local`; default the
-            same. The authors train heads with 0.1 and bodies with 0.01.
+        head_learning_rate: The learning rate of heads, which decays as in `local`; default the rate
+            of `local`. The authors train heads with 0.1 and bodies with 0.01.
         body_epochs: Passes for the body; default those of `local`.
         **options: Those of `averaging`.
 

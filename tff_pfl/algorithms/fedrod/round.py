@@ -21,8 +21,8 @@ ones, if it never took part).
 
 The personal head is "linear", which the client keeps; or "hyper", `H_i = h(pi_i; nu)`, made by a
 hypernetwork, whose weights `nu` are sent and averaged with phi and G. As in FL-bench and flgo, a
-ReLU stands behind each of its hidden layers, one by default. It gives a personal model to clients
-that never took part, too.
+ReLU stands behind each of its hidden layers, one by default. It also gives a personal model to
+clients that never took part.
 
 The heads are the model's last layer, which must be a dense layer without activation: the sum of
 what two of them make is then what the sum of their weights makes, and a personal model is again a
@@ -104,8 +104,8 @@ def fedrod(
         **options: Those of `averaging`.
 
     Raises:
-        ValueError: If the model has no features, as where its last layer has an activation, see
-            `Model`; or one logit, which is none of a class.
+        ValueError: If the model has no features (see `Model`), for example because its last layer
+            has an activation; or if it has a single logit.
     """
     check_names("personal_head", [personal_head], ("linear", "hyper"))
     check_names("personal_init", [personal_init], ("zeros", "copy"))
