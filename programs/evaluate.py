@@ -23,8 +23,8 @@ gains over it, and the share of clients that are hurt.
 
 PREFIX.json gets the result, PREFIX_table.csv all of these statistics with a row for each quantity
 and group, PREFIX.csv a row for each client, PREFIX_new_clients.csv for each new one; a short table
-is printed. Nothing in DIR is changed. Modules that the run's config
-imports are imported with `--trust_imports`, or where `--imports` names them.
+is printed. Nothing in DIR is changed. Modules of the run's config are imported only with
+`--trust_imports`, or if `--imports` names them.
 """
 
 from absl import app, flags

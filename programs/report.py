@@ -2,8 +2,8 @@
 
     report.py SUBCOMMAND ARGUMENTS... --output=FILE [--FLAG=VALUE ...]
 
-NAME:DIR is a run's output directory and the name that it is shown by; without NAME:, that is the
-name of its folder. Several runs of one name are those of several seeds. COLUMN is one of
+NAME:DIR is a run's output directory and the name that it is shown by; without NAME:, a run is named
+after its folder. Several runs of one name differ in their seeds. COLUMN is one of
 `clients/round_*.csv`, by default personalized/local_test/accuracy. Pictures end in .png, .pdf or
 .svg.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 _NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
-# As of `whole_file`, and of TFF's managers, which write folders, too.
+# Names given by `whole_file`, and by TFF's managers, which also write folders.
 _TEMPORARY = re.compile(r".+\.\d+\.tmp|.+_temp\d{4}")
 
 
@@ -40,7 +40,7 @@ def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iter
 
 
 def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
-    """Removes what `whole_file` and TFF's managers leave of processes that are killed.
+    """Removes what `whole_file` and TFF's managers leave when a process is killed.
 
     Args:
         folder: Which may not be there.
@@ -69,7 +69,7 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Returns strict JSON, which any reader takes: numbers that are not finite are null in it."""
+    """Returns strict JSON, which any reader takes: NaN and infinities are null."""
     return json.dumps(finite(value), indent=indent, allow_nan=False)
 
 
@@ -84,7 +84,7 @@ def spelled_out(value: Any) -> Any:
 
 
 def not_spelled_out(value: Any) -> Any:
-    """Returns a JSON value with the numbers that `spelled_out` made texts."""
+    """Returns a JSON value with the texts of `spelled_out` as numbers again."""
     return _changed(value, lambda x: _NOT_FINITE.get(x, x) if isinstance(x, str) else x)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 def made_of_shared_draws(make: Callable[[], Any], comparable: Callable[[Any], Any]) -> tuple:
     """Makes a value, and finds whether it depends on NumPy's or Python's own generator.
 
-    Any thread may draw from these while the value is made. So where they have moved, the value is
-    made a second time: it depends on them if it is another one then.
+    Any thread may draw from them meanwhile. So if they have moved, the value is made a second time,
+    and depends on them if it differs.
 
     Args:
         make: Makes the value.
-        comparable: Returns, for a value, what is equal for equal values.
+        comparable: Maps a value to one that `==` compares.
 
     Returns:
         `(value, depends)`.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _NARROWEST = 10
-_FORMULA = tuple("=+-@\t\r")  # what spreadsheets take for the beginning of one
+_FORMULA = tuple("=+-@\t\r")  # how formulas begin in spreadsheets
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -26,8 +26,8 @@ def decimal(value: float) -> str:
 
 
 def cells_of_csv(row: Iterable[Any]) -> list[Any]:
-    """Returns a row in which no text is a formula: one that begins as such has an apostrophe.
+    """Returns a row with an apostrophe before each text that begins like a formula.
 
-    Spreadsheets execute formulas of CSV files. Numbers stay as they are.
+    Spreadsheets execute formulas in CSV files. Numbers stay as they are.
     """
     return [f"'{of}" if isinstance(of, str) and of.startswith(_FORMULA) else of for of in row]

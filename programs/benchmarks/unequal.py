@@ -1,4 +1,4 @@
-"""What a round takes where clients differ in size: with rows of their own, and padded."""
+"""Measures rounds of clients of unequal sizes, with their own rows and with padded rows."""
 
 import dataclasses
 import time
@@ -28,7 +28,7 @@ def measure_unequal(workload: Workload, *, rounds: int) -> Iterator[dict[str, An
 
     Args:
         workload: Data and training; `examples_per_client` is the mean.
-        rounds: Of each that count.
+        rounds: Measured rounds of each kind.
     """
     for network, hidden in _NETWORKS.items():
         of_network = dataclasses.replace(workload, options={"hidden": hidden})

@@ -1,4 +1,4 @@
-"""States of federated programs, beside the files that were written before them."""
+"""States of federated programs, with the files that were written before them."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def manager_in(directory):
 
 @pytest.fixture
 def path(directory):
-    """Of a file that had `0,a` at the last of four states, and has grown since."""
+    """Returns the path of a file that has grown since the last of four states was saved."""
 
     async def run():
         manager = manager_in(directory)

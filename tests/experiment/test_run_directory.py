@@ -82,7 +82,7 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
 
 
 def test_what_a_killed_program_of_tff_was_writing_is_removed(tmp_path):
-    """Files and folders of its managers, in what the program has named."""
+    """Temporary files and folders of TFF's managers, for names that the program gave."""
     start(tmp_path, files=("metrics.csv", "state"))
     left = ["metrics.csv_temp1234", "state/state_3_temp9999", "config.json.99.tmp"]
     others = ["notes_temp1234", "state/state_3", "state/state_temp12"]

@@ -1,4 +1,4 @@
-"""The page as a browser shows it: where there is a Chromium, in a narrow and in a wide frame."""
+"""The page in a narrow and in a wide frame of a browser, if there is a Chromium."""
 
 import html
 import re
@@ -14,7 +14,7 @@ from tff_pfl.reports import compared, write_page
 
 BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
-# Browsers have no narrow windows: 500 pixels is the least of Chromium. Frames are of any width.
+# Chromium's windows are 500 pixels wide or more; frames may have any width.
 _FRAME = """
 <body style="margin: 0">
 <iframe style="border: 0; width: {width}px; height: 2000px" scrolling="no"

@@ -78,7 +78,7 @@ class Progress:
 
         Raises:
             OutputDirectoryError: If the rounds so far were counted by anything else, or not at
-                all: epsilon is that of all rounds.
+                all: epsilon has to count all rounds.
         """
         before = self.privacy
         is_same = before is privacy if before is None else before.is_close(privacy)
@@ -208,10 +208,10 @@ class Checkpoint:
                 )
 
     def _check_noise(self, content):
-        """Checks the noise: the state keeps that of the first round, whatever the process has."""
+        """Checks that the noise is the same: the state keeps the noise of the first round."""
         now = self._process.noise_multiplier
         before = content.get("noise_multiplier", now)  # earlier versions did not keep it
-        # A noise that was searched for an epsilon may be rounded otherwise on another machine.
+        # Noise that was searched for an epsilon may differ by rounding on another machine.
         if before != now and not (before and now and math.isclose(before, now, rel_tol=1e-6)):
             raise OutputDirectoryError(
                 f"Cannot resume the run in {os.path.dirname(self._store.path)}: its "

@@ -151,7 +151,7 @@ def evaluate_run(
         baseline: The output directory of a run of the same clients with the same examples, such as
             one of local training, over which each client gains or loses. Its last checkpoint is
             evaluated on the same split.
-        trust_imports: See `config_of_run`; of both runs.
+        trust_imports: See `config_of_run`; it holds for both runs.
         **changes: See `evaluate_program`.
 
     Raises:

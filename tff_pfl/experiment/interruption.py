@@ -1,4 +1,4 @@
-"""How programs end: SIGTERM, by which batch systems end them, ends a run as Ctrl-C does."""
+"""Ends programs: SIGTERM, which batch systems send, ends a run as Ctrl-C does."""
 
 import contextlib
 import signal
@@ -55,15 +55,15 @@ def exit_code_of(
     errors: Sequence[type[Exception]] = (),
     advice: Callable[[], str] = lambda: "",
 ) -> int:
-    """Does the work of a program; errors of its user are one message, without a traceback.
+    """Does the work of a program, and prints errors that a user can mend without a traceback.
 
     Args:
-        work: Returns an exit code; `None` is 0.
-        errors: Those of `work` that are told so, too, besides `user_errors`.
-        advice: What is said of an interruption.
+        work: Does the work and returns an exit code, or `None` for 0.
+        errors: Further errors to print like that, besides `user_errors`.
+        advice: Returns what to print after "interrupted".
 
     Returns:
-        The exit code: that of `work`, 1 after an error, 130 after Ctrl-C, 143 after SIGTERM.
+        The exit code of `work`; or 1 after an error, 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
         with interruptible():

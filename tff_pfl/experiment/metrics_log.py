@@ -211,7 +211,7 @@ def _checksum(path: str) -> int:
 
 
 def not_as_written(path: str) -> OutputDirectoryError:
-    """Returns the error for a file that is not as a run has left it."""
+    """Returns the error for a file that is not as its run left it."""
     return OutputDirectoryError(
         f"{path} is missing or damaged: it is not as it was at the last checkpoint. Restore it "
         "from a copy, or start the run in a new directory."

@@ -26,7 +26,7 @@ from tff_pfl.experiment.summary import read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
-# Where padding pays on two cores: products of examples and weights in a step, padded rows over own.
+# Padding pays on two cores up to: examples times weights in a step; padded rows over own rows.
 _SMALL_STEP, _MOST_ROWS = 250_000, 2.0
 
 
@@ -162,8 +162,8 @@ def suitable_capacity(
     """Returns the `CohortDataSource.capacity` for the devices: "cohort" where padding pays.
 
     On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
-    their steps are small, and padding does not double their rows. Clients of equal sizes need none
-    to be computed at once. `programs/benchmark.py --unequal` measures it.
+    their steps are small, and padding does not double their rows. Clients of equal sizes are
+    computed at once without padding. `programs/benchmark.py --unequal` measures it.
 
     Args:
         model: What clients train.

@@ -39,8 +39,8 @@ def evaluate_program(
         baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed; by default
             `runtime.set_graph_context`.
-        **changes: `trust_imports`, see `config_of_run`, and keys of `config.evaluation` that are
-            other than the run's.
+        **changes: `trust_imports` (see `config_of_run`), and keys of `config.evaluation` that
+            differ from the run's.
 
     Returns:
         The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after

@@ -54,8 +54,8 @@ class OutputDirectoryError(RuntimeError):
 class RunDirectory:
     """The files of a run: `with RunDirectory(path, settings) as directory: train(...)`.
 
-    Any other program can have one, too, and names its `files`: one process at a time writes there,
-    no other settings are resumed, and what a killed process was writing is removed.
+    Any program can use one with `files` of its own. One process at a time writes there, a run is
+    not resumed with other settings, and files that a killed process left unfinished are removed.
 
     Attributes:
         changes: Of a run that is resumed, the settings that are others now and may be, as text.
@@ -313,7 +313,7 @@ def read_json(path: str) -> dict[str, Any]:
 def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
     """Reads the settings of a run from its `config.json`.
 
-    There, infinite numbers and NaN are the texts "inf", "-inf" and "nan"; here, they are numbers.
+    The texts "inf", "-inf" and "nan" of the file become numbers again.
 
     Raises:
         OutputDirectoryError: If the file holds something else.

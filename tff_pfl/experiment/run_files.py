@@ -78,7 +78,7 @@ class RunFiles:
         self._metrics = None
 
     def settings(self) -> dict[str, Any]:
-        """The resolved config, as JSON values; infinite numbers and NaN are numbers."""
+        """Returns the resolved config as JSON values, with infinities and NaN as numbers."""
         try:
             return read_settings(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:

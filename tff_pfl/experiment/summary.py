@@ -80,7 +80,7 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
     if summary.stopped is not None:
         content["stopped"] = summary.stopped
     content = finite(content)
-    if summary.privacy is not None:  # without noise, epsilon is "inf", and not unknown
+    if summary.privacy is not None:  # null would say that an infinite epsilon is unknown
         content["privacy"] = spelled_out(summary.privacy)
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)

@@ -102,7 +102,7 @@ def legend_above(figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     rows = math.ceil(len(labels) / max(1, int(_CHARACTERS_AN_INCH * width / entry)))
     columns = math.ceil(len(labels) / rows)
     figure.set_size_inches(width, height + 0.21 * rows)
-    # Matplotlib leaves out what begins with an underscore: labels are set afterwards.
+    # Matplotlib leaves out labels that begin with an underscore, so they are set afterwards.
     places = ["-" * len(label) for label in labels]
     legend = figure.legend(handles, places, loc="outside upper center", ncols=columns)
     for text, label in zip(legend.get_texts(), labels, strict=True):

@@ -12,12 +12,12 @@ Runs = Mapping[str, Sequence[str | os.PathLike]]
 def named_runs(arguments: Iterable[str]) -> dict[str, list[str]]:
     """Returns the runs of a command line, `NAME:DIR` or `DIR` each.
 
-    A run without a name has that of its folder. Several runs of one name are those of several
-    seeds; they are named by hand.
+    A run without a name is named after its folder. Several runs of one name differ in their seeds,
+    and have to be named by hand.
 
     Raises:
-        OutputDirectoryError: If there is no such run, or two of a name have the same seed, or one
-            of them was not named.
+        OutputDirectoryError: If a folder holds no run, if two runs of one name have the same seed,
+            or if several runs would have the name of a folder.
     """
     runs, of_folders = {}, set()
     for argument in arguments:

@@ -164,8 +164,8 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
     """The first of some settings that has no effect; `None` if all have one.
 
     A config file may have settings of what is turned off: somebody may turn it on. And what is
-    turned off beside them, among the same keys, is meant to be off. A setting that is `None` asks
-    for nothing, as `local.epochs=None` beside `local.steps=2`.
+    turned off beside them, among the same keys, is meant to be off. A setting that is `None` has
+    nothing to lose, such as `local.epochs=None` beside `local.steps=2`.
 
     Args:
         config: All keys; of other configs than those of `default_config` nothing is said.
@@ -181,12 +181,12 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
 
 
 def may_be_left_out(config: ml_collections.ConfigDict, key: str) -> bool:
-    """Checks whether others of a config turn a setting off, so that it may be `None`."""
+    """Checks whether other settings turn a setting off, so that it may be `None`."""
     return any(switch.holds(key) for switch, _ in _turned_off(config))
 
 
 def _turned_off(config) -> Iterator[tuple[_Switch, Any]]:
-    """The switches that are off, and the values of their first keys."""
+    """Yields the switches that are off, each with the value of its first key."""
     for switch in _switches(value_of(config, "algorithm.name")):
         values = [value_of(config, key) for key in switch.switches]
         if values[0] is not None and not switch.is_on(values):

@@ -6,4 +6,4 @@ class ConfigError(ValueError):
 
 
 class ImportsError(ConfigError):
-    """A module that a config names cannot be imported, or must not be, as nobody asked for it."""
+    """A module that a config names cannot be imported, or is not trusted."""

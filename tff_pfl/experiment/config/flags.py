@@ -37,13 +37,13 @@ def define_import_flags() -> Callable[[], bool | list[str]]:
     """Defines the flags that say which modules of a saved run may be imported.
 
     Returns:
-        What gives their value, once they are parsed: `trust_imports` of `config_of_run`.
+        A function that returns the `trust_imports` of `config_of_run`, once flags are parsed.
     """
     trust = flags.DEFINE_bool(
         "trust_imports",
         False,
-        "Import the modules that the run's config names, from the folders that it names: whoever "
-        "made the run then executes code here.",
+        "Import the modules that the run's config names, from the folders that it names. This "
+        "executes code of whoever made the run.",
     )
     imports = flags.DEFINE_list(
         "imports", [], "The modules of the run's config to import from the working directory."

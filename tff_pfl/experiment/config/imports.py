@@ -31,9 +31,7 @@ def import_modules(
     Args:
         names: Of modules, such as "my_package.methods".
         folders: See `look_in`.
-        trust_imports: Whether the names, and the folders, are to be trusted; or which of the names:
-            these are looked for in the working directory, and where Python looks. What was
-            imported before needs no trust.
+        trust_imports: See `config_of_run`.
 
     Raises:
         ImportsError: If one cannot be imported; the message says where it was looked for, or what

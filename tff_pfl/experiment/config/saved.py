@@ -68,9 +68,10 @@ def config_of_run(
 
     Args:
         settings: What `RunFiles.settings` returns.
-        trust_imports: Which modules of `config.imports` may be imported, which executes their
-            code: those of these names, from the working directory or where Python looks; `True`:
-            all, from the folders that the run names. What was imported before needs no trust.
+        trust_imports: The modules of `config.imports` that may be imported, which executes their
+            code. Names: only these, from the working directory, or from where Python looks. `True`:
+            all, from the folders that the run names. A module that is already imported needs no
+            trust.
 
     Raises:
         ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
