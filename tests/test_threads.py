@@ -1,4 +1,4 @@
-"""Models that are built, processes that are composed and run in several threads at once."""
+"""Builds models, and composes and runs processes, in several threads at once."""
 
 import collections
 import itertools
@@ -70,7 +70,7 @@ ROUNDS = {name: lambda name=name: one_round(name) for name in ("fedavg", "ditto"
 
 
 def found_wrong(jobs, num_threads, times) -> collections.Counter:
-    """Runs jobs in several threads; counts what fails, or differs from the job alone."""
+    """Runs jobs in several threads; counts those that fail, or differ from the same job alone."""
     expected = {name: job() for name, job in jobs.items()}
     wrong = collections.Counter()
 

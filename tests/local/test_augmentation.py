@@ -90,7 +90,7 @@ def train(local, seed=(1, 2), model=None):
     model = model or pattern_model(seen)
     weights = local.train(model, model.init(0), examples, context).weights
     evaluate(model, weights, examples)
-    tried = 6  # the first batches, which show that rows are functions of themselves
+    tried = 6  # the first batches are trials of whether rows are mixed
     return float(weights["layer"]["w"]), [np.asarray(x) for x in seen[tried:]]
 
 

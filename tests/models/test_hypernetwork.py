@@ -65,7 +65,7 @@ def test_each_of_several_embeddings_by_itself(options):
 
 @pytest.mark.parametrize("relu_features", [False, True])
 def test_the_network_by_hand(relu_features):
-    """Dense layers with ReLU between them, none before the first; behind the last where asked."""
+    """Dense layers with ReLU between them, none before the first, one after the last if asked."""
     hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 3), relu_features=relu_features)
     rng = np.random.default_rng(5)
     phi = tf.nest.map_structure(

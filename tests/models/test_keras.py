@@ -228,7 +228,7 @@ def test_global_random_states_are_neither_read_nor_changed():
 
 @pytest.mark.parametrize("base", [0, 2**24, 2**31, 10**12])
 def test_integers_reach_preprocess_as_they_are(base):
-    """In float32, 2^24 + 1 is 2^24: what is learned here would not be there."""
+    """In float32, 2^24 + 1 is 2^24, and nothing could be learned here."""
 
     def network():
         return tf.keras.Sequential([layers.Dense(1, name="head", input_shape=(1,))])

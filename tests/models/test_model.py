@@ -132,7 +132,7 @@ def network(*makers):
 
 
 def mean_error(y, z):
-    """A broadcast of `[batch]` and `[batch, 1]`."""
+    """Broadcasts `[batch]` and `[batch, 1]` by mistake."""
     return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - z[:, :1]), axis=1)
 
 

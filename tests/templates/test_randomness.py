@@ -94,7 +94,7 @@ def test_numbers_that_are_drawn_where_a_block_is_traced(draw):
 
 @pytest.fixture
 def another_thread_draws():
-    """From both generators, again and again, while a test runs."""
+    """Another thread draws from both generators, again and again, while a test runs."""
     over = threading.Event()
 
     def draw():

@@ -79,7 +79,7 @@ class TestSecure:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
     def test_its_bytes_are_sent(self, secure, silent):
-        """Beside a change of two numbers and a weight: four counts, a total and what it is of."""
+        """After a change of two numbers and a weight: four counts, a total and its denominator."""
         sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]
         assert sent == [12 + 24, 12]
 
@@ -130,7 +130,7 @@ class TestNone:
 
 
 class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
-    """A secure sum, beside which the server is shown something else of the same uploads."""
+    """Sums uploads securely, and also shows the server something else of them."""
 
     def __init__(self, show):
         self.show = show

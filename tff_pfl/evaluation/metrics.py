@@ -105,7 +105,7 @@ def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:
 
 
 def from_text(metrics: Mapping[str, float | None]) -> dict[MetricName, float]:
-    """Returns the metrics that `to_text` made a file's; `None`, JSON's null, is NaN.
+    """Returns the metrics of a file that `to_text` made; `None`, JSON's null, becomes NaN.
 
     Raises:
         ValueError: If a name is none of a metric.

@@ -61,7 +61,7 @@ class LocalTraining:
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
-        epochs: Passes over the client's examples; may be `None` where there are `steps`.
+        epochs: Passes over the client's examples; may be `None` if `steps` are given.
         steps: Where given, this many steps in place of `epochs`, in as many passes as they take.
         batch_size: Examples a step; the last batch of a pass may be partial.
         learning_rate_decay: Factor per round; 1 keeps the rate.

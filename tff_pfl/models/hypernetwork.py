@@ -27,8 +27,8 @@ class Hypernetwork:
         embedding_dim: `e`, the length of an embedding.
         hidden: The widths of the trunk's layers; none: features are the embedding itself.
         bias: Whether dense layers have one. Without, and without trunk, it is linear.
-        relu_features: Whether a ReLU stands behind the trunk's last layer as well, as in FedRoD;
-            pFedHN has none there.
+        relu_features: Whether a ReLU follows the trunk's last layer, too, as in FedRoD but not in
+            pFedHN.
     """
 
     target: Model

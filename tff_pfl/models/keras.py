@@ -112,11 +112,11 @@ def from_keras(
         keras_model_fn: Builds the model anew at every call. Its outputs are logits, not
             probabilities, unless `example_loss` says otherwise.
         input_shape: Shape of one input, without the batch axis.
-        input_dtype: Data type of the inputs that `preprocess` is tried with here. What it is called
-            with later has the type that inputs are stored in.
-        preprocess: Maps a batch of inputs, in the type they are stored in, to what the Keras model
-            takes, row by row. Integers stay integers: cast images of bytes to float32 before
-            arithmetic, which wraps around otherwise. Without it, inputs are cast to float32.
+        input_dtype: Data type of the inputs on which `preprocess` is tried here. Later it gets
+            inputs in the type in which they are stored.
+        preprocess: Maps a batch of inputs, in the type in which they are stored, to what the Keras
+            model takes, row by row. Integers stay integers: cast uint8 images to float32 before
+            arithmetic, which wraps around otherwise. Default: casts inputs to float32.
         example_loss: `(y, outputs) -> [batch]`, row by row; default sparse cross-entropy of logits.
         example_metrics: See `Model`; default `{"accuracy": ...}`.
         segments: Into how many parts, at most, a functional or sequential model is cut for

@@ -215,7 +215,7 @@ class Model:
 
         Raises:
             ExampleValuesError: If one is of another shape, or depends on other rows of the batch,
-                of which some may be padding.
+                which may be padding.
         """
         self._check_rows(weights, batch, training)
         return self._example_values(weights, batch, training)
@@ -235,10 +235,9 @@ class Model:
 
         if name := depends_on_other_rows(values, weights, batch, self.num_classes):
             raise ExampleValuesError(
-                f"The {name} of an example by the model {self.name!r} depends on the other rows of "
-                "its batch, some of which may be padding. Compute each row from its own input "
-                "alone, in preprocess, layers, loss and metrics; make statistics of the data "
-                "constants."
+                f"The {name} of an example in model {self.name!r} depends on other rows of its "
+                "batch, which may be padding. In preprocess, layers, loss and metrics, compute "
+                "each row from its own input alone, and use constants for statistics of the data."
             )
         self._checked_rows.add(key)
 
@@ -279,22 +278,21 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
 
     Args:
         model: The model.
-        method: Which needs such a head, for the message.
+        method: The name of the method that needs such a head, for messages.
 
     Raises:
-        ValueError: If the model has no features, see `Model`, or one logit, which is none of a
-            class.
+        ValueError: If the model has no features (see `Model`), or a single logit.
     """
     if model.features is None:
         raise ValueError(
             f"{method} needs the features of model {model.name!r}, the inputs of its last layer, "
-            "and it has none. They are known of Keras models, Sequential or functional, that begin "
-            "with an Input and end in a Dense layer without activation."
+            "and it has none. Keras models have them, Sequential or functional, if they begin with "
+            "an Input and end in a Dense layer without activation."
         )
     num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
     if num_classes < 2:
         raise ValueError(
-            f"{method} tells classes apart, and model {model.name!r} has one logit. Give its last "
+            f"{method} tells classes apart, but model {model.name!r} has one logit. Give its last "
             "layer a unit for each class."
         )
     return num_features, num_classes

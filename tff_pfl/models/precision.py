@@ -13,7 +13,7 @@ COMPUTE_TYPES = (FLOAT32, BFLOAT16)
 
 # Their statistics are sums over many values, of which bfloat16 has too few digits.
 _NORMALIZATION = (tf.keras.layers.GroupNormalization, tf.keras.layers.LayerNormalization)
-# So that what Keras makes of its input is not of bfloat16, which has 257 as 256.
+# Keeps the inputs of embeddings out of bfloat16, in which 257 is 256.
 _MIXED = tf.keras.mixed_precision.Policy("mixed_bfloat16")
 
 _set_policy_of_keras = tf.keras.layers.Layer._set_dtype_policy
@@ -36,16 +36,17 @@ def _set_policy(layer, dtype):
     _set_policy_of_keras(layer, dtype)
 
 
-# Keras's global policy, which layers have otherwise, is that of all threads.
+# Keras's global policy would not do: all threads share it.
 tf.keras.layers.Layer._set_dtype_policy = _set_policy
 
 
 @contextlib.contextmanager
 def computing_in(compute_type: str) -> Iterator[None]:
-    """Builds Keras layers that compute, and ask for weights, in a type, in this thread and block.
+    """Sets the type in which Keras layers compute, if built in this block and thread.
 
-    Layers of normalisation compute in float32, and layers that are given a `dtype` in that. Every
-    layer casts its inputs to its type, except an embedding, which takes whole numbers.
+    Layers also ask for weights in this type. Normalisation layers have float32, and layers with a
+    `dtype` of their own have that. Every layer casts its inputs to its type, except an embedding,
+    which takes whole numbers.
 
     Args:
         compute_type: One of `COMPUTE_TYPES`; with float32, nothing is changed.

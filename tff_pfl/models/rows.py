@@ -1,4 +1,4 @@
-"""Checks that what is computed of a row of a batch is a function of that row alone."""
+"""Checks that values of a row of a batch depend on that row alone."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -14,23 +14,23 @@ def depends_on_other_rows(
     batch: Any,
     num_classes: int | None,
 ) -> str | None:
-    """Finds a value of a row of a batch that changes where other rows do.
+    """Finds a value of a row that changes when other rows of its batch change.
 
-    It computes, eagerly and on a CPU, the values of a random batch, and of two more, each with one
-    half of its rows; and once more with other random numbers. Values that cannot be computed of
-    random inputs, or are others each time, are not judged.
+    It computes, eagerly and on a CPU, the values of a random batch, and of two batches that keep
+    one half of its rows each; then the same with other random numbers. Values are not judged if
+    they cannot be computed on random inputs, or differ from call to call.
 
     Args:
-        values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of the same size,
-            so that a function in it that is traced for each shape is traced once.
-        weights: A structure of tensors, whose shapes and types alone are used.
-        batch: A `Batch`, of which the same is true.
-        num_classes: Number of labels, or `None` where it is not known.
+        values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of one size, so
+            that a function in it that is traced for each shape is traced once.
+        weights: A structure of tensors; only shapes and types are used.
+        batch: A `Batch`; only shapes and types are used.
+        num_classes: Number of labels, or `None` if it is not known.
 
     Returns:
         The name of such a value, or `None`.
     """
-    # Without a GPU the device is a CPU anyway, and functions are not traced for this scope alone.
+    # Without a GPU no scope is needed, in which functions would be traced once more.
     on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
     with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
         for seed in range(2):
@@ -70,7 +70,7 @@ def _equal(one, other):
 
 
 def _inputs(rng, spec, num_rows):
-    """Two batches of numbers from 0 to 2; of integers, 0 and 1 of which no two are the same."""
+    """Returns two batches of numbers from 0 to 2; integers are 0 or 1, and differ everywhere."""
     one, other = rng.uniform(0, 2, [2, num_rows, *spec.shape[1:]])
     if not spec.dtype.is_floating:
         one = np.floor(one)
@@ -79,7 +79,7 @@ def _inputs(rng, spec, num_rows):
 
 
 def _labels(rng, spec, num_rows, num_labels):
-    """Two batches of labels below a number, of small and of large ones."""
+    """Returns a batch of small and a batch of large labels, all below `num_labels`."""
     one, other = rng.uniform(0, num_labels / 2, [2, num_rows, *spec.shape[1:]])
     other = num_labels / 2 + other
     if not spec.dtype.is_floating:
@@ -88,5 +88,5 @@ def _labels(rng, spec, num_rows, num_labels):
 
 
 def _chosen(condition, one, other):
-    """Rows of `one` where a condition `[rows]` holds, else of `other`."""
+    """Returns rows of `one` where a condition `[rows]` holds, else of `other`."""
     return np.where(condition.reshape([-1, *[1] * (one.ndim - 1)]), one, other)

@@ -10,7 +10,7 @@ _dropout_of_keras = tf.keras.layers.Dropout.call
 
 
 class _Thread(threading.local):
-    dropout = None  # what Dropout layers call in this thread; `None`: what Keras has them call
+    dropout = None  # what Dropout layers call in this thread; `None`: Keras's own
 
 
 _thread = _Thread()
@@ -20,7 +20,7 @@ def _call(layer, inputs, training=None):
     return (_thread.dropout or _dropout_of_keras)(layer, inputs, training)
 
 
-# For good, and not only while a pure model is traced: other threads may build Keras models then.
+# Set for good: other threads may build Keras models while a pure model is traced.
 tf.keras.layers.Dropout.call = _call
 
 

@@ -45,12 +45,12 @@ class Algorithm:
             "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
             in the clear.
         made_for: The federation, as far as the algorithm computes with its numbers. With
-            `num_clients`, a round that has a client with an id outside of 0 .. `num_clients` - 1
-            fails, and so does `personalize`, where the server has something of each client.
+            `num_clients`, a round fails if a client's id is not in 0 .. `num_clients` - 1, and so
+            does `personalize`, if the server keeps something for each client.
         noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
-            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. It holds for the
-            report, and for the aggregators and `send`s of the exchanges, that it was set with: an
-            algorithm with others forgets it. Set it after these are changed, to say it anew.
+            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. An algorithm
+            forgets it when the report, or the aggregator or `send` of an exchange, is replaced. Set
+            it again after such a change if it still holds.
         name: For messages.
     """
 
@@ -88,7 +88,7 @@ class Algorithm:
         self._forget_noise_of_others()
 
     def _forget_noise_of_others(self):
-        """Forgets `noise_multiplier` if what it was set with has been replaced since."""
+        """Forgets `noise_multiplier` if the report, an aggregator or a `send` was replaced."""
         uploads = [(e.aggregator, e.send) for e in self.exchanges if e.aggregator is not None]
         present = self.noise_multiplier, self.report, uploads
         before = self._noise_holds_for or present

@@ -191,12 +191,12 @@ _IDS = tff.types.TensorType(np.int32, [None])
 
 
 def round_of_checked_cohort(round_num, client_ids, federation: Federation, *, distinct: bool):
-    """`round_num` at the server, if the ids of a cohort are right; else the computation fails.
+    """Returns `round_num` if the ids of a cohort are right; else the computation fails.
 
-    Called while a federated computation is written. It was the server that chose the cohort: its
-    ids are nothing new to it. They are checked there, once for the cohort, as assertions of client
-    work cost each client, and are dropped where XLA compiles it. All that a `ClientBlock` does with
-    an id waits for the round that it is given.
+    Called while a federated computation is written. The server chose the cohort, so its ids are
+    nothing new to it. It checks them once for the cohort: assertions in client work would cost each
+    client, and XLA drops them. All that a `ClientBlock` does with an id waits for the `round_num`
+    that it is given.
 
     Args:
         round_num: int32, placed at the server.
@@ -221,8 +221,11 @@ def check_ids(ids, federation: Federation, *, distinct: bool) -> list[tf.Operati
     Args:
         ids: int32 `[k]`.
         federation: What the algorithm was made for; without `num_clients`, it takes any ids.
-        distinct: Whether a client may be in the cohort once only. Ids below 0 are numbers of
-            clients that nobody knows, which may share one.
+        distinct: Whether a client may be in the cohort only once. Ids below 0 stand for unknown
+            clients, and may repeat.
+
+    Returns:
+        The assertions; `None` for each that ran eagerly.
     """
     rules = []
     if distinct:
@@ -261,7 +264,7 @@ def _same_ids(ids):
 
 
 def _waiting(client_id, round_num):
-    """Returns the id, computed from the round: what looks it up waits for the round's check."""
+    """Returns the id, computed from the round, so that all uses of it wait for the check."""
     return client_id + (round_num - round_num)
 
 

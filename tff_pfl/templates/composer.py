@@ -45,18 +45,17 @@ def compose(
     examples), `num_nonfinite` (the others that were left out), `server_kept` (1 if the server kept
     its state), and, where there are any, `aggregator` (its measurements) and `server` (what
     `finalize` measured). For the whole round, from the types of messages and uploads:
-    `bytes_down_per_client` and `bytes_up_per_client`. The latter has the weight, where the
-    aggregator takes one, and the report, where it travels by secure sums; neither has what else
-    TFF sends, such as `round_num` and what aggregators broadcast.
+    `bytes_down_per_client` and `bytes_up_per_client`. The latter includes the weight, if the
+    aggregator takes one, and the report, if it travels by secure sums. Neither includes what else
+    TFF sends, such as `round_num` and broadcasts of aggregators.
 
-    These counts and means travel as `algorithm.report` says. By secure sums, which all uploads have
-    to travel by then, they are rounded, see `templates.report`; without a report ("none"), metrics
+    These counts and means travel as `algorithm.report` says. With "secure", all uploads must travel
+    by secure sums, too, and the numbers are rounded, see `templates.report`. With "none", metrics
     lack them, and the server does not know whether any client was accepted.
 
-    A round whose cohort has a client twice fails with `tf.errors.InvalidArgumentError`, unless
-    nothing of the clients is to be seen, be it by secure sums or not at all. So does one with an id
-    that is not in 0 .. `made_for.num_clients` - 1, where the algorithm was made for a number of
-    clients; and `personalize`, unless it takes new clients.
+    A round with the report "clear" fails with `tf.errors.InvalidArgumentError` if its cohort has a
+    client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports, the
+    server is not to see ids. `personalize` fails with such an id, too, unless it takes new clients.
 
     Args:
         algorithm: The algorithm.

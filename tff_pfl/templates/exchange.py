@@ -115,7 +115,7 @@ class Personalization:
 
     @property
     def takes_new_clients(self) -> bool:
-        """Whether it makes a model of a client that the server was not made for."""
+        """Whether it makes models for clients that the server was not made for."""
         return self.select is None and not self.of_known_clients
 
 

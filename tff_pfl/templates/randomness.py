@@ -17,12 +17,12 @@ _TIP = "Tip: take tf.random.stateless_* with a seed, in client work that of the 
 def seeded_computation(
     what: str, fn: Callable[..., Any], *types: tff.types.Type
 ) -> tff.framework.ConcreteComputation:
-    """Traces a function as a `tff.tensorflow.computation` that only seeds make random.
+    """Traces a function as a `tff.tensorflow.computation` whose random numbers all have seeds.
 
     Args:
         what: Names the block in errors.
         fn: Pure TensorFlow.
-        *types: Those of its arguments.
+        *types: The types of its arguments.
 
     Raises:
         RandomnessError: If it draws numbers that differ from run to run; it names the operation.
@@ -52,7 +52,7 @@ def seeded_computation(
 
 
 def _operations(computation) -> list:
-    """The operations of a graph and of its functions, whose names are others in each trace."""
+    """Returns the operations of a graph and its functions, without names, which vary by trace."""
     graph = tf.compat.v1.GraphDef()
     tff.framework.ConcreteComputation.get_proto(computation).tensorflow.graph_def.Unpack(graph)
     functions = {function.signature.name for function in graph.library.function}

@@ -49,7 +49,7 @@ def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | N
 
 
 def secure_report_bytes(report_type: tff.types.Type) -> int:
-    """Returns the bytes of a client's `Report` for secure sums: 4 for each of its numbers."""
+    """Returns the bytes of a client's `Report` in secure sums: 4 for each number."""
     return 4 * tff.types.count(report_type, lambda t: isinstance(t, tff.types.TensorType))
 
 

@@ -45,12 +45,12 @@ def geometric_median(
 ) -> Aggregator:
     """`robust_rules.geometric_median`: the point with the least weighted distance to all uploads.
 
-    It measures how many `iterations` it took, and the `residual` that they left: 0 at the optimum,
-    1 where all clients pull one way.
+    It measures the number of `iterations`, and the `residual` after them: 0 at the optimum, 1 if
+    all clients pull one way.
 
     Args:
-        iterations: The most that the algorithm of Weiszfeld takes.
-        tolerance: The residual with which it ends before.
+        iterations: The largest number of iterations of Weiszfeld's algorithm.
+        tolerance: The residual at which it stops earlier.
         smoothing: The distance below which clients pull no more.
     """
     rule = functools.partial(

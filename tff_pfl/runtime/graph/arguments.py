@@ -185,7 +185,7 @@ def _checked(value, leaf_type):
             return value
         value = value.numpy()
     if isinstance(value, np.integer):
-        value = int(value)  # of any type that it fits, such as a client's id
+        value = int(value)  # for any integer type that it fits, such as a client's id
     if isinstance(value, (list, tuple)):
         cells = tf.nest.flatten(value)
         compatible = all(internals.is_compatible_dtype(cell, expected) for cell in cells)

@@ -212,9 +212,9 @@ def _last_line(error: tf.errors.OpError) -> str:
 
 
 def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns an error of TensorFlow that is one of gRPC's, too, as TFF's runtime raises.
+    """Returns a TensorFlow error that is also a gRPC error, as TFF's runtime raises.
 
-    Whoever catches `tf.errors.InvalidArgumentError` or `grpc.RpcError` catches it.
+    Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it.
     """
     return _class_of_tff(type(error))(error.node_def, error.op, error.message)
 
@@ -309,6 +309,6 @@ class _GraphExecutor(internals.Executor):
             ) from error
         except tf.errors.OpError as error:
             failure = _as_of_tff(error)
-        if failure is not None:  # outside of the handler, as it is to stand for itself
+        if failure is not None:  # outside of the handler, so that it has no context
             raise failure
         return _Value(result, comp.type_signature.result)

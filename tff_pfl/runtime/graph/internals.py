@@ -112,11 +112,11 @@ def run_with(function, manager) -> None:
     """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives.
 
     Its graph is optimized once: TensorFlow does so twice by default, and the second time, which
-    takes nearly as long, finds next to nothing in rounds. And the remapper, which fuses operations,
-    is left out. It breaks graphs: constants of a batch normalisation that it takes apart stand
-    outside of the loop ("has inputs from different frames"), and of the product of a transposed
-    matrix it makes what no kernel computes ("Fusion is not implemented"). Rounds of networks with
-    it are not faster. Other options of optimizers stay as they are.
+    takes nearly as long, finds next to nothing in rounds. The remapper, which fuses operations, is
+    off, because it breaks graphs. It takes batch normalisations apart, and puts their constants
+    outside of the loop ("has inputs from different frames"). It also fuses products of transposed
+    matrices into operations that no kernel computes ("Fusion is not implemented"). Rounds of
+    networks are no faster with it. Other options of optimizers stay as they are.
     """
     atomic = function._inference_function
     atomic._bound_context = _ContextOfCalls(atomic._bound_context, manager)
@@ -151,7 +151,7 @@ class _ContextOfCalls:
 
 @functools.lru_cache
 def _soundly_optimizing(config: bytes) -> bytes:
-    """A serialized `ConfigProto`, by which Grappler goes through a graph once, without remapper."""
+    """Returns a serialized `ConfigProto` for one pass of Grappler, without the remapper."""
     proto = tf.compat.v1.ConfigProto.FromString(config)
     options = proto.graph_options.rewrite_options
     options.meta_optimizer_iterations = _RewriterConfig.ONE
