@@ -242,7 +242,7 @@ def _outputs(folder) -> dict:
 
 
 @pytest.mark.slow
-def test_what_would_spoil_the_numbers_is_one_sentence(tmp_path):
+def test_refusals_are_one_sentence(tmp_path):
     folder, metrics = tmp_path / "program", tmp_path / "program" / "train_metrics.csv"
 
     def refused(*flags):

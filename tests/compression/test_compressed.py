@@ -168,7 +168,7 @@ def test_no_message_hides_what_is_no_number(compressor, error_feedback):
 
 
 @pytest.mark.parametrize(("size", "left_out"), [(2e37, 0), (3e37, 1), (6e37, 1)])
-def test_a_client_whose_message_stands_for_no_number_is_left_out(size, left_out):
+def test_a_client_whose_message_decodes_to_infinite_numbers_is_left_out(size, left_out):
     """One bit lengthens a vector: rotated back, it has entries beyond float32."""
     signs = np.random.default_rng(0).choice(np.float32([-1, 1]), size=1000)
 

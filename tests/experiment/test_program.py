@@ -225,7 +225,7 @@ def test_any_program_may_end_as_ours_do(capsys, error, code, told):
     assert capsys.readouterr().err.startswith(told)
 
 
-def test_what_is_no_mistake_of_the_user_has_a_traceback():
+def test_other_errors_have_a_traceback():
     with pytest.raises(ZeroDivisionError):
         experiment.exit_code_of(lambda: 1 // 0)
 

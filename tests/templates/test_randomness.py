@@ -110,7 +110,7 @@ def another_thread_draws():
 
 
 @pytest.mark.usefixtures("another_thread_draws")
-def test_draws_of_another_thread_are_none_of_the_block():
+def test_draws_of_another_thread_are_not_those_of_the_block():
     def block(x):
         time.sleep(0.01)
         return tf.function(lambda: tf.while_loop(lambda y: y < 1.0, lambda y: y + x, [x]))()

@@ -168,7 +168,7 @@ def test_a_secure_report_of_uploads_in_the_clear_is_refused(aggregator):
         compose(exchange(), exchange(aggregator, name="second"), report="secure")
 
 
-def test_what_secure_sums_ignore_is_no_error_and_what_others_do_is_still_one(caplog):
+def test_only_the_unused_assertions_of_secure_sums_are_not_logged(caplog):
     def client_work(server, state, data, context):
         tf.debugging.assert_less_equal(server, 5.0)  # ignored
         return ClientOutput(state=state, upload=server, metrics={"one": Mean(1.0, 1.0)})

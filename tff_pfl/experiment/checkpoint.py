@@ -81,7 +81,7 @@ class Progress:
                 all: epsilon has to count all rounds.
         """
         before = self.privacy
-        is_same = before is privacy if before is None else before.is_close(privacy)
+        is_same = privacy is None if before is None else before.is_close(privacy)
         if self.round_num and not is_same:
             was, now = (of or "not counted" for of in (before, privacy))
             raise OutputDirectoryError(

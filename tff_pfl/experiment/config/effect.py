@@ -164,8 +164,8 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
     """The first of some settings that has no effect; `None` if all have one.
 
     A config file may have settings of what is turned off: somebody may turn it on. And what is
-    turned off beside them, among the same keys, is meant to be off. A setting that is `None` has
-    nothing to lose, such as `local.epochs=None` beside `local.steps=2`.
+    turned off beside them, among the same keys, is meant to be off. A setting that is `None` is not
+    reported, such as `local.epochs=None` beside `local.steps=2`.
 
     Args:
         config: All keys; of other configs than those of `default_config` nothing is said.
