@@ -51,6 +51,12 @@ def run(path, dataset, process=None, rounds=6, model=MODEL, **options):
         return train(process, model, dataset, directory, rounds=rounds, **arguments)
 
 
+def test_numbers_of_numpy(dataset, tmp_path):
+    assert run(
+        tmp_path, dataset, rounds=np.int64(1), clients_per_round=np.int64(2), seed=np.int32(3)
+    )
+
+
 def read(path, name="metrics.csv"):
     with open(path / name) as file:
         return list(csv.DictReader(file))

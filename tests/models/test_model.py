@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from tests.federation import local_sgd
 from tests.quadratics import quadratic_model
+from tff_pfl import algorithms
 from tff_pfl.kinds import KindError
-from tff_pfl.local import Batch, ClientContext, trees
+from tff_pfl.local import Batch, ClientContext, examples_type, trees
 from tff_pfl.models import ExampleValuesError, Mean, Model, from_keras, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
+from tff_pfl.templates.errors import BlockTracingError
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.normal(size=(3, 4)).astype(np.float32)
@@ -134,6 +136,53 @@ def network(*makers):
 def mean_error(y, z):
     """Broadcasts `[batch]` and `[batch, 1]` by mistake."""
     return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - z[:, :1]), axis=1)
+
+
+class CenteredWhile(tf.keras.layers.Layer):
+    """Centres in training alone, or in evaluation alone."""
+
+    def __init__(self, training):
+        super().__init__()
+        self._while = training
+
+    def call(self, h, training=None):
+        return centered(h) if training == self._while else h
+
+
+@pytest.mark.parametrize("when", [True, False])
+def test_rows_that_are_mixed_in_training_or_evaluation_alone(when):
+    model = from_keras(network(lambda: CenteredWhile(when)), input_shape=(3,))
+    batch = make_batch(np.ones(5, np.float32))
+    model.totals(model.init(0), batch, training=not when)
+    with pytest.raises(ExampleValuesError):
+        model.totals(model.init(0), batch, training=when)
+
+
+def test_rows_of_bytes_that_are_mixed_below_many_layers():
+    def deep():
+        hidden = [tf.keras.layers.Dense(16, "relu") for _ in range(9)]
+        return tf.keras.Sequential([tf.keras.Input((3,)), *hidden, tf.keras.layers.Dense(4)])
+
+    for scaled in (lambda x: floats(x) / 255, lambda x: floats(x > 127)):
+        model = from_keras(deep, input_shape=(3,), preprocess=lambda x: centered(scaled(x)))  # noqa: B023
+        batch = make_batch(np.ones(5, np.float32), np.zeros([5, 3], np.uint8))
+        with pytest.raises(ExampleValuesError):
+            model.totals(model.init(0), batch)
+
+
+def floats(x):
+    return tf.cast(x, tf.float32)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedpac", "fedrod", "pfedmb", "plgu_grep"])
+def test_methods_that_mix_models_of_parts_refuse_rows_that_are_mixed(name):
+    def linear_network():
+        layers = [tf.keras.Input((3,)), Centered(), tf.keras.layers.Dense(4, name="body")]
+        return tf.keras.Sequential([*layers, tf.keras.layers.Dense(4, name="head")])
+
+    model = from_keras(linear_network, input_shape=(3,))
+    with pytest.raises(BlockTracingError, match="depends on other rows"):
+        algorithms.build(name, model, examples_type((3,), np.float32), local_sgd())
 
 
 MIXING = {

@@ -114,6 +114,20 @@ def test_the_type_is_that_of_before_afterwards():
     assert policies() == ["float32"] * 3
 
 
+def test_a_global_policy_changes_nothing():
+    """It is the user's, for models that have nothing to do with this library."""
+    weights = model_of(mlp, "float32").init(0)
+    x = tf.constant(clusters(4).x)
+    expected = model_of(mlp, "float32").apply(weights, x)
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = from_keras(mlp, input_shape=(8,))
+        np.testing.assert_array_equal(model.apply(weights, x), expected)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+
+
 class Words(tf.keras.Model):
     def __init__(self):
         super().__init__()

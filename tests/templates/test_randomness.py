@@ -119,6 +119,13 @@ def test_draws_of_another_thread_are_not_those_of_the_block():
     test_numbers_that_are_drawn_where_a_block_is_traced(np.random.uniform)
 
 
+@pytest.mark.parametrize("draw", [np.random.rand, random.random])
+def test_draws_that_are_the_same_each_time(draw):
+    """Of few outcomes, as of a coin, two are often the same."""
+    with pytest.raises(errors.RandomnessError):
+        blocks.trace("a block", lambda x: x * float(draw() < 2), np.float32)
+
+
 @pytest.mark.parametrize("where", NESTED)
 def test_wherever_they_are(where):
     with pytest.raises(errors.RandomnessError, match="'RandomStandardNormal' draws random numbers"):

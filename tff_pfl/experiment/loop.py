@@ -1,6 +1,7 @@
 """The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
 
 import dataclasses
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -103,6 +104,7 @@ def train(
     of_arrays = "FederatedDataset.from_client_arrays makes one of each client's arrays."
     check_kind("The data set", dataset, FederatedDataset, of_arrays)
     runtime.check_context()
+    clients_per_round = operator.index(clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)

@@ -255,6 +255,7 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
         graph.as_default(),
         tf.variable_creator_scope(record),
         stateless_dropout(tf.zeros([2], tf.int32)),
+        computing_in(FLOAT32),
     ):
         model = keras_model_fn()
         if not isinstance(model, tf.keras.Model):

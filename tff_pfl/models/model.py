@@ -96,6 +96,8 @@ class Model:
         constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
             them, but decay of weights would.
         num_classes: Labels are to be below it; `None`: that is not known.
+        made_of: The model that a block made this one of. Its rows are checked in place of this
+            one's, which may hold tensors of the block.
     """
 
     init: Callable[[int], Weights]
@@ -108,17 +110,18 @@ class Model:
     features: Callable[..., Any] | None = None
     constant_layers: tuple[str, ...] = ()
     num_classes: int | None = None
+    made_of: "Model | None" = None
 
     def __post_init__(self):
-        if "loss" in self.example_metrics:
-            raise ValueError(
-                'example_metrics has "loss", which is the name of what example_loss gives. Choose '
-                "another name."
-            )
         if not isinstance(self.example_metrics, Mapping):
             raise KindError(
                 "example_metrics must be a mapping from names to functions (y, outputs) -> [batch],"
                 f" got {self.example_metrics!r:.80}."
+            )
+        if "loss" in self.example_metrics:
+            raise ValueError(
+                'example_metrics has "loss", which is the name of what example_loss gives. Choose '
+                "another name."
             )
         functions = {name: getattr(self, name) for name in ("init", "apply", "example_loss")}
         for name, metric in self.example_metrics.items():
@@ -184,7 +187,11 @@ class Model:
             )
 
         return dataclasses.replace(
-            self, init=init, apply=through(self.apply), features=through(self.features)
+            self,
+            init=init,
+            apply=through(self.apply),
+            features=through(self.features),
+            made_of=self.made_of or self,
         )
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
@@ -226,20 +233,24 @@ class Model:
 
     def _check_rows(self, weights, batch, training):
         """Checks, once for each kind of inputs, that values of a row depend on that row alone."""
-        key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype
-        if key in self._checked_rows or batch.x.shape[0] == 1:
+        model = self.made_of or self
+        key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype, training
+        if key in model._checked_rows or batch.x.shape[0] == 1:
             return
 
         def values(weights, batch):
-            return self._example_values(weights, batch, training)
+            return model._example_values(weights, batch, training)
 
-        if name := depends_on_other_rows(values, weights, batch, self.num_classes):
+        def initial():
+            return weights if model is self else model.init(0)
+
+        if name := depends_on_other_rows(values, initial, batch, self.num_classes):
             raise ExampleValuesError(
                 f"The {name} of an example in model {self.name!r} depends on other rows of its "
                 "batch, which may be padding. In preprocess, layers, loss and metrics, compute "
                 "each row from its own input alone, and use constants for statistics of the data."
             )
-        self._checked_rows.add(key)
+        model._checked_rows.add(key)
 
     def _example_values(self, weights, batch, training):
         outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)

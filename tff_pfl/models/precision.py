@@ -31,7 +31,7 @@ def _set_policy(layer, dtype):
         dtype = _thread.compute_type
         if isinstance(layer, _NORMALIZATION):
             dtype = FLOAT32
-        elif isinstance(layer, tf.keras.layers.Embedding):
+        elif dtype == BFLOAT16 and isinstance(layer, tf.keras.layers.Embedding):
             dtype = _MIXED
     _set_policy_of_keras(layer, dtype)
 
@@ -49,10 +49,10 @@ def computing_in(compute_type: str) -> Iterator[None]:
     which takes whole numbers.
 
     Args:
-        compute_type: One of `COMPUTE_TYPES`; with float32, nothing is changed.
+        compute_type: One of `COMPUTE_TYPES`. It replaces Keras's global policy.
     """
     before = _thread.compute_type
-    _thread.compute_type = None if compute_type == FLOAT32 else compute_type
+    _thread.compute_type = compute_type
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 def depends_on_other_rows(
     values: Callable[[Any, Any], Mapping[str, tf.Tensor]],
-    weights: Any,
+    weights: Callable[[], Any],
     batch: Any,
     num_classes: int | None,
 ) -> str | None:
@@ -23,7 +23,7 @@ def depends_on_other_rows(
     Args:
         values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of one size, so
             that a function in it that is traced for each shape is traced once.
-        weights: A structure of tensors; only shapes and types are used.
+        weights: Returns a structure of tensors; only shapes and types are used.
         batch: A `Batch`; only shapes and types are used.
         num_classes: Number of labels, or `None` if it is not known.
 
@@ -32,19 +32,19 @@ def depends_on_other_rows(
     """
     # Without a GPU no scope is needed, in which functions would be traced once more.
     on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
-    with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
-        for seed in range(2):
-            rng = np.random.default_rng(seed)
-            if name := _dependent(rng, values, weights, batch, num_classes):
-                return name
+    for high in (256, 2):  # bytes; and small numbers, for tables that have no row for large ones
+        with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
+            for seed in range(2):
+                rng = np.random.default_rng(seed)
+                if name := _dependent(rng, high, values, weights(), batch, num_classes):
+                    return name
+            return None
     return None
 
 
-def _dependent(rng, values, weights, batch, num_classes):
+def _dependent(rng, high, values, weights, batch, num_classes):
     num_rows = batch.x.shape[0] or 4
-    weights = tf.nest.map_structure(
-        lambda spec: tf.constant(rng.normal(0, 0.1, spec.shape), spec.dtype), weights
-    )
+    weights = tf.nest.map_structure(lambda spec: _random_weight(rng, spec), weights)
 
     def of_rows(x, y):
         x, y = (tf.constant(rows, spec.dtype) for rows, spec in ((x, batch.x), (y, batch.y)))
@@ -52,7 +52,7 @@ def _dependent(rng, values, weights, batch, num_classes):
         found = values(weights, batch._replace(x=x, y=y, weight=weight, seed=seed))
         return {name: value.numpy() for name, value in found.items()}
 
-    inputs = _inputs(rng, batch.x, num_rows)
+    inputs = _inputs(rng, batch.x, num_rows, high)
     labels = _labels(rng, batch.y, num_rows, num_classes or 2)
     before = of_rows(inputs[0], labels[0])
     for kept in np.split(np.arange(num_rows), [num_rows // 2]):
@@ -65,16 +65,23 @@ def _dependent(rng, values, weights, batch, num_classes):
     return None
 
 
+def _random_weight(rng, spec):
+    """Returns weights with which signals neither grow nor shrink from layer to layer."""
+    fan_in = np.prod(spec.shape[:-1]) if len(spec.shape) > 1 else 4
+    return tf.constant(rng.normal(0, np.sqrt(2 / max(fan_in, 1)), spec.shape), spec.dtype)
+
+
 def _equal(one, other):
     return np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
-def _inputs(rng, spec, num_rows):
-    """Returns two batches of numbers from 0 to 2; integers are 0 or 1, and differ everywhere."""
+def _inputs(rng, spec, num_rows, high):
+    """Returns two batches that differ everywhere: of floats up to 2, or integers below `high`."""
     one, other = rng.uniform(0, 2, [2, num_rows, *spec.shape[1:]])
     if not spec.dtype.is_floating:
-        one = np.floor(one)
-        other = 1 - one
+        high = min(high, int(spec.dtype.max) + 1)
+        one = np.floor(one * high / 2)
+        other = high - 1 - one
     return one.astype(spec.dtype.as_numpy_dtype), other.astype(spec.dtype.as_numpy_dtype)
 
 

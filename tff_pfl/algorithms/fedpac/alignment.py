@@ -41,5 +41,9 @@ def aligned(model: Model, head: Weights, centres: Centres, strength: float) -> M
         for name, metric in model.example_metrics.items()
     }
     return dataclasses.replace(
-        model, apply=model.features, example_loss=example_loss, example_metrics=metrics
+        model,
+        apply=model.features,
+        example_loss=example_loss,
+        example_metrics=metrics,
+        made_of=model.made_of or model,
     )

@@ -69,6 +69,7 @@ class PersonalHeads:
             apply=lambda own, x, **options: self.model.apply(
                 self.add(weights, own, prior), x, **options
             ),
+            made_of=self.model,
         )
 
 
@@ -83,5 +84,7 @@ def balanced_model(model: Model, prior: tf.Tensor) -> Model:
     """The model with the loss of balanced softmax, which is that of `logits + log pi`."""
     log_prior = tf.math.log(tf.maximum(prior, SMALLEST_SHARE))
     return dataclasses.replace(
-        model, example_loss=lambda y, logits: model.example_loss(y, logits + log_prior)
+        model,
+        example_loss=lambda y, logits: model.example_loss(y, logits + log_prior),
+        made_of=model.made_of or model,
     )
