@@ -52,9 +52,8 @@ def run(path, dataset, process=None, rounds=6, model=MODEL, **options):
 
 
 def test_numbers_of_numpy(dataset, tmp_path):
-    assert run(
-        tmp_path, dataset, rounds=np.int64(1), clients_per_round=np.int64(2), seed=np.int32(3)
-    )
+    numbers = {"clients_per_round": np.int64(2), "seed": np.int32(3)}
+    assert run(tmp_path, dataset, rounds=1, **numbers).final.round_num == 1
 
 
 def read(path, name="metrics.csv"):

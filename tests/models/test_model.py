@@ -105,8 +105,8 @@ def test_a_gradient_of_embeddings_is_a_tensor():
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        ("loss", tf.keras.losses.SparseCategoricalCrossentropy(True), r"a loss of shape \(\) for"),
-        ("accuracy", lambda y, z: correct(y, z)[:, None], r"accuracy of shape \(5, 1\)"),
+        ("loss", tf.keras.losses.SparseCategoricalCrossentropy(True), r"'loss' of shape \(\) for"),
+        ("accuracy", lambda y, z: correct(y, z)[:, None], r"'accuracy' of shape \(5, 1\)"),
     ],
 )
 def test_a_number_for_each_example(where, value, message):

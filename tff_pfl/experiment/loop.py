@@ -104,7 +104,7 @@ def train(
     of_arrays = "FederatedDataset.from_client_arrays makes one of each client's arrays."
     check_kind("The data set", dataset, FederatedDataset, of_arrays)
     runtime.check_context()
-    clients_per_round = operator.index(clients_per_round)
+    rounds, clients_per_round, seed = map(operator.index, (rounds, clients_per_round, seed))
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)

@@ -261,9 +261,9 @@ class Model:
             shape = tf.convert_to_tensor(value).shape
             if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):
                 raise ExampleValuesError(
-                    f"The model {self.name!r} has a {name} of shape {tuple(shape)} for a batch of "
-                    f"{tuple(batch.weight.shape)}: return one number for each example, not their "
-                    "mean. Of a Keras loss, that is what reduction='none' gives."
+                    f"The model {self.name!r} has {name!r} of shape {tuple(shape)} for a batch of "
+                    f"{tuple(batch.weight.shape)}: return one number for each example, without "
+                    "further axes. A Keras loss does so with reduction='none'."
                 )
         return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
 

@@ -79,7 +79,7 @@ def _inputs(rng, spec, num_rows, high):
     """Returns two batches that differ everywhere: of floats up to 2, or integers below `high`."""
     one, other = rng.uniform(0, 2, [2, num_rows, *spec.shape[1:]])
     if not spec.dtype.is_floating:
-        high = min(high, int(spec.dtype.max) + 1)
+        high = 2 if spec.dtype == tf.bool else min(high, spec.dtype.max + 1)
         one = np.floor(one * high / 2)
         other = high - 1 - one
     return one.astype(spec.dtype.as_numpy_dtype), other.astype(spec.dtype.as_numpy_dtype)
