@@ -96,8 +96,8 @@ class Model:
         constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
             them, but decay of weights would.
         num_classes: Labels are to be below it; `None`: that is not known.
-        made_of: The model that a block made this one of. Its rows are checked in place of this
-            one's, which may hold tensors of the block.
+        made_of: The model from which a block derived this one. Its rows are checked instead,
+            because this one may hold tensors of the block.
     """
 
     init: Callable[[int], Weights]
