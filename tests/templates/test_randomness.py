@@ -121,7 +121,7 @@ def test_draws_of_another_thread_are_not_those_of_the_block():
 
 @pytest.mark.parametrize("draw", [np.random.rand, random.random])
 def test_draws_that_are_the_same_each_time(draw):
-    """Of few outcomes, as of a coin, two are often the same."""
+    """Two draws with few outcomes, such as two coins, are often the same."""
     with pytest.raises(errors.RandomnessError):
         blocks.trace("a block", lambda x: x * float(draw() < 2), np.float32)
 
