@@ -69,7 +69,7 @@ class PersonalHeads:
             apply=lambda own, x, **options: self.model.apply(
                 self.add(weights, own, prior), x, **options
             ),
-            made_of=self.model,
+            made_of=self.model.made_of or self.model,
         )
 
 
