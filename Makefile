@@ -7,7 +7,6 @@ PYTHON ?=
 digest = $(shell sha256sum $(1) | sha256sum | cut -c 1-16)
 venv := .venv/installed-$(call digest,requirements/lock.txt requirements/make_venv.sh setup.py)
 gpu := .venv/gpu-installed-$(call digest,requirements/gpu.lock.txt)
-cuda := build/cuda-$(call digest,requirements/gpu.lock.txt)
 
 # Resolves requirements/$(1).in into requirements/$(2).txt, by the shell variable uv.
 resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
@@ -15,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-all fuzz faults lint lock venv own-venv gpu gpu-pack clean
+.PHONY: help quickstart test test-all fuzz faults lint lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -45,9 +44,6 @@ venv: $(venv)  ## make .venv from the locked list, if that has changed
 
 gpu: $(gpu)  ## add to .venv what TensorFlow needs for a GPU: CUDA and cuDNN
 
-gpu-pack: $(venv) $(cuda)  ## pack what a GPU machine without network needs, into gpu-pack/
-	.venv/bin/python -m requirements.gpu_pack --cuda=$(cuda) $(PACK)
-
 lock:  ## resolve the direct dependencies into the locked lists
 	uv=$$(sh requirements/find_uv.sh) && \
 	    $(call resolve,direct,lock) --override requirements/overrides.txt && \
@@ -72,11 +68,3 @@ $(gpu): $(venv)
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements/gpu.lock.txt
 	@touch $@
-
-# CUDA for the pack alone: .venv is left as it is.
-$(cuda): | $(venv)
-	@echo "Installing CUDA 11.8 and cuDNN 8.7 into build/ (1.9 GB to download, 3.4 GB on disk)."
-	@rm -rf build/cuda-*
-	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --target $@.new \
-	    --require-hashes -r requirements/gpu.lock.txt
-	@mv $@.new $@

@@ -20,7 +20,6 @@ from gpu import (
     suites,
     trainings,
 )
-from requirements.gpu_pack import contents
 from tests.runs import ROOT, run_python
 from tff_pfl import experiment
 
@@ -206,7 +205,7 @@ def test_outcome_of_a_suite(tmp_path, devices, outcome, counts, error):
 
 @pytest.mark.parametrize(
     ("worker", "reference"),
-    [(b"\x7fELF\x02", "stock"), (contents._WORKER, "graph"), (None, "graph")],
+    [(b"\x7fELF\x02", "stock"), (b"#!/bin/sh\n", "graph"), (None, "graph")],
 )
 def test_the_reference_is_the_stock_runtime_where_its_worker_is(
     tmp_path, monkeypatch, worker, reference
