@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-all fuzz faults lint lock venv own-venv gpu clean
+.PHONY: help quickstart test test-all fuzz faults lint results lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -39,6 +39,9 @@ faults: $(venv)  ## kill, starve and damage training runs (ten minutes)
 lint: $(venv)  ## check style and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+results: $(venv)  ## write the tables of docs/results from the numbers beside them
+	.venv/bin/python -m docs.results.make
 
 venv: $(venv)  ## make .venv from the locked list, if that has changed
 
