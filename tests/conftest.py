@@ -17,16 +17,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _OF_RUNS = "tests/experiment"  # whose files share processes; elsewhere, the tests of a file do
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--reference",
-        choices=["stock", "graph"],
-        default="stock",
-        help="What conformance is to: TFF's stock runtime or, where that is not installed, the "
-        "graph runtime on the CPU, a client at a time.",
-    )
-
-
 def pytest_configure(config):
     """TensorFlow is not for a process that has others run the tests: they need not wait for it."""
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":

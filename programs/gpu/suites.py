@@ -14,7 +14,6 @@ from gpu.report import Report
 
 _FOLDER = "tests/runtime"
 _CPUS_FOR_FOUR = 8
-_PROGRAM = b"\x7fELF"
 
 
 def run(task: Task, report: Report) -> None:
@@ -30,11 +29,6 @@ def run(task: Task, report: Report) -> None:
 
     if not tf.config.list_physical_devices(task.devices):
         raise CheckError(f"TensorFlow lists no {task.devices}.")
-    if not _has_worker():
-        report.note(
-            "TFF's stock runtime is not installed: conformance is to the graph runtime on the "
-            "CPU, a client at a time, and to the results that cases state"
-        )
     for suite, arguments in _suites(task).items():
         if report.find(suite):
             continue
@@ -46,28 +40,16 @@ def run(task: Task, report: Report) -> None:
 
 def _suites(task: Task) -> dict[str, list[str]]:
     """Arguments of pytest."""
-    reference = "stock" if _has_worker() else "graph"
-    conformance = [f"{_FOLDER}/conformance/test_conformance.py", f"--reference={reference}"]
+    conformance = [f"{_FOLDER}/conformance/test_conformance.py"]
     if task.is_toy:
         return {
             "devices": [f"{_FOLDER}/graph/test_devices.py", "-k", "many_names or unknown_device"],
-            "conformance": [*conformance, "-m", "", "-k", "sum_of_scalars and not stock"],
+            "conformance": [*conformance, "-k", "sum_of_scalars"],
         }
-    # Of the stock runtime alone nothing is to be shown here.
     return {
         "devices": [f"{_FOLDER}/graph/test_devices.py"],
-        "conformance": [*conformance, "-k", "not stock"],
+        "conformance": conformance,
     }
-
-
-def _has_worker() -> bool:
-    """Whether TFF's worker is there: where it was left out, a script says so in its place."""
-    package = importlib.util.find_spec("tensorflow_federated")
-    worker = pathlib.Path(package.origin).parent / "data" / "worker_binary"
-    if not worker.is_file():
-        return False
-    with worker.open("rb") as file:
-        return file.read(len(_PROGRAM)) == _PROGRAM
 
 
 def _run(task, report, suite, arguments):

@@ -21,32 +21,24 @@ def parse():
         FLAGS.unparse_flags()
 
 
-@pytest.mark.parametrize("how", CHOOSE)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--runtime=cpp", "--devices=CPU:0"], "--devices and --workers are for"),
-        (["--runtime=remote"], "--runtime=remote and --tff_worker belong together"),
-        (["--tff_worker=a:1"], "--runtime=remote and --tff_worker belong together"),
-    ],
-)
-def test_flags_that_do_not_fit(parse, how, arguments, message):
-    parse(*arguments)
-    with pytest.raises(runtime.DeviceError, match=message):
-        CHOOSE[how]()
+def test_a_remote_runtime_needs_a_worker(parse):
+    parse("--runtime=remote")
+    with pytest.raises(runtime.DeviceError, match="--runtime=remote needs --tff_worker"):
+        flags.set_context_from_flags()
 
 
 @pytest.mark.parametrize("how", CHOOSE)
 @pytest.mark.parametrize(
-    ("arguments", "kind", "given"),
+    ("arguments", "kind", "given", "unused"),
     [
-        ([], "graph", [("devices", None)]),
-        (["--devices=CPU:0"], "graph", [("devices", ["CPU:0"])]),
-        (["--runtime=cpp"], "cpp", []),
-        (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"]),
+        ([], "graph", [("devices", None)], None),
+        (["--devices=CPU:0"], "graph", [("devices", ["CPU:0"])], None),
+        (["--tff_worker=a:1"], "graph", [("devices", None)], "tff_worker"),
+        (["--runtime=cpp", "--devices=CPU:0"], "cpp", [], "devices"),
+        (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"], None),
     ],
 )
-def test_what_flags_choose(parse, monkeypatch, how, arguments, kind, given):
+def test_what_flags_choose(parse, monkeypatch, caplog, how, arguments, kind, given, unused):
     calls = []
 
     def record(*args, **options):
@@ -54,8 +46,10 @@ def test_what_flags_choose(parse, monkeypatch, how, arguments, kind, given):
 
     monkeypatch.setattr(runtime, f"{how}_{kind}_context", record, raising=False)
     parse(*arguments)
-    CHOOSE[how]()
+    with caplog.at_level("WARNING", logger="absl"):
+        CHOOSE[how]()
     assert calls == [given]
+    assert [unused] == ([m.partition(" has no effect")[0][2:] for m in caplog.messages] or [None])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd, make_clients, tiny_model
-from tests.runtime.conformance.compare import assert_same
+from tests.runtime.conformance.cases import assert_same
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import locally_trained
 from tff_pfl.templates import compose, compose_with_sequence_data

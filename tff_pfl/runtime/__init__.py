@@ -15,7 +15,15 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "cpp": ("create_async_cpp_context", "create_cpp_context", "set_cpp_context"),
+        "stock": (
+            "create_async_cpp_context",
+            "create_async_remote_context",
+            "create_cpp_context",
+            "create_remote_context",
+            "run_worker",
+            "set_cpp_context",
+            "set_remote_context",
+        ),
         "errors": ("DeviceError", "WorkerDiedError"),
         "graph.contexts": (
             "check_context",
@@ -26,11 +34,5 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "graph.devices": ("answers", "connect_to_workers", "is_gpu", "lend_devices"),
         "program": ("ProgramContext", "materialized"),
-        "remote": (
-            "create_async_remote_context",
-            "create_remote_context",
-            "run_worker",
-            "set_remote_context",
-        ),
     },
 )

@@ -1,10 +1,10 @@
-"""The flags by which programs choose the runtime. Programs import this; the library does not."""
+"""Flags by which programs choose the runtime. Programs import this; the library does not."""
 
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from absl import flags
+from absl import flags, logging
 
 from tff_pfl import runtime
 
@@ -31,7 +31,7 @@ _WORKERS = flags.DEFINE_list(
     "with the same list.",
 )
 _TFF_WORKER = flags.DEFINE_string(
-    "tff_worker", None, "Of --runtime=remote: HOST:PORT, where programs/tff_worker.py runs."
+    "tff_worker", None, "For --runtime=remote: HOST:PORT, where programs/tff_worker.py runs."
 )
 
 
@@ -39,38 +39,27 @@ def set_context_from_flags() -> None:
     """Makes the runtime that the flags name the one in which TFF computations are executed.
 
     Raises:
-        DeviceError: Flags do not fit each other, or a device is not there.
+        DeviceError: A device or the worker of --runtime=remote is missing.
         WorkerDiedError: A worker does not answer.
     """
-    _check()
-    if _RUNTIME.value == "cpp":
-        runtime.set_cpp_context()
-    elif _RUNTIME.value == "remote":
-        runtime.set_remote_context(_TFF_WORKER.value)
-    else:
-        runtime.set_graph_context(devices=_graph_devices())
+    _context("set")
 
 
 def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
-    """What a federated program's context executes in, see `tff_pfl.runtime.ProgramContext`.
+    """Returns what a `tff_pfl.runtime.ProgramContext` executes in, on the runtime of the flags.
 
     Raises:
-        DeviceError: Flags do not fit each other, or a device is not there.
+        DeviceError: A device or the worker of --runtime=remote is missing.
         WorkerDiedError: A worker does not answer.
     """
-    _check()
-    if _RUNTIME.value == "cpp":
-        return runtime.create_async_cpp_context()
-    if _RUNTIME.value == "remote":
-        return runtime.create_async_remote_context(_TFF_WORKER.value)
-    return runtime.create_async_graph_context(devices=_graph_devices())
+    return _context("create_async")
 
 
 def restart(*arguments: str) -> NoReturn:
     """Starts this program anew, as the same process, on those of --workers that answer now.
 
     Args:
-        *arguments: What is added to the command line, whose last value of a flag counts.
+        *arguments: Flags added to the command line, where the last value of a flag counts.
     """
     answering = list(filter(runtime.answers, _WORKERS.value))
     if _WORKERS.value:
@@ -81,13 +70,19 @@ def restart(*arguments: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *arguments])
 
 
-def _check() -> None:
-    if _RUNTIME.value != "graph" and (_DEVICES.value or _WORKERS.value):
-        raise runtime.DeviceError("--devices and --workers are for --runtime=graph.")
-    if (_RUNTIME.value == "remote") != bool(_TFF_WORKER.value):
-        raise runtime.DeviceError("--runtime=remote and --tff_worker belong together.")
-
-
-def _graph_devices() -> list[str] | None:
+def _context(verb: str):
+    """Calls the function `runtime.{verb}_{kind}_context` for the kind of runtime in the flags."""
+    kind = _RUNTIME.value
+    if kind == "remote" and not _TFF_WORKER.value:
+        raise runtime.DeviceError("--runtime=remote needs --tff_worker=HOST:PORT.")
+    needs = {"devices": "graph", "workers": "graph", "tff_worker": "remote"}
+    for name, needed in needs.items():
+        if flags.FLAGS[name].value and kind != needed:
+            logging.warning("--%s has no effect without --runtime=%s.", name, needed)
+    function = getattr(runtime, f"{verb}_{kind}_context")
+    if kind == "cpp":
+        return function()
+    if kind == "remote":
+        return function(_TFF_WORKER.value)
     workers = runtime.connect_to_workers(_WORKERS.value) if _WORKERS.value else None
-    return _DEVICES.value or workers
+    return function(devices=_DEVICES.value or workers)

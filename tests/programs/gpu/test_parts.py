@@ -1,6 +1,5 @@
 """What the parts find, on the CPU and at toy sizes."""
 
-import importlib.machinery
 import json
 import time
 from unittest import mock
@@ -201,26 +200,6 @@ def test_outcome_of_a_suite(tmp_path, devices, outcome, counts, error):
     figures = suites._outcome(tmp_path / "junit.xml", devices)
     assert tuple(figures[key] for key in ("passed", "failed", "skipped")) == counts
     assert figures.get("error") == error
-
-
-@pytest.mark.parametrize(
-    ("worker", "reference"),
-    [(b"\x7fELF\x02", "stock"), (b"#!/bin/sh\n", "graph"), (None, "graph")],
-)
-def test_the_reference_is_the_stock_runtime_where_its_worker_is(
-    tmp_path, monkeypatch, worker, reference
-):
-    package = tmp_path / "tensorflow_federated"
-    (package / "data").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    if worker is not None:
-        (package / "data" / "worker_binary").write_bytes(worker)
-    spec = importlib.machinery.ModuleSpec("tensorflow_federated", None)
-    spec.origin = str(package / "__init__.py")
-    monkeypatch.setattr(suites.importlib.util, "find_spec", lambda name: spec)
-    for devices in ("CPU", "GPU"):
-        arguments = suites._suites(task(2, tmp_path, devices))["conformance"]
-        assert f"--reference={reference}" in arguments
 
 
 def test_suites_are_run_where_they_are_beside_it(tmp_path, report):

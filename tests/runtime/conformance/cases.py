@@ -1,44 +1,188 @@
-"""All conformance cases."""
+"""What a conformance case is, how a module lists its own, and when two results are the same.
 
-from tests.runtime.conformance import (
-    cases_aggregations,
-    cases_aggregators,
-    cases_algorithms,
-    cases_analytics,
-    cases_builders,
-    cases_cohorts,
-    cases_errors,
-    cases_lambdas,
-    cases_learning,
-    cases_metrics,
-    cases_numerics,
-    cases_placements,
-    cases_secure,
-    cases_sequences,
-    cases_simulation,
-    cases_structs,
-    cases_tensorflow,
-    cases_values,
-)
+A case is a function that builds something to run:
 
-MODULES = [
-    cases_placements,
-    cases_aggregations,
-    cases_secure,
-    cases_cohorts,
-    cases_values,
-    cases_structs,
-    cases_sequences,
-    cases_lambdas,
-    cases_tensorflow,
-    cases_numerics,
-    cases_errors,
-    cases_aggregators,
-    cases_metrics,
-    cases_analytics,
-    cases_simulation,
-    cases_learning,
-    cases_builders,
-    cases_algorithms,
-]
-CASES = [case for module in MODULES for case in module.case]
+    case = Cases()
+
+    @case(dtype=[np.float32, np.int32], fast=["int32"])
+    def sum_of_scalars(dtype):
+        @tff.federated_computation(at_clients(dtype))
+        def total(x):
+            return tff.federated_sum(x)
+
+        return Run(total, [dtype(1), dtype(2)], gives=dtype(3))
+
+The list then has the cases `sum_of_scalars-float32` and `sum_of_scalars-int32`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import grpc
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+UNSTATED = object()
+TOLERANCE = 1e-5
+# Raised for a computation that fails while it runs, as the stock runtime is a server.
+RUN_ERRORS = (grpc.RpcError,)
+
+
+class Run:
+    """Something to run on both runtimes.
+
+    Attributes:
+        function: A computation, or a function that calls computations.
+        args: Its arguments.
+        gives: The expected result, where it is easily stated. In a case that must raise on the
+            stock runtime: the result that the graph runtime may give instead.
+        instead: What runs on the stock runtime where that cannot run `function`.
+        is_divisible: Whether the result does not depend on how the cohort is divided among devices.
+    """
+
+    def __init__(self, function, *args, gives=UNSTATED, instead=None, is_divisible=True):
+        self.function = function
+        self.args = args
+        self.gives = gives
+        self.instead = instead or function
+        self.is_divisible = is_divisible
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A named `Run`, which is built when it is needed.
+
+    Attributes:
+        name: Unique among all cases.
+        build: Returns the run.
+        fast: Whether the graph runtime's result is compared with the stated one by default.
+        raises: The exceptions of which running it must raise one, if it must.
+        match: A regular expression found in the exception's message, if any.
+    """
+
+    name: str
+    build: Callable[[], Run]
+    fast: bool
+    raises: type[Exception] | tuple[type[Exception], ...] | None
+    match: str | None
+
+
+class Cases(list):
+    """The cases of a module; see the module's docstring."""
+
+    def __call__(self, *, fast=(), raises=None, match=None, **parameters):
+        """Decorates a function, which becomes a case for each combination of the parameters.
+
+        Args:
+            fast: `True`, or the values of parameters whose cases are fast.
+            raises: See `Case`.
+            match: See `Case`.
+            **parameters: The values of each parameter.
+        """
+
+        def add(build):
+            for values in itertools.product(*parameters.values()):
+                labels = [getattr(value, "__name__", None) or str(value) for value in values]
+                options = dict(zip(parameters, values, strict=True))
+                is_fast = fast is True or (fast and bool(set(fast).intersection(labels)))
+                run = lambda options=options: build(**options)  # noqa: E731
+                name = "-".join([build.__name__, *labels])
+                self.append(Case(name, run, bool(is_fast), raises, match))
+            return build
+
+        return add
+
+
+def assert_same(actual, expected, path: str = "result") -> None:
+    """Raises AssertionError unless two results have the same containers, types and values.
+
+    Floats are compared up to a tolerance, and everything else exactly.
+    """
+    if isinstance(expected, tf.data.Dataset):
+        assert actual.element_spec == expected.element_spec, path
+        actual, expected = list(actual), list(expected)
+    if isinstance(expected, np.ndarray):
+        assert isinstance(actual, np.ndarray), f"{path}: {type(actual)}, not an array"
+    else:
+        assert type(actual) is type(expected), f"{path}: {type(actual)}, not {type(expected)}"
+    if isinstance(expected, dict):
+        assert list(actual) == list(expected), path
+        children = [(actual[key], expected[key], repr(key)) for key in expected]
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected), f"{path}: {actual!r}, not {expected!r}"
+        children = zip(actual, expected, itertools.count(), strict=False)
+    elif attrs.has(type(expected)):
+        names = [field.name for field in attrs.fields(type(expected))]
+        children = [(getattr(actual, name), getattr(expected, name), name) for name in names]
+    else:
+        _assert_same_leaf(actual, expected, path)
+        return
+    for one, other, key in children:
+        assert_same(one, other, f"{path}[{key}]")
+
+
+def _assert_same_leaf(actual, expected, path) -> None:
+    if isinstance(expected, tf.Tensor):  # an element of a data set
+        actual, expected = actual.numpy(), expected.numpy()
+    if isinstance(expected, bytes):
+        assert actual == expected, path
+        return
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype, f"{path}: {actual.dtype}, not {expected.dtype}"
+    assert actual.shape == expected.shape, f"{path}: {actual.shape}, not {expected.shape}"
+    if tf.dtypes.as_dtype(expected.dtype).is_integer or expected.dtype.kind in "bO":
+        np.testing.assert_array_equal(actual, expected, path)
+    else:
+        double = np.complex128 if expected.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(
+            actual.astype(double), expected.astype(double), TOLERANCE, TOLERANCE, err_msg=path
+        )
+
+
+# Types and computations that cases are made of.
+
+
+def at_clients(member: Any) -> tff.types.FederatedType:
+    return tff.types.FederatedType(member, tff.CLIENTS)
+
+
+def at_server(member: Any) -> tff.types.FederatedType:
+    return tff.types.FederatedType(member, tff.SERVER)
+
+
+def tensor(dtype, *shape) -> tff.types.TensorType:
+    return tff.types.TensorType(dtype, shape)
+
+
+def mapped(function: Callable, member) -> tff.Computation:
+    """The federated computation that applies a TensorFlow function to every client's value."""
+    function = tff.tensorflow.computation(function, member)
+
+    @tff.federated_computation(at_clients(member))
+    def map_clients(values):
+        return tff.federated_map(function, values)
+
+    return map_clients
+
+
+def identity(type_spec) -> tff.Computation:
+    return tff.federated_computation(lambda x: x, type_spec)
+
+
+@tff.tensorflow.computation(np.float32)
+def double(x):
+    return 2 * x
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+    return a - b
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def add(a, b):
+    return a + b

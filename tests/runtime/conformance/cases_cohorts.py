@@ -1,4 +1,4 @@
-"""Cohorts of no clients, of one, and of several."""
+"""Cases of secure sums, and of cohorts of no clients, one and several."""
 
 import collections
 
@@ -6,53 +6,104 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.cases_aggregations import (
-    aggregated,
-    concatenation,
-    largest_two,
-    weighted_mean,
+from tests.runtime.conformance.cases import (
+    RUN_ERRORS,
+    Cases,
+    Run,
+    at_clients,
+    at_server,
+    double,
+    identity,
+    mapped,
+    tensor,
 )
-from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server, mapped
 
-case = Catalogue()
+case = Cases()
 
-SIZES = [0, 1, 2, 7]
-
-
-def values(size: int, dtype=np.float32):
-    return [dtype(3 * n + 1) for n in range(size)]
-
-
-@case(size=SIZES, dtype=[np.float32, np.int64])
-def cohort_sum(size, dtype):
-    numbers = values(size, dtype)
-    return Run(aggregated("federated_sum", dtype), numbers, gives=np.sum(numbers, dtype=dtype))
+STRUCT = collections.OrderedDict(b=np.int32, a=(tensor(np.int32, 2),))
+INTRINSICS = {
+    "sum": tff.federated_secure_sum,
+    "sum_bitwidth": tff.federated_secure_sum_bitwidth,
+    "modular_sum": tff.backends.mapreduce.federated_secure_modular_sum,
+}
 
 
-@case(size=SIZES)
-def cohort_mean(size):
-    gives = np.float32(np.mean(values(size)) if size else np.nan)
-    return Run(aggregated("federated_mean", np.float32), values(size), gives=gives)
+def struct(b, first, second):
+    return collections.OrderedDict(b=np.int32(b), a=(np.array([first, second], np.int32),))
 
 
-@case(size=SIZES, weight=[np.float32, np.int32])
-def cohort_weighted_mean(size, weight):
-    numbers, weights = values(size), [weight(n + 1) for n in range(size)]
-    gives = np.float32(np.average(numbers, weights=weights) if size else np.nan)
-    return Run(weighted_mean(np.float32, weight), numbers, weights, gives=gives)
+def secure(name: str, member, bound) -> tff.Computation:
+    return tff.federated_computation(lambda x: INTRINSICS[name](x, bound), at_clients(member))
 
 
-@case(size=SIZES[1:])
-def cohort_extremes(size):
-    @tff.federated_computation(at_clients(np.float32))
-    def extremes(x):
-        return tff.federated_min(x), tff.federated_max(x)
-
-    return Run(extremes, values(size), gives=(values(size)[0], values(size)[-1]))
+@case(name=["sum", "sum_bitwidth"], dtype=[np.int32, np.int64])
+def secure_sum_of_scalars(name, dtype):
+    bound = dtype(8) if name == "sum" else 4
+    return Run(secure(name, dtype, bound), [dtype(n) for n in (1, 2, 8)], gives=dtype(11))
 
 
-@case(dtype=[np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64])
-def cohort_of_none_extremes(dtype):
+BOUNDS = {"one": 6, "each": collections.OrderedDict(b=4, a=(7,))}
+
+
+@case(fast=["each"], name=["sum", "sum_bitwidth"], bound=list(BOUNDS))
+def secure_sum_of_structs(name, bound):
+    values = [struct(1, 2, 3), struct(4, 5, 6)]
+    return Run(secure(name, STRUCT, BOUNDS[bound]), values, gives=struct(5, 7, 9))
+
+
+@case(fast=True, name=["sum", "sum_bitwidth"], raises=RUN_ERRORS)
+def secure_sum_beyond_the_bound(name):
+    return Run(secure(name, np.int32, {"sum": 7, "sum_bitwidth": 3}[name]), [1, 8])
+
+
+@case(fast=True)
+def modular_sum_of_negative_scalars():
+    return Run(secure("modular_sum", np.int32, 5), [-3, -4], gives=np.int32(3))
+
+
+@case()
+def modular_sum_of_structs():
+    values = [struct(1, 2, 3), struct(4, 5, 6)]
+    return Run(secure("modular_sum", STRUCT, BOUNDS["each"]), values, gives=struct(1, 0, 2))
+
+
+@case(fast=["sum"], name=list(INTRINSICS))
+def secure_sum_of_no_clients(name):
+    return Run(secure(name, np.int32, 8), [], gives=np.int32(0))
+
+
+@case(fast=["0", "1"], size=[0, 1, 2, 7])
+def cohort(size):
+    """What needs the number of clients, or has a result without any."""
+    three = tff.tensorflow.computation(lambda: tf.constant(3.0))
+
+    @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
+    def function(x, y):
+        constant = tff.federated_value(1, tff.CLIENTS)
+        return [
+            tff.federated_sum(tff.federated_map(double, x)),
+            tff.federated_mean(x),
+            tff.federated_mean(x, x),
+            tff.federated_sum(tff.federated_zip((constant, tff.federated_broadcast(y)))),
+            tff.federated_sum(tff.federated_eval(three, tff.CLIENTS)),
+        ]
+
+    values = [np.float32(3 * n + 1) for n in range(size)]
+    means = [np.mean(values), np.average(values, weights=values)] if values else [np.nan, np.nan]
+    gives = [
+        np.float32(2 * sum(values)),
+        *map(np.float32, means),
+        (np.int32(size), np.int32(5 * size)),
+        np.float32(3 * size),
+    ]
+    return Run(function, values, 5, gives=gives)
+
+
+@case(
+    fast=["float16", "int8"],
+    dtype=[np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64],
+)
+def extremes_of_no_clients(dtype):
     """The minimum is the largest finite number, the maximum the smallest."""
 
     @tff.federated_computation(at_clients(dtype))
@@ -63,62 +114,7 @@ def cohort_of_none_extremes(dtype):
     return Run(extremes, [], gives=(dtype(info.max), dtype(info.min)))
 
 
-@case(size=SIZES)
-def cohort_aggregate_that_grows(size):
-    gives = collections.OrderedDict(values=np.array(values(size), np.float32), count=np.int32(size))
-    return Run(concatenation(), values(size), gives=gives)
-
-
-@case(size=SIZES)
-def cohort_aggregate_of_three_types(size):
-    first, second = [-1, -1, *map(int, values(size))][:-3:-1]
-    return Run(largest_two(), values(size), gives=(str(first).encode(), np.float64(second)))
-
-
-@case(size=SIZES)
-def cohort_sum_of_a_map(size):
-    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
-
-    @tff.federated_computation(at_clients(np.float32))
-    def total(x):
-        return tff.federated_sum(tff.federated_map(double, x))
-
-    return Run(total, values(size), gives=np.float32(2 * sum(values(size))))
-
-
-@case(size=SIZES)
-def cohort_sum_of_a_zip_with_a_broadcast(size):
-    @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
-    def total(x, y):
-        return tff.federated_sum(tff.federated_zip((x, tff.federated_broadcast(y))))
-
-    gives = (np.float32(sum(values(size))), np.int32(5 * size))
-    return Run(total, values(size), 5, gives=gives)
-
-
-@case(size=SIZES)
-def cohort_sum_of_a_constant(size):
-    """The number of clients is known from an argument that is not used."""
-
-    @tff.federated_computation(at_clients(np.float32))
-    def count(_):
-        return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
-
-    return Run(count, values(size), gives=np.int32(size))
-
-
-@case(size=SIZES)
-def cohort_sum_of_evaluated_values(size):
-    three = tff.tensorflow.computation(lambda: tf.constant(3.0))
-
-    @tff.federated_computation(at_clients(np.float32))
-    def total(_):
-        return tff.federated_sum(tff.federated_eval(three, tff.CLIENTS))
-
-    return Run(total, values(size), gives=np.float32(3 * size))
-
-
-@case()
+@case(fast=True)
 def cohort_that_no_argument_tells():
     @tff.federated_computation
     def total():
@@ -127,57 +123,30 @@ def cohort_that_no_argument_tells():
     return Run(total, gives=np.float32(0))
 
 
-@case(size=SIZES[1:])
-def cohort_map(size):
-    gives = [np.float32(2 * value) for value in values(size)]
-    return Run(mapped(lambda x: 2 * x, np.float32), values(size), gives=gives)
-
-
-@case(size=SIZES[1:])
-def cohort_identity(size):
-    @tff.federated_computation(at_clients(np.float32))
-    def identity(x):
-        return x
-
-    return Run(identity, values(size), gives=values(size))
-
-
 # The stock runtime does not return values of no clients.
 
 
-@case(raises=ValueError)
-def cohort_of_none_map():
+@case(fast=True, raises=ValueError)
+def map_of_no_clients():
     return Run(mapped(lambda x: 2 * x, np.float32), [], gives=[])
 
 
-@case(raises=ValueError)
-def cohort_of_none_identity():
-    @tff.federated_computation(at_clients(np.float32))
-    def identity(x):
-        return x
-
-    return Run(identity, [], gives=[])
-
-
-@case(raises=ValueError)
-def cohort_of_none_broadcast():
-    @tff.federated_computation(at_server(np.float32))
-    def broadcast(x):
-        return tff.federated_broadcast(x)
-
+@case(fast=True, raises=ValueError)
+def broadcast_to_no_clients():
+    broadcast = tff.federated_computation(tff.federated_broadcast, at_server(np.float32))
     return Run(broadcast, 1.0)
 
 
-@case()
+@case(fast=True)
 def cohorts_of_one_computation():
-    """One computation for cohorts of different sizes, and again for one that it has seen."""
-    total = aggregated("federated_sum", np.float32)
-    unknown = tff.types.TensorType(np.float32, (None,))
-    double = mapped(lambda x: 2 * x, unknown)
+    """Calls with cohorts of different sizes, and again with one of a size that was seen."""
+    total = tff.federated_computation(tff.federated_sum, at_clients(np.float32))
+    unknown = identity(at_clients(tensor(np.float32, None)))
 
     def run():
-        sums = [total(values(size)) for size in (2, 7, 0, 2, 1)]
+        sums = [total([np.float32(1)] * size) for size in (2, 7, 0, 2, 1)]
         arrays = [[np.arange(n + size, dtype=np.float32) for n in range(size)] for size in (1, 3)]
-        return sums, [double(a) for a in arrays]
+        return sums, [unknown(array) for array in arrays]
 
-    return Run(run)
+    gives = [[np.arange(n + size, dtype=np.float32) for n in range(size)] for size in (1, 3)]
+    return Run(run, gives=([np.float32(n) for n in (2, 7, 0, 2, 1)], gives))

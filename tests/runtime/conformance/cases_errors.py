@@ -1,22 +1,24 @@
-"""What must raise, and what kind of exception."""
+"""Cases that must raise."""
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import (
+from tests.runtime.conformance.cases import (
     RUN_ERRORS,
-    Catalogue,
+    Cases,
     Run,
     at_clients,
     at_server,
+    identity,
     mapped,
+    tensor,
 )
 
-case = Catalogue()
+case = Cases()
 
-VECTOR = tff.types.TensorType(np.float32, (2,))
-UNKNOWN = tff.types.TensorType(np.float32, (None,))
+VECTOR = tensor(np.float32, 2)
+UNKNOWN = tensor(np.float32, None)
 
 
 def check_positive(x):
@@ -24,23 +26,7 @@ def check_positive(x):
         return tf.identity(x)
 
 
-@case(raises=RUN_ERRORS, match="must be positive")
-def assertion_at_a_client():
-    return Run(mapped(check_positive, np.float32), [1.0, -1.0])
-
-
-@case(raises=RUN_ERRORS, match="must be positive")
-def assertion_at_a_client_before_a_sum():
-    check = mapped(check_positive, np.float32)
-
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        return tff.federated_sum(check(x))
-
-    return Run(function, [1.0, -1.0])
-
-
-@case(raises=RUN_ERRORS, match="must be positive")
+@case(fast=True, raises=RUN_ERRORS, match="must be positive")
 def assertion_at_server():
     check = tff.tensorflow.computation(check_positive, np.float32)
 
@@ -51,12 +37,7 @@ def assertion_at_server():
     return Run(function, -1.0)
 
 
-@case(raises=RUN_ERRORS, match="must be positive")
-def assertion_unplaced():
-    return Run(tff.tensorflow.computation(check_positive, np.float32), -1.0)
-
-
-@case(raises=RUN_ERRORS, match="must be positive")
+@case(fast=True, raises=RUN_ERRORS, match="must be positive")
 def assertion_in_a_function():
     """A `tf.function` runs what nothing depends on, too."""
 
@@ -68,7 +49,7 @@ def assertion_in_a_function():
     return Run(mapped(function, np.float32), [1.0, -1.0])
 
 
-@case()
+@case(fast=True)
 def failure_is_forgotten():
     """After a call that fails, the next is as if nothing had been."""
     function = mapped(check_positive, np.float32)
@@ -82,28 +63,17 @@ def failure_is_forgotten():
     return Run(call, gives=[np.float32(1), np.float32(2)])
 
 
-@case(raises=RUN_ERRORS, match="Inf")
-def numerics():
-    return Run(mapped(lambda x: tf.debugging.check_numerics(x, "bad"), np.float32), [1.0, np.inf])
-
-
-@case(raises=RUN_ERRORS, match="ivision by zero")
+@case(fast=True, raises=RUN_ERRORS, match="ivision by zero")
 def integer_division_by_zero():
     return Run(mapped(lambda x: 1 // x, np.int32), [1, 0])
 
 
-@case(raises=RUN_ERRORS)
+@case(fast=True, raises=RUN_ERRORS)
 def shape_that_a_client_does_not_have():
     values = [np.ones(n, np.float32) for n in (2, 3)]
     return Run(mapped(lambda x: tf.ensure_shape(x, [2]), UNKNOWN), values)
 
 
-@case(raises=RUN_ERRORS)
-def index_out_of_range():
-    return Run(mapped(lambda i: tf.gather(tf.range(3), i), np.int32), [0, 3])
-
-
-# Values that are not of the type: float32 and what is no float32, and so on.
 BAD_VALUES = {
     "int_for_float": (np.float32, 1),
     "float_for_int": (np.int32, 1.5),
@@ -132,27 +102,23 @@ BAD_VALUES = {
 }
 
 
-def identity(type_signature) -> tff.Computation:
-    @tff.federated_computation(type_signature)
-    def function(x):
-        return x
-
-    return function
-
-
-@case(name=list(BAD_VALUES), raises=TypeError)
+@case(fast=True, name=list(BAD_VALUES), raises=TypeError)
 def bad_value_at_clients(name):
     type_signature, value = BAD_VALUES[name]
     return Run(identity(at_clients(type_signature)), [value])
 
 
-@case(name=list(BAD_VALUES), raises=TypeError)
+@case(
+    fast=["array_for_sequence", "long_struct", "other_length"],
+    name=list(BAD_VALUES),
+    raises=TypeError,
+)
 def bad_value_at_server(name):
     type_signature, value = BAD_VALUES[name]
     return Run(identity(at_server(type_signature)), value)
 
 
-@case(name=["int_for_float", "other_length", "long_struct"], raises=TypeError)
+@case(fast=["long_struct"], name=["int_for_float", "other_length", "long_struct"], raises=TypeError)
 def bad_value_that_is_not_used(name):
     type_signature, value = BAD_VALUES[name]
 
@@ -163,19 +129,19 @@ def bad_value_that_is_not_used(name):
     return Run(function, [value])
 
 
-@case(raises=ValueError)
+@case(fast=True, raises=ValueError)
 def string_that_is_not_ascii():
     """To the stock runtime, though the same as bytes is fine."""
     return Run(identity(np.str_), "h\u00e9", gives=b"h\xc3\xa9")
 
 
-@case(name=["tuple", "array", "scalar"], raises=TypeError)
+@case(fast=["tuple", "array"], name=["tuple", "array", "scalar"], raises=TypeError)
 def clients_that_are_no_list(name):
     value = {"tuple": (1.0, 2.0), "array": np.ones(2, np.float32), "scalar": 1.0}[name]
     return Run(identity(at_clients(np.float32)), value)
 
 
-@case(raises=ValueError, match="Conflicting cardinalities")
+@case(fast=True, raises=ValueError, match="Conflicting cardinalities")
 def numbers_of_clients_that_differ():
     @tff.federated_computation(at_clients(np.float32), at_clients(np.float32))
     def function(x, y):
@@ -184,12 +150,12 @@ def numbers_of_clients_that_differ():
     return Run(function, [1.0], [1.0, 2.0])
 
 
-@case(raises=TypeError)
+@case(fast=True, raises=TypeError)
 def argument_that_is_missing():
     return Run(identity(at_server(np.float32)))
 
 
-@case(raises=ValueError, match="non-sorted")
+@case(fast=True, raises=ValueError, match="non-sorted")
 def dataset_of_unsorted_dicts():
     """To the stock runtime, their order is ambiguous, unless they are ordered dictionaries."""
     rows = tf.data.Dataset.from_tensor_slices({"b": [1.0], "a": [2]})

@@ -1,4 +1,4 @@
-"""What moves values between placements and structs, and applies functions at a placement."""
+"""Cases that move values between placements and apply functions at a placement."""
 
 import collections
 
@@ -6,20 +6,21 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import (
+from tests.runtime.conformance.cases import (
     RUN_ERRORS,
-    Catalogue,
+    Cases,
     Run,
     at_clients,
     at_server,
     double,
     subtract,
+    tensor,
 )
 
-case = Catalogue()
+case = Cases()
 
-KEYS = tff.types.TensorType(np.int32, (2,))
-TABLE = tff.types.TensorType(np.float32, (3, 2))
+KEYS = tensor(np.int32, 2)
+TABLE = tensor(np.float32, 3, 2)
 
 
 @tff.tensorflow.computation
@@ -27,7 +28,7 @@ def three():
     return collections.OrderedDict(b=tf.constant(3.0), a=(tf.constant(1), tf.constant("x")))
 
 
-@case()
+@case(fast=True)
 def eval_at_server():
     @tff.federated_computation
     def evaluate():
@@ -37,7 +38,7 @@ def eval_at_server():
     return Run(evaluate, gives=gives)
 
 
-@case()
+@case(fast=True)
 def eval_at_clients():
     @tff.federated_computation(at_clients(np.float32))
     def evaluate(_):
@@ -45,16 +46,6 @@ def eval_at_clients():
 
     gives = collections.OrderedDict(b=np.float32(3), a=(np.int32(1), b"x"))
     return Run(evaluate, [1.0, 2.0], gives=[gives, gives])
-
-
-@case()
-def value_at_server():
-    @tff.federated_computation
-    def value():
-        return tff.federated_value(collections.OrderedDict(b=1, a=(2.0, True)), tff.SERVER)
-
-    gives = collections.OrderedDict(b=np.int32(1), a=(np.float32(2), np.bool_(True)))
-    return Run(value, gives=gives)
 
 
 @case()
@@ -66,7 +57,7 @@ def value_of_a_computation_at_server():
     return Run(value, 1.5, gives=(np.float32(3), np.float32(1.5)))
 
 
-@case()
+@case(fast=True)
 def value_at_clients():
     """All clients' values are equal: the result is one value, and no list."""
 
@@ -78,34 +69,7 @@ def value_at_clients():
     return Run(value, [1.0, 2.0], gives=gives)
 
 
-@case()
-def map_at_clients():
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        return tff.federated_map(double, x)
-
-    return Run(function, [1.0, 2.0, 4.0], gives=[np.float32(n) for n in (2, 4, 8)])
-
-
-@case()
-def map_at_server():
-    @tff.federated_computation(at_server(np.float32))
-    def function(x):
-        return tff.federated_map(double, x)
-
-    return Run(function, 1.5, gives=np.float32(3))
-
-
-@case()
-def map_of_a_broadcast():
-    @tff.federated_computation(at_server(np.float32), at_clients(np.int32))
-    def function(x, _):
-        return tff.federated_map(double, tff.federated_broadcast(x))
-
-    return Run(function, 1.5, [0, 0], gives=[np.float32(3), np.float32(3)])
-
-
-@case()
+@case(fast=True)
 def map_of_an_all_equal_argument():
     @tff.federated_computation(
         tff.types.FederatedType(np.float32, tff.CLIENTS, all_equal=True), at_clients(np.int32)
@@ -116,7 +80,7 @@ def map_of_an_all_equal_argument():
     return Run(function, 1.5, [0, 0], gives=([np.float32(3), np.float32(3)], np.float32(1.5)))
 
 
-@case()
+@case(fast=True)
 def map_of_two_arguments_at_clients():
     @tff.federated_computation(at_clients(np.float32), at_server(np.float32))
     def function(x, y):
@@ -125,7 +89,7 @@ def map_of_two_arguments_at_clients():
     return Run(function, [1.0, 5.0], 2.0, gives=[np.float32(-1), np.float32(3)])
 
 
-@case()
+@case(fast=True)
 def map_of_two_arguments_at_server():
     @tff.federated_computation(at_server(np.float32), at_server(np.float32))
     def function(x, y):
@@ -134,7 +98,7 @@ def map_of_two_arguments_at_server():
     return Run(function, 1.0, 2.0, gives=np.float32(-1))
 
 
-@case()
+@case(fast=True)
 def broadcast():
     @tff.federated_computation(at_server((np.float32, [np.str_])), at_clients(np.int32))
     def function(x, _):
@@ -143,7 +107,7 @@ def broadcast():
     return Run(function, (1.5, ["x"]), [0, 0], gives=(np.float32(1.5), [b"x"]))
 
 
-@case()
+@case(fast=True)
 def sum_and_mean_of_a_broadcast():
     @tff.federated_computation(at_server(np.float32), at_clients(np.float32))
     def function(x, weights):
@@ -164,7 +128,7 @@ def zip_at_server():
     return Run(function, 1.0, 2, gives=gives)
 
 
-@case()
+@case(fast=True)
 def zip_at_clients():
     @tff.federated_computation(at_clients(np.float32), at_clients(np.int32))
     def function(x, y):
@@ -178,7 +142,7 @@ def zip_at_clients():
     return Run(function, [1.0, 3.0], [2, 4], gives=gives)
 
 
-@case()
+@case(fast=True)
 def zip_with_all_equal_members():
     @tff.federated_computation(at_clients(np.float32), at_clients(np.int32), at_server(np.str_))
     def function(x, y, z):
@@ -227,16 +191,16 @@ def keys(*numbers) -> np.ndarray:
 TABLE_VALUE = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
-@case(secure=[False, True])
+@case(fast=["True"], secure=[False, True])
 def select_of_several_keys(secure):
     function = select(KEYS, TABLE, lambda table, key: tf.gather(table, key), secure=secure)
     gives = [TABLE_VALUE[[0, 2]], TABLE_VALUE[[1, 1]]]
     return Run(function, [keys(0, 2), keys(1, 1)], TABLE_VALUE, gives=gives)
 
 
-@case()
+@case(fast=True)
 def select_of_one_key():
-    one_key = tff.types.TensorType(np.int32, (1,))
+    one_key = tensor(np.int32, 1)
     function = select(one_key, TABLE, lambda table, key: tf.gather(table, key))
     return Run(function, [keys(1), keys(0)], TABLE_VALUE, gives=[TABLE_VALUE[1:2], TABLE_VALUE[:1]])
 
@@ -259,19 +223,13 @@ def select_from_a_struct():
     return Run(function, [keys(2, 1), keys(0, 0)], value, gives=[gives(2, 1), gives(0, 0)])
 
 
-@case()
-def select_does_not_check_the_largest_key():
-    function = select(KEYS, np.float32, lambda value, key: value + tf.cast(key, tf.float32))
-    return Run(function, [keys(1, 30)], 0.5, gives=[np.array([1.5, 30.5], np.float32)])
-
-
-@case(raises=RUN_ERRORS)
+@case(fast=True, raises=RUN_ERRORS)
 def select_that_fails():
     function = select(KEYS, TABLE, lambda table, key: tf.gather(table, key))
     return Run(function, [keys(1, 3)], TABLE_VALUE)
 
 
-@case()
+@case(fast=True)
 def select_that_returns_sequences():
     slice_of = tff.tensorflow.computation(
         lambda table, key: tf.gather(table, key), (TABLE, np.int32)

@@ -1,29 +1,27 @@
-"""Sequences, given as lists and as data sets, reduced, mapped, and in results.
-
-The stock runtime has no `sequence_sum`, does not return what `sequence_map` makes, and dies of a
-`sequence_reduce` at clients. The reference is then a computation that does the same in TensorFlow.
-"""
+"""Cases of sequences: given as lists and as data sets, reduced, mapped, and in results."""
 
 import collections
-from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server, mapped
+from tests.runtime.conformance.cases import (
+    Cases,
+    Run,
+    add,
+    at_clients,
+    at_server,
+    mapped,
+    tensor,
+)
 
-case = Catalogue()
+case = Cases()
 
 Dataset = tf.data.Dataset
 FLOATS = tff.types.SequenceType(np.float32)
 STRUCT = collections.OrderedDict(b=np.float32, a=np.int32)
 STRUCTS = tff.types.SequenceType(STRUCT)
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: Any
 
 
 def floats(*numbers) -> Dataset:
@@ -38,11 +36,6 @@ def all_of(elements):
     return elements.batch(20).get_single_element()
 
 
-@tff.tensorflow.computation(np.float32, np.float32)
-def add(a, b):
-    return a + b
-
-
 def describe(x):
     return collections.OrderedDict(double=2 * x, integer=tf.cast(x, tf.int32))
 
@@ -50,7 +43,7 @@ def describe(x):
 DESCRIBE = tff.tensorflow.computation(describe, np.float32)
 
 
-@case(name=["list", "dataset", "empty_list", "empty_dataset"])
+@case(fast=["list"], name=["list", "dataset", "empty_list", "empty_dataset"])
 def sequence_given_as(name):
     """In TensorFlow, at all placements."""
     value = {
@@ -71,12 +64,12 @@ def sequence_given_as(name):
     return Run(function, value, value, clients, gives=(gives, gives, [gives, np.float32(5), gives]))
 
 
-@case()
+@case(fast=True)
 def sequence_lists_are_cast():
     return Run(tff.tensorflow.computation(total, FLOATS), [1, np.float64(2)], gives=np.float32(3))
 
 
-@case(name=["datasets", "lists"])
+@case(fast=["datasets"], name=["datasets", "lists"])
 def sequence_of_structs(name):
     value = [collections.OrderedDict(b=float(n), a=n) for n in range(3)]
     if name == "datasets":
@@ -89,54 +82,25 @@ def sequence_of_structs(name):
     return Run(mapped(all_of, STRUCTS), [value, value], gives=[gives, gives])
 
 
-@case(name=["datasets", "lists"])
-def sequence_of_tuples(name):
-    value = [(np.arange(n, n + 2, dtype=np.float32), n) for n in range(3)]
-    if name == "datasets":
-        rows, numbers = zip(*value, strict=True)
-        value = Dataset.from_tensor_slices((np.stack(rows), np.array(numbers, np.int32)))
-    pair = (tff.types.TensorType(np.float32, (2,)), np.int32)
-
-    def function(elements):
-        start = (tf.zeros([2]), 0)
-        return elements.reduce(start, lambda s, e: (s[0] + e[0], s[1] + e[1]))
-
-    gives = (np.array([3, 6], np.float32), np.int32(3))
-    return Run(mapped(function, tff.types.SequenceType(pair)), [value, value], gives=[gives] * 2)
-
-
-@case()
-def sequence_of_batches():
-    """With a partial one at the end."""
-    batches = tff.types.SequenceType(tff.types.TensorType(np.float32, (None,)))
-
-    def function(elements):
-        return elements.reduce((0.0, 0), lambda s, b: (s[0] + tf.reduce_max(b), s[1] + tf.size(b)))
-
-    value = floats(1, 2, 3, 4, 5).batch(2)
-    gives = (np.float32(11), np.int32(5))
-    return Run(mapped(function, batches), [value, list(value)], gives=[gives, gives])
-
-
 @case()
 def sequence_of_strings():
     function = mapped(lambda x: x.reduce("", lambda a, b: a + b), tff.types.SequenceType(np.str_))
     return Run(function, [["a", b"b"], Dataset.from_tensor_slices(["c"])], gives=[b"ab", b"c"])
 
 
-@case()
+@case(fast=True)
 def sequence_in_a_struct():
     """As examples come to a learning algorithm: data with something beside it."""
-    struct = Pair(FLOATS, np.float32)
-    function = mapped(lambda p: p.x.reduce(p.y, lambda a, b: a + p.y * b), struct)
+    struct = (FLOATS, np.float32)
+    function = mapped(lambda p: p[0].reduce(p[1], lambda a, b: a + p[1] * b), struct)
     gives = [np.float32(8), np.float32(50)]
-    return Run(function, [Pair(floats(1, 2), 2.0), Pair([4.0], 10.0)], gives=gives)
+    return Run(function, [(floats(1, 2), 2.0), ([4.0], 10.0)], gives=gives)
 
 
-@case()
+@case(fast=True)
 def sequences_of_different_static_shapes():
     """Batches whose size is known, and batches whose size is not."""
-    batches = tff.types.SequenceType(tff.types.TensorType(np.float32, (None,)))
+    batches = tff.types.SequenceType(tensor(np.float32, None))
 
     def function(elements):
         return elements.reduce(0.0, lambda s, b: s + tf.reduce_sum(b))
@@ -152,14 +116,7 @@ def sequence_of_infinite_length():
     return Run(function, [floats(1, 2).repeat()], gives=[np.float32(7)])
 
 
-@case()
-def sequence_that_is_iterated_twice():
-    function = mapped(lambda x: (all_of(x), total(x)), FLOATS)
-    gives = (np.array([1, 2], np.float32), np.float32(3))
-    return Run(function, [floats(1, 2)], gives=[gives])
-
-
-@case(reshuffle=[False, True])
+@case(fast=True, reshuffle=[False, True])
 def sequence_that_is_shuffled(reshuffle):
     """The order is that of the seed: for each client, and again in the next call."""
     numbers = floats(*range(10)).shuffle(10, seed=1, reshuffle_each_iteration=reshuffle)
@@ -168,7 +125,8 @@ def sequence_that_is_shuffled(reshuffle):
     def twice(values):
         return function(values), function(values)
 
-    return Run(twice, [numbers, numbers])
+    order = np.array(list(numbers.as_numpy_iterator()))
+    return Run(twice, [numbers, numbers], gives=([order, order], [order, order]))
 
 
 @case()
@@ -177,7 +135,7 @@ def sequence_that_is_reshuffled_for_each_epoch():
     return Run(mapped(lambda x: all_of(x.repeat(2)), FLOATS), [numbers, numbers])
 
 
-@case()
+@case(fast=True)
 def sequences_of_no_clients():
     function = mapped(total, FLOATS)
 
@@ -200,18 +158,9 @@ def sequence_identity(name):
     return Run(function, value, value, [value, [5.0]], gives=gives)
 
 
-@case()
-def sequence_of_structs_identity():
-    @tff.federated_computation(at_clients(STRUCTS))
-    def function(x):
-        return x
-
-    return Run(function, [[collections.OrderedDict(b=1.5, a=2)], []])
-
-
-@case()
+@case(fast=True)
 def sequence_of_batches_identity():
-    @tff.federated_computation(tff.types.SequenceType(tff.types.TensorType(np.float32, (None,))))
+    @tff.federated_computation(tff.types.SequenceType(tensor(np.float32, None)))
     def function(x):
         return x
 
@@ -229,7 +178,7 @@ def sequence_that_a_map_makes():
     return Run(mapped(function, np.int64), [3, 0])
 
 
-@case()
+@case(fast=True)
 def sequence_between_two_maps():
     make = tff.tensorflow.computation(lambda n: Dataset.range(n), np.int64)
     gather = tff.tensorflow.computation(all_of, tff.types.SequenceType(np.int64))
@@ -241,22 +190,13 @@ def sequence_between_two_maps():
     return Run(function, [3, 1], gives=[np.arange(3), np.arange(1)])
 
 
-@case()
+@case(fast=True)
 def sequence_reduce_at_server():
     @tff.federated_computation(at_server(FLOATS))
     def function(x):
         return tff.sequence_reduce(x, tff.federated_value(np.float32(10), tff.SERVER), add)
 
     return Run(function, floats(1, 2), gives=np.float32(13))
-
-
-@case()
-def sequence_reduce_unplaced():
-    @tff.federated_computation(FLOATS)
-    def function(x):
-        return tff.sequence_reduce(x, np.float32(10), add)
-
-    return Run(function, [1.0, 2.0], gives=np.float32(13))
 
 
 @case()
@@ -272,9 +212,6 @@ def sequence_reduce_in_a_lambda():
     return Run(function, [floats(1, 2), []], gives=[np.float32(13), np.float32(10)])
 
 
-# What the stock runtime does not do.
-
-
 def sum_in_tensorflow(elements):
     zero = tf.nest.map_structure(lambda spec: tf.zeros([], spec.dtype), elements.element_spec)
     return elements.reduce(zero, lambda a, b: tf.nest.map_structure(tf.add, a, b))
@@ -287,23 +224,11 @@ def sequence_sum_of_scalars(element):
     return Run(function, [element(1), element(2)], instead=instead, gives=element(3))
 
 
-@case()
+@case(fast=True)
 def sequence_sum_of_nothing():
     function = tff.federated_computation(tff.sequence_sum, FLOATS)
     instead = tff.tensorflow.computation(total, FLOATS)
     return Run(function, floats(), instead=instead, gives=np.float32(0))
-
-
-@case()
-def sequence_sum_at_server():
-    function = tff.federated_computation(tff.sequence_sum, at_server(STRUCTS))
-    reduce_sequence = tff.tensorflow.computation(sum_in_tensorflow, STRUCTS)
-    instead = tff.federated_computation(
-        lambda x: tff.federated_map(reduce_sequence, x), at_server(STRUCTS)
-    )
-    value = [collections.OrderedDict(b=1.5, a=2), collections.OrderedDict(b=3.0, a=4)]
-    gives = collections.OrderedDict(b=np.float32(4.5), a=np.int32(6))
-    return Run(function, value, instead=instead, gives=gives)
 
 
 @case()
@@ -314,7 +239,7 @@ def sequence_sum_at_clients():
     return Run(function, values, instead=mapped(total, FLOATS), gives=gives)
 
 
-@case()
+@case(fast=True)
 def sequence_reduce_at_clients():
     @tff.federated_computation(at_clients(FLOATS))
     def function(x):
@@ -326,19 +251,14 @@ def sequence_reduce_at_clients():
     )
 
 
-@case()
-def sequence_map_unplaced():
-    function = tff.federated_computation(lambda x: tff.sequence_map(DESCRIBE, x), FLOATS)
-    instead = tff.tensorflow.computation(lambda x: x.map(describe), FLOATS)
-    return Run(function, [1.5, 2.5], instead=instead)
-
-
-@case()
+@case(fast=True)
 def sequence_map_at_clients():
     function = tff.federated_computation(
         lambda x: tff.sequence_map(DESCRIBE, x), at_clients(FLOATS)
     )
-    return Run(function, [[1.5], floats()], instead=mapped(lambda x: x.map(describe), FLOATS))
+    instead = mapped(lambda x: x.map(describe), FLOATS)
+    gives = [floats(1.5).map(describe), floats().map(describe)]
+    return Run(function, [[1.5], floats()], instead=instead, gives=gives)
 
 
 @case()
@@ -357,7 +277,7 @@ def sequence_reduce_of_a_sequence_map():
     return Run(function, [1.5, 2.0], instead=instead, gives=np.float32(7))
 
 
-@case()
+@case(fast=True)
 def aggregate_of_sequences():
     """The accumulator is a sequence: what clients sent, one after another."""
 

@@ -1,4 +1,4 @@
-"""Structs: the containers of arguments and results, and how the two are matched."""
+"""Cases of the containers of arguments and results, and of how the two are matched."""
 
 import collections
 from typing import Any, NamedTuple
@@ -8,9 +8,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import Catalogue, Run, at_clients, at_server, mapped
+from tests.runtime.conformance.cases import (
+    Cases,
+    Run,
+    at_clients,
+    at_server,
+    mapped,
+)
 
-case = Catalogue()
+case = Cases()
 
 
 class Named(NamedTuple):
@@ -32,8 +38,6 @@ NAMED_ELEMENTS = [("b", np.float32), ("a", np.int32)]
 VALUE = (np.float32(1.5), np.int32(2))
 DICT = {"b": VALUE[0], "a": VALUE[1]}
 ORDERED = collections.OrderedDict(DICT)
-
-# Name: type, a value of it, what comes back.
 STRUCTS = {
     "tuple": ((np.float32, np.int32), VALUE, VALUE),
     "list": ([np.float32, np.int32], list(VALUE), list(VALUE)),
@@ -73,7 +77,19 @@ STRUCTS = {
 }
 
 
-@case(name=list(STRUCTS))
+@case(
+    fast=[
+        "list",
+        "dict",
+        "named_tuple",
+        "attrs",
+        "no_container",
+        "other_names",
+        "empty_without_container",
+        "nested",
+    ],
+    name=list(STRUCTS),
+)
 def struct(name):
     """At all placements, and mapped by TensorFlow."""
     type_signature, value, gives = STRUCTS[name]
@@ -89,26 +105,13 @@ def struct(name):
     return Run(everywhere, value, value, [value], gives=expected)
 
 
-@case(name=list(STRUCTS))
-def struct_of_tensorflow(name):
-    type_signature, value, gives = STRUCTS[name]
-    function = tff.tensorflow.computation(lambda x: x, type_signature)
-
-    # Two of the same, so that a function with one struct is not taken for one of its elements.
-    @tff.federated_computation(type_signature)
-    def call(x):
-        return function(x), x
-
-    return Run(call, value, gives=(gives, gives))
-
-
-@case()
+@case(fast=True)
 def struct_with_all_empty_members():
     function = mapped(lambda x: {"n": (), "m": [(), ()]}, np.float32)
     return Run(function, [1.0, 2.0], gives=[{"n": (), "m": [(), ()]}] * 2)
 
 
-@case()
+@case(fast=True)
 def struct_that_tensorflow_returns():
     def function(x):
         named = Named(b=x, a=tf.cast(x, tf.int32))
@@ -123,7 +126,7 @@ def struct_that_tensorflow_returns():
     return Run(mapped(function, np.float32), [1.5], gives=[gives])
 
 
-@case()
+@case(fast=True)
 def struct_of_arguments_by_name():
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
     def function(x, y):
@@ -149,7 +152,7 @@ def struct_that_is_passed_back():
     return Run(call, [value, value], gives=[gives, gives])
 
 
-@case()
+@case(fast=True)
 def struct_of_placements():
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32), np.str_)
     def function(x, y, z):
@@ -165,7 +168,7 @@ def struct_of_placements():
     return Run(function, [1.0, 2.0], 3, "z", gives=gives)
 
 
-@case()
+@case(fast=True)
 def struct_argument_of_placements():
     type_signature = collections.OrderedDict(
         c=at_clients(np.float32), b=[at_server(np.int32), np.str_], a=(at_clients(np.int32),)
@@ -180,7 +183,7 @@ def struct_argument_of_placements():
     return Run(function, value, gives=(np.float32(3), [np.int32(3), b"x"], pairs))
 
 
-@case()
+@case(fast=True)
 def struct_selections():
     type_signature = collections.OrderedDict(c=(np.float32, Named(np.int32, np.str_)), a=np.bool_)
 

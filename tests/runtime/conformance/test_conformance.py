@@ -1,56 +1,79 @@
 """Every federated computation gives the same result on the graph runtime and on the stock one.
 
-A case is built, and run on the stock runtime, once. The stock runtime executes no secure
-intrinsics: the reference has TFF's plain bodies in their place. Where that runtime is not
-installed, `--reference=graph` has the graph runtime on the CPU instead, a client at a time.
+By default, the graph runtime is compared with the results that cases state. `make test-all` runs
+all cases on the stock runtime as well. That executes no secure intrinsics: TFF's plain bodies
+stand in for them.
 """
 
-import fnmatch
 import functools
 
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runs import ROOT
-from tests.runtime.conformance.cases import CASES, MODULES
-from tests.runtime.conformance.catalogue import RUN_ERRORS, UNSTATED
-from tests.runtime.conformance.compare import assert_same
-from tests.runtime.conformance.defaults import PATTERNS, is_default
+from tests.runtime.conformance import (
+    cases_aggregations,
+    cases_cohorts,
+    cases_computations,
+    cases_errors,
+    cases_learning,
+    cases_placements,
+    cases_sequences,
+    cases_structs,
+    cases_tensorflow,
+    cases_values,
+)
+from tests.runtime.conformance.cases import RUN_ERRORS, UNSTATED, assert_same
 from tff_pfl import runtime
 
-
-def marks(module, case):
-    """One process runs all kinds of a case, and the cases that share what a module builds."""
-    slow = [] if is_default(case.name) else [pytest.mark.slow]
-    return [pytest.mark.xdist_group(module.__name__), *slow]
-
-
-PARAMETERS = [
-    pytest.param(case, kind, marks=marks(module, case), id=f"{case.name}-{kind}")
-    for module in MODULES
-    for case in module.case
-    for kind in case.kinds
+MODULES = [
+    cases_placements,
+    cases_aggregations,
+    cases_cohorts,
+    cases_values,
+    cases_structs,
+    cases_sequences,
+    cases_computations,
+    cases_tensorflow,
+    cases_errors,
+    cases_learning,
 ]
 
 
-def _compile_for_stock_runtime(computation):
-    plain = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
-    return tff.backends.native.desugar_and_transform_to_native(plain)
+def each_case(*, fast):
+    """Parametrizes a test by cases; one process runs those that share what a module builds."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(module.__name__))
+            for module in MODULES
+            for case in module.case
+            if case.fast or not fast
+        ],
+    )
 
 
 @functools.cache
 def stock_context():
+    def compile_for_stock_runtime(computation):
+        plain = tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
+        return tff.backends.native.desugar_and_transform_to_native(plain)
+
     return tff.framework.SyncExecutionContext(
         executor_fn=runtime.create_cpp_context().executor_factory,
-        compiler_fn=_compile_for_stock_runtime,
+        compiler_fn=compile_for_stock_runtime,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
 
 
+DEVICE = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+
+
 @functools.cache
-def graph_context(vectorize):
-    return runtime.create_graph_context(vectorize=vectorize)
+def graph_context(vectorize, num_shards):
+    """A device that is named twice has two shards of the cohort."""
+    return runtime.create_graph_context(vectorize=vectorize, devices=[DEVICE] * num_shards)
 
 
 @functools.cache
@@ -59,7 +82,7 @@ def built(case):
 
 
 def outcome(context, function, args):
-    """The result, or the exception."""
+    """Returns the result, or the exception."""
     with tff.framework.get_context_stack().install(context):
         try:
             return function(*args)
@@ -67,33 +90,21 @@ def outcome(context, function, args):
             return error
 
 
-@functools.cache
-def graph_context_on_cpu():
-    return runtime.create_graph_context(vectorize="never", devices=["CPU:0"])
+def outcomes(run):
+    """Yields the outcomes of the graph runtime, vectorized and in loops on two shards."""
+    for context in graph_context("auto", 1), graph_context("never", 1 + run.is_divisible):
+        yield outcome(context, run.function, run.args)
 
 
-@functools.cache
-def on_reference(case, name):
-    run = built(case)
-    context = {"stock": stock_context, "graph": graph_context_on_cpu}[name]()
-    return outcome(context, run.instead, run.args)
-
-
-def on_graph_runtime(case, vectorize):
-    run = built(case)
-    return outcome(graph_context(vectorize), run.function, run.args)
-
-
-def check_raised(case, result):
-    with pytest.raises(case.raises, match=case.match):
-        raise_if_exception(result)
-
-
-def check_same(actual, expected, tolerance):
-    raise_if_exception(actual)
-    raise_if_exception(expected)
+def check(case, found, expected):
+    """Compares an outcome with a result; in a case that must raise, with its exceptions."""
+    if case.raises and (expected is UNSTATED or isinstance(found, Exception)):
+        with pytest.raises(case.raises, match=case.match):
+            raise_if_exception(found)
+        return
+    raise_if_exception(found)
     if expected is not UNSTATED:
-        assert_same(actual, expected, tolerance)
+        assert_same(found, expected)
 
 
 def raise_if_exception(value):
@@ -101,30 +112,26 @@ def raise_if_exception(value):
         raise value
 
 
-@pytest.mark.parametrize(("case", "kind"), PARAMETERS)
-def test_result(case, kind, pytestconfig):
-    """The stock runtime gives what a case states, a graph runtime what the stock runtime gives."""
-    reference = on_reference(case, pytestconfig.getoption("reference"))
-    stated, tolerance = built(case).gives, built(case).tolerance
-    if kind == "stock":
-        actual, expected = reference, stated
-    else:
-        actual, expected = on_graph_runtime(case, vectorize=kind), reference
-    if case.raises is None:
-        check_same(actual, expected, tolerance)
-    elif kind == "stock" or stated is UNSTATED or isinstance(actual, Exception):
-        check_raised(case, actual)
-    else:
-        check_same(actual, stated, tolerance)
+@each_case(fast=True)
+def test_stated_result(case):
+    """The graph runtime gives what a case states, vectorized or in loops on two shards."""
+    run = built(case)
+    assert case.raises or run.gives is not UNSTATED
+    for found in outcomes(run):
+        check(case, found, run.gives)
+
+
+@pytest.mark.slow
+@each_case(fast=False)
+def test_result_of_both_runtimes(case):
+    """The stock runtime gives what a case states, and the graph runtime the same."""
+    run = built(case)
+    expected = outcome(stock_context(), run.instead, run.args)
+    check(case, expected, UNSTATED if case.raises else run.gives)
+    for found in outcomes(run):
+        check(case, found, run.gives if case.raises else expected)
 
 
 def test_names_are_unique():
-    names = [case.name for case in CASES]
+    names = [case.name for module in MODULES for case in module.case]
     assert len(names) == len(set(names))
-    assert all(fnmatch.filter(names, pattern) for pattern in PATTERNS)
-
-
-def test_the_guide_says_how_many_there_are():
-    guide = " ".join((ROOT / "docs" / "runtime_and_gpus.md").read_text().split())
-    by_default = sum(is_default(case.name) for case in CASES)
-    assert f"suite of {len(CASES)} cases is run on both, {by_default} of them by default" in guide

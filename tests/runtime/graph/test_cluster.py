@@ -6,7 +6,6 @@ import subprocess
 import numpy as np
 import pytest
 
-from tests.runtime.conformance.compare import assert_same
 from tests.runtime.graph.subprocesses import run_script, saved_by_script
 
 pytestmark = pytest.mark.slow
@@ -14,10 +13,6 @@ pytestmark = pytest.mark.slow
 # A network of its own, as TensorFlow's servers are open to anybody who reaches them, and a process
 # namespace of its own, with whose first process all others end.
 _UNSHARED = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
-CASES = (
-    *("sums", "means", "extremes", "aggregate", "map", "select", "ragged", "sequences"),
-    *("resources", "fedavg"),
-)
 WORKERS = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in (0, 1)]
 
 
@@ -42,12 +37,8 @@ def test_workers_lend_their_devices(saved):
     assert saved["workers"] == WORKERS
 
 
-@pytest.mark.parametrize("size", [0, 5])
-@pytest.mark.parametrize("case", CASES)
-def test_two_workers_give_what_one_device_gives(saved, case, size):
-    two, one = saved["two"][case, size], saved["one"][case, size]
-    assert two["raised"] is None, two["raised"]
-    assert_same(two["result"], one["result"])
+def test_two_workers_give_what_cases_state(saved):
+    assert saved["wrong"] == []
 
 
 def test_operations_are_executed_where_they_were_asked_for(saved):
@@ -62,11 +53,11 @@ def test_operations_are_executed_where_they_were_asked_for(saved):
 @pytest.mark.parametrize("moment", ["dies in a call", "died before a call"])
 def test_a_worker_that_died_raises_within_seconds(saved, moment):
     assert saved["count"] == 3
-    kind, message = saved[moment]["raised"]
+    kind, message, seconds = saved[moment]
     assert kind == "WorkerDiedError"
     assert message.startswith("The worker at 127.0.0.1:2302 does not answer, of those with the ")
     assert all(worker in message for worker in WORKERS)
-    assert saved[moment]["seconds"] < 10
+    assert seconds < 10
 
 
 def test_a_run_goes_on_without_a_worker_that_died(tmp_path, unshared):

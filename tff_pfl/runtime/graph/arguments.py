@@ -1,4 +1,4 @@
-"""Python's values into a graph's tensors."""
+"""Turns Python's values into a graph's tensors, and checks them against their types."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import internals, values
-from tff_pfl.runtime.graph.layout import Layout, ResidentArray
+from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.structures import elements_of
 
 _copies = itertools.count()
@@ -18,20 +18,20 @@ _STRING = tff.types.TensorType(np.str_).dtype.type
 
 
 def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
-    """An argument's layout and tensors, on the devices where they are needed.
+    """Returns an argument's layout and tensors, on the devices where they are needed.
 
     If the clients differ in the shape of one leaf, all leaves whose shapes may differ are laid out
-    as if they did: there are two layouts of a type, and not two for each of its leaves.
+    as if they did: a type has two layouts, rather than two for each of its leaves.
 
     Args:
-        value: As TFF's stock runtime takes it.
+        value: An argument as TFF's stock runtime takes it.
         type_spec: Its type.
         server: The device of what is not placed at clients.
-        shards: `(device, slice of the clients)` of each.
+        shards: A device and a slice of the cohort each.
 
     Raises:
         TypeError: `value` is not of the type.
-        ValueError: There are more clients than the shards have, or fewer.
+        ValueError: The shards have more clients than the argument, or fewer.
     """
     num_clients = shards[-1][1].stop if shards else 0
     parts = _checked_parts(value, type_spec, num_clients)
@@ -43,7 +43,7 @@ def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layou
 
 @dataclasses.dataclass(frozen=True)
 class _Clients:
-    """What clients have: of each leaf, a column with the value of each client."""
+    """What clients have: a column for each leaf, with the value of each client."""
 
     columns: list[Sequence]
     leaf_types: list[tff.types.Type]
@@ -64,7 +64,7 @@ class _Clients:
 
 
 def _checked_parts(value, type_spec, num_clients):
-    """An argument, each leaf checked: a `Layout` of a function, `_Clients`, a leaf, or a tuple."""
+    """Checks each leaf; returns a `Layout` of a function, `_Clients`, a leaf, or a tuple."""
     if isinstance(type_spec, tff.types.FunctionType):
         return Layout("function", (value.to_building_block(),))
     if isinstance(type_spec, tff.types.FederatedType):
@@ -79,13 +79,10 @@ def _checked_parts(value, type_spec, num_clients):
 
 def _checked_clients(clients, member, num_clients) -> _Clients:
     if not isinstance(clients, list):
-        raise TypeError(
-            f"Values placed at clients are a list with a value a client, not {type(clients)}."
-        )
+        raise TypeError(f"Expected a list with a value for each client, found {type(clients)}.")
     if len(clients) != num_clients:
         raise ValueError(
-            f"Values of {len(clients)} clients for a cohort of {num_clients}. Every value placed "
-            "at clients has one for each, and a context's cardinality_inference_fn their number."
+            f"Expected values of {num_clients} clients, the cohort, found {len(clients)}."
         )
     leaf_types = values.leaf_types(member)
     flatten = _flattener(member)
@@ -95,7 +92,7 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
 
 
 def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
-    """The layout and the tensors of checked parts."""
+    """Returns the layout and the tensors of checked parts."""
     if isinstance(part, Layout):
         return part, []
     if isinstance(part, tuple):
@@ -118,7 +115,7 @@ def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, li
 
 
 def _checked_column(column, leaf_type) -> Sequence:
-    """What clients have of a leaf, each checked; many that are alike are checked at once."""
+    """Checks what clients have of a leaf; many that are alike are checked at once."""
     if isinstance(leaf_type, tff.types.TensorType):
         dtype = leaf_type.dtype.type
         kinds = set(map(type, column))
@@ -147,7 +144,7 @@ def _stacked(column) -> list[tf.Tensor]:
 
 
 def _flattener(type_spec) -> Callable[[Any], list]:
-    """A function from a value of a type to its leaves."""
+    """Returns a function from a value of a type to its leaves."""
     if not isinstance(type_spec, tff.types.StructType):
         return lambda value: [value]
     container = getattr(type_spec, "python_container", None)
@@ -166,7 +163,7 @@ def _flattener(type_spec) -> Callable[[Any], list]:
 
 
 def _checked(value, leaf_type):
-    """A leaf as an array or tensor of its type, or a `_Sequence`."""
+    """Returns a leaf as an array or tensor of its type, or a `_Sequence`."""
     if isinstance(leaf_type, tff.types.SequenceType):
         return _sequence(value, leaf_type)
     expected = leaf_type.dtype.type
@@ -209,7 +206,7 @@ def _fits(shape, expected) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Sequence:
-    """A data set as a graph, of which a device makes a data set of its own."""
+    """A data set as a graph, from which each device makes a data set of its own."""
 
     graph: bytes
     shape: tuple = ()
@@ -231,7 +228,7 @@ def _sequence(value, type_spec) -> _Sequence:
 
 
 def _without_state(graph: bytes) -> bytes:
-    """Of data sets, in which random orders begin anew, as they do in the stock runtime."""
+    """Makes random orders begin anew in a data set, as they do in the stock runtime."""
     if b"ShuffleDataset" not in graph:
         return graph
     graph_def = tf.compat.v1.GraphDef.FromString(graph)
@@ -242,7 +239,7 @@ def _without_state(graph: bytes) -> bytes:
 
 
 def _to_tensor(leaf) -> tf.Tensor:
-    """A leaf on the device of the context; a tensor that is there already is not copied."""
+    """Returns a leaf on the device of the context; a tensor already there is not copied."""
     if isinstance(leaf, _Sequence):
         return leaf.to_variant()
     return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)

@@ -11,20 +11,19 @@ from tff_pfl.runtime.graph import devices as device_names
 from tff_pfl.runtime.graph import executor, interruption, mapping
 
 
-@takes(max_concurrent_clients=whole(1), default_num_clients=whole(0))
+@takes(max_concurrent_clients=whole(1))
 def create_graph_context(
     *,
-    devices: Sequence[str] | None = None,
+    devices: Sequence[str] | str | None = None,
     vectorize: str = mapping.AUTO,
     max_concurrent_clients: int | None = None,
     jit_compile: bool = False,
     keep_tensors: bool | None = None,
-    default_num_clients: int = 0,
 ) -> tff.framework.SyncExecutionContext:
-    """A context that runs each TFF computation as one TensorFlow graph, in this process.
+    """Returns a context that runs each TFF computation as one TensorFlow graph, in this process.
 
-    It executes what TFF's stock runtime executes, except computations of JAX, `Data` blocks and
-    functions as results, and secure sums as well (in the clear). Graphs are built at the first call
+    It executes what TFF's stock runtime executes, and secure sums as well (in the clear), except
+    computations of JAX, `Data` blocks and functions as results. Graphs are built at the first call
     of a computation, and used again for cohorts of any size. While one is built, TensorFlow's own
     `tf.vectorized_map` must not be used in another thread. Ctrl-C, or a cancelled task, ends a
     computation before its next step of a loop, and does not wait for its result.
@@ -32,36 +31,33 @@ def create_graph_context(
     Args:
         devices: Names of devices (`["GPU:0", "GPU:1"]`, `["/job:worker/task:1/device:CPU:0"]`),
             among which the clients of a cohort are divided in order; what is placed at the server
-            runs on the first. `None`: all GPUs that TensorFlow lists, or the CPU. Devices of other
-            machines are there after `tff_pfl.runtime.connect_to_workers`.
+            runs on the first. By default all GPUs that TensorFlow lists, or the CPU. Devices of
+            other machines exist after `tff_pfl.runtime.connect_to_workers`.
         vectorize: How a function is applied to the clients of a device. `"always"`: to all at
             once, each operation on a stack of their values; an error where that is impossible.
             `"never"`: in a loop over clients, whose graph does not grow with their number.
-            `"auto"`: at once where possible. It is not where clients' tensors differ in shape, for
-            sequences (`tf.data`), for variables, for operations that TensorFlow cannot vectorize,
-            and, on CPUs, for convolutions whose filters differ by client (on GPUs these become
-            grouped convolutions). The choice is logged, once for each function. Where what is
-            vectorized fails when it is run, the whole computation is run again with loops: the
-            result is theirs, as is the error if the client work has one.
+            `"auto"`: at once where possible. That excludes clients whose tensors differ in shape,
+            sequences (`tf.data`), variables, operations that TensorFlow cannot vectorize, and, on
+            CPUs, convolutions whose filters differ by client (on GPUs these become grouped
+            convolutions). The choice is logged, once for each function. Where the vectorized graph
+            fails when it runs, the whole computation runs again with loops: its result is that of
+            the loops, as is its error if the client work has one.
         max_concurrent_clients: How many clients of a device are computed at a time, which bounds
             the memory. By default, in a stack: all of them; in a loop: as many as there are CPU
             cores, or one where TensorFlow's kernels demand it, as for Keras' `LayerNormalization`
-            of any number of rows.
+            of an unknown number of rows.
         jit_compile: Whether XLA compiles what is vectorized. It takes seconds for each size of a
-            cohort; assertions of client work are dropped; stateless random numbers may be others
-            than without; and what XLA cannot compile, such as loops of more steps for some
-            clients, is found out when it is run, and is a loop then.
+            cohort; assertions of client work are dropped; stateless random numbers may differ from
+            those without; and what XLA cannot compile, such as loops of more steps for some
+            clients, fails when it runs, and becomes a loop.
         keep_tensors: Whether arrays of results that are not placed at clients stay tensors on
             their device, instead of becoming NumPy arrays. By default on GPUs. Either way, an
             array that is an argument again is not copied to the device again.
-        default_num_clients: How many clients there are for a computation whose argument does not
-            tell, as one without clients' values.
 
     Raises:
-        DeviceError: A device is not there.
-        RangeError: `max_concurrent_clients` is not positive, `default_num_clients` is negative, or
-            one of them no integer.
-        UnknownNameError: `vectorize` is none of the three.
+        DeviceError: A device does not exist.
+        RangeError: `max_concurrent_clients` is not a whole number of at least 1.
+        UnknownNameError: `vectorize` is not one of the three.
     """
     check_names("vectorize", [vectorize], mapping.VECTORIZE)
     devices = device_names.choose(devices)
@@ -70,12 +66,12 @@ def create_graph_context(
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
     return interruption.InterruptibleContext(
-        executor.GraphExecutorFactory(devices, client_map, keep_tensors, default_num_clients)
+        executor.GraphExecutorFactory(devices, client_map, keep_tensors)
     )
 
 
 def create_async_graph_context(**options) -> tff.framework.AsyncExecutionContext:
-    """As `create_graph_context`, for federated programs; see `tff_pfl.runtime.ProgramContext`."""
+    """Does as `create_graph_context`, for a `tff_pfl.runtime.ProgramContext`."""
     return tff.framework.AsyncExecutionContext(create_graph_context(**options).executor_factory)
 
 
@@ -85,11 +81,7 @@ def set_graph_context(**options) -> None:
 
 
 def check_context() -> None:
-    """Refuses a thread without a context, of which TFF has one a thread.
-
-    Raises:
-        RuntimeError: If none was set in the thread that asks, be there one in others.
-    """
+    """Raises RuntimeError if no context was set in this thread: TFF has one for each thread."""
     current = tff.framework.get_context_stack().current
     if type(current).__name__ == "RuntimeErrorContext":  # which is not public
         raise RuntimeError(
@@ -99,10 +91,7 @@ def check_context() -> None:
 
 
 def current_devices() -> tuple[str, ...] | None:
-    """The devices of the context in which TFF computations are executed now; `None` if another's.
-
-    Other contexts than those of this module have none that are known.
-    """
+    """Returns the devices of the current context, or `None` if it is not of the graph runtime."""
     context = tff.framework.get_context_stack().current
     factory = getattr(context, "executor_factory", None)
     return factory.devices if isinstance(factory, executor.GraphExecutorFactory) else None

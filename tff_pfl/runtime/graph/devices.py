@@ -1,4 +1,4 @@
-"""Which devices computations run on."""
+"""Devices on which computations run, of this machine and of others."""
 
 import signal
 import socket
@@ -16,39 +16,36 @@ from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 # How long a worker may take to start; TensorFlow would wait for ever.
 _SECONDS_FOR_WORKERS = 10.0
 _LAST_PORT = 65535
-
-
 # The addresses of the cluster that this process has joined, in the order of its tasks.
 _workers: list[str] = []
 
 
-def choose(devices: Sequence[str] | None) -> list[str]:
-    """The full names of the devices, checked; see `create_graph_context`.
+def choose(devices: Sequence[str] | str | None) -> list[str]:
+    """Returns the full names of devices; see `create_graph_context`.
 
     Raises:
-        DeviceError: A device is not there, or is named twice, or none is named.
+        DeviceError: A device does not exist.
     """
-    if devices is None:
+    if not devices:
         gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
         if not gpus:
             _warn_of_unused_gpu()
         return gpus or [tf.config.list_logical_devices("CPU")[0].name]
-    if isinstance(devices, str) or not devices:
-        raise DeviceError(f"devices must be a list with names of devices or None, got {devices!r}.")
     present = [device.name for device in tf.config.list_logical_devices()]
-    chosen = [_full_name(device, present) for device in devices]
-    if len(set(chosen)) < len(chosen):
-        raise DeviceError(f"A device is named twice in {list(devices)}.")
-    return chosen
+    return [_full_name(device, present) for device in _as_list(devices)]
+
+
+def _as_list(names: Sequence[str] | str) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def is_gpu(device: str) -> bool:
-    """Whether this is the name of a GPU."""
+    """Returns whether this is the name of a GPU."""
     return tf.DeviceSpec.from_string(device).device_type == "GPU"
 
 
 def _full_name(device: str, present: Sequence[str]) -> str:
-    """`CPU:0`, `/GPU:1` or a longer name of a device, as TensorFlow has it."""
+    """Returns the name that TensorFlow has for `CPU:0`, `/GPU:1` or a longer name of a device."""
     try:
         wanted = tf.DeviceSpec.from_string("/" + device.lstrip("/"))
     except ValueError:
@@ -61,7 +58,7 @@ def _full_name(device: str, present: Sequence[str]) -> str:
 
 
 def _complete(name: str) -> tf.DeviceSpec:
-    """Outside a cluster, TensorFlow leaves out that a device is of this process."""
+    """Completes a name: outside a cluster, TensorFlow's names do not say which process has it."""
     spec = tf.DeviceSpec.from_string(name)
     return spec if spec.job else spec.replace(job="localhost", replica=0, task=0)
 
@@ -74,42 +71,41 @@ def _warn_of_unused_gpu() -> None:
         )
 
 
-def connect_to_workers(workers: Sequence[str]) -> list[str]:
+def connect_to_workers(workers: Sequence[str] | str) -> list[str]:
     """Makes devices of other machines available, and returns their names.
 
     Args:
-        workers: `HOST:PORT` of each; there runs `programs/worker.py`, or a `tf.distribute.Server`
-            of the cluster `{"worker": workers}`.
+        workers: The `HOST:PORT` of each; there runs `programs/worker.py`, or a
+            `tf.distribute.Server` of the cluster `{"worker": workers}`.
 
     Raises:
-        DeviceError: A worker is not written as `HOST:PORT`, or the workers are no list.
+        DeviceError: A worker is not written as `HOST:PORT`.
         WorkerDiedError: A worker does not answer.
     """
-    if isinstance(workers, str):
-        raise DeviceError(f"Workers are a list of addresses, as [{workers!r}], found {workers!r}.")
+    workers = _as_list(workers)
     for worker in workers:
         _wait_for(worker)
     _workers[:] = workers
-    cluster = tf.train.ClusterSpec({"worker": list(workers)})
+    cluster = tf.train.ClusterSpec({"worker": workers})
     try:
         tf.config.experimental_connect_to_cluster(cluster, job_name="coordinator")
     except tf.errors.OpError as error:
         raise WorkerDiedError(f"Cannot connect to {', '.join(workers)}: {error.message}") from error
     names = [device.name for device in tf.config.list_logical_devices()]
     remote = [name for name in names if "/job:worker/" in name]
-    return [name for name in remote if "device:GPU" in name] or remote
+    return [name for name in remote if is_gpu(name)] or remote
 
 
 def lend_devices(workers: Sequence[str], index: int) -> NoReturn:
-    """Lends the devices of this machine to a program that connects to all workers, until it ends.
+    """Lends this machine's devices, until it ends, to a program that connects to all workers.
 
     Args:
-        workers: `HOST:PORT` of each; see `connect_to_workers`.
-        index: Which of them this is, from 0.
+        workers: The `HOST:PORT` of each; see `connect_to_workers`.
+        index: Which of them this machine is, from 0.
 
     Raises:
-        DeviceError: A worker is not written as `HOST:PORT`, there is none of this index, or its
-            port cannot be had.
+        DeviceError: A worker is not written as `HOST:PORT`, no worker has this index, or its port
+            is taken.
     """
     for worker in workers:
         _address(worker)
@@ -124,26 +120,22 @@ def lend_devices(workers: Sequence[str], index: int) -> NoReturn:
             f"{error.message}."
         ) from error
     print(f"worker {index} listens at {workers[index]}", flush=True)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whose handler of Python's would wait, too
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler of Python's would wait for the server
     server.join()
 
 
 def lost_workers(devices: Sequence[str]) -> list[str]:
-    """The addresses of those workers, of the ones with these devices, that do not answer now.
-
-    Args:
-        devices: Full names.
-    """
+    """Returns the addresses of those workers that have these devices and do not answer."""
     specs = map(tf.DeviceSpec.from_string, devices)
     lent = [s.task for s in specs if s.job == "worker" and s.task < len(_workers)]
     return [_workers[i] for i in dict.fromkeys(lent) if not answers(_workers[i])]
 
 
 def answers(worker: str) -> bool:
-    """Whether something listens at the `HOST:PORT` of a worker.
+    """Returns whether something listens at the `HOST:PORT` of a worker.
 
     Raises:
-        DeviceError: It is not written like that.
+        DeviceError: It is not written as `HOST:PORT`.
     """
     address = _address(worker)
     try:

@@ -15,7 +15,6 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import (
     arguments,
-    devices,
     internals,
     interruption,
     lowering,
@@ -23,15 +22,16 @@ from tff_pfl.runtime.graph import (
     results,
     values,
 )
-from tff_pfl.runtime.graph.layout import Layout
+from tff_pfl.runtime.graph.devices import lost_workers
+from tff_pfl.runtime.graph.results import Layout
 
-# Graphs that are kept: of how many computations, and how many of each.
+# How many computations have their graphs kept, and how many graphs each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
 _NAME_LENGTH = 200
 # Tracing changes TensorFlow's rules of vectorization for a moment, for all threads.
 _TRACING = threading.Lock()
-# What a rule of vectorization that is wrong for these values ends in, and errors of client work.
+# Raised by a wrong rule of vectorization when its graph runs, and by client work itself.
 _FAILURES = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
@@ -50,23 +50,21 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         devices: Sequence[str],
         client_map: mapping.ClientMap,
         keep_tensors: bool,
-        default_num_clients: int = 0,
     ):
         self.devices = tuple(devices)
         self.client_map = client_map
         self.keep_tensors = keep_tensors
-        self.default_num_clients = default_num_clients
         self._programs = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def create_executor(self, cardinalities):
-        return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, self.default_num_clients))
+        return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, 0))
 
     def clean_up_executor(self, cardinalities):
         """Does nothing: an executor holds no resources, and a graph that failed still works."""
 
     def program(self, computation: tff.framework.ConcreteComputation) -> "Program":
-        """The program of a computation; those used last are kept."""
+        """Returns the program of a computation; those used last are kept."""
         proto = tff.framework.ConcreteComputation.get_proto(computation)
         with self._lock:
             program = self._programs.pop(id(proto), None)
@@ -85,9 +83,9 @@ class _Graph:
     Attributes:
         function: From the sizes of the shards and the tensors of the argument to those of the
             result.
-        result_layout: Of these.
+        result_layout: How the result lies in its tensors.
         vectorizes: Whether some client work is vectorized.
-        loop: The same with loops over clients, once it was needed.
+        loop: The same computation with loops over clients, once it was needed.
     """
 
     function: tf.types.experimental.ConcreteFunction
@@ -110,17 +108,16 @@ class Program:
 
     def run(self, argument, type_signature: tff.types.FunctionType, num_clients: int) -> Any:
         """Runs the computation for a cohort."""
-        sizes = _sizes(num_clients, len(self._factory.devices))
+        devices = self._factory.devices
+        shards = _divided(num_clients, devices)
         layout, tensors = None, []
         if type_signature.parameter is not None:
             layout, tensors = arguments.ingest(
-                argument,
-                type_signature.parameter,
-                self._factory.devices[0],
-                list(zip(self._factory.devices, _slices(sizes), strict=False)),
+                argument, type_signature.parameter, devices[0], shards
             )
-        graph = self._graph(layout, type_signature, len(sizes))
+        sizes = [rows.stop - rows.start for _, rows in shards]
         tensors = [*map(tf.constant, sizes), *tensors]
+        graph = self._graph(layout, type_signature, len(shards))
         reason = None
         try:
             outputs = graph.function(*tensors)
@@ -129,7 +126,7 @@ class Program:
                 raise
             reason = _last_line(error)
         if reason is not None:  # outside of the handler, as an error of the loop is one of its own
-            graph = self._loop(graph, layout, type_signature, len(sizes))
+            graph = self._loop(graph, layout, type_signature, len(shards))
             outputs = graph.function(*tensors)
             self._announce(type_signature, reason)
         return results.to_python(
@@ -140,17 +137,27 @@ class Program:
             self._factory.keep_tensors,
         )
 
-    def _loop(self, graph, layout, type_signature, num_shards) -> _Graph:
-        """The same graph with loops over clients, whose errors are those of the client work.
+    def _graph(self, layout, type_signature, num_shards) -> _Graph:
+        key = layout, num_shards
+        with self._lock:
+            if key not in self._graphs:
+                client_map = self._factory.client_map
+                self._graphs[key] = self._trace(layout, type_signature, num_shards, client_map)
+                if len(self._graphs) > _MAX_GRAPHS:
+                    self._graphs.popitem(last=False)
+            self._graphs.move_to_end(key)
+            return self._graphs[key]
 
-        It takes the place of the vectorized one for this call only: what a call computes does not
-        depend on those before.
+    def _loop(self, graph, layout, type_signature, num_shards) -> _Graph:
+        """Returns the same graph with loops over clients, whose errors are those of client work.
+
+        It replaces the vectorized one for this call only: what a call computes does not depend on
+        those before.
         """
         with self._lock:
             if graph.loop is None:
-                with _TRACING:
-                    client_map = self._factory.client_map.looping()
-                    graph.loop = self._trace(layout, type_signature, num_shards, client_map)
+                client_map = self._factory.client_map.looping()
+                graph.loop = self._trace(layout, type_signature, num_shards, client_map)
             return graph.loop
 
     def _announce(self, type_signature, reason):
@@ -163,32 +170,14 @@ class Program:
                 reason,
             )
 
-    def _graph(self, layout, type_signature, num_shards):
-        key = layout, num_shards
-        with self._lock:
-            if key not in self._graphs:
-                with _TRACING:
-                    self._graphs[key] = self._trace(
-                        layout, type_signature, num_shards, self._factory.client_map
-                    )
-                if len(self._graphs) > _MAX_GRAPHS:
-                    self._graphs.popitem(last=False)
-            self._graphs.move_to_end(key)
-            return self._graphs[key]
-
     def _trace(self, layout, type_signature, num_shards, client_map) -> _Graph:
-        emitted = []
+        devices, emitted = self._factory.devices, []
 
         def lowered(*tensors):
             tensors = iter(tensors)
-            shards = [
-                values.Shard(device, next(tensors), ())
-                for device in self._factory.devices[:num_shards]
-            ]
-            context = lowering.Lowering(
-                self._functions, client_map, self._factory.devices[0], shards
-            )
-            with tf.device(self._factory.devices[0]):
+            shards = [values.Shard(device, next(tensors), ()) for device in devices[:num_shards]]
+            context = lowering.Lowering(self._functions, client_map, devices[0], shards)
+            with tf.device(devices[0]):
                 argument = None
                 if layout is not None:
                     argument = layout.build(type_signature.parameter, tensors, context)
@@ -202,12 +191,13 @@ class Program:
         specs = [tf.TensorSpec([], tf.int32)] * num_shards
         if layout is not None:
             specs += layout.specs(type_signature.parameter, num_shards)
-        graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
+        with _TRACING:
+            graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
         return _Graph(interruption.interruptible(graph), *emitted[-1])
 
 
 def _last_line(error: tf.errors.OpError) -> str:
-    """What went wrong, without the places where the operation was made."""
+    """Returns what went wrong, without the places where the operation was made."""
     return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2][:_NAME_LENGTH]
 
 
@@ -231,18 +221,16 @@ def _class_of_tff(kind):
     )
 
 
-def _sizes(num_clients: int, num_devices: int) -> list[int]:
-    """How many clients each device gets; devices that would get none are left out."""
-    share, rest = divmod(num_clients, num_devices)
-    sizes = [share + (index < rest) for index in range(num_devices)]
-    return [size for size in sizes if size]
-
-
-def _slices(sizes):
-    start = 0
-    for size in sizes:
-        yield slice(start, start + size)
-        start += size
+def _divided(num_clients: int, devices: Sequence[str]) -> list[tuple[str, slice]]:
+    """Divides a cohort among devices, in order; those without clients are left out."""
+    share, rest = divmod(num_clients, len(devices))
+    shards, start = [], 0
+    for index, device in enumerate(devices):
+        stop = start + share + (index < rest)
+        if stop > start:
+            shards.append((device, slice(start, stop)))
+        start = stop
+    return shards
 
 
 class _Value(internals.ExecutorValue):
@@ -293,14 +281,13 @@ class _GraphExecutor(internals.Executor):
     async def create_call(self, comp, arg=None):
         program = self._factory.program(comp.value)
         argument = None if arg is None else arg.value
-        failure = None
         try:
             # In a thread, so that a program in the event loop goes on meanwhile.
             result = await interruption.in_thread(
                 program.run, argument, comp.type_signature, self._num_clients
             )
         except tf.errors.UnavailableError as error:
-            lost = ", ".join(devices.lost_workers(self._factory.devices))
+            lost = ", ".join(lost_workers(self._factory.devices))
             who = f"The worker at {lost}" if lost else "A worker"
             raise WorkerDiedError(
                 f"{who} does not answer, of those with the devices "
@@ -308,7 +295,5 @@ class _GraphExecutor(internals.Executor):
                 "this program, again."
             ) from error
         except tf.errors.OpError as error:
-            failure = _as_of_tff(error)
-        if failure is not None:  # outside of the handler, so that it has no context
-            raise failure
+            raise _as_of_tff(error) from None
         return _Value(result, comp.type_signature.result)

@@ -1,17 +1,30 @@
-"""How a function is applied to every client of a shard: vectorized, or in a loop."""
+"""Applies a function to every client of a shard: vectorized, or in a loop.
+
+Some client work must not run for two clients at the same time. TensorFlow's oneDNN kernels of
+`FusedBatchNorm` and of its gradient keep the number of channels of a call in the kernel, which all
+clients of a loop share. Simultaneous calls with different numbers of channels give wrong results,
+and write beyond their memory. Keras' `LayerNormalization` is such a normalization: its channels
+are the rows of its input. So loops with an unknown number of channels run one client at a time.
+"""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import absl.logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import concurrency, devices, pfor_rules, values, vectorization
+from tff_pfl.runtime.graph import devices, pfor_rules, values, vectorization
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
 _REASON_LENGTH = 200
+
+_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+# Which inputs are the images that are normalized, and the vector with a number for each channel.
+_NORMALIZATION_INPUTS = {name: (0, 1) for name in _NORMALIZATIONS} | {
+    name.replace("Norm", "NormGrad"): (1, 2) for name in _NORMALIZATIONS
+}
 
 
 class ClientMap:
@@ -25,11 +38,11 @@ class ClientMap:
 
     @property
     def falls_back(self) -> bool:
-        """Whether a loop may take the place of what cannot be vectorized."""
+        """Whether a loop may replace what cannot be vectorized."""
         return self._vectorize == AUTO
 
     def looping(self) -> "ClientMap":
-        """The same, but for that nothing is vectorized."""
+        """Returns a copy that vectorizes nothing."""
         return ClientMap(NEVER, self._max_concurrent_clients, self._jit_compile)
 
     def __call__(
@@ -39,13 +52,13 @@ class ClientMap:
         result: tff.types.Type,
         name: str,
     ) -> tuple[tuple[values.Leaf, ...], bool]:
-        """The leaves of `{result}@CLIENTS` from those of a shard, and whether they are vectorized.
+        """Returns the leaves of `{result}@CLIENTS` of a shard, and whether they are vectorized.
 
         Args:
             function: From the leaves of a client's value to those of its result.
             shard: Clients and their leaves.
             result: The type of a client's result.
-            name: Of the function, for the log.
+            name: The function's name in the log.
         """
 
         def call(leaves):
@@ -68,13 +81,16 @@ class ClientMap:
         self._announce(name, shard.device, f"a loop over clients ({reason})")
         return self._looped(call, shard, result_types), False
 
-    def _not_vectorizable(self, shard, result_types):
+    def _not_vectorizable(self, shard, result_types) -> str | None:
+        """Returns the reason why a function is not even tried, if there is one."""
         if self._vectorize == NEVER:
             return f"vectorize={NEVER!r}"
         if any(isinstance(leaf, values.Ragged) for leaf in shard.leaves):
             return "shapes differ by client"
-        sequences = [t for t in result_types if isinstance(t, tff.types.SequenceType)]
-        if sequences or any(_is_variant(leaf) for leaf in shard.leaves):
+        stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, values.Stacked)]
+        if any(isinstance(kind, tff.types.SequenceType) for kind in result_types) or any(
+            stack.dtype == tf.variant for stack in stacks
+        ):
             return "sequences"
         return None
 
@@ -98,45 +114,62 @@ class ClientMap:
             return _in_chunks(vectorized, shard.size, stacks, self._max_concurrent_clients)
 
     def _looped(self, call, shard, result_types) -> tuple[values.Leaf, ...]:
-        size = shard.size
-        ragged = [values.may_differ(leaf_type) for leaf_type in result_types]
-        arrays = []
-        for leaf_type, is_ragged in zip(result_types, ragged, strict=True):
-            spec = values.tensor_spec(leaf_type)
-            shape = [None] if is_ragged else spec.shape
-            arrays.append(_array(spec.dtype, size, shape, same=not is_ragged))
-            if is_ragged:
-                arrays.append(_array(tf.int64, size, [values.rank(leaf_type)]))
+        columns = [_Column(leaf_type, shard.size) for leaf_type in result_types]
 
         def body(index, arrays):
-            written = []
             leaves = call(leaf.at(index) for leaf in shard.leaves)
-            for leaf, is_ragged, leaf_type in zip(leaves, ragged, result_types, strict=True):
-                written += _flattened(leaf, values.rank(leaf_type)) if is_ragged else [leaf]
-            return index + 1, [
-                array.write(index, value) for array, value in zip(arrays, written, strict=True)
+            cells = [
+                cell
+                for column, leaf in zip(columns, leaves, strict=True)
+                for cell in column.cells(leaf)
             ]
+            written = zip(arrays, cells, strict=True)
+            return index + 1, [array.write(index, cell) for array, cell in written]
 
         index, arrays = tf.while_loop(
-            lambda index, _: index < size,
+            lambda index, _: index < shard.size,
             body,
-            (tf.constant(0), arrays),
+            (tf.constant(0), [array for column in columns for array in column.arrays]),
             parallel_iterations=self._max_concurrent_clients or len(os.sched_getaffinity(0)),
         )
-        concurrency.one_at_a_time_where_needed(index.op)
+        one_at_a_time_where_needed(index.op)
         arrays = iter(arrays)
-        return tuple(
-            values.Ragged.make(next(arrays).concat(), next(arrays).stack())
-            if is_ragged
-            else values.Stacked(next(arrays).stack())
-            for is_ragged in ragged
-        )
+        return tuple(column.leaf(arrays) for column in columns)
 
     def _announce(self, name, *what):
         what = name[:_REASON_LENGTH], *what
         if what not in self._announced:
             self._announced.add(what)
             absl.logging.info("Client work %s on %s: %s.", *what)
+
+
+class _Column:
+    """The arrays in which a loop collects one leaf of the clients' results."""
+
+    def __init__(self, leaf_type: tff.types.Type, size: tf.Tensor):
+        spec = values.tensor_spec(leaf_type)
+        self._rank = values.rank(leaf_type) if values.may_differ(leaf_type) else None
+        if self._rank is None:
+            self.arrays = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
+        else:  # elements, whose number differs, and shapes
+            self.arrays = [
+                tf.TensorArray(spec.dtype, size, element_shape=[None], infer_shape=False),
+                tf.TensorArray(tf.int64, size, element_shape=[self._rank]),
+            ]
+
+    def cells(self, leaf) -> list[tf.Tensor]:
+        """Returns what is written into each array for a client."""
+        if self._rank is None:
+            return [leaf]
+        shape = tf.shape(leaf, out_type=tf.int64)
+        filled = tf.pad(shape, [[0, self._rank - tf.size(shape)]], constant_values=-1)
+        return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [self._rank])]
+
+    def leaf(self, arrays: Iterator[tf.TensorArray]) -> values.Leaf:
+        """Returns what all clients have, from the arrays after the loop."""
+        if self._rank is None:
+            return values.Stacked(next(arrays).stack())
+        return values.Ragged.make(next(arrays).concat(), next(arrays).stack())
 
 
 def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
@@ -161,16 +194,41 @@ def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
     return [array.concat() for array in arrays]
 
 
-def _flattened(leaf, rank) -> list[tf.Tensor]:
-    """The elements and the shape, as `Ragged` takes them."""
-    shape = tf.shape(leaf, out_type=tf.int64)
-    filled = tf.pad(shape, [[0, rank - tf.size(shape)]], constant_values=-1)
-    return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [rank])]
+def one_at_a_time_where_needed(loop: tf.Operation) -> None:
+    """Takes the concurrency from a loop over clients whose body must not have it."""
+    body = loop.graph._get_function(loop.get_attr("body").name).graph
+    if any(map(_has_unknown_channels, _operations(body, set()))):
+        loop._set_attr("parallel_iterations", tf.compat.v1.AttrValue(i=1))
 
 
-def _is_variant(leaf) -> bool:
-    return isinstance(leaf, values.Stacked) and leaf.tensor.dtype == tf.variant
+def _has_unknown_channels(operation) -> bool:
+    if operation.type not in _NORMALIZATION_INPUTS:
+        return False
+    positions = _NORMALIZATION_INPUTS[operation.type]
+    images, scale = (operation.inputs[position].shape for position in positions)
+    channels = operation.get_attr("data_format").index(b"C")
+    known = [shape[axis] for shape, axis in ((images, channels), (scale, 0)) if shape.rank]
+    return all(number is None for number in known)
 
 
-def _array(dtype, size, shape, same=True) -> tf.TensorArray:
-    return tf.TensorArray(dtype, size, element_shape=shape, infer_shape=same)
+def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
+    """Yields the operations of a graph and of all functions it calls, these once."""
+    for operation in graph.get_operations():
+        yield operation
+        for name in set(_callees(operation)) - seen:
+            seen.add(name)
+            if (function := graph._get_function(name)) is not None:
+                yield from _operations(function.graph, seen)
+
+
+def _callees(operation) -> list[str]:
+    """Returns the functions that an operation calls, or has as attributes."""
+    if operation.graph._is_function(operation.type):
+        return [operation.type]
+    functions = []
+    for attribute in operation.op_def.attr:
+        if attribute.type == "func":
+            functions.append(operation.get_attr(attribute.name))
+        elif attribute.type == "list(func)":
+            functions += operation.get_attr(attribute.name)
+    return [function.name for function in functions]

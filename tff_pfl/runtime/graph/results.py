@@ -1,5 +1,6 @@
-"""A graph's tensors into Python's values."""
+"""How Python's values lie in lists of tensors, and a graph's tensors as Python's values."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,18 +9,75 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import values
-from tff_pfl.runtime.graph.layout import Layout, ResidentArray
 from tff_pfl.structures import container_of
 
 
+class ResidentArray(np.ndarray):
+    """A read-only array that knows the tensor whose memory it shows.
+
+    A computation takes the tensor and copies nothing. Arrays computed from it know no tensor.
+    """
+
+    tensor: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a value lies in a list of tensors; arguments of equal layouts share a graph.
+
+    Attributes:
+        kind: `leaf`, `struct`, `clients` (with a value each) or `function`.
+        parts: A struct has its layouts. Clients have the class of each leaf; in a result each
+            shard has its own classes, which may depend on the kind of device. A function has its
+            building block.
+    """
+
+    kind: str
+    parts: tuple = ()
+
+    def specs(self, type_spec, num_shards: int) -> list[tf.TensorSpec]:
+        """Returns the specifications of the tensors."""
+        if isinstance(type_spec, tff.types.FederatedType):
+            type_spec = type_spec.member
+        match self.kind:
+            case "leaf":
+                return [values.tensor_spec(type_spec)]
+            case "struct":
+                elements = zip(self.parts, type_spec, strict=True)
+                return [spec for part, kind in elements for spec in part.specs(kind, num_shards)]
+            case "clients":
+                leaves = zip(self.parts, values.leaf_types(type_spec), strict=True)
+                return [spec for leaf, kind in leaves for spec in leaf.specs(kind)] * num_shards
+        return []
+
+    def build(self, type_spec, tensors: Iterator[tf.Tensor], lowering) -> Any:
+        """Returns the value in a graph that is being built."""
+        if isinstance(type_spec, tff.types.FederatedType):
+            if type_spec.placement is tff.CLIENTS and type_spec.all_equal:
+                value = self.build(type_spec.member, tensors, lowering)
+                return lowering.shared(value, type_spec.member)
+            type_spec = type_spec.member
+        match self.kind:
+            case "leaf":
+                return next(tensors)
+            case "struct":
+                elements = zip(self.parts, type_spec, strict=True)
+                return tuple(part.build(kind, tensors, lowering) for part, kind in elements)
+            case "clients":
+                shards = lowering.no_values().shards
+                leaves = [[leaf.take(tensors) for leaf in self.parts] for _ in shards]
+                return lowering.no_values().with_leaves(type_spec, leaves)
+        return lowering.evaluate(self.parts[0], {})
+
+
 def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
-    """The layout and the tensors of a computation's result, while its graph is built."""
+    """Returns the layout and the tensors of a result, while its graph is built."""
     if isinstance(type_spec, tff.types.FederatedType):
         if type_spec.placement is not tff.CLIENTS:
             return emit(value, type_spec.member)
         if type_spec.all_equal:
             if not value.shards:
-                raise ValueError("Of no clients there is no data: no value that is equal at all.")
+                raise ValueError("Cannot return an all-equal client value: the cohort is empty.")
             return emit(value.shards[0].at(0, type_spec.member), type_spec.member)
         leaves = [leaf for shard in value.shards for leaf in shard.leaves]
         kinds = tuple(tuple(map(type, shard.leaves)) for shard in value.shards)
@@ -34,11 +92,11 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
 
 
 def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], sizes, keep_tensors) -> Any:
-    """A result as the stock runtime returns it, in the containers of its type.
+    """Returns a result as the stock runtime does, in the containers of its type.
 
     Args:
-        type_spec: Its type.
-        layout: Where its leaves are.
+        type_spec: The result's type.
+        layout: How the result lies in the tensors.
         tensors: The tensors of `emit`, computed.
         sizes: The number of clients of each shard.
         keep_tensors: Whether arrays that are not placed at clients stay tensors.
@@ -68,7 +126,7 @@ def _leaf_result(tensor, type_spec, keep_tensors=False):
 
 
 def _client_results(member, shards, tensors, sizes) -> list:
-    """Of each client, from the classes of the leaves of each shard."""
+    """Returns a value a client, from the classes of the leaves of each shard."""
     leaf_types = values.leaf_types(member)
     make = _maker(member)
     clients = []
@@ -83,7 +141,7 @@ def _client_results(member, shards, tensors, sizes) -> list:
 
 
 def _column(kind, leaf_type, tensors, size) -> Sequence:
-    """What each client of a shard has of a leaf."""
+    """Returns what each client of a shard has of a leaf."""
     if kind is values.Shared:
         return [_leaf_result(next(tensors), leaf_type)] * size
     if kind is values.Ragged:
@@ -104,7 +162,7 @@ def _dataset(variant, element_type) -> tf.data.Dataset:
 
 
 def _maker(type_spec) -> Callable[[Iterator], Any]:
-    """A function from an iterator over leaves to a value of the type."""
+    """Returns a function from an iterator over leaves to a value of the type."""
     if not isinstance(type_spec, tff.types.StructType):
         return next
     container = container_of(type_spec)

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from hypothesis import strategies
 
 from tests.marks import slow
-from tests.runtime.conformance.compare import assert_same
+from tests.runtime.conformance.cases import assert_same
 from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl import runtime
 

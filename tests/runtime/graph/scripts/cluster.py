@@ -7,7 +7,6 @@ of its own. In a process namespace of its own, the servers end with it, whatever
 """
 
 import fcntl
-import functools
 import os
 import pathlib
 import pickle
@@ -30,6 +29,7 @@ from tff_pfl import runtime
 
 ROOT = pathlib.Path(__file__).parents[4]
 _WORKER = ROOT / "programs" / "worker.py"
+_MODULES = ("placements", "aggregations", "cohorts", "values", "sequences", "tensorflow")
 
 
 def bring_loopback_up():
@@ -55,14 +55,13 @@ def start_workers(addresses):
     return workers
 
 
-def noted(call):
-    """The result or the exception, as `(kind of exception, message)`, and the seconds it took."""
-    started, result, raised = time.monotonic(), None, None
+def raised_by(number):
+    """Returns the kind and the message of the exception of a count, and the seconds it took."""
+    started = time.monotonic()
     try:
-        result = call()
+        count([1, number])
     except Exception as error:
-        raised = type(error).__name__, str(error)
-    return {"result": result, "raised": raised, "seconds": time.monotonic() - started}
+        return type(error).__name__, str(error), time.monotonic() - started
 
 
 def main(path):
@@ -72,32 +71,20 @@ def main(path):
     saved = {"workers": runtime.connect_to_workers(addresses)}
 
     # Imported only now, as it computes, and a cluster is joined before.
-    from tests.runtime.graph.scripts import computations
-
-    def result(name, size, devices):
-        return computations.results([name], [size], devices=devices)[name, size]
-
-    def results(devices):
-        return {
-            (name, size): noted(functools.partial(result, name, size, devices))
-            for name in computations.arguments(0)
-            for size in (0, 5)
-            if name != "ditto"  # which takes long to trace
-        }
+    from tests.runtime.graph.scripts import placement
 
     first, second = saved["workers"]
-    saved["one"] = results(["CPU:0"])
-    saved["two"] = results([first, second])
+    saved["wrong"] = placement.wrong_cases(_MODULES, devices=[first, second])
     saved["executed_on"] = {
-        devices: computations.executed_on(3, devices=devices)
+        devices: placement.executed_on(3, devices=devices)
         for devices in ((first, second), (second,), ("CPU:0", second))
     }
     context = runtime.create_graph_context(devices=[first, second])
     with tff.framework.get_context_stack().install(context):
         saved["count"] = count([1, 2])
         threading.Timer(0.5, workers[1].kill).start()
-        saved["dies in a call"] = noted(lambda: count([1, 10**12]))
-        saved["died before a call"] = noted(lambda: count([1, 2]))
+        saved["dies in a call"] = raised_by(10**12)
+        saved["died before a call"] = raised_by(2)
     with open(path, "wb") as file:
         pickle.dump(saved, file)
 

@@ -1,9 +1,6 @@
-"""The stock runtime's worker: it starts, says why it does not, and never outlives its program.
+"""The stock runtime's worker: it starts, says why it does not, and never outlives its program."""
 
-Programs run as subprocesses that are ended in every way there is. Each imports TFF, which takes
-seconds, so there are few of them.
-"""
-
+import asyncio
 import gc
 import os
 import pathlib
@@ -17,9 +14,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.marks import slow
 from tff_pfl import runtime
-from tff_pfl.runtime import cpp
+from tff_pfl.runtime import stock
 
 PROGRAM = """
 import sys
@@ -121,11 +117,12 @@ def test_worker_ends_with_the_program(program, how, errors, code):
     assert program.end() == ("", errors, code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "output", "code"),
     [
-        slow(signal.SIGINT, "interrupted\n", 0),
-        slow(signal.SIGTERM, "", -signal.SIGTERM),
+        (signal.SIGINT, "interrupted\n", 0),
+        (signal.SIGTERM, "", -signal.SIGTERM),
         (signal.SIGKILL, "", -signal.SIGKILL),
     ],
 )
@@ -181,13 +178,13 @@ def test_worker_that_cannot_start_raises_with_its_log(tmp_path, monkeypatch):
     binary = tmp_path / "worker"
     binary.write_text("#!/bin/sh\necho no luck today\nexit 3\n")
     binary.chmod(0o755)
-    monkeypatch.setattr(cpp, "worker_binary", lambda: str(binary))
+    monkeypatch.setattr(stock, "worker_binary", lambda: str(binary))
     with pytest.raises(runtime.WorkerDiedError, match=r"(?s)exit code 3.*no luck today"):
         runtime.create_cpp_context()
 
 
 def test_wheel_without_a_worker_raises(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpp.importlib.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(stock.importlib.resources, "files", lambda _: tmp_path)
     with pytest.raises(RuntimeError, match="worker_binary.*does not have"):
         runtime.create_cpp_context()
 
@@ -210,3 +207,39 @@ def test_another_thread_raises():
     thread.start()
     thread.join()
     assert raised == ["The C++ runtime's worker must be started in the main thread."]
+
+
+@pytest.fixture
+def worker():
+    worker = stock._Worker(stock.worker_binary(), 2, None)
+    yield worker
+    worker.end()
+
+
+def test_remote_contexts_share_a_worker_until_it_is_gone(worker, monkeypatch):
+    address = f"127.0.0.1:{worker.port}"
+    context = runtime.create_remote_context(address)
+    in_programs = runtime.ProgramContext(runtime.create_async_remote_context(address))
+
+    async def program():
+        return await tff.program.materialize_value(mean([1.0, 2.0]))
+
+    with tff.framework.get_context_stack().install(in_programs):
+        assert asyncio.run(program()) == 1.5
+    with tff.framework.get_context_stack().install(context):
+        assert mean([1.0, 2.0, 6.0]) == 3.0
+        worker.end()
+        monkeypatch.setattr(stock, "_ANSWER_SECONDS", 0.3)
+        with pytest.raises(runtime.WorkerDiedError, match="did not answer within 0 s. Start"):
+            mean([1.0])
+    with pytest.raises(runtime.WorkerDiedError, match=f"at {address} did not answer"):
+        runtime.create_remote_context(address)
+
+
+def test_a_process_becomes_a_worker(monkeypatch):
+    executed = []
+    monkeypatch.setattr(stock.os, "execv", lambda *arguments: executed.append(arguments))
+    runtime.run_worker(1234, 3)
+    binary = stock.worker_binary()
+    arguments = [binary, "--port=1234", "--max_concurrent_computation_calls=3"]
+    assert executed == [(binary, arguments)]

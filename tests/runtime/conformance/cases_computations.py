@@ -1,4 +1,4 @@
-"""Computations made of others: lambdas, calls, functions as arguments, what is not used."""
+"""Cases of what a computation is made of: lambdas, calls, TensorFlow, numerical work."""
 
 import collections
 
@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.catalogue import (
-    Catalogue,
+from tests.runtime.conformance.cases import (
+    Cases,
     Run,
     at_clients,
     at_server,
@@ -15,7 +15,7 @@ from tests.runtime.conformance.catalogue import (
     subtract,
 )
 
-case = Catalogue()
+case = Cases()
 
 FUNCTION = tff.types.FunctionType(np.float32, np.float32)
 
@@ -40,7 +40,7 @@ def both_of(x):
     return collections.OrderedDict(x=np.float32(x), b=b)
 
 
-@case()
+@case(fast=True)
 def tensorflow_called_directly():
     @tff.tensorflow.computation(np.float32, np.int32)
     def function(a, b):
@@ -53,33 +53,16 @@ def tensorflow_called_directly():
     return Run(call, gives=(gives, gives))
 
 
-@case()
-def tensorflow_without_arguments():
-    function = tff.tensorflow.computation(lambda: (tf.constant(1.5), tf.range(3)))
-    return Run(function, gives=(np.float32(1.5), np.arange(3, dtype=np.int32)))
-
-
-@case()
-def tensorflow_that_ignores_an_argument():
-    function = tff.tensorflow.computation(lambda a, b: b, (np.float32, np.int32))
-    return Run(function, 1.5, 2, gives=np.int32(2))
-
-
-@case()
+@case(fast=True)
 def tensorflow_that_ignores_all_arguments():
     function = tff.tensorflow.computation(lambda a, b: 7, (np.float32, np.int32))
     return Run(function, 1.5, 2, gives=np.int32(7))
 
 
-@case()
+@case(fast=True)
 def tensorflow_that_returns_its_argument_twice():
     function = tff.tensorflow.computation(lambda a: (a, [a], 2 * a), np.float32)
     return Run(function, 1.5, gives=(np.float32(1.5), [np.float32(1.5)], np.float32(3)))
-
-
-@case()
-def lambda_over_plain_values():
-    return Run(both, 1.5, gives=both_of(1.5))
 
 
 @case()
@@ -91,16 +74,7 @@ def lambda_mapped_at_clients():
     return Run(function, [1.5, 2.0], gives=[both_of(1.5), both_of(2.0)])
 
 
-@case()
-def lambda_mapped_at_server():
-    @tff.federated_computation(at_server(np.float32))
-    def function(x):
-        return tff.federated_map(both, x)
-
-    return Run(function, 1.5, gives=both_of(1.5))
-
-
-@case(name=["identity", "constant", "selection"])
+@case(fast=["identity"], name=["identity", "constant", "selection"])
 def lambda_without_tensorflow(name):
     struct = collections.OrderedDict(b=np.float32, a=(np.int32, np.str_))
     body = {
@@ -146,17 +120,7 @@ def federated_computation_that_calls_others():
     return Run(function, [1.0, 3.0], gives=gives)
 
 
-@case()
-def federated_computation_that_is_called_twice():
-    @tff.federated_computation(at_clients(np.float32), at_clients(np.float32))
-    def function(x, y):
-        return total_of_doubles(x), total_of_doubles(y), total_of_doubles(x)
-
-    gives = (np.float32(6), np.float32(14), np.float32(6))
-    return Run(function, [1.0, 2.0], [3.0, 4.0], gives=gives)
-
-
-@case()
+@case(fast=True)
 def value_that_is_used_often():
     @tff.federated_computation(at_clients(np.float32))
     def function(x):
@@ -172,7 +136,7 @@ def value_that_is_used_often():
     return Run(function, values, gives=gives)
 
 
-@case()
+@case(fast=True)
 def function_as_argument():
     @tff.federated_computation(FUNCTION, np.float32)
     def twice(function, x):
@@ -202,16 +166,7 @@ def functions_as_inner_arguments():
     return Run(function, [1.0, 2.0], gives=[np.float32(16), np.float32(32)])
 
 
-@case()
-def argument_that_is_ignored():
-    @tff.federated_computation(at_clients(np.float32), at_server(np.int32), at_clients(np.str_))
-    def function(x, y, z):
-        return tff.federated_sum(x)
-
-    return Run(function, [1.0, 2.0], 3, ["a", "b"], gives=np.float32(3))
-
-
-@case()
+@case(fast=True)
 def arguments_that_are_all_ignored():
     @tff.federated_computation(at_clients(np.float32), np.int32)
     def function(x, y):
@@ -220,7 +175,7 @@ def arguments_that_are_all_ignored():
     return Run(function, [1.0, 2.0], 3, gives=(np.float32(1.5), np.int32(7)))
 
 
-@case()
+@case(fast=True)
 def no_arguments():
     three = tff.tensorflow.computation(lambda: tf.constant(3.0))
 
@@ -252,13 +207,7 @@ CONSTANTS = {
 }
 
 
-@case(name=list(CONSTANTS))
-def constant_of(name):
-    value, gives = CONSTANTS[name]
-    return Run(tff.federated_computation(lambda: value), gives=gives)
-
-
-@case(name=list(CONSTANTS))
+@case(fast=["int"], name=list(CONSTANTS))
 def constant_at_placements_of(name):
     value, gives = CONSTANTS[name]
 
@@ -270,7 +219,7 @@ def constant_at_placements_of(name):
     return Run(function, [1.0, 2.0], gives=(gives, gives))
 
 
-@case()
+@case(fast=True)
 def constants_as_map_arguments():
     @tff.federated_computation(at_clients(np.float32))
     def function(x):

@@ -1,18 +1,22 @@
-"""TFF's stock C++ runtime, in a worker process that never outlives its program.
+"""TFF's stock C++ runtime, in a worker process of this program or of somebody else.
 
 TFF 0.87 executes computations in `worker_binary`, a gRPC server in its wheel. TFF's own context
-starts it at the first call, lets it write to the program's output, restarts it without a word when
-it dies, and leaves it behind when the program is killed. The context made here
+starts it at the first call, lets it write to the program's output, restarts it silently when it
+dies, and leaves it behind when the program is killed. `create_cpp_context`
 
 *   starts the worker at once and sends its output to a log;
-*   ends it however the program ends. A normal exit and an exception end it by a finalizer; for
-    the rest (SIGKILL, SIGTERM, `os._exit`) the kernel kills it (`PR_SET_PDEATHSIG`). It has a
-    session of its own, so that Ctrl-C in a terminal reaches Python alone;
+*   ends it however the program ends. A normal exit and an exception end it by a finalizer; after
+    SIGKILL, SIGTERM or `os._exit` the kernel kills it (`PR_SET_PDEATHSIG`). It has a session of
+    its own, so that Ctrl-C in a terminal reaches Python alone;
 *   raises `WorkerDiedError` where TFF would retry for ever.
 
-As with TFF's own context, the worker listens on all interfaces while it runs, and asks nobody who
-they are: it has flags for its port and its concurrency but none for its address, and gRPC reads
-none from the environment. Where others reach the machine, run it behind a firewall.
+`create_remote_context` uses a worker that runs elsewhere and outlives its programs:
+
+    programs/tff_worker.py --port=8470                          on the worker's machine
+    programs/train.py --runtime=remote --tff_worker=HOST:8470   here
+
+A worker listens on all interfaces and authenticates nobody: it has flags for its port and its
+concurrency but none for its address. Where others reach the machine, run it behind a firewall.
 """
 
 import contextlib
@@ -26,7 +30,8 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import grpc
 import tensorflow_federated as tff
@@ -36,9 +41,10 @@ from tff_pfl.runtime.errors import WorkerDiedError
 
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 60.0
+_ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 2000
-CHANNEL_OPTIONS = [
+_CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -74,62 +80,142 @@ def create_cpp_context(
             vanishes with the worker. Its end is shown when the worker dies.
 
     Raises:
-        RangeError: `max_concurrent_clients` is no whole number of at least 1.
+        RangeError: `max_concurrent_clients` is not a whole number of at least 1.
         RuntimeError: TFF's wheel has no worker for this platform, or this is not the main thread,
             with which the kernel would end the worker.
         WorkerDiedError: The worker did not start; in a later call of a computation: it died.
     """
-    return tff.framework.SyncExecutionContext(
-        **_context_arguments(max_concurrent_clients, log_path)
-    )
+    return tff.framework.SyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
 
 
 def create_async_cpp_context(
     *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
 ) -> tff.framework.AsyncExecutionContext:
-    """As `create_cpp_context`, for federated programs; see `tff_pfl.runtime.ProgramContext`."""
-    return tff.framework.AsyncExecutionContext(
-        **_context_arguments(max_concurrent_clients, log_path)
-    )
+    """Does as `create_cpp_context`, for a `tff_pfl.runtime.ProgramContext`."""
+    return tff.framework.AsyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
 
 
-def _context_arguments(max_concurrent_clients, log_path):
-    """The arguments of an execution context, with a worker that ends with its factory."""
+def set_cpp_context(**options) -> None:
+    """Makes `create_cpp_context(...)` the context in which TFF computations are executed."""
+    tff.framework.set_default_context(create_cpp_context(**options))
+
+
+def create_remote_context(address: str) -> tff.framework.SyncExecutionContext:
+    """Returns a context that executes computations in the worker at an address.
+
+    Args:
+        address: The worker's `HOST:PORT`.
+
+    Raises:
+        WorkerDiedError: The worker does not answer within 10 seconds; also in a later call of a
+            computation.
+    """
+    return tff.framework.SyncExecutionContext(**_in_worker_at(address))
+
+
+def create_async_remote_context(address: str) -> tff.framework.AsyncExecutionContext:
+    """Does as `create_remote_context`, for a `tff_pfl.runtime.ProgramContext`."""
+    return tff.framework.AsyncExecutionContext(**_in_worker_at(address))
+
+
+def set_remote_context(address: str) -> None:
+    """Makes `create_remote_context(address)` the context in which computations are executed."""
+    tff.framework.set_default_context(create_remote_context(address))
+
+
+def run_worker(port: int, max_concurrent_clients: int) -> NoReturn:
+    """Makes this process a worker, until it is ended.
+
+    Args:
+        port: Where it listens.
+        max_concurrent_clients: How many clients of a cohort it computes at a time.
+
+    Raises:
+        RuntimeError: TFF's wheel has no worker for this platform.
+    """
+    binary = worker_binary()
+    concurrency = f"--max_concurrent_computation_calls={max_concurrent_clients}"
+    os.execv(binary, [binary, f"--port={port}", concurrency])
+
+
+def worker_binary() -> str:
+    """Returns the path of the worker in the wheel of TFF.
+
+    Raises:
+        RuntimeError: The wheel has none for this platform.
+    """
+    path = importlib.resources.files(tff).joinpath("data", "worker_binary")
+    if not path.is_file():
+        raise RuntimeError(
+            f"TFF's C++ runtime needs {path}, which the installed wheel of tensorflow-federated "
+            "does not have. The one for 64-bit x86 Linux does."
+        )
+    return str(path)
+
+
+def _in_own_worker(max_concurrent_clients, log_path) -> dict[str, Any]:
+    """Returns the arguments of a context whose worker ends with its executor factory."""
     if max_concurrent_clients is None:
         max_concurrent_clients = len(os.sched_getaffinity(0))
     whole(1).check("max_concurrent_clients", max_concurrent_clients)
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("The C++ runtime's worker must be started in the main thread.")
     worker = _Worker(worker_binary(), max_concurrent_clients, log_path)
+    arguments = _context_arguments(worker.channel, worker.check)
+    weakref.finalize(arguments["executor_fn"], worker.end)
+    return arguments
+
+
+def _in_worker_at(address) -> dict[str, Any]:
+    channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+
+    def check():
+        """Returns once the worker answers, where TFF would call it again and again for ever."""
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_ANSWER_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise WorkerDiedError(
+                f"The worker at {address} did not answer within {_ANSWER_SECONDS:.0f} s. Start "
+                "programs/tff_worker.py there, with this port."
+            ) from None
+
+    check()
+    return _context_arguments(channel, check)
+
+
+def _context_arguments(channel: grpc.Channel, check: Callable[[], None]) -> dict[str, Any]:
+    """Returns the arguments of an execution context of TFF.
+
+    Args:
+        channel: The connection to the worker.
+        check: Raises WorkerDiedError, before each call of a computation, if the worker is gone.
+    """
+    stub = _Stub(channel)
 
     def make_executor(cardinalities):
-        worker.check()
-        executor = tff.framework.RemoteExecutor(worker.stub)
+        check()
+        executor = tff.framework.RemoteExecutor(stub)
         executor.set_cardinalities({tff.CLIENTS: 0} | cardinalities)
         return executor
 
-    factory = tff.framework.ResourceManagingExecutorFactory(make_executor)
-    weakref.finalize(factory, worker.end)
-    return context_arguments(factory)
-
-
-def context_arguments(factory: tff.framework.ExecutorFactory) -> dict[str, Any]:
-    """The arguments of an execution context whose executors are TFF's own in C++."""
     return {
-        "executor_fn": factory,
+        "executor_fn": tff.framework.ResourceManagingExecutorFactory(make_executor),
         "compiler_fn": tff.backends.native.desugar_and_transform_to_native,
         "transform_args": tff.tensorflow.transform_args,
         "transform_result": tff.tensorflow.transform_result,
     }
 
 
-def set_cpp_context(
-    *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
-) -> None:
-    """Makes `create_cpp_context(...)` the context in which TFF computations are executed."""
-    tff.framework.set_default_context(
-        create_cpp_context(max_concurrent_clients=max_concurrent_clients, log_path=log_path)
-    )
+class _Stub(tff.framework.RemoteExecutorGrpcStub):
+    """TFF's stub, which ignores that values of a dead worker cannot be disposed of.
+
+    They are disposed of by finalizers, whose exceptions nobody can catch.
+    """
+
+    def dispose(self, request):
+        with contextlib.suppress(Exception):
+            if self.is_ready:
+                super().dispose(request)
 
 
 class _Worker:
@@ -143,13 +229,13 @@ class _Worker:
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._port_holder.bind(("", 0))
-        port = self._port_holder.getsockname()[1]
+        self.port = self._port_holder.getsockname()[1]
         self._owner = os.getpid()
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", "-c", _BECOME_WORKER, str(self._owner)),
                 binary,
-                f"--port={port}",
+                f"--port={self.port}",
                 f"--max_concurrent_computation_calls={max_concurrent_clients}",
             ],
             stdin=subprocess.DEVNULL,
@@ -159,22 +245,17 @@ class _Worker:
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "1"},  # the log is where warnings belong
         )
         try:
-            self._wait_until_listening(port)
+            self._wait_until_listening()
         except BaseException:
             self._kill()
             raise
-        self._channel = grpc.insecure_channel(f"{_LOOPBACK}:{port}", CHANNEL_OPTIONS)
-        self.stub = _Stub(self._channel, self)
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
+        self.channel = grpc.insecure_channel(f"{_LOOPBACK}:{self.port}", _CHANNEL_OPTIONS)
 
     def check(self) -> None:
         """Raises WorkerDiedError, with the exit code and the end of the log, if it ended."""
-        if self.is_running:
+        code = self._process.poll()
+        if code is None:
             return
-        code = self._process.returncode
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         hint = "The kernel does this when memory runs out. " if code == -signal.SIGKILL else ""
         raise WorkerDiedError(
@@ -185,23 +266,23 @@ class _Worker:
         """Ends the worker, unless this is a forked copy of the program that started it."""
         if os.getpid() == self._owner:
             self._kill()
-            self._channel.close()
+            self.channel.close()
 
     def _kill(self) -> None:
         self._process.kill()
         self._process.wait()
         self._port_holder.close()
 
-    def _wait_until_listening(self, port) -> None:
+    def _wait_until_listening(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             self.check()
             try:
-                return socket.create_connection((_LOOPBACK, port), timeout=1).close()
+                return socket.create_connection((_LOOPBACK, self.port), timeout=1).close()
             except OSError:
                 if time.monotonic() > deadline:
                     raise WorkerDiedError(
-                        f"The worker process of the C++ runtime did not listen on port {port} "
+                        f"The worker process of the C++ runtime did not listen on port {self.port} "
                         f"within {_START_SECONDS:.0f} s. {self._log_tail()}"
                     ) from None
             time.sleep(_POLL_SECONDS)
@@ -210,34 +291,3 @@ class _Worker:
         start = max(self._log_start, os.fstat(self._log.fileno()).st_size - _TAIL_BYTES)
         tail = os.pread(self._log.fileno(), _TAIL_BYTES, start).decode(errors="replace").strip()
         return f"The end of its log:\n{tail}" if tail else "Its log is empty."
-
-
-class _Stub(tff.framework.RemoteExecutorGrpcStub):
-    """TFF's stub, which does not complain that values of a dead worker cannot be disposed of.
-
-    They are disposed of by finalizers, whose exceptions nobody can catch.
-    """
-
-    def __init__(self, channel, worker):
-        super().__init__(channel)
-        self._worker = worker
-
-    def dispose(self, request):
-        with contextlib.suppress(grpc.RpcError):
-            if self._worker.is_running:
-                super().dispose(request)
-
-
-def worker_binary() -> str:
-    """The path of the worker in the wheel of TFF.
-
-    Raises:
-        RuntimeError: It has none for this platform.
-    """
-    path = importlib.resources.files(tff).joinpath("data", "worker_binary")
-    if not path.is_file():
-        raise RuntimeError(
-            f"TFF's C++ runtime needs {path}, which the installed wheel of tensorflow-federated "
-            "does not have. The one for 64-bit x86 Linux does."
-        )
-    return str(path)

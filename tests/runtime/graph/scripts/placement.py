@@ -1,0 +1,61 @@
+"""What scripts on several devices compute: conformance cases, and where operations are executed."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
+
+from tests.runtime.conformance import test_conformance
+from tff_pfl.runtime import create_graph_context
+
+
+def wrong_cases(modules=(), **options) -> list[str]:
+    """Returns what is wrong with the results of fast cases in a context with these options.
+
+    Args:
+        modules: Names of modules of cases; by default all.
+        **options: Of `create_graph_context`.
+    """
+    context, wrong = create_graph_context(keep_tensors=False, **options), []
+    for module in test_conformance.MODULES:
+        cases = module.case if module.__name__.rpartition("_")[2] in modules or not modules else []
+        for case in cases:
+            run = test_conformance.built(case)
+            if not (case.fast and run.is_divisible):
+                continue
+            found = test_conformance.outcome(context, run.function, run.args)
+            try:
+                test_conformance.check(case, found, run.gives)
+            except Exception as error:
+                wrong.append(f"{case.name}: {error!r:.500}")
+    return wrong
+
+
+@tff.tensorflow.computation(np.float32)
+def log_gamma(x):
+    return tf.math.lgamma(x)
+
+
+@tff.tensorflow.computation(np.float32)
+def digamma(x):
+    return tf.math.digamma(x)
+
+
+@tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
+def marked(x):
+    """Has operations that are nowhere else: `Lgamma` at the clients, `Digamma` at the server."""
+    return tff.federated_map(digamma, tff.federated_sum(tff.federated_map(log_gamma, x)))
+
+
+def executed_on(size, **options) -> dict[str, list[str]]:
+    """Returns the devices on which TensorFlow executes the operations of `marked`."""
+    context = create_graph_context(**options)
+    eager_context.context().enable_run_metadata()
+    with tff.framework.get_context_stack().install(context):
+        marked([np.float32(i + 1.5) for i in range(size)])
+    graphs = eager_context.context().export_run_metadata().partition_graphs
+    eager_context.context().disable_run_metadata()
+    return {
+        op: sorted({node.device for graph in graphs for node in graph.node if node.op == op})
+        for op in ("Lgamma", "Digamma")
+    }
