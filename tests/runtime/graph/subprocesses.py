@@ -13,7 +13,7 @@ from typing import Any
 _ROOT = pathlib.Path(__file__).parents[3]
 
 
-def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 200.0) -> str:
+def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 280.0) -> str:
     """Runs a module of `tests.runtime.graph.scripts` and returns what it prints.
 
     Args:

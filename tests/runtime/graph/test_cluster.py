@@ -38,7 +38,7 @@ def test_workers_lend_their_devices(saved):
 
 
 def test_two_workers_give_what_cases_state(saved):
-    assert saved["wrong"] == []
+    assert not saved["wrong"], saved["wrong"]
 
 
 def test_operations_are_executed_where_they_were_asked_for(saved):

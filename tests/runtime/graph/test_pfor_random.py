@@ -4,110 +4,100 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.marks import slow
+from tests.federation import assert_equal
+from tests.runtime.graph.vectorizing import alone, vectorize
 from tff_pfl.runtime.graph import vectorization
 
+random = tf.random
 _EXTREMES = [0, 1, -1, 2**31 - 1, -(2**31)]
 SEEDS = np.concatenate(
     [
         np.array([[a, b] for a in _EXTREMES for b in _EXTREMES], np.int32),
-        np.random.default_rng(0).integers(-(2**31), 2**31, (40, 2), np.int64).astype(np.int32),
+        np.random.default_rng(0).integers(-(2**31), 2**31, (10, 2), np.int64).astype(np.int32),
     ]
 )
+_LONG = [*_EXTREMES, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**63)]
+LONG_SEEDS = np.array([[a, b] for a in _LONG for b in _LONG], np.int64)
+
+
+def bits(dtype, *shape):
+    return lambda seed: random.stateless_uniform(shape, seed, None, None, dtype)
+
+
 DRAWS = {
-    "int32": lambda seed, shape: tf.random.stateless_uniform(
-        shape, seed, minval=None, maxval=None, dtype=tf.int32
-    ),
-    "uint32": lambda seed, shape: tf.random.stateless_uniform(
-        shape, seed, minval=None, maxval=None, dtype=tf.uint32
-    ),
-    "int64": lambda seed, shape: tf.random.stateless_uniform(
-        shape, seed, minval=None, maxval=None, dtype=tf.int64
-    ),
-    "float32": tf.random.stateless_uniform,
-    "float64": lambda seed, shape: tf.random.stateless_uniform(shape, seed, dtype=tf.float64),
-    "normal": tf.random.stateless_normal,
-    "fold_in": lambda seed, shape: tf.random.experimental.stateless_fold_in(seed, 5),
-    "shuffle": lambda seed, shape: tf.random.experimental.stateless_shuffle(tf.range(9), seed),
+    "int32": bits(tf.int32, 3, 3),
+    "uint32": bits(tf.uint32, 5),
+    "int64": bits(tf.int64, 5),
+    "uniform": lambda seed: random.stateless_uniform([3, 4], seed),
+    "uniform of no numbers": lambda seed: random.stateless_uniform([0], seed),
+    "one uniform number": lambda seed: random.stateless_uniform([], seed),
+    "float64": lambda seed: random.stateless_uniform([5], seed, dtype=tf.float64),
+    "integers": lambda seed: random.stateless_uniform([3, 3], seed, 2, seed[1] % 9 + 9, tf.int32),
+    "normal": lambda seed: random.stateless_normal([9], seed),
+    "truncated normal": lambda seed: random.stateless_truncated_normal([9], seed),
+    "gamma": lambda seed: random.stateless_gamma([4, 2], seed, alpha=[0.5, 2.0]),
+    "poisson": lambda seed: random.stateless_poisson([9], seed, 3.0),
+    "categorical": lambda seed: random.stateless_categorical([[0.0, 1.0, 2.0]], 9, seed),
+    "dropout": lambda seed: tf.nn.experimental.stateless_dropout(tf.ones([5, 7]), 0.4, seed),
+    "shuffle": lambda seed: random.experimental.stateless_shuffle(tf.range(9), seed),
+    "index shuffle": lambda seed: random.experimental.index_shuffle(3, seed, tf.constant(50)),
+    "fold in": lambda seed: random.experimental.stateless_fold_in(seed, seed[1]),
+    "split": lambda seed: random.experimental.stateless_split(seed, 3),
+    "key and counter": lambda seed: tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=seed)[:2],
+    "version 1": lambda seed: tf.raw_ops.StatelessRandomUniform(shape=[9], seed=seed),
 }
 
 
-def draw(name, seed, shape):
-    function = DRAWS[name]
-    if name in ("float32", "normal"):
-        return function(shape, seed)
-    return function(seed, shape)
-
-
-def vectorized(function, seeds):
-    """`function` of each seed, in a graph that knows nothing of their number."""
-    spec = tf.TensorSpec([2], seeds.dtype)
-    one = tf.function(lambda seed: [function(seed)]).get_concrete_function(spec)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2], seeds.dtype)])
-    def all_of_them(seeds):
-        return vectorization.vectorize(one, tf.shape(seeds)[0], [seeds])
-
-    return all_of_them(seeds)[0].numpy()
-
-
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize(
-    "shape",
-    [(3, 4), *(slow(s) for s in [(), (0,), (1,), (5,)])],
-    ids=str,
-)
-def test_numbers_are_tensorflows_own(name, shape):
-    expected = np.stack([draw(name, seed, shape).numpy() for seed in SEEDS])
-    actual = vectorized(lambda seed: draw(name, seed, shape), SEEDS)
-    assert actual.dtype == expected.dtype
-    np.testing.assert_array_equal(actual, expected)
+def test_random_numbers_are_those_of_each_client_alone(name):
+    assert_equal(vectorize(DRAWS[name], SEEDS), alone(DRAWS[name], SEEDS))
 
 
-def test_one_client():
-    expected = [draw("int32", SEEDS[7], (6,)).numpy()]
-    np.testing.assert_array_equal(
-        vectorized(lambda seed: draw("int32", seed, (6,)), SEEDS[7:8]), expected
-    )
+@pytest.mark.parametrize("name", ["int32", "uint32", "uniform", "fold in"])
+def test_seeds_of_64_bits(name):
+    assert_equal(vectorize(DRAWS[name], LONG_SEEDS), alone(DRAWS[name], LONG_SEEDS))
 
 
-@pytest.mark.parametrize("size", [0, 6])
-@pytest.mark.parametrize("name", ["int64", "normal", "shuffle"])
-def test_no_clients(name, size):
-    drawn = vectorized(lambda seed: draw(name, seed, (size,)), SEEDS[:0])
-    one = draw(name, SEEDS[0], (size,))
+@pytest.mark.parametrize("name", ["int32", "int64", "normal", "shuffle", "uniform of no numbers"])
+def test_random_numbers_of_no_clients(name):
+    drawn, one = vectorize(DRAWS[name], SEEDS[:0]), DRAWS[name](tf.constant(SEEDS[0]))
     assert (drawn.shape, drawn.dtype) == ((0, *one.shape), one.dtype)
 
 
-@pytest.mark.parametrize("name", ["int32", "uint32", "float32"])
-def test_seeds_of_64_bits(name):
-    extremes = [*_EXTREMES, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**63)]
-    seeds = np.array([[a, b] for a in extremes for b in extremes], np.int64)
-    expected = np.stack([draw(name, seed, (5,)).numpy() for seed in seeds])
-    np.testing.assert_array_equal(vectorized(lambda seed: draw(name, seed, (5,)), seeds), expected)
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_as_many_numbers_as_are_known_at_run_time(count):
+    """The surplus words of the last block of four are dropped."""
+    count = tf.Variable(count)  # no constant
+
+    def some(seed):
+        return random.stateless_uniform([count], seed, None, None, tf.int32)
+
+    assert_equal(vectorize(some, SEEDS), alone(some, SEEDS))
 
 
-def test_as_many_numbers_as_are_known_at_run_time():
-    """The words of a block of four that are too many are left out."""
-    for count in (0, 3, 5):
-        count = tf.Variable(count)  # no constant
+def test_random_numbers_in_a_loop_and_of_seeds_without_a_shape():
+    def draw(seed):
+        def step(i, seed, total):
+            seed = random.experimental.stateless_fold_in(seed, i)
+            return i + 1, seed, total + random.stateless_uniform([4], seed)
 
-        def some(seed, count=count):
-            return tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+        return tf.while_loop(lambda i, *_: i < 3, step, (0, seed, tf.zeros([4])))[2]
 
-        expected = np.stack([some(seed).numpy() for seed in SEEDS])
-        np.testing.assert_array_equal(vectorized(some, SEEDS), expected)
-
-
-@pytest.mark.parametrize("name", ["int32", "float32", "fold_in"])
-def test_seeds_whose_shape_is_not_known(name):
+    assert_equal(vectorize(draw, SEEDS), alone(draw, SEEDS))
+    spec = [tf.TensorSpec(None, tf.int32)]
+    one = tf.function(lambda seed: [DRAWS["uniform"](seed)]).get_concrete_function(*spec)
+    together = tf.function(
+        lambda seeds: vectorization.vectorize(one, tf.constant(3), [seeds]), input_signature=spec
+    )
     seeds = tf.constant(SEEDS[:3])
-    specs = [tf.TensorSpec(None, tf.int32)]
-    one = tf.function(lambda seed: [draw(name, seed, [4])]).get_concrete_function(*specs)
+    assert_equal(together(seeds)[0], tf.stack([one(seed)[0] for seed in tf.unstack(seeds)]))
 
-    @tf.function(input_signature=specs)
-    def together(seeds):
-        return vectorization.vectorize(one, tf.constant(3), [seeds])
 
-    alone = [one(seed)[0] for seed in tf.unstack(seeds)]
-    np.testing.assert_array_equal(together(seeds)[0], alone)
+def test_a_shared_seed_is_drawn_from_once():
+    def draw(x):
+        key, counter, alg = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=[1, 2])
+        drawn = tf.raw_ops.StatelessRandomUniformV2(shape=[2], key=key, counter=counter, alg=alg)
+        return x + drawn, tf.cast(x, tf.int32) + tf.raw_ops.StatelessRandomGetAlg()
+
+    x = np.arange(3, dtype=np.float32)
+    assert_equal(vectorize(draw, x), alone(draw, x))

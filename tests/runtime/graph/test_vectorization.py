@@ -1,139 +1,191 @@
-"""One function on stacks of inputs: what TensorFlow's parallel-for lacks or gets wrong."""
-
-import itertools
+"""Rules of vectorization: each against the operation called for every client alone."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import assert_close, assert_equal
+from tests.runtime.graph.vectorizing import alone, in_loop, normal, vectorize
 from tff_pfl.runtime.graph import internals, vectorization
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, grouped_convolutions
 
 
-def vectorize(function, *stacks):
-    """`function` of each row, in a graph that knows nothing of their number."""
-    stacks = [tf.constant(stack) for stack in stacks]
-    specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
-
-    @tf.function(
-        autograph=False,
-        input_signature=[tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs],
-    )
-    def run(*stacks):
-        one = tf.function(lambda *rows: [function(*rows)]).get_concrete_function(*specs)
-        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks)
-
-    return run(*stacks)[0].numpy()
-
-
-def check(function, *stacks):
-    expected = [function(*map(tf.constant, row)).numpy() for row in zip(*stacks, strict=True)]
-    np.testing.assert_allclose(vectorize(function, *stacks), expected, rtol=1e-6)
+def integers(low, high, *shape):
+    return np.random.default_rng(shape).integers(low, high, shape).astype(np.int32)
 
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Y = normal(3, 4, 2)
+STARTS = np.int32([0, 2, 1, 1])
+CONDITION = np.array([True, False, True])
+COMPLEX = np.array([[[1j, 2], [3, 4j]], [[2 - 1j, 0], [1j, 1]]], np.complex64)
+NO_ROWS = np.zeros([4, 0, 3], np.float32)
+SEGMENTS = np.array([[0, -1, 2], [-1, -1, 1], [2, 0, -1], [1, 1, 1]], np.int32)
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-@pytest.mark.parametrize("clients", [1, 4])
-class TestSqueeze:
-    def test_of_all_axes(self, clients):
-        """TensorFlow's own rule drops the axis of the clients if there is one client."""
-        check(lambda x: tf.squeeze(x[tf.newaxis, :, tf.newaxis]), X[:clients])
-
-    def test_of_one_axis(self, clients):
-        check(lambda x: tf.squeeze(x[tf.newaxis], [0]), X[:clients])
-        check(lambda x: tf.squeeze(x[:, tf.newaxis], [-1]), X[:clients])
-
-    def test_to_a_scalar(self, clients):
-        check(lambda x: tf.squeeze(tf.reduce_sum(x, keepdims=True)), X[:clients])
+def both_shared_and_own(select):
+    return lambda c, x, y: [select(c, a, b) for a, b in ((x, Y[0]), (Y[1], y), (x, y))]
 
 
-class TestLoops:
-    def test_of_as_many_steps_for_all(self):
-        def steps(x):
-            return tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 0.5 + 1), (0, x))[1]
+def gradient_of_segments(segment_sum):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = segment_sum(x, [0, 2, 3], [0, 0, 3], num_segments=6)
+            loss = tf.reduce_sum(tf.sin(y))
+        return tape.gradient(loss, x)
 
-        check(steps, X)
-
-    def test_of_more_steps_for_some(self):
-        def until_large(x):
-            return tf.while_loop(lambda y: tf.reduce_sum(y) < 50.0, lambda y: [y + 1], [x])[0]
-
-        check(until_large, X)
-
-    def test_nested(self):
-        def inner(y):
-            return tf.while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z * 0.5 + 1), (0, y))[1]
-
-        check(
-            lambda x: tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, inner(y) + x), (0, x))[
-                1
-            ],
-            X,
-        )
-
-    def test_in_which_a_shared_value_becomes_a_clients_own(self):
-        def sums(x):
-            total = tf.zeros([3])
-            loop = lambda i, total, last: (i + 1, total + x, total)  # noqa: E731
-            _, total, last = tf.while_loop(lambda i, *_: i < 3, loop, (0, total, total))
-            return tf.stack([total, last])
-
-        check(sums, X)
+    return gradient
 
 
-def test_conditions_of_each_client():
-    check(lambda x: tf.raw_ops.Select(condition=x[0] > 4, x=x, y=tf.zeros([3])), X)
-    check(lambda x: tf.raw_ops.Select(condition=x > 4, x=x, y=-x), X)
-    check(lambda x: tf.cond(x[0] > 4, lambda: x * 2, lambda: x - 1), X)
-
-
-def test_clipping():
-    check(lambda x: tf.clip_by_value(x, 2.0, 7.0), X)
-    with pytest.raises(NotVectorizableError, match="ClipByValue"):
-        vectorize(
-            lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=0 * X[0], clip_value_max=X[1]), X
-        )
-
-
-def test_biases_of_each_client():
-    images = np.ones([4, 1, 2, 2, 3], np.float32)
-    check(tf.nn.bias_add, images, X)
-    with pytest.raises(NotVectorizableError, match="BiasAdd"):
-        vectorize(lambda x, b: tf.nn.bias_add(x, b, "NCHW"), images.swapaxes(2, 4), X)
-
-
-def test_slices_from_where_each_client_says():
-    starts = np.int32([0, 2, 1, 1])
-    check(lambda x, i: tf.slice(x, [i], [1]), X, starts)
-    check(lambda x, i: tf.slice(x[tf.newaxis], [0, i], [-1, 1]), X, starts)
-    for size in ([-1], [-1, 1]):
-        with pytest.raises(NotVectorizableError, match="Slice.*sizes may differ"):
-            vectorize(
-                lambda x, i, s=size: tf.slice(tf.reshape(x, s), [i, 0][: len(s)], s), X, starts
-            )
-
-
-def test_complex_products():
-    """TensorFlow's rule conjugates what is to be transposed."""
-    x = np.array([[[1j, 2], [3, 4j]], [[2 - 1j, 0], [1j, 1]]], np.complex64)
-    for options in itertools.product((False, True), repeat=2):
-        check(
-            lambda x, y, o=options: tf.raw_ops.MatMul(a=x, b=y, transpose_a=o[0], transpose_b=o[1]),
-            x,
-            x[::-1],
-        )
-    for name in ("transpose_a", "transpose_b", "adjoint_a", "adjoint_b"):
-        check(lambda x, name=name: tf.matmul(x, x, **{name: True}), x)
-    np.testing.assert_allclose(
-        vectorize(lambda x: tf.matmul(x, x, transpose_b=True), x)[0], [[3, 11j], [11j, -7]]
+def searches(side):
+    rows = np.sort(integers(0, 6, 3, 2, 5))  # some are repeated
+    return (
+        lambda own, x: (tf.searchsorted(own, x, side), tf.searchsorted(rows[0], x, side)),
+        rows,
+        integers(-1, 7, 3, 2, 4),
     )
 
 
-def test_broadcasting_of_different_ranks():
-    matrix = tf.reshape(tf.range(6.0), [2, 3])
-    check(lambda x: matrix + x, X)
-    check(lambda x: x[0] * matrix - x, X)
+def products(x, y):
+    flags = [(a, b) for a in (False, True) for b in (False, True)]
+    raw = [tf.raw_ops.MatMul(a=x, b=y, transpose_a=a, transpose_b=b) for a, b in flags]
+    return raw + [tf.matmul(x, y, adjoint_a=a, adjoint_b=b) for a, b in flags]
+
+
+def products_without_rows(x):
+    ones = tf.ones([3, 2])
+    return [
+        tf.matmul(x, ones),
+        tf.reduce_sum(tf.matmul(x, ones), axis=0),
+        tf.matmul(x, tf.transpose(ones), transpose_b=True),
+        tf.matmul(x, x, transpose_a=True),
+    ]
+
+
+def segments_of(reduce):
+    return lambda x, s: [reduce(x, s, 3), reduce(x, [1, -1, 1], 3), reduce([1.0, 2.0, 3.0], s, 3)]
+
+
+def steps(x):
+    return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 0.5 + 1), (0, x))[1]
+
+
+def nested(x):
+    return tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, steps(y) + x), (0, x))[1]
+
+
+def shared_becomes_own(x):
+    loop = lambda i, total, last: (i + 1, total + x, total)  # noqa: E731
+    return tf.while_loop(lambda i, *_: i < 3, loop, (0, tf.zeros([3]), tf.zeros([3])))[1:]
+
+
+# Each has something that TensorFlow's parallel-for lacks, or gets wrong.
+RULES = {
+    "top_k": (lambda x: (tf.math.top_k(x, 2), tf.math.top_k(x, 6)), integers(0, 4, 3, 4, 6)),
+    "l2_loss": (tf.nn.l2_loss, X),
+    "l2_loss of matrices": (tf.nn.l2_loss, Y),
+    "pad": (
+        lambda x: (tf.pad(x, [[1, 2], [0, 3]], constant_values=7.0), tf.pad(x, [[1, 0]] * 2)),
+        Y,
+    ),
+    "roll": (
+        lambda x, own: (tf.roll(x, [1, 2], [-1, 0]), tf.roll(x, own, [-1, 0])),
+        *(Y, np.int32([[1, 2], [2, 4], [0, 0]])),
+    ),
+    "searches from the left": searches("left"),
+    "searches from the right": searches("right"),
+    "gradient of sparse sums": (gradient_of_segments(tf.sparse.segment_sum), normal(3, 5, 2)),
+    "gradient of sparse means": (gradient_of_segments(tf.sparse.segment_mean), normal(3, 5, 2)),
+    **{
+        f"unsorted segments, {name}": (
+            segments_of(getattr(tf.math, f"unsorted_segment_{name}")),
+            *(X, SEGMENTS),
+        )
+        for name in ("sum", "max", "min", "prod")
+    },
+    "selection by a scalar": (
+        both_shared_and_own(lambda c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y)),
+        *(CONDITION, Y, Y[::-1]),
+    ),
+    "selection by a tensor": (lambda x: tf.raw_ops.Select(condition=x > 4, x=x, y=-x), X),
+    "branches": (lambda x: tf.cond(x[0] > 4, lambda: x * 2, lambda: x - 1), X),
+    "clipping": (lambda x: tf.clip_by_value(x, 2.0, 7.0), X),
+    "biases": (tf.nn.bias_add, np.ones([4, 1, 2, 2, 3], np.float32), X),
+    "own slices": (
+        lambda x, i: (tf.slice(x, [i], [1]), tf.slice(x[tf.newaxis], [0, i], [-1, 1])),
+        *(X, STARTS),
+    ),
+    "squeeze": (
+        lambda x: (
+            tf.squeeze(x[tf.newaxis, :, tf.newaxis]),
+            tf.squeeze(x[tf.newaxis], [0]),
+            tf.squeeze(x[:, tf.newaxis], [-1]),
+            tf.squeeze(tf.reduce_sum(x, keepdims=True)),
+        ),
+        X,
+    ),
+    "complex products": (products, COMPLEX, COMPLEX[::-1]),
+    "complex products with a shared matrix": (
+        lambda x: products(x, tf.constant(COMPLEX[0])),
+        COMPLEX,
+    ),
+    "products without rows": (products_without_rows, NO_ROWS),
+    "broadcasting of different ranks": (lambda x: (MATRIX + x, x[0] * MATRIX - x), X),
+    "a loop": (steps, X),
+    "nested loops": (nested, X),
+    "a loop of more steps for some": (
+        lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 50.0, lambda y: [y + 1], [x])[0],
+        X,
+    ),
+    "a loop in which a shared value becomes a client's own": (shared_becomes_own, X),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_clients_together_give_what_each_gives_alone(name):
+    function, *stacks = RULES[name]
+    for clients in (slice(None), slice(1)):  # TensorFlow's rules may drop the axis of one client
+        rows = [stack[clients] for stack in stacks]
+        assert_close(vectorize(function, *rows), alone(function, *rows), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["top_k", "pad", "roll", "selection by a scalar"])
+def test_rules_in_a_loop_of_more_steps_for_some(name):
+    function, *stacks = RULES[name]
+    stacks = [np.arange(len(stacks[0]), dtype=np.int32), *stacks]
+    assert_equal(vectorize(in_loop(function), *stacks), alone(in_loop(function), *stacks))
+
+
+def write_and_read(x):
+    return tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).write(1, 2 * x).stack()
+
+
+REFUSED = {
+    "ClipByValue": (
+        lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=0 * X[0], clip_value_max=X[1]),
+        X,
+    ),
+    "BiasAdd": (
+        lambda x, b: tf.nn.bias_add(x, b, "NCHW"),
+        *(np.ones([4, 1, 3, 2, 2], np.float32), X),
+    ),
+    "Slice.*sizes may differ": (lambda x, i: tf.slice(x, [i], [-1]), X, STARTS),
+    "expected to be loop invariant": (lambda x, k: tf.math.top_k(x, k).values, X, STARTS),
+    "TensorList": (write_and_read, X),
+    "Conv2D .* grouped convolution": (
+        lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"),
+        *(normal(2, 1, 4, 4, 1), normal(2, 2, 2, 1, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_has_no_right_rule_is_refused(message):
+    function, *stacks = REFUSED[message]
+    with pytest.raises(NotVectorizableError, match=message):
+        vectorize(function, *stacks)
 
 
 def test_assertions_of_clients_hold():
@@ -142,96 +194,132 @@ def test_assertions_of_clients_hold():
         tf.debugging.assert_less(x[0], 8.0, "too large")
         return x * 2
 
-    np.testing.assert_array_equal(vectorize(checked, X[:3]), 2 * X[:3])
+    assert_equal(vectorize(checked, X[:3]), 2 * X[:3])
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
         vectorize(checked, X)
 
 
-def test_what_has_no_rule_is_named():
-    with pytest.raises(NotVectorizableError, match="TensorListSetItem|TensorList"):
-        vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
-
-
-def test_tensorflows_rules_are_back_afterwards():
-    before = dict(internals.pfor_rules)
-    expand = internals.PForInput.expanddim_inputs_for_broadcast
-    check(lambda x: x + 1, X)
-    with pytest.raises(NotVectorizableError):
-        vectorize(lambda x: tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).read(0), X)
-    assert internals.pfor_rules == before
-    assert internals.PForInput.expanddim_inputs_for_broadcast is expand
-
-
 def test_tensorflows_own_vectorization_is_as_before():
-    def collected(x):  # which this module refuses, and TensorFlow does not
-        return tf.TensorArray(tf.float32, 2, element_shape=[3]).write(0, x).write(1, 2 * x).stack()
-
     def own():
-        return tf.function(lambda xs: tf.vectorized_map(collected, xs))(tf.constant(X)).numpy()
+        return tf.function(lambda xs: tf.vectorized_map(write_and_read, xs))(tf.constant(X))
 
-    before = own()
-    with pytest.raises(NotVectorizableError):
-        vectorize(collected, X)
-    np.testing.assert_array_equal(own(), before)
-    np.testing.assert_array_equal(before, np.stack([X, 2 * X], axis=1))
-
-
-def test_tensorflows_own_vectorization_keeps_what_is_refused_here():
-    """TensorFlow has a loop for these; this module refuses them."""
-    images = np.random.default_rng(0).normal(size=[2, 1, 4, 4, 1]).astype(np.float32)
-    kernels = np.random.default_rng(1).normal(size=[2, 2, 2, 1, 1]).astype(np.float32)
-
-    def convolved(image, kernel):
-        return tf.nn.conv2d(image, kernel, 1, "SAME")
-
-    def gradient_of_a_shared_filter(image):
-        with tf.GradientTape() as tape:
-            kernel = tf.constant(kernels[0])
-            tape.watch(kernel)
-            loss = tf.reduce_sum(tf.sin(convolved(image, kernel)))
-        return tape.gradient(loss, kernel)
-
-    def own(images, kernels):
-        return (
-            tf.vectorized_map(gradient_of_a_shared_filter, images),
-            tf.vectorized_map(lambda both: convolved(*both), (images, kernels)),
-            tf.vectorized_map(lambda i: tf.slice(X[0], [i], [-1]), tf.constant([1, 1])),
-        )
-
-    before = tf.function(own)(images, kernels)
-    check(lambda x: x + 1, X)
-    for found, expected in zip(tf.function(own)(images, kernels), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_tensorflows_table_of_rules_is_what_it_was():
-    before = dict(internals.pfor_rules)
+    before, rules, result = dict(internals.pfor_rules), internals.PForInput, own()
+    expand = rules.expanddim_inputs_for_broadcast
     with vectorization.installed():
         assert dict(internals.pfor_rules).keys() > before.keys()  # rules that TensorFlow lacks
+    vectorize(lambda x: x + 1, X)
+    with pytest.raises(NotVectorizableError):
+        vectorize(write_and_read, X)
     assert dict(internals.pfor_rules) == before
+    assert rules.expanddim_inputs_for_broadcast is expand
+    assert_equal(own(), result)
 
 
-SEGMENT_REDUCTIONS = [
-    tf.math.unsorted_segment_sum,
-    tf.math.unsorted_segment_max,
-    tf.math.unsorted_segment_min,
-    tf.math.unsorted_segment_prod,
-]
+# Convolutions whose filters differ by client.
 
 
-@pytest.mark.parametrize("reduce", SEGMENT_REDUCTIONS, ids=lambda reduce: reduce.__name__)
-def test_rows_of_no_segment_are_those_of_no_client(reduce):
-    """TensorFlow drops rows of negative segments; its own rule gives them to the client before."""
-    segments = np.array([[0, -1, 2], [-1, -1, 1], [2, 0, -1], [1, 1, 1]], np.int32)
-    check(lambda x, s: reduce(x, s, 3), X, segments)
-    check(lambda x: reduce(x, [1, -1, 1], 3), X)
-    check(lambda s: reduce([1.0, 2.0, 3.0], s, 3), segments)
+def convolutions(name):
+    """Returns the three operations of a convolution, of images, filter and output gradient."""
+    options = {"strides": [1, 2, 2, 1], "padding": "SAME"}
+    raw = [getattr(tf.raw_ops, f"{name}{end}") for end in ("", "BackpropInput", "BackpropFilter")]
+    return (
+        lambda x, w, g: raw[0](input=x, filter=w, **options),
+        lambda x, w, g: raw[1](input_sizes=tf.shape(x), filter=w, out_backprop=g, **options),
+        lambda x, w, g: raw[2](input=x, filter_sizes=tf.shape(w), out_backprop=g, **options),
+    )
 
 
-@pytest.mark.parametrize("clients", [1, 4])
-def test_clients_without_rows(clients):
-    rows = np.zeros([clients, 0, 3], np.float32)
-    check(lambda x: tf.matmul(x, tf.ones([3, 2])), rows)
-    check(lambda x: tf.reduce_sum(tf.matmul(x, tf.ones([3, 2])), axis=0), rows)
-    check(lambda x: tf.matmul(x, tf.ones([2, 3]), transpose_b=True), rows)
-    check(lambda x: tf.matmul(x, x, transpose_a=True), rows)
+# What differs by client, for each of the three: its operands, and what gives a shape.
+STACKED = [("x", "w", "xw"), ("w", "g", "wg", "xg"), ("x", "g", "xg", "wg")]
+STACKED = [(which, stacked) for which, subsets in enumerate(STACKED) for stacked in subsets]
+NEED_GROUPS = [{"x", "w"}, {"w"}, {"x"}]  # which do if these differ by client
+
+
+def with_shared(function, kernel_shape, stacked, groups=1):
+    """Returns a function of the operands in `stacked`, and these; others are the first client's."""
+    *_, channels, out_channels = kernel_shape
+    is_depthwise = function in DEPTHWISE
+    values = {
+        "x": normal(3, 2, 6, 5, channels * groups),
+        "w": normal(3, *kernel_shape),
+        "g": normal(3, 2, 3, 3, channels * out_channels if is_depthwise else out_channels),
+    }
+
+    def call(*args):
+        own = dict(zip(stacked, args, strict=True))
+        return function(*({name: value[0] for name, value in values.items()} | own).values())
+
+    return call, [values[name] for name in stacked]
+
+
+CONVOLUTIONS = convolutions("Conv2D")
+DEPTHWISE = convolutions("DepthwiseConv2dNative")
+
+
+@pytest.mark.parametrize(("which", "stacked"), STACKED)
+def test_convolution(which, stacked):
+    function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked)
+    if NEED_GROUPS[which] <= set(stacked):
+        with pytest.raises(NotVectorizableError, match="grouped convolution"):
+            vectorize(function, *args)
+        with grouped_convolutions(True):
+            result = vectorize(function, *args, jit_compile=True)
+    else:
+        result = vectorize(function, *args)
+    assert_close(result, alone(function, *args))
+
+
+@pytest.mark.parametrize(("which", "stacked"), [pair for pair in STACKED if len(pair[1]) == 1])
+def test_convolution_that_has_groups_itself(which, stacked):
+    function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked, groups=2)
+    with grouped_convolutions(True):
+        result = vectorize(function, *args, jit_compile=True)
+    assert_close(result, alone(tf.function(function, jit_compile=True), *args))
+
+
+@pytest.mark.parametrize(("which", "stacked"), STACKED)
+def test_depthwise_convolution(which, stacked):
+    function, args = with_shared(DEPTHWISE[which], (3, 2, 3, 2), stacked)
+    assert_close(vectorize(function, *args), alone(function, *args))
+
+
+EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("strides", "padding", "data_format", "clients", "channels"),
+    [
+        (1, "SAME", "NHWC", 1, 3),
+        (2, "VALID", "NHWC", 3, 1),
+        (2, EXPLICIT, "NHWC", 3, 3),
+        (2, "SAME", "NCHW", 3, 3),
+    ],
+)
+def test_a_network_of_the_client(strides, padding, data_format, clients, channels):
+    def value_and_gradients(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf.nn.conv2d(x, w, strides, padding, data_format)
+            loss = tf.reduce_sum(tf.sin(y))
+        return y, *tape.gradient(loss, [x, w])
+
+    images = normal(clients, 2, 7, 6, channels)
+    if data_format == "NCHW":
+        images = images.transpose(0, 1, 4, 2, 3)
+    args = [images, normal(clients, 3, 3, channels, 4)]
+    with grouped_convolutions(True):
+        result = vectorize(value_and_gradients, *args, jit_compile=True)
+    assert_close(result, alone(tf.function(value_and_gradients, jit_compile=True), *args))
+
+
+def test_groups_are_allowed_within_the_context_alone():
+    """TensorFlow's own kernels compute them forward on every CPU, in loops as well."""
+    args = [np.arange(3, dtype=np.int32), normal(3, 2, 7, 6, 2), normal(3, 3, 3, 2, 4)]
+    function = in_loop(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"))
+    with pytest.raises(ZeroDivisionError), grouped_convolutions(True):
+        with grouped_convolutions(False), pytest.raises(NotVectorizableError):
+            vectorize(function, *args)
+        assert_close(vectorize(function, *args), alone(function, *args))
+        raise ZeroDivisionError
+    with pytest.raises(NotVectorizableError, match="Conv2D"):
+        vectorize(function, *args)

@@ -29,7 +29,6 @@ from tff_pfl import runtime
 
 ROOT = pathlib.Path(__file__).parents[4]
 _WORKER = ROOT / "programs" / "worker.py"
-_MODULES = ("placements", "aggregations", "cohorts", "values", "sequences", "tensorflow")
 
 
 def bring_loopback_up():
@@ -74,7 +73,7 @@ def main(path):
     from tests.runtime.graph.scripts import placement
 
     first, second = saved["workers"]
-    saved["wrong"] = placement.wrong_cases(_MODULES, devices=[first, second])
+    saved["wrong"] = placement.wrong_cases(devices=[first, second])
     saved["executed_on"] = {
         devices: placement.executed_on(3, devices=devices)
         for devices in ((first, second), (second,), ("CPU:0", second))

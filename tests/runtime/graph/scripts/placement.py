@@ -5,29 +5,29 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
-from tests.runtime.conformance import test_conformance
+from tests.runtime.conformance import (
+    cases_aggregations,
+    cases_cohorts,
+    cases_placements,
+    cases_sequences,
+)
+from tests.runtime.conformance.test_conformance import built, check, outcome
 from tff_pfl.runtime import create_graph_context
 
 
-def wrong_cases(modules=(), **options) -> list[str]:
-    """Returns what is wrong with the results of fast cases in a context with these options.
+MODULES = (cases_placements, cases_aggregations, cases_cohorts, cases_sequences)
 
-    Args:
-        modules: Names of modules of cases; by default all.
-        **options: Of `create_graph_context`.
-    """
+
+def wrong_cases(**options) -> list[str]:
+    """Returns what is wrong with the results of fast cases in a context with these options."""
     context, wrong = create_graph_context(keep_tensors=False, **options), []
-    for module in test_conformance.MODULES:
-        cases = module.case if module.__name__.rpartition("_")[2] in modules or not modules else []
-        for case in cases:
-            run = test_conformance.built(case)
-            if not (case.fast and run.is_divisible):
-                continue
-            found = test_conformance.outcome(context, run.function, run.args)
+    for case in (case for module in MODULES for case in module.case if case.fast):
+        run = built(case)
+        if run.is_divisible:
             try:
-                test_conformance.check(case, found, run.gives)
+                check(case, outcome(context, run.function, run.args), run.gives)
             except Exception as error:
-                wrong.append(f"{case.name}: {error!r:.500}")
+                wrong.append(f"{case.name}: {error!s:.500}")
     return wrong
 
 

@@ -1,0 +1,52 @@
+"""A function of all clients together, and of each alone."""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.runtime.graph import vectorization
+
+
+def vectorize(function, *stacks, jit_compile=False):
+    """Applies `function` to each row, in a graph that does not know the number of rows."""
+    stacks = [tf.constant(stack) for stack in stacks]
+    specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
+    axis = stacks[0].shape[0] if jit_compile else None
+    found = []
+
+    @tf.function(
+        autograph=False,
+        jit_compile=jit_compile,
+        input_signature=[tf.TensorSpec([axis, *spec.shape], spec.dtype) for spec in specs],
+    )
+    def run(*stacks):
+        def flat(*rows):
+            found.append(function(*rows))
+            return tf.nest.flatten(found[-1])
+
+        one = tf.function(flat).get_concrete_function(*specs)
+        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks)
+
+    results = run(*stacks)
+    return tf.nest.pack_sequence_as(found[-1], results)
+
+
+def alone(function, *stacks):
+    results = [function(*map(tf.constant, row)) for row in zip(*stacks, strict=True)]
+    return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *results)
+
+
+def in_loop(function):
+    """Runs `function` in a loop of as many steps as its first argument says."""
+
+    def run(steps, *args):
+        nothing = tf.nest.map_structure(tf.zeros_like, function(*args))
+        _, result = tf.while_loop(
+            lambda i, _: i < steps, lambda i, _: (i + 1, function(*args)), (0, nothing)
+        )
+        return result
+
+    return run
+
+
+def normal(*shape):
+    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
