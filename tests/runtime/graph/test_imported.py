@@ -16,11 +16,6 @@ def import_function(computation) -> imported.ImportedFunction:
     return imported.ImportedFunction(proto.tensorflow, list(map(values.tensor_spec, leaves)))
 
 
-def resident_mib() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 2**20
-
-
 def test_each_run_has_variables_of_its_own():
     @tff.tensorflow.computation(np.float32)
     def accumulate(x):
@@ -46,21 +41,6 @@ def test_reductions_of_data_sets_may_read_variables():
 
     batches = [np.ones([2, 2], np.float32), np.ones([1, 2], np.float32)]
     assert weighted_sum(batches) == 3 * (1 + 2)
-
-
-def test_variables_are_freed():
-    @tff.tensorflow.computation(np.float32)
-    def large(x):
-        return tf.reduce_sum(tf.Variable(tf.fill([250_000], 1.0)).assign_add(tf.fill([250_000], x)))
-
-    function = tf.function(import_function(large))
-    one = tf.constant(1.0)
-    for _ in range(20):
-        function(one)
-    before = resident_mib()
-    for _ in range(300):  # of 1 MiB each
-        function(one)
-    assert resident_mib() - before < 30
 
 
 def test_tables_are_initialized_and_not_shared():
@@ -93,53 +73,59 @@ def test_initialization_comes_before_everything_else():
         assert [result.numpy() for result in results] == [x, x, x + 1, x + 2, x + 3, x + 4]
 
 
-_KEYS, _VALUES = np.arange(5000), np.arange(5000.0)
+KEYS, VALUES = np.arange(5000), np.arange(5000.0)
 
 
-def _static_table(x):
-    rows = tf.lookup.KeyValueTensorInitializer(tf.constant(_KEYS), tf.constant(_VALUES) + x)
+def variable(x):
+    return tf.Variable(VALUES).assign_add(tf.fill([5000], x))[7:8]
+
+
+def static_table(x):
+    rows = tf.lookup.KeyValueTensorInitializer(tf.constant(KEYS), tf.constant(VALUES) + x)
     return tf.lookup.StaticHashTable(rows, 0.0).lookup(tf.constant([7], tf.int64))
 
 
-def _growing_table(kind, **options):
+def growing_table(kind, **options):
     def run(x):
         table = kind(tf.int64, tf.float64, 0.0, **options)
-        with tf.control_dependencies([table.insert(_KEYS, _VALUES + x)]):
+        with tf.control_dependencies([table.insert(KEYS, VALUES + x)]):
             return table.lookup(tf.constant([7], tf.int64))
 
     return run
 
 
-def _data_set(x):
-    values = tf.tile(_VALUES + x, [5])
-    rows = tf.data.Dataset.from_tensor_slices(values).batch(1000).take(1)
+def data_set(x):
+    rows = tf.data.Dataset.from_tensor_slices(tf.tile(VALUES + x, [5])).batch(1000).take(1)
     return rows.reduce(tf.constant(0.0, tf.float64), lambda s, row: s + row[7])
 
 
 @pytest.mark.parametrize(
     ("function", "runs"),
     [
-        (_static_table, 1000),
-        (_growing_table(tf.lookup.experimental.MutableHashTable), 1000),
+        (variable, 1000),
+        (static_table, 1000),
+        (growing_table(tf.lookup.experimental.MutableHashTable), 1000),
         slow(
-            _growing_table(tf.lookup.experimental.DenseHashTable, empty_key=-1, deleted_key=-2),
-            1000,
+            growing_table(tf.lookup.experimental.DenseHashTable, empty_key=-1, deleted_key=-2), 1000
         ),
-        (_data_set, 60),  # which are slow, of 200 kB
+        (data_set, 60),  # which are slow, of 200 kB
     ],
-    ids=["static table", "table", "dense table", "data set"],
+    ids=["variable", "static table", "table", "dense table", "data set"],
 )
 def test_nothing_is_left_of_many_runs(function, runs):
-    """Of which each takes 40 kB or more."""
-    imported_function = tf.function(
-        import_function(tff.tensorflow.computation(function, np.float64))
-    )
+    """Each run takes 40 kB or more."""
+
+    def resident_mib():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096 / 2**20
+
+    run = tf.function(import_function(tff.tensorflow.computation(function, np.float64)))
     x = tf.constant(5.0, tf.float64)
     for _ in range(10):
-        assert imported_function(x)[0].numpy() == 12.0
+        assert run(x)[0].numpy() == 12.0
     before = resident_mib()
     for _ in range(runs):
-        imported_function(x)
+        run(x)
     assert resident_mib() - before < 10
 
 
@@ -192,48 +178,37 @@ def test_an_argument_that_is_not_used_and_one_that_is_returned():
     assert [result.numpy() for result in results] == [2, 2]
 
 
-class TestReductionsOfDataSets:
-    """`ReduceDataset` becomes a loop of the graph."""
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(np.arange(5), [30, 32]), (np.zeros([0], np.int64), [0, 1])]
+)
+def test_reductions_of_data_sets_are_loops(rows, expected):
+    """`ReduceDataset` would prepare its function anew at each run."""
 
-    @staticmethod
-    def reduce(rows):
-        @tff.tensorflow.computation(tff.types.SequenceType(np.int64), np.int64)
-        def reduced(rows, factor):
-            @tf.function
-            def train(rows):
-                return rows.reduce(
-                    (np.int64(0), np.int64(1)),
-                    lambda state, row: (state[0] + row * factor, state[1] * 2),
-                )
-
-            return train(rows)
-
-        function = import_function(reduced)
-        variant = tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(rows))
-        return [x.numpy() for x in function(variant, tf.constant(3, tf.int64))]
-
-    def test_of_rows(self):
-        assert self.reduce(np.arange(5)) == [30, 32]
-
-    def test_of_no_rows(self):
-        assert self.reduce(np.zeros([0], np.int64)) == [0, 1]
-
-    def test_of_a_state_that_grows(self):
-        @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
-        def collected(rows):
+    @tff.tensorflow.computation(tff.types.SequenceType(np.int64), np.int64)
+    def reduced(rows, factor):
+        @tf.function
+        def train(rows):
             return rows.reduce(
-                tf.zeros([0], tf.int64), lambda state, row: tf.concat([state, [row]], axis=0)
+                (np.int64(0), np.int64(1)),
+                lambda state, row: (state[0] + row * factor, state[1] * 2),
             )
 
-        variant = tf.data.experimental.to_variant(tf.data.Dataset.range(4))
-        np.testing.assert_array_equal(import_function(collected)(variant)[0], np.arange(4))
+        return train(rows)
 
-    def test_leaves_no_operation_of_that_kind(self):
-        @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
-        def total(rows):
-            return rows.reduce(np.int64(0), lambda state, row: state + row)
+    function = import_function(reduced)
+    variant = tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(rows))
+    assert [x.numpy() for x in function(variant, tf.constant(3, tf.int64))] == expected
+    graph = function._function.graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    assert "ReduceDataset" not in {node.op for node in nodes}
 
-        graph = import_function(total)._function.graph.as_graph_def()
-        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-        assert "ReduceDataset" not in {node.op for node in nodes}
-        assert "OptionalHasValue" in {node.op for node in nodes}
+
+def test_a_reduction_of_a_data_set_whose_state_grows():
+    @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
+    def collected(rows):
+        return rows.reduce(
+            tf.zeros([0], tf.int64), lambda state, row: tf.concat([state, [row]], axis=0)
+        )
+
+    variant = tf.data.experimental.to_variant(tf.data.Dataset.range(4))
+    np.testing.assert_array_equal(import_function(collected)(variant)[0], np.arange(4))

@@ -6,18 +6,17 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.runtime.conformance.cases import at_clients, at_server
 from tff_pfl import runtime
+from tff_pfl.runtime.graph import results
+from tff_pfl.runtime.graph.values import Clients, Ragged, Shard, Stacked
 
 VECTOR = tff.types.TensorType(np.int32, [None])
 
 
-def at_clients(member):
-    return tff.types.FederatedType(member, tff.CLIENTS)
-
-
-@pytest.fixture(autouse=True, params=["auto", "never"])
-def graph_context(request):
-    context = runtime.create_graph_context(vectorize=request.param)
+@pytest.fixture(autouse=True)
+def graph_context():
+    context = runtime.create_graph_context()
     with tff.framework.get_context_stack().install(context):
         yield
 
@@ -61,7 +60,7 @@ def test_secure_sums_have_at_most_62_bits():
 def test_half_precision_sums_of_what_is_the_same_for_all(dtype, num_clients, expected):
     """Of more clients than such a number can count; the sum is rounded, and not its factors."""
 
-    @tff.federated_computation(at_clients(np.int32), tff.types.FederatedType(dtype, tff.SERVER))
+    @tff.federated_computation(at_clients(np.int32), at_server(dtype))
     def total(clients, value):
         return tff.federated_sum(tff.federated_broadcast(value))
 
@@ -93,9 +92,7 @@ def test_keys_that_all_clients_share():
         return table[key]
 
     @tff.federated_computation(
-        tff.types.FederatedType(tff.types.TensorType(np.float32, [3]), tff.SERVER),
-        tff.types.FederatedType(np.int32, tff.SERVER),
-        at_clients(np.int32),
+        at_server(tff.types.TensorType(np.float32, [3])), at_server(np.int32), at_clients(np.int32)
     )
     def select(table, max_key, unused):
         del unused
@@ -110,25 +107,25 @@ def test_random_work_on_what_was_broadcast_differs_by_client():
     def noisy(x):
         return x + tf.random.uniform([])
 
-    @tff.federated_computation(
-        tff.types.FederatedType(np.float32, tff.SERVER), at_clients(np.int32)
-    )
+    @tff.federated_computation(at_server(np.float32), at_clients(np.int32))
     def draw(x, unused):
         del unused
-        pair = (noisy, noisy)
-        return tff.federated_map(
-            tff.federated_computation(lambda y: pair[0](y), np.float32), tff.federated_broadcast(x)
-        )
+        call = tff.federated_computation(lambda y: noisy(y), np.float32)
+        return tff.federated_map(call, tff.federated_broadcast(x))
 
     assert len(set(draw(0.0, [0, 0, 0]))) == 3
 
 
-def test_a_sum_of_a_shared_half_over_more_clients_than_it_can_count():
-    @tff.federated_computation(
-        tff.types.FederatedType(np.float16, tff.SERVER), at_clients(np.int32)
-    )
-    def total(x, unused):
-        del unused
-        return tff.federated_sum(tff.federated_broadcast(x))
-
-    assert total(np.float16(1 / 16), [0] * 2050) == np.float16(2050 / 16)
+def test_a_device_may_have_a_loop_and_another_a_stack():
+    """As a CPU and a GPU have of convolutions, and results with an open dimension."""
+    member = tff.types.TensorType(np.float32, [None, 2])
+    rows = tf.reshape(tf.range(12.0), [3, 2, 2])
+    looped = Ragged.make(tf.reshape(rows[:1], [-1]), tf.constant([[2, 2]], tf.int64))
+    shards = [Shard("CPU:0", 1, (looped,)), Shard("GPU:0", 2, (Stacked(rows[1:]),))]
+    for ordered in (shards, shards[::-1]):
+        placed = at_clients(member)
+        layout, tensors = results.emit(Clients(member, tuple(ordered)), placed)
+        sizes = [shard.size for shard in ordered]
+        clients = results.to_python(placed, layout, iter(tensors), sizes, keep_tensors=False)
+        expected = rows if ordered is shards else tf.roll(rows, -1, axis=0)
+        np.testing.assert_array_equal(clients, expected)

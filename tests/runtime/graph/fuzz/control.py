@@ -2,7 +2,6 @@
 
 import functools
 
-import numpy as np
 import tensorflow as tf
 
 from tests.runtime.graph.fuzz.catalogue import Family
@@ -12,7 +11,6 @@ from tests.runtime.graph.fuzz.operands import (
     booleans,
     integers,
     positive,
-    probabilities,
     real,
     seed,
 )
@@ -37,11 +35,6 @@ add(
 add(
     "until large",
     lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 9, lambda y: [y + 1], [x]),
-    real(3),
-)
-add(
-    "shared becomes own",
-    lambda x: _while(lambda i: i < 3, lambda i, y, z: [y + x, y], tf.zeros([3]), tf.zeros([3])),
     real(3),
 )
 add(
@@ -72,30 +65,6 @@ add(
     integers(0, 4),
 )
 add(
-    "grows alike",
-    lambda x: tf.while_loop(
-        lambda i, _: i < 3,
-        lambda i, y: (i + 1, tf.concat([y, x], 0)),
-        (0, tf.zeros([1])),
-        (tf.TensorShape([]), tf.TensorShape([None])),
-    )[1],
-    real(2),
-)
-add(
-    "of integers",
-    lambda x, n: _while(lambda i: i < n, lambda i, y: [y * 2 + i], x),
-    integers(0, 9, 3),
-    integers(0, 4),
-)
-add(
-    "in a branch",
-    lambda x, c: tf.cond(
-        c, lambda: _while(lambda i: i < 2, lambda i, y: [y + x], x)[0], lambda: -x
-    ),
-    real(3),
-    booleans(),
-)
-add(
     "branch in a loop",
     lambda x, n: _while(
         lambda i: i < n,
@@ -106,17 +75,6 @@ add(
     integers(0, 4),
 )
 add("branches", lambda x, c: tf.cond(c, lambda: x * 2, lambda: x - 1), real("n", 3), booleans())
-add(
-    "branch without inputs",
-    lambda c: tf.cond(c, lambda: tf.constant([1.0, 2.0]), lambda: tf.constant([3.0, 4.0])),
-    booleans(),
-)
-add(
-    "branch of what is shared",
-    lambda x, c: tf.cond(tf.reduce_sum(x) > 0, lambda: c * 2, lambda: c),
-    real(3),
-    real(2),
-)
 add(
     "nested branches",
     lambda x, c, d: tf.cond(c, lambda: tf.cond(d, lambda: x, lambda: -x), lambda: x * 3),
@@ -131,13 +89,7 @@ add(
     integers(0, 3),
 )
 add("map_fn", lambda x: tf.map_fn(lambda row: row * 2 + tf.reduce_sum(row), x), real(3, 2))
-add(
-    "map_fn of branches",
-    lambda x: tf.map_fn(lambda row: tf.cond(row[0] > 0, lambda: row, lambda: -row), x),
-    real(3, 2),
-)
 add("scan", lambda x: tf.scan(lambda total, row: total + row, x), real(3, 2))
-add("foldl", lambda x: tf.foldl(lambda total, row: total * 0.5 + row, x), real(3, 2))
 add(
     "vectorized_map",
     lambda x, y: tf.vectorized_map(lambda row: row * y + tf.reduce_sum(row), x),
@@ -149,20 +101,8 @@ add(
     lambda x: tf.TensorArray(tf.float32, 2).write(0, x).write(1, x * 2).stack(),
     real(3),
 )
-add(
-    "own index of a tensor array",
-    lambda x, i: tf.TensorArray(tf.float32, 2).unstack(x).read(i),
-    real(2, 3),
-    integers(0, 2),
-)
 add("jacobian", lambda x: _jacobian(lambda y: tf.sin(y) * tf.reduce_sum(y), x), real(3))
-add(
-    "hessian",
-    lambda x: _jacobian(lambda y: tf.gradients(tf.reduce_sum(tf.sin(y) * y[::-1]), y)[0], x),
-    real(3),
-)
 add("custom gradient", lambda x: _doubled(x), real("n", 3))
-add("recompute", lambda x: tf.recompute_grad(lambda y: tf.sin(y) * y)(x), real("n", 3))
 add(
     "power method",
     lambda a, n: _while(
@@ -223,7 +163,6 @@ add(
     real(),
     between(3, 4),
 )
-add("own mean", lambda s, m: random.stateless_normal([4], s, m, 2.0), seed(), real(4))
 add(
     "own integers",
     lambda s, b: random.stateless_uniform([4], s, 0, b, tf.int32),
@@ -231,86 +170,10 @@ add(
     integers(2, 9),
 )
 add("own shape", lambda s, n: random.stateless_normal(n, s), seed(), integers(1, 3, 2))
-add("shape of another", lambda s, x: random.stateless_normal(tf.shape(x), s), seed(), real("n", 3))
 add("gamma", lambda s, a: random.stateless_gamma([4, 3], s, a), seed(), positive(3))
-add(
-    "binomial",
-    lambda s, p: random.stateless_binomial([4], s, [9.0] * 4, p),
-    seed(),
-    probabilities(4),
-)
 add("poisson", lambda s, m: random.stateless_poisson([4, 3], s, m), seed(), positive(3))
 add("categorical", lambda s, z: random.stateless_categorical(z, 5, s), seed(), real(2, 3))
-add(
-    "truncated",
-    lambda s, m: random.stateless_parameterized_truncated_normal([4], s, m, 1.0, -1.0, 1.0),
-    seed(),
-    between(-0.5, 0.5),
-)
 add("shuffle", lambda s, x: random.experimental.stateless_shuffle(x, s), seed(), real(5, 2))
-add(
-    "index shuffle",
-    lambda s, i: random.experimental.index_shuffle(i, s, 9),
-    seed(),
-    integers(0, 9),
-)
-add(
-    "raw gamma",
-    lambda s, a: tf.raw_ops.StatelessRandomGammaV2(shape=[4, 3], seed=s, alpha=a),
-    seed(),
-    positive(3),
-)
-add(
-    "distorted box",
-    lambda s, b: tf.image.stateless_sample_distorted_bounding_box([9, 9, 3], b, s).bboxes,
-    seed(),
-    lambda rng, sizes: np.array([[[0.1, 0.2, 0.7, 0.9]]], np.float32) * rng.uniform(0.9, 1),
-)
 add("fold in", random.experimental.stateless_fold_in, seed(), integers(0, 99))
 add("split", lambda s: random.split(s, 3), seed())
 add("dropout", lambda s, x: tf.nn.experimental.stateless_dropout(x, 0.4, s), seed(), real(4, 3))
-add("key and counter", lambda s: tf.raw_ops.StatelessRandomGetKeyCounter(seed=s), seed())
-add("permutation by sorting", lambda s: tf.argsort(random.stateless_uniform([7], s)), seed())
-add(
-    "gumbel",
-    lambda s, z: tf.argmax(z - tf.math.log(-tf.math.log(random.stateless_uniform([4], s))), -1),
-    seed(),
-    real(4),
-)
-add("raw V1", lambda s: tf.raw_ops.StatelessRandomUniform(shape=[4], seed=s), seed())
-add("raw V1 normal", lambda s: tf.raw_ops.StatelessRandomNormal(shape=[4], seed=s), seed())
-add("raw V1 truncated", lambda s: tf.raw_ops.StatelessTruncatedNormal(shape=[4], seed=s), seed())
-add(
-    "raw V1 integers",
-    lambda s: tf.raw_ops.StatelessRandomUniformInt(shape=[4], seed=s, minval=0, maxval=9),
-    seed(),
-)
-add(
-    "raw V1 all bits",
-    lambda s: tf.raw_ops.StatelessRandomUniformFullInt(shape=[4], seed=s, dtype=tf.int32),
-    seed(),
-)
-add(
-    "raw multinomial",
-    lambda s, z: tf.raw_ops.StatelessMultinomial(logits=z, num_samples=3, seed=s),
-    seed(),
-    real(2, 3),
-)
-add(
-    "flip an image",
-    lambda s, x: tf.image.stateless_random_flip_left_right(x, s),
-    seed(),
-    real(3, 3, 2),
-)
-add(
-    "crop an image",
-    lambda s, x: tf.image.stateless_random_crop(x, [2, 2, 2], s),
-    seed(),
-    real(4, 4, 2),
-)
-add(
-    "brighten an image",
-    lambda s, x: tf.image.stateless_random_brightness(x, 0.3, s),
-    seed(),
-    real(3, 3, 2),
-)

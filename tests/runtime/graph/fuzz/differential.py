@@ -92,16 +92,6 @@ def run(case: Case) -> Outcome:
     return Outcome.EQUAL
 
 
-def operation_types(case: Case) -> set[str]:
-    """Of all operations in the graph of one client, its functions included."""
-    stacks, shared = _values(case)
-    specs = [_spec(stack, case.shapes) for stack in stacks]
-    graph = tf.function(_alone(case, shared), autograph=False).get_concrete_function(*specs).graph
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    return {node.op for node in nodes}
-
-
 def _values(case):
     """The stacks, and the values that clients share (`None` where they have their own)."""
     rng = np.random.default_rng(case.seed)

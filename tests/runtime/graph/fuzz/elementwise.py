@@ -168,13 +168,8 @@ for _name in ("real", "imag", "abs", "angle", "conj"):
 family.add("clip by numbers", lambda x: tf.clip_by_value(x, -0.5, 0.7), operands.real("n", 3))
 family.add("clip", tf.clip_by_value, *_PAIR, operands.between(1, 2, "n", 3))
 family.add("clip by norm", lambda x: tf.clip_by_norm(x, 0.7), operands.real("n", 3))
-family.add("clip by global norm", lambda x, y: tf.clip_by_global_norm([x, y], 0.7)[0], *_PAIR)
-family.add("leaky relu", lambda x: tf.nn.leaky_relu(x, 0.3), operands.real("n", 3))
-family.add("gelu", tf.nn.gelu, operands.real("n", 3))
-family.add("swish", tf.nn.silu, operands.real("n", 3))
 family.add("where", tf.where, operands.booleans("n", 3), *_PAIR)
 family.add("where of a scalar", tf.where, operands.booleans(), *_PAIR)
-family.add("where, broadcast", tf.where, operands.booleans(2, 1), operands.real(3), operands.real())
 family.add(
     "Select of rows",
     lambda c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y),
@@ -182,39 +177,7 @@ family.add(
     operands.real(2, 3),
     operands.real(2, 3),
 )
-family.add(
-    "Select of a scalar",
-    lambda c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y),
-    operands.booleans(),
-    operands.real(2, 3),
-    operands.real(2, 3),
-)
-family.add(
-    "approximate equal", lambda x, y: tf.raw_ops.ApproximateEqual(x=x, y=y, tolerance=0.5), *_PAIR
-)
-family.add(
-    "equal shapes or not", lambda x, y: tf.equal(x, y), operands.real(3), operands.real(2, 3)
-)
-family.add(
-    "ldexp",
-    lambda x, n: x * tf.pow(2.0, tf.cast(n, tf.float32)),
-    _PAIR[0],
-    operands.integers(-2, 3, "n", 3),
-)
-family.add("polyval", lambda x, y: tf.math.polyval([x, y, 1.5], x), *_PAIR)
-family.add("nextafter", tf.math.nextafter, *_PAIR)
-family.add("sinc", lambda x: tf.math.divide_no_nan(tf.sin(x), x), operands.real("n", 3))
 family.add("betainc", tf.math.betainc, *[operands.between(0.2, 0.9, "n", 3)] * 3)
-family.add(
-    "population count", lambda x: tf.raw_ops.PopulationCount(x=x), operands.integers(0, 99, "n", 3)
-)
-family.add("bitcast", lambda x: tf.bitcast(x, tf.int32), operands.real("n", 3))
-family.add("bitcast to bytes", lambda x: tf.bitcast(x, tf.uint8), operands.real("n", 3))
-family.add(
-    "bitcast from bytes",
-    lambda x: tf.bitcast(x, tf.int32),
-    operands.integers(0, 99, "n", 4, dtype=np.uint8),
-)
 for _from, _to in (
     (operands.real("n", 3), tf.int32),
     (operands.real("n", 3), tf.bool),
@@ -228,14 +191,4 @@ for _from, _to in (
         f"cast of {len(list(family))} to {_to.name}", lambda x, to=_to: tf.cast(x, to), _from
     )
 family.add("add_n", lambda x, y: tf.add_n([x, y, x]), *_PAIR)
-family.add("accumulate_n", lambda x, y: tf.math.accumulate_n([x, y]), *_PAIR)
 family.add("check numerics", lambda x: tf.debugging.check_numerics(x, "no"), operands.real("n", 3))
-family.add("saturate cast", lambda x: tf.saturate_cast(x * 200, tf.uint8), operands.real("n", 3))
-family.add(
-    "quantize", lambda x: tf.quantization.fake_quant_with_min_max_args(x), operands.real("n", 3)
-)
-family.add(
-    "bucketize",
-    lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-0.5, 0.0, 1.0]),
-    operands.real("n", 3),
-)

@@ -14,7 +14,6 @@ from tests.runtime.conformance import (
 from tests.runtime.conformance.test_conformance import built, check, outcome
 from tff_pfl.runtime import create_graph_context
 
-
 MODULES = (cases_placements, cases_aggregations, cases_cohorts, cases_sequences)
 
 
