@@ -30,20 +30,14 @@ def test_nothing_is_imported_before_it_is_asked_for(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["clients", "data", "evaluation", "experiment", "experiment.config", "runtime"],
-)
-def test_packages_offer_names_that_are_no_modules(name):
-    package = importlib.import_module(f"tff_pfl.{name}")
-    assert not {module.name for module in pkgutil.iter_modules(package.__path__)} & set(
-        package.__all__
-    )
-    for offered in package.__all__:
-        assert offered in dir(package)
-        assert getattr(package, offered) is not None
-    with pytest.raises(AttributeError, match=f"'tff_pfl.{name}' has no attribute 'nothing'"):
-        package.nothing  # noqa: B018
+def test_packages_offer_names_that_are_no_modules():
+    for name in ("clients", "data", "evaluation", "experiment", "experiment.config", "runtime"):
+        package = importlib.import_module(f"tff_pfl.{name}")
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(package.__all__)
+        for offered in package.__all__:
+            assert offered in dir(package)
+            assert getattr(package, offered) is not None
 
 
 def test_a_module_that_fails_is_not_an_attribute_that_is_missing(tmp_path, monkeypatch):

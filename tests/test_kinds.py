@@ -5,7 +5,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model, tiny_process
-from tff_pfl import ranges
 from tff_pfl.algorithms import ALGORITHMS, build_fedavg, fedavg, make
 from tff_pfl.experiment import train
 from tff_pfl.local import LocalTraining
@@ -38,17 +37,10 @@ MISTAKES = {
     'The name of the algorithm must be of type str, got <function.*register\\("my_name"\\)': (
         lambda: ALGORITHMS.register(fedavg)
     ),
-    "The range of 'share' of method must be of type Range, got \\(0, 1\\)": (
-        lambda: ranges.takes(share=(0, 1))(method)
-    ),
 }
 
 
-def method(share=0.5):
-    return share
-
-
-@pytest.mark.parametrize("message", MISTAKES)
-def test_what_comes_in_is_of_its_kind(message):
-    with pytest.raises(TypeError, match=message):
-        MISTAKES[message]()
+def test_what_comes_in_is_of_its_kind():
+    for message, mistake in MISTAKES.items():
+        with pytest.raises(TypeError, match=message):
+            mistake()

@@ -7,31 +7,37 @@ import os
 import pathlib
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+import numpy as np
+
 _NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
+# NumPy's `savez_compressed` has 6: sorted ids take 11 times as long, and no fewer bytes.
+_LEVEL = 1
 # Names given by `whole_file`, and by TFF's managers, which also write folders.
 _TEMPORARY = re.compile(r".+\.\d+\.tmp|.+_temp\d{4}")
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iterator[IO]:
-    """Opens a file that is there completely, and on the disk, or as it was before.
+    """Opens a file that is replaced, on the disk, once all is written; an error leaves the old one.
 
     Args:
         path: The file.
-        mode: Of `open`, for writing.
-        **options: Of `open`.
+        mode: As in `open`, for writing.
+        **options: As in `open`.
     """
-    # Of this process alone, as others may write the same file.
+    # Named after this process, as others may write the same file.
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
-        with writing(path), open(temporary, mode, **options) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with writing(path):
+            with open(temporary, mode, **options) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.remove(temporary)
@@ -43,8 +49,8 @@ def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
     """Removes what `whole_file` and TFF's managers leave when a process is killed.
 
     Args:
-        folder: Which may not be there.
-        names: A pattern of the files that nobody writes at the moment.
+        folder: The folder, which may not exist.
+        names: A pattern of the files that no process is writing.
     """
     for left in pathlib.Path(folder).glob(f"{names}[._]*"):
         if _TEMPORARY.fullmatch(left.name):
@@ -53,13 +59,26 @@ def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Within, an error of the system that names no file, such as of a full disk, names this one."""
+    """Adds the file's name to errors of the system that have none, as that of a full disk."""
     try:
         yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
             error.filename = os.fspath(path)
         raise
+
+
+def save_compressed(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+    """Writes the file of `numpy.savez_compressed(file, **arrays)` several times as fast.
+
+    Args:
+        file: Open for bytes.
+        arrays: By name: arrays, or numbers or text that NumPy makes arrays of.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
@@ -102,7 +121,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def sync_folder(path: str | os.PathLike) -> None:
-    """Files that were renamed in a folder keep their names, whatever happens to the power."""
+    """Writes the names of a folder's files to the disk, so that they survive a power cut."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

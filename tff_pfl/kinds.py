@@ -1,4 +1,4 @@
-"""What a value has to be, said where it comes in and not where it fails."""
+"""Checks of the classes of values, where they enter, and the signatures of functions."""
 
 import functools
 import inspect
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class KindError(TypeError):
-    """A value is of another class than it has to be; the message says of which."""
+    """A value has another class than it needs; the message says which."""
 
 
 def check_kind(
@@ -18,17 +18,14 @@ def check_kind(
     *,
     named: str | None = None,
 ) -> None:
-    """Checks that a value is of a class.
+    """Raises a `KindError` unless a value is an instance of a class.
 
     Args:
-        what: Of what the value is, for the message.
+        what: Names the value in the message.
         value: The value.
         kind: The class, or several of them, which `named` then has a name for.
-        tip: How one comes by what is right.
-        named: What it has to be, in words; by default that it is of the class.
-
-    Raises:
-        KindError: If it is not.
+        tip: How to make a right value.
+        named: What the value has to be, in words; by default "of type" and the class.
     """
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"
@@ -36,15 +33,15 @@ def check_kind(
 
 
 def function_of(made: Callable) -> Callable:
-    """What `functools.partial`, once or several times, was given; or else the function itself."""
+    """Returns the function inside of `functools.partial`s, or else the function itself."""
     while isinstance(made, functools.partial):
         made = made.func
     return made
 
 
 def signature_of(function: Callable) -> inspect.Signature:
-    """With annotations as they are meant where they are text, as `__future__` has them."""
+    """Returns the signature, with annotations evaluated where they are text."""
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation of what is imported for type checkers alone
+    except NameError:  # an annotation that is imported for type checkers alone
         return inspect.signature(function)

@@ -1,4 +1,4 @@
-"""Packages that import what they offer when it is asked for, as PEP 562 has it.
+"""Packages that import their names when they are first used (PEP 562).
 
 A program that only shows its flags, or reads files, does not wait for TensorFlow:
 
@@ -16,14 +16,14 @@ from typing import Any
 def offer(
     package: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package.
+    """Returns the `__getattr__`, `__dir__` and `__all__` of a package.
 
-    The modules of the package are its attributes, too, whether they were imported or not. No name
-    may be that of a module: which of the two it is would depend on what was imported before.
+    The modules of the package are attributes as well, whether they were imported or not. No name
+    may be that of a module: which of the two it meant would depend on earlier imports.
 
     Args:
         package: Its `__name__`.
-        names: What it offers, by the module in it that defines it.
+        names: The names it offers, by the module that defines them.
     """
     module_of = {name: module for module, offered in names.items() for name in offered}
 
@@ -34,7 +34,7 @@ def offer(
             try:
                 return importlib.import_module(f"{package}.{name}")
             except ModuleNotFoundError as error:
-                if error.name != f"{package}.{name}":  # it is one that the module imports
+                if error.name != f"{package}.{name}":  # the module imports another one
                     raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""Names that users type: an unknown one is answered with the nearest valid one."""
+"""Names that users type, and the message for an unknown one."""
 
 import difflib
 import re
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 IN_PARTS = "letters, digits, '_', '-' and '.'"
-"""What names that `is_part` takes are made of, for messages."""
+"""The characters of names that `is_part` accepts, for messages."""
 
 
 class UnknownNameError(ValueError):
-    """A name that does not exist; the message gives the nearest one that does."""
+    """A name does not exist; the message gives the nearest one that does."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
-    """The message for a name that does not exist: the nearest valid one, then all of them."""
+    """Returns the message for an unknown name: the nearest valid one, then all of them."""
     valid = list(valid)
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -22,14 +22,14 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
 
 
 def is_near(name: str, valid: Iterable[str]) -> bool:
-    """Whether a name is so much like a valid one that it must have been meant."""
+    """Returns whether a name is so close to a valid one that it must be a typing error."""
     return bool(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.7))
 
 
 def is_part(name: Any) -> bool:
-    """Whether a name may be part of a metric's, as of `train/server/NAME`.
+    """Returns whether a name may be part of a metric's name, such as `train/server/NAME`.
 
-    Such names have `IN_PARTS` alone; letters are those of ASCII, as TensorFlow's are.
+    Such names consist of `IN_PARTS`; letters are ASCII, as in names of TensorFlow.
     """
     return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 
@@ -37,12 +37,12 @@ def is_part(name: Any) -> bool:
 def parts_of_choice(
     choice: str, *, optional: str | None = None, **valid: Iterable[str]
 ) -> list[str]:
-    """The parts of a choice such as "cifar10,25,pgfed".
+    """Splits a choice such as "cifar10,25,pgfed" into its parts.
 
     Args:
         choice: Parts with commas between them.
-        optional: What a last part, which may be missing, is called.
-        **valid: For each part, in order: what it is called, and what it may be.
+        optional: The name of a last part that may be missing.
+        **valid: For each part, in order: its name, and its valid values.
 
     Raises:
         UnknownNameError: If there are fewer or more parts, or one is not valid.

@@ -3,9 +3,9 @@
     @takes(lambda_=at_least(0), personal_epochs=whole(0))
     def ditto(model, local, *, lambda_=0.1, personal_epochs=None): ...
 
-A call with a number out of range is answered with an error that names the argument, what is right
-and what was given. `ranges_of(ditto)` are the ranges, for who wants to check numbers, such as
-those of a config, before anything is built.
+A call with a number out of range raises an error that names the argument, what is right and what
+was given. `ranges_of(ditto)` returns the ranges, so that numbers of a config can be checked before
+anything is built.
 """
 
 import functools
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.kinds import check_kind, function_of, signature_of
+from tff_pfl.kinds import function_of, signature_of
 
 
 class RangeError(ValueError):
-    """A number that makes no sense; the message names it and says what would."""
+    """A number is out of range; the message names it and says what is right."""
 
 
 class Range(NamedTuple):
-    """What a number, or each of several numbers, may be.
+    """The values that a number, or each of several numbers, may have.
 
     Attributes:
         text: What is right, after "must be".
         contains: `(value -> bool)`, for values of any type.
-        number: As which type a value arrives where it is taken; `None`: as it is given.
+        number: The type that a value is converted to; `None`: it is passed as given.
     """
 
     text: str
@@ -51,7 +51,7 @@ def _is_number(value, kind=numbers.Real) -> bool:
 
 
 def _real(text, contains):
-    """Of numbers for which there is a float, as which they arrive."""
+    """A range of numbers that a float can hold."""
     return Range(
         text,
         lambda value: (
@@ -66,6 +66,9 @@ def _real(text, contains):
 def _finite(text, contains):
     return _real(f"a finite number {text}", lambda value: math.isfinite(value) and contains(value))
 
+
+ANY_NUMBER = _real("a number", lambda value: True)
+"""Every real number, NaN and infinity included."""
 
 FINITE = _real("a finite number", math.isfinite)
 """Every real number but NaN and infinity."""
@@ -92,17 +95,17 @@ def at_least_or_infinite(least: float) -> Range:
 
 
 def between(least: float, most: float) -> Range:
-    """Numbers from `least` to `most`, these included."""
+    """Numbers from `least` to `most`, both included."""
     return _finite(f"in [{least:g}, {most:g}]", lambda value: least <= value <= most)
 
 
 def inside(least: float, most: float) -> Range:
-    """Numbers between `least` and `most`, these left out."""
+    """Numbers between `least` and `most`, both excluded."""
     return _finite(f"in ({least:g}, {most:g})", lambda value: least < value < most)
 
 
 def up_to(least: float, most: float) -> Range:
-    """Numbers from `least`, which is included, to `most`, which is not."""
+    """Numbers from `least`, included, to `most`, excluded."""
     return _finite(f"in [{least:g}, {most:g})", lambda value: least <= value < most)
 
 
@@ -113,14 +116,15 @@ def whole(least: int, most: int | None = None) -> Range:
         f"a whole number {text}",
         lambda value: (
             _is_number(value, numbers.Integral)
-            and least <= value <= (value if most is None else most)
+            and least <= value
+            and (most is None or value <= most)
         ),
         int,
     )
 
 
 def each(range_: Range, *, fewest: int = 0) -> Range:
-    """Sequences of `fewest` or more values, each of a range."""
+    """Sequences of `fewest` or more values, each in a range."""
     many = f"{fewest} or more numbers, " if fewest else "a sequence of numbers, "
     return Range(
         f"{many}each {range_.text}",
@@ -133,25 +137,21 @@ def each(range_: Range, *, fewest: int = 0) -> Range:
     )
 
 
-ANY_NUMBER = _real("a number", lambda value: True)
-"""Every real number, NaN and infinity included."""
-
-
 _TRUE_OR_FALSE = Range("True or False", lambda value: isinstance(value, bool | np.bool_), bool)
 
 
 def takes(
     *, range_error: type[Exception] = RangeError, **ranges: Range
 ) -> Callable[[Callable], Callable]:
-    """Decorates a function or a class with the ranges of its arguments, and checks them.
+    """Decorates a function or a class with the ranges of its arguments, and checks each call.
 
     Arguments that are annotated as `bool` must be `True` or `False`: "no" would count as true.
-    `None` is in range where it is an argument's default, or its annotation allows it. A number
-    arrives as Python's `int` from a range of whole numbers, and as its `float` from others, also
-    where it was given as 1 or is NumPy's: with tensors, its type would count.
+    `None` is in range where it is an argument's default, or its annotation allows it. A number of
+    any type, NumPy's included, arrives as an `int` from a range of whole numbers, and as a `float`
+    from other ranges: TensorFlow computes in the type that it is given.
 
     Args:
-        range_error: What is raised.
+        range_error: The error to raise.
         **ranges: By names of arguments.
     """
 
@@ -163,12 +163,8 @@ def takes(
             for name, parameter in signature.parameters.items()
             if parameter.annotation in (bool, "bool")
         }
-        taken = flags | ranges
-        for name, range_ in ranges.items():
-            if name not in signature.parameters:
-                raise TypeError(f"{owner.__name__} has no argument {name!r}.")
-            tip = "between(0, 1) is one."
-            check_kind(f"The range of {name!r} of {owner.__name__}", range_, Range, tip)
+        if unknown := ranges.keys() - signature.parameters.keys():
+            raise TypeError(f"{owner.__name__} has no argument {min(unknown)!r}.")
 
         @functools.wraps(checked)
         def call(*args, **kwargs):
@@ -180,7 +176,7 @@ def takes(
             check_numbers(owner, given, error=range_error)
             for name in flags.keys() & given.keys():
                 flags[name].check(name, given[name], range_error)
-            for name, range_ in taken.items():
+            for name, range_ in (flags | ranges).items():
                 if range_.number is not None and given.get(name) is not None:
                     given[name] = range_.number(given[name])
             return checked(*bound.args, **bound.kwargs)
@@ -195,7 +191,7 @@ def takes(
 
 
 def ranges_of(owner: Callable) -> Mapping[str, Range]:
-    """The ranges of a function or class that was decorated by `takes`; of others, none."""
+    """Returns the ranges that `takes` gave a function or class; of others, none."""
     return getattr(function_of(owner), "__ranges__", {})
 
 
@@ -209,18 +205,17 @@ def check_numbers(
 
     Args:
         owner: See `ranges_of`.
-        values: By names of arguments; those without a range are not looked at.
-        error: What is raised.
+        values: By names of arguments; those without a range are skipped.
+        error: The error to raise.
     """
     for name, range_ in ranges_of(owner).items():
-        if name in values and not (values[name] is None and _none_is_taken(owner, name)):
-            range_.check(name, values[name], error)
-
-
-def _none_is_taken(owner, name) -> bool:
-    return may_be_none(signature_of(owner).parameters[name])
+        if name not in values:
+            continue
+        if values[name] is None and may_be_none(signature_of(owner).parameters[name]):
+            continue
+        range_.check(name, values[name], error)
 
 
 def may_be_none(parameter: inspect.Parameter) -> bool:
-    """Whether `None` is a value of an argument: its default, or what its annotation allows."""
+    """Returns whether an argument may be `None`, by its default or its annotation."""
     return parameter.default is None or types.NoneType in typing.get_args(parameter.annotation)

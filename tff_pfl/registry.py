@@ -1,4 +1,4 @@
-"""Names for what users choose: algorithms, data sets, networks, optimizers and their like.
+"""Registries of functions by name: algorithms, data sets, networks, optimizers and so on.
 
     NETWORKS = Registry("model", "image_shape", "num_classes")
 
@@ -9,8 +9,8 @@
     NETWORKS.options("mlp")    # {"hidden": (200, 200)}
     NETWORKS["mpl"]            # UnknownNameError: Unknown model 'mpl'. Did you mean 'mlp'? ...
 
-Whoever registers something under a name can use the name wherever one is asked for, in configs
-too; `config.imports` names the modules that do.
+A registered name can be used wherever one is asked for, in configs too; `config.imports` names
+the modules that register names.
 """
 
 import functools
@@ -25,11 +25,11 @@ _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
 
 class Registry(Mapping[str, Callable[..., Any]]):
-    """Functions by names, in the order of the names.
+    """A mapping from names to functions, sorted by name.
 
     Attributes:
-        kind: What the names are names of, for messages.
-        takes: The arguments that functions are called with by position.
+        kind: The kind of thing that is registered, for messages.
+        takes: The arguments that functions are called with by position; all others are options.
     """
 
     def __init__(self, kind: str, *takes: str):
@@ -40,13 +40,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def register(self, name: str) -> Callable[[_Registered], _Registered]:
         """Decorates a function, or a `functools.partial` of one, that gets a name.
 
-        What is registered again under its name, as when its module is reloaded, takes its place.
+        A function that is registered again, as when its module is reloaded, replaces the first.
 
         Raises:
-            TypeError: If the name is none, as where `register` decorates without one; or the
-                function has an option without a `*` before it, which would be none; or one called
-                `name`, where configs have that of what is chosen.
-            ValueError: If another one has that name already.
+            TypeError: If the name is not text, as in `@NETWORKS.register` without a call, or the
+                function has an option `name`, which is the key of the choice itself in configs.
+            ValueError: If another function has that name already.
         """
         check_kind(f"The name of the {self.kind}", name, str, 'Write .register("my_name").')
 
@@ -57,49 +56,30 @@ class Registry(Mapping[str, Callable[..., Any]]):
                     f"{_source(registered)} cannot be the {self.kind} {name!r}: "
                     f"{_source(there)} has that name."
                 )
-            self._check_options(name, registered)
+            if "name" in _options(registered, len(self.takes)):
+                raise TypeError(
+                    f"The {self.kind} {name!r} has an option `name`, where a config has {name!r}. "
+                    "Call it something else."
+                )
             self._registered[name] = registered
             return registered
 
         return decorate
-
-    def _check_options(self, name, registered):
-        signature = inspect.signature(registered)
-        parameters = list(signature.parameters.values())
-        try:
-            signature.bind_partial(*self.takes)
-        except TypeError as error:
-            raise TypeError(
-                f"The {self.kind} {name!r} is called with ({', '.join(self.takes)}), but {error}."
-            ) from error
-        for parameter in parameters[len(self.takes) :]:
-            is_value = isinstance(parameter.default, bool | int | float | str | tuple)
-            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and is_value:
-                arguments = ", ".join([*self.takes, "*", f"{parameter.name}={parameter.default!r}"])
-                raise TypeError(
-                    f"{parameter.name} is no option of the {self.kind} {name!r}: options have a "
-                    f"`*` before them, as in ({arguments})."
-                )
-        if any(p.name == "name" and p.kind is p.KEYWORD_ONLY for p in parameters):
-            raise TypeError(
-                f"The {self.kind} {name!r} has an option `name`, where a config has {name!r}. "
-                "Call it something else."
-            )
 
     def variant(self, name: str, of: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
         """Registers a function with other defaults for some of its keyword arguments."""
         return self.register(name)(functools.partial(of, **options))
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """The parameters of a registered function that take keyword arguments only, by name.
+        """Returns the options of a registered function, by name: what it takes beside `takes`.
 
         Raises:
             UnknownNameError: For an unknown name; it gives the nearest one.
         """
-        return dict(_keyword_parameters(self[name]))
+        return dict(_options(self[name], len(self.takes)))
 
     def options(self, name: str) -> dict[str, Any]:
-        """Those of `parameters` that have a default, with it.
+        """Returns the defaults of the options that have one.
 
         Raises:
             UnknownNameError: For an unknown name; it gives the nearest one.
@@ -122,13 +102,13 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
 
 @functools.cache
-def _keyword_parameters(function) -> dict[str, inspect.Parameter]:
-    parameters = signature_of(function).parameters.items()
-    return {name: p for name, p in parameters if p.kind is p.KEYWORD_ONLY}
+def _options(function, num_taken) -> dict[str, inspect.Parameter]:
+    parameters = list(signature_of(function).parameters.values())[num_taken:]
+    return {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Where a function comes from, as text that only the same one has."""
+    """Returns where a function comes from, as text that identifies it."""
     if isinstance(function, functools.partial):
         return f"{_source(function.func)} of {function.args} and {function.keywords}"
     return f"{function.__module__}.{function.__qualname__}"

@@ -11,10 +11,10 @@ import tensorflow_federated as tff
 
 
 def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
-    """A function from the elements of a structure to TFF's container for it.
+    """Returns a function that packs the elements of a structure into TFF's container for it.
 
-    It does what `tff.types.type_to_py_container` does with one structure, but looks into the type
-    only once. Without a container in the type it is an `OrderedDict` if elements are named, else a
+    It does what `tff.types.type_to_py_container` does for one structure, but inspects the type only
+    once. Without a container in the type it is an `OrderedDict` if elements are named, else a
     `tuple`.
     """
     names = tuple(tff.structure.name_list_with_nones(struct_type))
@@ -32,7 +32,7 @@ def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
 
 
 def tensor_sizes(type_signature: tff.types.Type) -> dict[str, int]:
-    """Bytes of each tensor in a type, by its path; 0 where its shape is not known."""
+    """Returns the bytes of each tensor in a type, by its path; 0 where its shape is not known."""
     return {
         path: tensor.dtype.itemsize * _num_elements(tensor)
         for path, tensor in _tensors(type_signature, ())
@@ -52,10 +52,10 @@ def _num_elements(tensor) -> int:
 
 
 def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
-    """The elements of a structure, in the order of its type: by name, or else by position.
+    """Returns the elements of a structure in the order of its type: by name, or else by position.
 
     Raises:
-        TypeError: If `value` is no structure, or one with more elements than the type, or fewer.
+        TypeError: If `value` is not a structure with as many elements as the type.
     """
     given = None
     if isinstance(value, (tuple, list)):

@@ -8,7 +8,7 @@ _FORMULA = tuple("=+-@\t\r")  # how formulas begin in spreadsheets
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line a row, names to the left and all else to the right, columns two spaces apart."""
+    """Returns a line for each row: the name left-aligned, the other cells right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *cells in rows:
@@ -21,7 +21,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def decimal(value: float) -> str:
-    """A number with four decimals, or as a power of ten if it is too long for that."""
+    """Formats a number with four decimals, or as a power of ten if it is large."""
     return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"
 
 

@@ -1,4 +1,4 @@
-"""Where errors come from."""
+"""The line of code that an error comes from."""
 
 import os
 import sysconfig
@@ -9,10 +9,10 @@ _INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib
 
 
 def place(error: Exception) -> str:
-    """Where an error was raised, for the end of a message: in a user's own code, if it was there.
+    """Returns the line of a user's code that led to an error, for the end of a message.
 
-    That is the last line outside of this library and of what is installed, be it that a function of
-    these fails at what it was given there; else the last one of this library.
+    It is the last line outside of this library and of installed packages; if there is none, the
+    last line of this library.
     """
     frames = [
         frame

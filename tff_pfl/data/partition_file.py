@@ -11,8 +11,7 @@ import numpy as np
 
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
-from tff_pfl.files import whole_file
-from tff_pfl.npz import save_compressed
+from tff_pfl.files import save_compressed, whole_file
 
 SPLITS = ("train", "validation", "test")
 

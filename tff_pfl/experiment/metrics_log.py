@@ -14,8 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, reading
-from tff_pfl.files import whole_file, writing
-from tff_pfl.npz import save_compressed
+from tff_pfl.files import save_compressed, whole_file, writing
 
 # What differs between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")

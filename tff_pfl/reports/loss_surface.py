@@ -8,8 +8,7 @@ import numpy as np
 
 from tff_pfl import evaluation, experiment
 from tff_pfl.experiment import ConfigError
-from tff_pfl.files import whole_file
-from tff_pfl.npz import save_compressed
+from tff_pfl.files import save_compressed, whole_file
 from tff_pfl.reports import figures
 
 if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
