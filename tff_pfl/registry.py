@@ -104,7 +104,13 @@ class Registry(Mapping[str, Callable[..., Any]]):
 @functools.cache
 def _options(function, num_taken) -> dict[str, inspect.Parameter]:
     parameters = list(signature_of(function).parameters.values())[num_taken:]
-    return {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY or _is_setting(p)}
+
+
+def _is_setting(parameter: inspect.Parameter) -> bool:
+    """Returns whether an argument without a `*` before it is an option: not an object."""
+    is_value = isinstance(parameter.default, bool | int | float | str | tuple)
+    return parameter.kind is parameter.POSITIONAL_OR_KEYWORD and is_value
 
 
 def _source(function: Callable[..., Any]) -> str:

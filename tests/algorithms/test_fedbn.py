@@ -127,7 +127,6 @@ def test_options():
         (tiny_model(), (), "'mlp' has no normalisation layer"),
         (tiny_model(), ("head",), "'mlp' has no normalisation layer"),
         (MODEL, ("hed",), "Unknown layer.*'hed'. Did you mean 'head'"),
-        (MODEL, "head", r"takes names of layers, such as \('head',\)"),
     ],
 )
 def test_bad_input(model, layers, message):

@@ -167,7 +167,6 @@ def test_an_evaluated_head_is_trained_and_the_stored_one_not():
     ("options", "error", "message"),
     [
         ({"personal_layers": ("hed",)}, UnknownNameError, "'hed'. Did you mean 'head'"),
-        ({"personal_layers": "head"}, ValueError, "not a string"),
         ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),
     ],
     ids=str,

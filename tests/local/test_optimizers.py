@@ -27,21 +27,16 @@ def two_steps(optimizer):
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_options_are_those_of_tff(name):
+def test_options_and_defaults_are_those_of_tff(name):
     parameters = inspect.signature(BUILDERS[name]).parameters
     expected = {key: p.default for key, p in parameters.items() if key != "learning_rate"}
     assert OPTIMIZERS.options(name) == expected
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_each_option_reaches_tff(name):
     plain = two_steps(OPTIMIZERS[name](0.1))
     np.testing.assert_array_equal(plain, two_steps(BUILDERS[name](0.1)))
-    for option in OPTIMIZERS.options(name):
-        changed = {option: 0.3}
-        expected = two_steps(BUILDERS[name](0.1, **changed))
-        np.testing.assert_array_equal(two_steps(OPTIMIZERS[name](0.1, **changed)), expected)
-        assert np.any(expected != plain)
+    for option in expected:
+        found = two_steps(OPTIMIZERS[name](0.1, **{option: 0.3}))
+        np.testing.assert_array_equal(found, two_steps(BUILDERS[name](0.1, **{option: 0.3})))
+        assert np.any(found != plain)
 
 
 def test_sgd_with_and_without_momentum():
@@ -56,13 +51,9 @@ def test_sgd_with_and_without_momentum():
         OPTIMIZERS["sgd"](0.1, momentum=1.0)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_numbers_may_be_whole_or_numpys(name):
-    expected = two_steps(OPTIMIZERS[name](1.0))
-    np.testing.assert_array_equal(two_steps(OPTIMIZERS[name](1)), expected)
-    options = {option: np.float64(0.5) for option in OPTIMIZERS.options(name)}
-    found = two_steps(OPTIMIZERS[name](np.float64(0.5), **options))
-    expected = two_steps(OPTIMIZERS[name](0.5, **dict.fromkeys(options, 0.5)))
+def test_numbers_may_be_whole_or_numpys():
+    expected = two_steps(OPTIMIZERS["adam"](1.0, beta_1=0.0))
+    found = two_steps(OPTIMIZERS["adam"](np.int64(1), beta_1=np.float64(0)))
     np.testing.assert_array_equal(found, expected)
 
 

@@ -1,14 +1,11 @@
-"""Tests of `tff_pfl.local.sharpness`: SAM and LWSAM, as they are and inside a graph."""
+"""Tests of `tff_pfl.local.sharpness`: SAM and LWSAM."""
 
 import collections
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import local_sgd
-from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.local import Batch, trees
 from tff_pfl.local.sharpness import (
@@ -23,13 +20,6 @@ from tff_pfl.local.sharpness import (
 RHO = 0.05
 GOLDEN = weights_of([3.0, 0.0, 0.0, 4.0], 2, 2)
 ORDERS = (1.5, 2.0, 3.0, np.inf)
-ONES = tf.ones([3])
-
-
-@pytest.fixture(params=["eager", slow("graph")])
-def traced(request):
-    """Wraps what is tested: as it is, and in a `tf.function`."""
-    return tf.function if request.param == "graph" else lambda fn: fn
 
 
 def layers(**weights):
@@ -59,36 +49,30 @@ def norm(x, p):
 
 
 class TestPerturbation:
-    def test_golden_values_of_order_2(self, traced):
-        actual = traced(perturbation)(GOLDEN, RHO, tf.constant([0.25, 0.75]))
+    def test_golden_values(self):
+        actual = perturbation(GOLDEN, RHO, tf.constant([0.25, 0.75]))
         np.testing.assert_allclose(vector_of(actual), [0.0075, 0, 0, 0.03], rtol=1e-6)
-
-    def test_golden_values_of_order_4(self, traced):
-        actual = vector_of(traced(lambda g: perturbation(g, RHO, p=4.0))(GOLDEN))
+        actual = vector_of(perturbation(GOLDEN, RHO, p=4.0))
         np.testing.assert_allclose(actual, [0.039894, 0, 0, 0.043909], atol=1e-6)
-        np.testing.assert_allclose(norm(actual, 4), RHO, rtol=1e-6)
-        scored = traced(lambda g, xi: perturbation(g, RHO, xi, p=4.0))(GOLDEN, [0.5, 2.0])
+        scored = perturbation(GOLDEN, RHO, tf.constant([0.5, 2.0]), p=4.0)
         np.testing.assert_allclose(vector_of(scored), [0.5, 0.5, 2, 2] * actual, rtol=1e-6)
 
-    def test_order_2_with_equal_scores_is_sam(self, traced):
+    def test_order_2_with_equal_scores_is_sam(self):
         g = random_layers(0)
-        expected = RHO * vector(g) / norm(vector(g), 2)
-        actual = traced(lambda g: perturbation(g, RHO))(g)
-        np.testing.assert_allclose(vector(actual), expected, rtol=1e-5)
+        actual = perturbation(g, RHO)
+        np.testing.assert_allclose(vector(actual), RHO * vector(g) / norm(vector(g), 2), rtol=1e-5)
         tf.nest.assert_same_structure(actual, g)
-        with_scores = traced(lambda g: perturbation(g, RHO, ONES, p=2.0))(g)
-        np.testing.assert_array_equal(vector(with_scores), vector(actual))
+        np.testing.assert_array_equal(vector(perturbation(g, RHO, tf.ones([3]))), vector(actual))
 
-    def test_order_infinity_is_the_sign(self, traced):
-        g = weights_of([-3.0, 0.0, 1e-6, 4.0], 2, 2)
-        actual = traced(lambda g: perturbation(g, RHO, p=np.inf))(g)
+    def test_order_infinity_is_the_sign(self):
+        actual = perturbation(weights_of([-3.0, 0.0, 1e-6, 4.0], 2, 2), RHO, p=np.inf)
         np.testing.assert_allclose(vector_of(actual), [-RHO, 0, RHO, RHO], rtol=1e-6)
 
     @pytest.mark.parametrize("p", ORDERS)
-    def test_it_is_the_vector_of_norm_rho_with_the_largest_product(self, traced, p):
+    def test_it_is_the_vector_of_norm_rho_with_the_largest_product(self, p):
         q = {1.5: 3.0, 2.0: 2.0, 3.0: 1.5, np.inf: 1.0}[p]
         g = random_layers(1)
-        eps = vector(traced(lambda g: perturbation(g, RHO, p=p))(g))
+        eps = vector(perturbation(g, RHO, p=p))
         np.testing.assert_allclose(norm(eps, p), RHO, rtol=1e-5)
         largest = RHO * norm(vector(g), q)
         np.testing.assert_allclose(eps @ vector(g), largest, rtol=1e-5)
@@ -97,182 +81,108 @@ class TestPerturbation:
         others *= RHO / np.linalg.norm(others, ord=p, axis=1, keepdims=True)
         assert np.max(others @ vector(g)) < largest * (1 + 1e-6)
 
-    @pytest.mark.parametrize("p", [*ORDERS, 4.0])
-    @pytest.mark.parametrize("factor", [1e-3, 1e3])
-    def test_the_length_of_the_gradient_does_not_matter(self, traced, p, factor):
-        perturb = traced(lambda g: perturbation(g, RHO, tf.constant([0.2, 0.5, 0.3]), p=p))
-        actual = perturb(random_layers(3, scale=factor))
-        np.testing.assert_allclose(vector(actual), vector(perturb(random_layers(3))), rtol=1e-4)
+    def test_the_length_of_the_gradient_does_not_matter(self):
+        """With orders of 1.2 and 1.05, `q` is 6 and 21: powers of gradients leave float32."""
+        scores = tf.constant([0.2, 0.5, 0.3])
+        for p, factor in [*((p, 1e-3) for p in ORDERS), *((p, 1e3) for p in ORDERS)]:
+            actual = perturbation(random_layers(3, scale=factor), RHO, scores, p=p)
+            expected = perturbation(random_layers(3), RHO, scores, p=p)
+            np.testing.assert_allclose(vector(actual), vector(expected), rtol=1e-4)
+        for p, factor in ((1.2, 1e-3), (1.05, 100.0)):
+            eps = vector(perturbation(random_layers(3, factor), RHO, p=p))
+            np.testing.assert_allclose(norm(eps, p), RHO, rtol=1e-3)
 
-    @pytest.mark.parametrize(("p", "scale"), [(1.2, 1e-3), (1.05, 100.0)])
-    def test_nor_does_it_for_orders_near_1(self, traced, p, scale):
-        """With `q` of 6 and 21, powers of common gradients are tiny, or beyond float32."""
-        eps = vector(traced(lambda g: perturbation(g, RHO, p=p))(random_layers(3, scale)))
-        np.testing.assert_allclose(norm(eps, p), RHO, rtol=1e-3)
+    def test_no_gradient_no_perturbation(self):
+        for p in ORDERS:
+            actual = perturbation(trees.zeros_like(GOLDEN), RHO, p=p)
+            np.testing.assert_array_equal(vector_of(actual), np.zeros(4))
 
-    @pytest.mark.parametrize("p", [1.5, 2.0, 4.0, np.inf])
-    def test_no_gradient_no_perturbation(self, traced, p):
-        actual = traced(lambda g: perturbation(g, RHO, p=p))(trees.zeros_like(GOLDEN))
-        np.testing.assert_array_equal(vector_of(actual), np.zeros(4))
-
-    @pytest.mark.parametrize("p", ORDERS)
-    def test_it_never_descends_and_layers_of_score_0_stay(self, traced, p):
-        perturb = traced(lambda g, xi: perturbation(g, RHO, xi, p=p))
-        for seed in range(5):
-            g, xi = random_layers(seed), np.random.default_rng(seed).uniform(size=3)
-            xi[seed % 3] = 0.0
-            eps = perturb(g, tf.constant(xi, tf.float32))
-            assert trees.dot(eps, g) > 0.0
-            for score, layer in zip(xi, eps.values(), strict=True):
-                assert (trees.norm(layer) == 0.0) == (score == 0.0)
-
-    @pytest.mark.parametrize("p", [1.0, 0.5, 0.0, -2.0, np.nan])
-    def test_the_order_is_over_1(self, traced, p):
-        with pytest.raises(ValueError, match=f"order p of the norm must be over 1, got {p}"):
-            traced(lambda g: perturbation(g, RHO, p=p))(GOLDEN)
+    def test_a_norm_beyond_float32_is_no_number(self):
+        """It was 0, so that a step of SAM was one of SGD."""
+        gradient = {"a": tf.constant([3e19, -4e19])}
+        assert np.isnan(perturbation(gradient, 0.05)["a"]).all()
+        np.testing.assert_allclose(perturbation(gradient, 0.05, p=np.inf)["a"], [0.05, -0.05])
 
 
 class TestLayerScores:
-    def test_distances_per_weight(self, traced):
+    def test_distances_per_weight(self):
         moved = layers(  # sqrt(1 + 4 + 4 + 16) / 6 and 0.5 / 1
             stem={"kernel": [[1.0, 2.0], [-2.0, 0.0]], "bias": [0.0, 4.0]}, body={"bias": [-0.5]}
         )
-        np.testing.assert_allclose(traced(layer_scores)(moved), [5 / 8, 3 / 8], rtol=1e-6)
+        np.testing.assert_allclose(layer_scores(moved), [5 / 8, 3 / 8], rtol=1e-6)
 
-    def test_more_weights_that_moved_as_far_count_less(self, traced):
-        """Of 4 times as many weights, the norm is twice as long."""
-        moved = layers(few={"w": [0.3] * 2}, many={"w": [0.3] * 8})
-        np.testing.assert_allclose(traced(layer_scores)(moved), [2 / 3, 1 / 3], rtol=1e-6)
-
-    def test_a_group_is_one_layer(self, traced):
+    def test_a_group_is_one_layer(self):
         moved = layers(conv={"w": [3.0, 0.0]}, norm={"w": [0.0, 4.0]}, head={"w": [2.0]})
-        scores = traced(lambda d: layer_scores(d, (0, 0, 1)))(moved)
+        scores = layer_scores(moved, (0, 0, 1))
         np.testing.assert_allclose(scores, np.array([5 / 4, 5 / 4, 2]) / (5 / 4 + 2), rtol=1e-6)
         for number, expected in enumerate(([0, 0, 0], [0, 0, 1], [1, 1, 1])):
-            chosen = traced(lambda xi, n=number: highest_layers(xi, n, (0, 0, 1)))(scores)
-            np.testing.assert_array_equal(chosen, expected)
+            np.testing.assert_array_equal(highest_layers(scores, number, (0, 0, 1)), expected)
 
-    def test_they_add_up(self, traced):
-        actual = traced(layer_scores)(random_layers(4))
-        assert actual.shape == [3] and actual.dtype == tf.float32
-        np.testing.assert_allclose(tf.reduce_sum(actual), 1.0, rtol=1e-6)
-
-    def test_where_nothing_moved_they_are_equal(self, traced):
-        zero = trees.zeros_like(random_layers(0))
-        actual = traced(layer_scores)(zero)
+    def test_where_nothing_moved_they_are_equal(self):
+        actual = layer_scores(trees.zeros_like(random_layers(0)))
         np.testing.assert_allclose(actual, [1 / 3] * 3, rtol=1e-7)
 
-    @pytest.mark.parametrize("scale", [1e-6, 1e6])
-    def test_how_far_all_moved_does_not_matter(self, traced, scale):
-        actual = traced(layer_scores)(random_layers(5, scale))
-        np.testing.assert_allclose(actual, layer_scores(random_layers(5)), rtol=1e-5)
+    def test_how_far_all_moved_does_not_matter(self):
+        for scale in (1e-6, 1e6):
+            actual = layer_scores(random_layers(5, scale))
+            np.testing.assert_allclose(actual, layer_scores(random_layers(5)), rtol=1e-5)
 
-    def test_of_many_clients_at_once(self, traced):
+    def test_scores_and_choices_of_many_clients_at_once(self):
+        def chosen(difference):
+            scores = layer_scores(difference)
+            return scores, highest_layers(scores, 2)
+
         clients = [random_layers(6), trees.zeros_like(random_layers(6)), random_layers(7)]
-        stacked = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *clients)
-        actual = traced(lambda d: tf.vectorized_map(layer_scores, d))(stacked)
-        expected = [layer_scores(client) for client in clients]
-        np.testing.assert_allclose(actual, expected, rtol=1e-6)
-        assert np.ptp(expected[0]) > 0.01
+        actual = tf.function(lambda d: tf.vectorized_map(chosen, d))(trees.stack(clients))
+        scores, choices = zip(*map(chosen, clients), strict=True)
+        np.testing.assert_allclose(actual[0], scores, rtol=1e-6)
+        np.testing.assert_array_equal(actual[1], choices)
 
 
-class TestHighestLayers:
-    @pytest.mark.parametrize(
-        ("scores", "in_order"),
-        [
-            ([0.1, 0.4, 0.2, 0.3], [1, 3, 2, 0]),
-            ([0.25, 0.25, 0.25, 0.25], [3, 2, 1, 0]),
-            ([0.4, 0.1, 0.4, 0.1], [2, 0, 3, 1]),
-            ([0.0, 0.0, 1.0, 0.0], [2, 3, 1, 0]),
-        ],
-    )
-    def test_of_equal_scores_those_nearer_the_output(self, traced, scores, in_order):
-        for number in range(5):
-            chosen = traced(lambda xi, n=number: highest_layers(xi, n))(tf.constant(scores))
-            assert chosen.dtype == tf.bool and chosen.shape == [4]
-            np.testing.assert_array_equal(np.flatnonzero(chosen), sorted(in_order[:number]))
-
-    def test_of_one_layer(self, traced):
-        for number in (0, 1):
-            chosen = traced(lambda xi, n=number: highest_layers(xi, n))(tf.constant([1.0]))
-            np.testing.assert_array_equal(chosen, [bool(number)])
-
-    @pytest.mark.parametrize("number", range(4))
-    def test_of_many_clients_at_once(self, traced, number):
-        scores = tf.constant([[0.5, 0.2, 0.3], [0.0, 0.0, 0.0], [0.2, 0.6, 0.2], [0.1, 0.2, 0.7]])
-        order = np.array([[0, 2, 1], [2, 1, 0], [1, 2, 0], [2, 1, 0]])
-        choose = traced(lambda s: tf.vectorized_map(lambda xi: highest_layers(xi, number), s))
-        expected = np.zeros([4, 3], bool)
-        np.put_along_axis(expected, order[:, :number], True, axis=1)
-        np.testing.assert_array_equal(choose(scores), expected)
+@pytest.mark.parametrize(
+    ("scores", "in_order"),
+    [
+        ([0.1, 0.4, 0.2, 0.3], [1, 3, 2, 0]),
+        ([0.25, 0.25, 0.25, 0.25], [3, 2, 1, 0]),
+        ([0.4, 0.1, 0.4, 0.1], [2, 0, 3, 1]),
+        ([1.0], [0]),
+    ],
+)
+def test_the_highest_layers_of_equal_scores_are_those_nearer_the_output(scores, in_order):
+    for number in range(len(scores) + 1):
+        chosen = highest_layers(tf.constant(scores), number)
+        assert chosen.dtype == tf.bool and chosen.shape == [len(scores)]
+        np.testing.assert_array_equal(np.flatnonzero(chosen), sorted(in_order[:number]))
 
 
-def test_each_layer_has_its_own_factor(traced):
+def test_each_layer_has_its_own_factor():
     weights, factors = random_layers(8), [2.0, 0.0, -0.5]
-    scaled = traced(scale_layers)(weights, tf.constant(factors))
+    scaled = scale_layers(weights, tf.constant(factors))
     assert list(scaled) == ["stem", "body", "head"]
     for layer, before, factor in zip(scaled.values(), weights.values(), factors, strict=True):
         for name, leaf in before.items():
             np.testing.assert_array_equal(layer[name], factor * leaf)
 
 
-@pytest.mark.parametrize("mask", [[True, False, True], [False, True, False], [True] * 3])
-def test_layers_are_selected_bit_for_bit(traced, mask):
+def test_layers_are_selected_bit_for_bit():
     odd = [-0.0, np.nan, np.inf, np.float32(1e-45), 1.0]
     a = layers(stem={"w": odd}, body={"w": odd[::-1]}, head={"b": odd[:2], "a": odd[2:]})
     b = tf.nest.map_structure(lambda leaf: -leaf, a)
-    selected = traced(select_layers)(tf.constant(mask), a, b)
+    selected = select_layers(tf.constant([True, False, True]), a, b)
     assert list(selected) == ["stem", "body", "head"]
-    for name, from_a in zip(a, mask, strict=True):
+    for name, from_a in zip(a, [True, False, True], strict=True):
         for key, expected in (a if from_a else b)[name].items():
             assert selected[name][key].numpy().tobytes() == expected.numpy().tobytes()
 
 
-class TestSharpnessAwareGradient:
-    A, C, W = spd(3, seed=1), np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.2, -0.1])
-    ETA, LENGTH = 0.3, 0.7
-
-    def step(self, w):
-        ascent = self.A @ (w - self.C)
-        return w - self.ETA * self.A @ (w + self.LENGTH * ascent / norm(ascent, 2) - self.C)
-
-    def test_a_step_on_a_quadratic(self, traced):
-        model = quadratic_model(2, 1)
-        examples = quadratic_examples(self.A, self.C, 0.25)
-        batch = Batch(examples.x, examples.y, tf.ones([1]), tf.zeros([2], tf.int32))
-        gradient = traced(sharpness_aware_gradient(model, self.LENGTH))
-        direction, totals, carry = gradient(weights_of(self.W, 2, 1), batch, tf.constant(7))
-        expected = (self.W - self.step(self.W)) / self.ETA
-        np.testing.assert_allclose(vector_of(direction), expected, rtol=1e-5)
-        offset = self.W - self.C
-        loss_at_w = 0.5 * offset @ self.A @ offset + 0.25
-        np.testing.assert_allclose(totals["loss"].total, loss_at_w, rtol=1e-6)
-        assert totals["loss"].count == 1.0 and carry == 7
-
-    def test_in_local_training(self, steps=3):
-        model, local = quadratic_model(2, 1), local_sgd(self.ETA, steps)
-        context = types.SimpleNamespace(seed=tf.constant([1, 2]), round_num=tf.constant(0))
-        train = tf.function(
-            lambda w, examples: (
-                local.train(
-                    model,
-                    w,
-                    examples,
-                    context,
-                    gradient=sharpness_aware_gradient(model, self.LENGTH),
-                ).weights
-            ),
-            autograph=False,
-        )
-        actual = train(weights_of(self.W, 2, 1), quadratic_examples(self.A, self.C))
-        expected = self.W
-        for _ in range(steps):
-            expected = self.step(expected)
-        np.testing.assert_allclose(vector_of(actual), expected, rtol=1e-5)
-
-
-def test_of_a_gradient_whose_norm_leaves_float32_it_is_no_number():
-    """It was 0, so that a step of SAM was one of SGD."""
-    gradient = {"a": tf.constant([3e19, -4e19])}
-    assert np.isnan(perturbation(gradient, 0.05)["a"]).all()
-    np.testing.assert_allclose(perturbation(gradient, 0.05, p=np.inf)["a"], [0.05, -0.05])
+def test_a_step_of_sam_on_a_quadratic():
+    a, c, w = spd(3, seed=1), np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.2, -0.1])
+    model, examples = quadratic_model(2, 1), quadratic_examples(a, c, 0.25)
+    batch = Batch(examples.x, examples.y, tf.ones([1]), tf.zeros([2], tf.int32))
+    gradient = sharpness_aware_gradient(model, rho=0.7)
+    direction, totals, carry = gradient(weights_of(w, 2, 1), batch, tf.constant(7))
+    ascent = a @ (w - c)
+    expected = a @ (w + 0.7 * ascent / norm(ascent, 2) - c)
+    np.testing.assert_allclose(vector_of(direction), expected, rtol=1e-5)
+    np.testing.assert_allclose(totals["loss"].total, 0.5 * (w - c) @ ascent + 0.25, rtol=1e-6)
+    assert totals["loss"].count == 1.0 and carry == 7

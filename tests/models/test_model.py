@@ -12,7 +12,7 @@ from tests.quadratics import quadratic_model
 from tff_pfl import algorithms
 from tff_pfl.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
-from tff_pfl.models import ExampleValuesError, Mean, Model, from_keras, merged, prefixed
+from tff_pfl.models import Mean, Model, from_keras, merged, prefixed
 from tff_pfl.models.model import correct, sparse_cross_entropy
 from tff_pfl.templates.errors import BlockTracingError
 
@@ -112,7 +112,7 @@ def test_a_gradient_of_embeddings_is_a_tensor():
 def test_a_number_for_each_example(where, value, message):
     changes = {"example_loss": value} if where == "loss" else {"example_metrics": {where: value}}
     model = dataclasses.replace(MODEL, **changes)
-    with pytest.raises(ExampleValuesError, match=message):
+    with pytest.raises(ValueError, match=message):
         model.totals(weights(), make_batch(np.ones(5, np.float32)))
 
 
@@ -149,13 +149,13 @@ class CenteredWhile(tf.keras.layers.Layer):
         return centered(h) if training == self._while else h
 
 
-@pytest.mark.parametrize("when", [True, False])
-def test_rows_that_are_mixed_in_training_or_evaluation_alone(when):
-    model = from_keras(network(lambda: CenteredWhile(when)), input_shape=(3,))
+def test_rows_that_are_mixed_in_training_or_evaluation_alone():
     batch = make_batch(np.ones(5, np.float32))
-    model.totals(model.init(0), batch, training=not when)
-    with pytest.raises(ExampleValuesError):
-        model.totals(model.init(0), batch, training=when)
+    for when in (True, False):
+        model = from_keras(network(lambda when=when: CenteredWhile(when)), input_shape=(3,))
+        model.totals(model.init(0), batch, training=not when)
+        with pytest.raises(ValueError, match="depends on other rows"):
+            model.totals(model.init(0), batch, training=when)
 
 
 def test_rows_of_bytes_that_are_mixed_below_many_layers():
@@ -166,7 +166,7 @@ def test_rows_of_bytes_that_are_mixed_below_many_layers():
     for scaled in (lambda x: floats(x) / 255, lambda x: floats(x > 127)):
         model = from_keras(deep, input_shape=(3,), preprocess=lambda x: centered(scaled(x)))  # noqa: B023
         batch = make_batch(np.ones(5, np.float32), np.zeros([5, 3], np.uint8))
-        with pytest.raises(ExampleValuesError):
+        with pytest.raises(ValueError, match="depends on other rows"):
             model.totals(model.init(0), batch)
 
 
@@ -174,7 +174,7 @@ def floats(x):
     return tf.cast(x, tf.float32)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedpac", "fedrod", "pfedmb", "plgu_grep"])
+@pytest.mark.parametrize("name", ["fedrep", "pfedmb"])
 def test_methods_that_mix_models_of_parts_refuse_rows_that_are_mixed(name):
     def linear_network():
         layers = [tf.keras.Input((3,)), Centered(), tf.keras.layers.Dense(4, name="body")]
@@ -212,7 +212,7 @@ def test_rows_that_are_mixed(where):
     """Padding rows would count."""
     name, make = MIXING[where]
     model = make()
-    with pytest.raises(ExampleValuesError, match=f"^The {name} of an example .* other rows"):
+    with pytest.raises(ValueError, match=f"^The {name} of an example .* other rows"):
         model.totals(model.init(0), make_batch(np.ones(5, np.float32)))
     totals = model.totals(model.init(0), make_batch([1.0], X[:1], Y[:1]))  # nothing to be mixed
     assert totals["loss"].count == 1
@@ -235,33 +235,29 @@ def test_layers_and_sizes():
     assert quadratic_model(2, 1).layers == ("layer0", "layer1")
 
 
-@pytest.mark.parametrize("dtype", [tf.float64, tf.float16, tf.bfloat16, tf.int32])
-def test_weights_that_are_not_float32(dtype):
+def test_weights_that_are_not_float32():
     """Optimizers differ in which they take: some raised errors of TensorFlow, others diverged."""
 
     def mixed(seed):
-        return {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], dtype)}}
+        return {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], tf.float16)}}
 
-    model, message = dataclasses.replace(MODEL, init=mixed), f"but b/w is {dtype.name}"
+    model, message = dataclasses.replace(MODEL, init=mixed), "but b/w is float16"
     with pytest.raises(KindError, match=message):
         _ = model.weights_type
     with pytest.raises(KindError, match=message):
         local_sgd().train(model, mixed(0), None, ClientContext(0, 0, np.zeros(2, np.int32)))
 
 
-@pytest.mark.parametrize("logits_type", [tf.float16, tf.bfloat16, tf.float32])
-@pytest.mark.parametrize("label_type", [tf.int32, tf.int64])
-def test_losses_and_metrics_take_every_type(logits_type, label_type):
-    logits = tf.constant([[0.0, 1.0], [2.0, 0.0]], logits_type)
-    y = tf.constant([1, 1], label_type)
-    np.testing.assert_array_equal(correct(y, logits), [1.0, 0.0])
-    loss = tf.cast(sparse_cross_entropy(y, logits), tf.float32)
-    np.testing.assert_allclose(loss, np.log1p(np.exp([-1.0, 2.0])), rtol=0.02)
-
-    model = Model(init, lambda w, x, training, seed: logits, sparse_cross_entropy, {"a": correct})
-    totals = model.totals((), Batch(tf.zeros([2, 1]), y, tf.ones([2]), None))
-    assert {value.dtype for value in tf.nest.flatten(totals)} == {tf.float32}
-    assert totals["a"].total == 1.0
+def test_losses_and_metrics_take_every_type():
+    for logits_type, label_type in ((tf.float16, tf.int64), (tf.bfloat16, tf.int32)):
+        logits, y = tf.constant([[0.0, 1.0], [2.0, 0.0]], logits_type), tf.ones([2], label_type)
+        np.testing.assert_array_equal(correct(y, logits), [1.0, 0.0])
+        loss = tf.cast(sparse_cross_entropy(y, logits), tf.float32)
+        np.testing.assert_allclose(loss, np.log1p(np.exp([-1.0, 2.0])), rtol=0.02)
+        model = dataclasses.replace(MODEL, apply=lambda *_, logits=logits, **__: logits)
+        totals = model.totals((), Batch(tf.zeros([2, 1]), y, tf.ones([2]), None))
+        assert {value.dtype for value in tf.nest.flatten(totals)} == {tf.float32}
+        assert totals["accuracy"].total == 1.0
 
 
 def test_measurements_are_merged_but_for_two_of_one_name():
@@ -277,11 +273,12 @@ def test_measurements_are_merged_but_for_two_of_one_name():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"example_metrics": {"top 5": correct}}, ValueError, "has 'top 5'. The name of a metric"),
         ({"example_metrics": {"a/b": correct}}, ValueError, "has 'a/b'. The name of a metric"),
-        ({"example_metrics": {3: correct}}, ValueError, "has 3. The name of a metric"),
+        ({"example_metrics": {"loss": correct}}, ValueError, 'has "loss", which is the name of'),
+        ({"example_metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
         ({"example_metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' of a model must be a fun"),
         ({"example_loss": None}, TypeError, "example_loss of a model must be a function, got None"),
+        ({"example_loss": tf.keras.Sequential()}, TypeError, "must be a function, got <keras"),
     ],
 )
 def test_names_of_metrics_and_functions_that_are_none(changes, error, message):

@@ -96,10 +96,9 @@ def test_an_activation_and_a_convolution_keep_the_variance():
     )
 
 
-@pytest.mark.parametrize("fill", [0.0, 1.0])
-def test_a_kernel_without_variance_has_a_finite_gradient(fill):
+def test_a_kernel_without_variance_has_a_finite_gradient():
     weights = {layer: dict(w) for layer, w in perturbed().items()}
-    weights["stem"]["kernel"] = tf.fill(weights["stem"]["kernel"].shape, fill)
+    weights["stem"]["kernel"] = tf.ones_like(weights["stem"]["kernel"])
     batch = Batch(IMAGES, np.int32([0, 1, 2]), np.ones(3, np.float32), np.zeros(2, np.int32))
     gradient, _ = small().gradient(weights, batch)
     assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))

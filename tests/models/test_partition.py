@@ -10,7 +10,14 @@ import tensorflow_federated as tff
 from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
 from tests.quadratics import quadratic_model
 from tff_pfl.local import Batch
-from tff_pfl.models import from_keras, partition
+from tff_pfl.models import (
+    Model,
+    build,
+    from_keras,
+    layer_groups,
+    normalization_layers,
+    partition,
+)
 
 MODEL = quadratic_model(1, 2, 3)
 WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)
@@ -23,31 +30,21 @@ def test_the_head_is_the_last_layer():
     assert parts.layers == MODEL.layers
 
 
-@pytest.mark.parametrize(
-    "personal", [[], ["layer1"], ["layer2", "layer0"], ["layer0", "layer1", "layer2"]]
-)
-def test_merge_is_the_inverse_of_split_and_both_keep_the_models_order(personal):
-    parts = partition(MODEL, personal=personal)
-    shared, own = parts.split(WEIGHTS)
-    assert list(own) == sorted(personal)
-    assert list(shared) == [name for name in MODEL.layers if name not in personal]
-    merged = parts.merge(shared, own)
-    assert merged == WEIGHTS
-    assert list(merged) == list(MODEL.layers)
+def test_merge_is_the_inverse_of_split_and_both_keep_the_models_order():
+    for personal in ([], ["layer1"], ["layer2", "layer0"], ["layer0", "layer1", "layer2"]):
+        parts = partition(MODEL, personal=iter(personal))
+        shared, own = parts.split(WEIGHTS)
+        assert list(own) == sorted(personal)
+        assert list(shared) == [name for name in MODEL.layers if name not in personal]
+        merged = parts.merge(shared, own)
+        assert merged == WEIGHTS
+        assert list(merged) == list(MODEL.layers)
 
 
-def test_the_personal_layers_may_come_from_an_iterator():
-    assert partition(MODEL, personal=iter(["layer1"])).personal == ("layer1",)
-
-
-def test_an_unknown_layer_is_answered_with_the_nearest():
+def test_names_of_layers():
+    assert partition(MODEL, personal="layer1").personal == ("layer1",)
     with pytest.raises(ValueError, match="'layr1'. Did you mean 'layer1'"):
         partition(MODEL, personal=["layer0", "layr1"])
-
-
-def test_a_string_is_not_names():
-    with pytest.raises(ValueError, match=r"such as \('head',\)"):
-        partition(MODEL, personal="head")
 
 
 def dropout_network():
@@ -62,12 +59,10 @@ def dropout_network():
 
 
 TINY = tiny_model()
-# Models and their personal layers: the last, not the last, none, all; with randomness.
+# Models and their personal layers: not the last, none; with randomness.
 SPLITS = {
-    "head": (TINY, None),
     "dense1": (TINY, ["dense1"]),
     "none": (TINY, []),
-    "all": (TINY, ["dense1", "head"]),
     "dropout": (from_keras(dropout_network, input_shape=IMAGE_SHAPE), None),
 }
 
@@ -112,8 +107,8 @@ class TestModelsOfParts:
             )
             assert tuple(tff.structure.name_list(part_model.weights_type)) == layers
 
-    @pytest.mark.parametrize("training", [False, True])
-    def test_gradients_are_the_parts_of_the_gradient_and_totals_are_equal(self, split, training):
+    def test_gradients_are_the_parts_of_the_gradient_and_totals_are_equal(self, split):
+        training = True
         model, parts, weights, *part_models = split
         gradient, totals = model.gradient(weights, batch_of(), training=training)
         assert all(np.any(leaf != 0) for leaf in tf.nest.flatten(gradient))
@@ -141,29 +136,41 @@ class TestModelsOfParts:
         assert_equal(mixed, model.apply(parts.merge(shared, other_own), x))
         assert np.array_equal(mixed, model.apply(weights, x)) == (not parts.personal)
 
-    def test_what_else_a_model_has(self, split):
-        model, _, _, *part_models = split
-        for part_model in part_models:
-            assert part_model.name == model.name
-            assert part_model.example_metrics is model.example_metrics
-            assert part_model.example_loss is model.example_loss
+
+def model_of(**layers) -> Model:
+    def init(seed):
+        return collections.OrderedDict(
+            (layer, collections.OrderedDict((name, tf.zeros([2])) for name in names.split()))
+            for layer, names in layers.items()
+        )
+
+    return Model(init, lambda weights, x, **_: x, lambda y, outputs: outputs)
 
 
-def test_dropout_has_the_same_masks_for_the_same_seed():
-    model, _ = SPLITS["dropout"]
-    parts, weights = partition(model), model.init(1)
-    shared, own = parts.split(weights)
-    outputs = {
-        seed: [
-            apply(part, batch_of().x, training=True, seed=tf.constant([seed, 4]))
-            for apply, part in (
-                (model.apply, weights),
-                (parts.shared_model(model, own).apply, shared),
-                (parts.personal_model(model, shared).apply, own),
-            )
-        ]
-        for seed in (1, 2)
-    }
-    for of_seed in outputs.values():
-        assert_equal(of_seed, of_seed[:1] * 3)
-    assert not np.allclose(outputs[1][0], outputs[2][0])
+NORMALIZED = model_of(
+    first_norm="gamma beta",
+    conv="kernel",
+    norm="gamma beta",
+    scale="gamma",
+    dense="kernel bias",
+    other="gamma beta kernel",
+    last="beta",
+)
+
+
+def test_they_have_a_scale_and_a_shift_and_nothing_else():
+    assert normalization_layers(NORMALIZED) == ("first_norm", "norm", "scale", "last")
+    assert normalization_layers(model_of(dense="kernel bias")) == ()
+
+
+def test_those_of_a_residual_network_have_the_names_of_norms():
+    model = build("resnet18", (8, 8, 1), 3, width=4, blocks=(1,), groups=2)
+    norms = normalization_layers(model)
+    assert norms == ("stem_norm", "block1_norm1", "block1_norm2")
+    assert not any("norm" in name for name in set(model.layers) - set(norms))
+
+
+def test_they_belong_to_the_layer_before_them():
+    assert layer_groups(NORMALIZED) == (0, 1, 1, 1, 2, 3, 3)
+    assert layer_groups(NORMALIZED, ["norm", "dense", "last"]) == (0, 1, 1)
+    assert layer_groups(NORMALIZED, []) == ()

@@ -7,20 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import (
-    EXAMPLES_TYPE,
-    IMAGE_SHAPE,
-    NUM_CLASSES,
-    assert_close,
-    assert_equal,
-    leaves,
-    local_sgd,
-    make_clients,
-)
+from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tff_pfl import models
-from tff_pfl.algorithms import build_fedavg
-from tff_pfl.local import Batch
 
 RNG = np.random.default_rng(0)
 SMALL = {
@@ -28,10 +17,7 @@ SMALL = {
     "resnet50": {"width": 4, "blocks": (1, 1), "groups": 6},
     "wide_resnet": {"depth": 10, "widen": 1},
 }
-# What any of them shows.
-ONE_OF_SMALL = [name if name == "resnet18" else slow(name) for name in SMALL]
 IMAGES = RNG.integers(256, size=(6, 8, 8, 3)).astype(np.uint8)
-LABELS = np.array([0, 1, 2, 0, 1, 2], np.int32)
 
 
 @functools.cache
@@ -53,30 +39,18 @@ def perturbed(weights):
     )
 
 
-def full_batch():
-    return Batch(IMAGES, LABELS, np.ones(len(LABELS), np.float32), np.zeros(2, np.int32))
-
-
 @pytest.mark.parametrize(
     ("name", "options", "num_weights"),
     [
         ("resnet18", {}, 11_173_962),
         slow("resnet50", {}, 23_520_842),
         slow("wide_resnet", {}, 36_479_194),
-        slow("resnet18", {"num_classes": 100}, 11_220_132),
-        slow("resnet18", {"num_classes": 1000, "stem": "imagenet"}, 11_689_512),
         slow("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
-        slow("wide_resnet", {"num_classes": 100}, 36_536_884),
     ],
 )
 def test_numbers_of_weights(name, options, num_weights):
     model = keras_model(name, (32, 32, 3), **options)
     assert model.count_params() == num_weights
-
-
-@pytest.mark.slow
-def test_a_network_in_full():
-    assert models.build("wide_resnet", (32, 32, 3), 10).num_weights == 36_479_194
 
 
 @pytest.mark.parametrize(
@@ -90,9 +64,8 @@ def test_downsampling(name, last_size):
     assert model.output_shape == (None, 10)
 
 
-@pytest.mark.parametrize("name", ONE_OF_SMALL)
-def test_weights_serve_images_of_any_size(name):
-    first, second = (keras_model(name, (n, n, 3), 3, **SMALL[name]) for n in (8, 20))
+def test_weights_serve_images_of_any_size():
+    first, second = (keras_model("resnet18", (n, n, 3), 3, **SMALL["resnet18"]) for n in (8, 20))
     assert second.output_shape == (None, 3)
     assert [w.shape for w in first.weights] == [w.shape for w in second.weights]
 
@@ -249,24 +222,13 @@ def test_the_imagenet_stem_quarters_images_before_the_first_block():
     assert_close(model.apply(weights, images), expected, 1e-4)
 
 
-@pytest.mark.parametrize("name", ONE_OF_SMALL)
-def test_an_output_does_not_depend_on_the_rest_of_the_batch(name):
-    model = small(name)
+def test_an_output_does_not_depend_on_the_rest_of_the_batch():
+    model = small("resnet18")
     weights = perturbed(model.init(0))
     others = np.concatenate([IMAGES[:3], 255 - IMAGES[3:]])
     first, second = (model.apply(weights, x, training=True) for x in (IMAGES, others))
     assert_close(first[:3], second[:3])
     assert np.all(np.any(first[3:] != second[3:], axis=1))
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_seeds_reproduce_initial_weights(name):
-    first, again, other = (small(name).init(seed) for seed in (3, 3, 4))
-    assert_equal(first, again)
-    for layer, w in first.items():
-        assert not np.any(w.get("bias", 0.0)) and not np.any(w.get("beta", 0.0))
-        assert np.all(w.get("gamma", np.ones(1)) == 1.0)
-        assert "kernel" not in w or np.all(w["kernel"] != other[layer]["kernel"])
 
 
 def test_kernels_start_from_hes_distribution_by_fan_out():
@@ -275,26 +237,6 @@ def test_kernels_start_from_hes_distribution_by_fan_out():
         kernel = np.ravel(weights[layer]["kernel"])
         np.testing.assert_allclose(np.std(kernel), math.sqrt(2.0 / fan_out), rtol=0.02)
         assert np.max(np.abs(kernel)) > 3 * np.std(kernel)  # a truncated one ends before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ONE_OF_SMALL)
-def test_exact_gradient_steps_reduce_the_loss(name):
-    model, batch = small(name), full_batch()
-
-    @tf.function(autograph=False)
-    def step(weights):
-        gradient, totals = model.gradient(weights, batch)
-        return tf.nest.map_structure(lambda w, g: w - 0.02 * g, weights, gradient), totals
-
-    weights, losses = model.init(0), []
-    for _ in range(8):
-        weights, totals = step(weights)
-        losses.append(float(totals["loss"].mean))
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.9 * losses[0]
-    pairs = zip(leaves(weights), leaves(model.init(0)), strict=True)
-    assert all(np.any(trained != initial) for trained, initial in pairs)
 
 
 def test_dropout_is_between_the_convolutions_of_a_block():
@@ -316,24 +258,12 @@ def test_dropout_is_between_the_convolutions_of_a_block():
     )
 
 
-@pytest.mark.slow
-def test_rounds_of_fedavg():
-    model = models.build("resnet18", IMAGE_SHAPE, NUM_CLASSES, width=4, blocks=(1, 1))
-    process = build_fedavg(model, EXAMPLES_TYPE, local_sgd(0.05), seed=1)
-    state, losses = process.initialize(), []
-    for _ in range(3):
-        state, _, metrics = process.next(state, make_clients(process, [6, 3, 5]))
-        losses.append(metrics["train"]["loss"])
-    assert losses == sorted(losses, reverse=True)
-    assert metrics["train"]["num_nonfinite"] == 0
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("resnet18", {"stem": "imagnet"}, "'imagnet'. Did you mean 'imagenet'"),
-        ("resnet18", {"width": 0}, "width must be a whole number of at least 1, got 0"),
         ("resnet18", {"blocks": ()}, r"blocks must be 1 or more numbers, .* got \(\)"),
+        ("resnet18", {"widht": 8}, "'resnet18' 'widht'. Did you mean 'width'"),
         (
             "resnet18",
             {"width": 4, "blocks": (1, 1, 1, 1)},
@@ -345,8 +275,3 @@ def test_rounds_of_fedavg():
 def test_options_that_make_no_network(name, options, message):
     with pytest.raises(ValueError, match=message):
         models.build(name, (8, 8, 3), 3, **options)
-
-
-def test_unknown_options():
-    with pytest.raises(ValueError, match="'resnet18' 'widht'. Did you mean 'width'"):
-        models.build("resnet18", (8, 8, 3), 3, widht=8)

@@ -8,34 +8,6 @@ import tensorflow as tf
 
 from tff_pfl import models
 
-SHAPES = {
-    "mlp": {"dense1": [784, 200], "dense2": [200, 200], "head": [200, 10]},
-    "cnn_fedpg": {
-        "conv1": [5, 5, 3, 64],
-        "conv2": [5, 5, 64, 64],
-        "dense1": [1600, 384],
-        "dense2": [384, 192],
-        "head": [192, 10],
-    },
-    "cnn_pgfed": {
-        "conv1": [5, 5, 3, 32],
-        "conv2": [5, 5, 32, 64],
-        "dense1": [1600, 512],
-        "head": [512, 10],
-    },
-    "lenet": {
-        "conv1": [5, 5, 3, 6],
-        "conv2": [5, 5, 6, 16],
-        "dense1": [400, 120],
-        "dense2": [120, 84],
-        "head": [84, 10],
-    },
-}
-
-
-def image_shape(name):
-    return (28, 28, 1) if name == "mlp" else (32, 32, 3)
-
 
 @pytest.mark.parametrize(
     ("name", "shape", "num_classes", "num_weights"),
@@ -43,9 +15,7 @@ def image_shape(name):
         ("mlp", (28, 28, 1), 10, 199_210),
         ("cnn_fedpg", (32, 32, 3), 10, 797_962),
         ("cnn_pgfed", (32, 32, 3), 10, 878_538),
-        ("cnn_pgfed", (32, 32, 3), 100, 924_708),
         ("cnn_pgfed", (28, 28, 1), 11, 582_539),
-        ("cnn_pgfed", (32, 32, 3), 65, 906_753),
         ("lenet", (32, 32, 3), 10, 62_006),
     ],
 )
@@ -54,15 +24,7 @@ def test_numbers_of_weights(name, shape, num_classes, num_weights):
     assert model.num_weights == num_weights
     assert model.name == name
     assert model.layers[-1] == "head"
-    assert models.partition(model).personal == ("head",)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_layers(name):
-    weights = models.build(name, image_shape(name), 10).init(0)
-    assert {layer: w["kernel"].shape for layer, w in weights.items()} == SHAPES[name]
-    assert list(weights) == list(SHAPES[name])
-    assert all(not np.any(w["bias"]) for w in weights.values())
+    assert all(not np.any(layer["bias"]) for layer in model.init(0).values())
 
 
 def test_images_are_scaled_and_normalised():
@@ -85,15 +47,6 @@ def test_only_the_network_with_dropout_differs_in_training():
         assert np.array_equal(outputs, trained) != is_stochastic
 
 
-def test_options_reach_the_network():
-    assert models.build("mlp", (2, 2, 1), 3, hidden=(7,)).layers == ("dense1", "head")
-
-
-def test_an_unknown_network_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="'lenett'. Did you mean 'lenet'"):
-        models.build("lenett", (32, 32, 3), 10)
-
-
 @pytest.mark.parametrize(
     ("shape", "mean", "std", "message"),
     [
@@ -105,16 +58,6 @@ def test_an_unknown_network_is_answered_with_the_nearest():
 def test_a_normalization_of_other_images_is_refused(shape, mean, std, message):
     with pytest.raises(ValueError, match=message):
         models.build("mlp", shape, 10, mean=mean, std=std)
-
-
-def test_whole_numbers_normalize_as_well():
-    x = np.full([1, 2, 2, 1], 255, np.uint8)
-    whole = models.build("mlp", (2, 2, 1), 3, mean=(0,), std=(1,))
-    floats = models.build("mlp", (2, 2, 1), 3)
-    weights = whole.init(0)
-    np.testing.assert_array_equal(
-        whole.apply(weights, x, training=False), floats.apply(weights, x, training=False)
-    )
 
 
 def test_without_a_normalization_inputs_are_taken_as_they_are():
@@ -180,16 +123,16 @@ class TestOfAnAnnotatedFunction:
         assert models.build("counted", (4, 4, 1), 3, width=5).num_weights == 16 * 5 + 5 + 15 + 3
         assert models.build("wide", (4, 4, 1), 3).num_weights == 16 * 7 + 7 + 21 + 3
 
-    @pytest.mark.parametrize("how", [{"segments": 2}, {"compute_type": "bfloat16"}])
-    def test_what_is_of_keras_models_is_refused(self, how):
-        with pytest.raises(ValueError, match="are of Keras models, but 'counted' returns a Model"):
-            models.build("counted", (4, 4, 1), 3, **how)
+    def test_options_of_keras_models_are_refused(self):
+        for how in ({"segments": 2}, {"compute_type": "bfloat16"}):
+            with pytest.raises(ValueError, match="Keras models, but 'counted' returns a Model"):
+                models.build("counted", (4, 4, 1), 3, **how)
 
     def test_annotations_that_are_text(self, monkeypatch):
-        monkeypatch.setattr(counted, "__annotations__", {"return": "models.Model", "width": "Int"})
+        monkeypatch.setattr(counted, "__annotations__", {"return": "models.Model"})
         assert models.build("counted", (4, 4, 1), 3).example_metrics.keys() == {"sum"}
 
     @pytest.mark.parametrize(("name", "returned"), [("bare", "Model"), ("false", "Sequential")])
     def test_a_function_that_says_something_else(self, name, returned):
-        with pytest.raises(ValueError, match=f"{name!r} returns a {returned}. .* `-> tff_pfl.Mod"):
+        with pytest.raises(ValueError, match=f"{name!r} returns a {returned}. .* `-> tff_pfl.Mo"):
             models.build(name, (4, 4, 1), 3)

@@ -3,9 +3,15 @@
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.augmentation import AUGMENTATIONS
 from tff_pfl.local.batches import scan_batches
-from tff_pfl.local.context import ClientContext
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
-from tff_pfl.local.examples import Batch, Examples, examples_type, sample_examples, split_examples
+from tff_pfl.local.examples import (
+    Batch,
+    ClientContext,
+    Examples,
+    examples_type,
+    sample_examples,
+    split_examples,
+)
 from tff_pfl.local.optimizers import OPTIMIZERS
 from tff_pfl.local.schedules import SCHEDULES
 from tff_pfl.local.simplex import project_to_simplex

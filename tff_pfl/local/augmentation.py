@@ -1,8 +1,8 @@
 """Random changes of the images of a batch, by name.
 
-Each is a function `(*, <options with defaults>) -> Augmentation`, and an `Augmentation` is
-`(images [batch, height, width, channels], seed int32[2]) -> images` of the same type and shape,
-whose randomness is of the seed alone.
+Each is a function `(*, <options with defaults>) -> Augmentation`. An `Augmentation` is a function
+`(images [batch, height, width, channels], seed int32[2]) -> images` of the same shape that draws
+its random numbers from the seed.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ Augmentation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 @AUGMENTATIONS.register("crop_and_flip")
 @takes(padding=whole(0))
 def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
-    """A part of the image, surrounded by black, of its own size; half of them mirrored.
+    """Pads each image with black, crops it to its size at random, and mirrors half of the images.
 
-    As in He et al., "Deep Residual Learning for Image Recognition", section 4.2: each image has an
-    offset of its own, one of `(2 padding + 1)^2`, all as likely.
+    Each image has its own offset, one of `(2 padding + 1)^2` equally likely ones. (He et al., "Deep
+    Residual Learning for Image Recognition", section 4.2.)
 
     Args:
         padding: Black pixels on each side.
-        flip: Whether left and right are exchanged, of each image with probability 1/2.
+        flip: Whether each image is mirrored left to right with probability 1/2.
     """
 
     def augment(images, seed):
         if images.shape.rank != 4:
             raise ValueError(
-                "crop_and_flip changes images, [batch, height, width, channels], but the examples "
-                f"of a batch are of shape {images.shape}."
+                "crop_and_flip needs images, [batch, height, width, channels], but a batch of "
+                f"examples has the shape {images.shape}."
             )
         number, (height, width) = tf.shape(images)[0], images.shape[1:3]
         draw = tf.random.experimental.stateless_split(seed, 2)
@@ -52,5 +52,5 @@ def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
 
 
 def _gather(images, indices, axis):
-    """Rows or columns of each image."""
+    """Takes rows or columns of each image."""
     return tf.gather(images, indices, axis=axis, batch_dims=1)

@@ -1,4 +1,4 @@
-"""Exact quantities over all of a client's examples, accumulated batch by batch."""
+"""Exact gradients and metrics over all of a client's examples, accumulated batch by batch."""
 
 from typing import Any, NamedTuple
 
@@ -23,14 +23,14 @@ class ExactGradient(NamedTuple):
 
     @property
     def loss(self) -> tf.Tensor:
-        """The mean loss, 0 of no examples."""
+        """The mean loss; 0 without examples."""
         return self.totals["loss"].mean
 
 
 def exact_gradient(
     model: Model, weights: Any, examples: Examples, *, batch_size: int = 200
 ) -> ExactGradient:
-    """The gradient and the loss of a client's mean training loss, independent of `batch_size`.
+    """Computes a client's mean training loss and its gradient, independent of `batch_size`.
 
     Stochastic layers (dropout) are off, so that the result is exact and can be repeated.
     A client with no examples has gradient 0 and loss 0.
@@ -56,7 +56,7 @@ def exact_gradient(
 
 
 def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int = 100) -> Totals:
-    """Sums of the loss and the model's metrics over all examples, without training behaviour."""
+    """Sums the loss and the model's metrics over all examples, with dropout off."""
 
     def step(totals, batch):
         return trees.add(totals, model.totals(weights, batch))

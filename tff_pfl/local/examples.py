@@ -1,6 +1,6 @@
-"""A client's examples as tensors: what every client computation of this library reads."""
+"""What client work reads: a client's examples as tensors, and the context of its round."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +42,29 @@ class Batch(NamedTuple):
     seed: tf.Tensor
 
 
+class ClientContext(NamedTuple):
+    """The round and the client that client work is done for.
+
+    Attributes:
+        round_num: int32 scalar, the number of rounds done before this one. Work for an evaluation
+            alone, such as fine-tuning, has that of the last round, and its learning rate.
+        client_id: int32 scalar.
+        seed: `int32[2]`, a function of (run seed, round, client id, exchange). Client work draws
+            all random numbers from it by stateless ops, so that a round is a pure function.
+        carry: `ClientOutput.carry` of the client's previous exchange in this round; `()` in the
+            first one.
+    """
+
+    round_num: tf.Tensor
+    client_id: tf.Tensor
+    seed: tf.Tensor
+    carry: Any = ()
+
+    def of_evaluation(self) -> "ClientContext":
+        """Returns the context of the last round, or of the first before there was one."""
+        return self._replace(round_num=tf.maximum(self.round_num - 1, 0))
+
+
 @takes(capacity=whole(0))
 def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructWithPythonType:
     """The TFF type of a client's `Examples`.
@@ -62,17 +85,14 @@ def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructW
 
 
 def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
-    """A client's examples for its work to read, and whether it may: `size` is in 0 .. rows.
-
-    If not, there are none to read.
-    """
+    """Returns a client's examples, none if `size` is not in 0 .. rows, and whether it is."""
     rows = tf.minimum(tf.shape(examples.x)[0], tf.shape(examples.y)[0])
     is_sound = tf.logical_and(examples.size >= 0, examples.size <= rows)
     return examples._replace(size=tf.where(is_sound, examples.size, 0)), is_sound
 
 
 def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
-    """The rows in random order, those that are examples first; int32 `[capacity]`.
+    """Returns the rows in random order, the examples first; int32 `[capacity]`.
 
     The order does not depend on the number of padding rows.
 
@@ -88,7 +108,7 @@ def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
 
 
 def sample_examples(examples: Examples, share: float, *, seed: tf.Tensor) -> Examples:
-    """A random part of a client's examples, as many rows as before.
+    """Draws a share of a client's examples; the number of rows stays.
 
     Args:
         examples: The client's examples.
@@ -102,20 +122,20 @@ def sample_examples(examples: Examples, share: float, *, seed: tf.Tensor) -> Exa
 
 
 def _part(size: tf.Tensor, share: float) -> tf.Tensor:
-    """`share * size`, rounded down."""
-    part = tf.floor(share * tf.cast(size, tf.float64) + 1e-9)  # of 0.7 * 10, 7
+    """Returns `share * size`, rounded down."""
+    part = tf.floor(share * tf.cast(size, tf.float64) + 1e-9)  # 0.7 * 10 is 7
     return tf.cast(part, tf.int32)
 
 
 def split_examples(
     examples: Examples, share: float, *, seed: tf.Tensor
 ) -> tuple[Examples, Examples]:
-    """Cuts a share off a client's examples; which ones depends on the seed and on the examples.
+    """Splits a client's examples at random into two parts.
 
     Args:
         examples: The client's examples.
-        share: In (0, 1), of the second part, which is rounded up; but the first part has an example
-            if there is one.
+        share: In (0, 1), the second part's share, rounded up; but the first part has an example if
+            there is one.
         seed: `int32[2]`.
 
     Returns:
@@ -129,7 +149,7 @@ def split_examples(
 
     size = tf.convert_to_tensor(examples.size)
     cut = first_size(size)
-    # Neither part of a client of fewer examples is larger than that of one of `capacity`.
+    # No client's parts are larger than those of a client with `capacity` examples.
     first = order[: first_size(capacity)]
     second = order[cut : cut + capacity - first_size(capacity)]
     return tuple(

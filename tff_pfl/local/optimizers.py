@@ -1,8 +1,7 @@
 """Optimizers by name, for clients and for the server: those of `tff.learning.optimizers`.
 
-Each is a function `(learning_rate, *, <options with defaults>) -> Optimizer`; what an option is and
-does, is said there. Numbers may be whole ones, or NumPy's, of which those of TFF make types that do
-not fit weights.
+Each is a function `(learning_rate, *, <options with defaults>) -> Optimizer`, whose options TFF
+documents. Unlike TFF's, they take integers and NumPy's numbers as well.
 """
 
 import tensorflow_federated as tff

@@ -20,7 +20,7 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 @SCHEDULES.register("constant")
 def constant() -> Schedule:
-    """The same rate in all rounds."""
+    """Keeps the rate in all rounds."""
     return tf.ones_like
 
 
@@ -30,9 +30,9 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
     """Half a cosine from 1 to `least` (Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts).
 
     Args:
-        rounds: When it is reached; mostly `config.rounds`. It stays so.
-        least: The last factor. Fine-tuning has the rate of the last round, with 0 next to none: it
-            needs a rate of its own, such as `config.evaluation.fine_tune_learning_rate`.
+        rounds: When `least` is reached, and kept; mostly `config.rounds`.
+        least: The last factor. Fine-tuning has the rate of the last round, almost none for 0: set
+            `config.evaluation.fine_tune_learning_rate` then.
     """
 
     def factor(round_num):
@@ -45,6 +45,6 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
 @SCHEDULES.register("step")
 @takes(every=whole(1), factor=above(0))
 def step(*, every: int = 30, factor: float = 0.1) -> Schedule:
-    """Once more times `factor` after every so many rounds."""
-    # Graphs have a division by a constant as a product, which may be a little less: of 41 / 41.
+    """Multiplies the rate by `factor` after `every` so many rounds."""
+    # In a graph a division by a constant is a product, and 41 / 41 may be a little less than 1.
     return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor((round_num + 0.5) / every)

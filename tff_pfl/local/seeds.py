@@ -2,13 +2,13 @@
 
 import tensorflow as tf
 
-# Blocks that belong to no exchange of a round, as those count from 0: fine-tuning, and the noise
-# that the server adds to uploads, to how many of them were clipped, and to shares in branches.
+# Blocks beside the exchanges of a round, which count from 0: fine-tuning, and the server's noise in
+# uploads, in the count of clipped uploads, and in shares of branches.
 FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS, NOISE_OF_SHARES = -1, -2, -3, -4
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:
-    """`int32[2]`, a function of (seed of the run, of which 63 bits count, and block)."""
+    """Returns `int32[2]`, a function of the run's seed, of which 63 bits count, and a block."""
     result = tf.constant([seed & 0x7FFFFFFF, block], tf.int32)
     rest = (seed & 0x7FFFFFFFFFFFFFFF) >> 31
     while rest:
@@ -18,7 +18,7 @@ def run_seed(seed: int, block: int) -> tf.Tensor:
 
 
 def client_seed(seed: tf.Tensor, round_num: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:
-    """`int32[2]`, a function of (seed of the run, block, round, client id).
+    """Returns `int32[2]`, a function of the run's seed, block, round and client id.
 
     Args:
         seed: Of `run_seed`.

@@ -20,7 +20,7 @@ from tff_pfl.models.model import Model, Weights
 def perturbation(
     gradient: Weights, rho: float, scores: tf.Tensor | None = None, *, p: float = 2.0
 ) -> Weights:
-    """The perturbation `eps` of SAM or, with scores, of LWSAM.
+    """Computes the perturbation `eps` of SAM or, with scores, of LWSAM.
 
     With `1/p + 1/q = 1`, and for layer `l`, element by element:
 
@@ -37,13 +37,11 @@ def perturbation(
         scores: `xi`, float32 `[L]` in the order of the layers; default 1 for all.
         p: Order of the norm, over 1; may be infinite.
     """
-    if not p > 1:
-        raise ValueError(f"The order p of the norm must be over 1, got {p}.")
     if p == 2.0:
         eps = trees.scale(gradient, rho / (trees.finite_norm(gradient) + 1e-12))
     else:
         q = 1.0 if math.isinf(p) else p / (p - 1.0)
-        # Of the gradient over its largest entry: high powers of others leave float32.
+        # The gradient is divided by its largest entry, as high powers leave float32.
         largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in tf.nest.flatten(gradient)])
         shape = trees.scale(gradient, 1.0 / tf.where(largest > 0.0, largest, 1.0))
         powers = tf.nest.map_structure(lambda g: tf.sign(g) * tf.abs(g) ** (q - 1.0), shape)
@@ -53,12 +51,11 @@ def perturbation(
 
 
 def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf.Tensor:
-    """LWSAM's scores of the layers: how far each has moved, per weight.
+    """Computes LWSAM's scores of the layers: how far each has moved, per weight.
 
         xi_l = r_l / sum r,      r_l = ||difference_l||_2 / (number of weights of l)
 
-    Where layers are in groups, a group is what is called a layer above, and its layers have its
-    score.
+    Where layers are in groups, a group counts as one layer, and its layers have its score.
 
     Args:
         difference: A structure by layers.
@@ -83,12 +80,12 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
 def highest_layers(
     scores: tf.Tensor, number: int, groups: Sequence[int] | None = None
 ) -> tf.Tensor:
-    """Which layers have the highest scores: bool `[L]`; of equal ones, those nearer the output.
+    """Marks the layers with the highest scores, bool `[L]`; ties go to those nearer the output.
 
     Args:
-        scores: Of `layer_scores`, of the same groups.
+        scores: From `layer_scores`, with the same groups.
         number: How many layers, or groups.
-        groups: As of `layer_scores`.
+        groups: See `layer_scores`.
     """
     if groups is not None:
         first_layers = [groups.index(group) for group in range(max(groups) + 1)]
@@ -99,7 +96,7 @@ def highest_layers(
 
 
 def scale_layers(weights: Weights, factors: tf.Tensor) -> Weights:
-    """Each layer times its own factor, of float32 `[L]`."""
+    """Multiplies each layer by its own factor, from float32 `[L]`."""
     return collections.OrderedDict(
         (name, trees.scale(layer, factors[index]))
         for index, (name, layer) in enumerate(weights.items())
@@ -107,16 +104,16 @@ def scale_layers(weights: Weights, factors: tf.Tensor) -> Weights:
 
 
 def select_layers(mask: tf.Tensor, a: Weights, b: Weights) -> Weights:
-    """The layers of `a` where the mask, bool `[L]`, holds, and those of `b` elsewhere."""
+    """Takes the layers of `a` where the mask, bool `[L]`, holds, and those of `b` elsewhere."""
     return collections.OrderedDict(
         (name, trees.select(mask[index], a[name], b[name])) for index, name in enumerate(a)
     )
 
 
 def sharpness_aware_gradient(model: Model, rho: float):
-    """SAM as a `gradient` of `LocalTraining.train`: that of the same batch at `w + eps`.
+    """Returns SAM as a `gradient` for `LocalTraining.train`: the batch's gradient at `w + eps`.
 
-    The totals are those at `w`.
+    Its totals are measured at `w`.
     """
 
     def gradient(weights, batch, carry: Any):

@@ -4,9 +4,9 @@ import tensorflow as tf
 
 
 def project_to_simplex(rows: tf.Tensor) -> tf.Tensor:
-    """The point of the unit simplex that is nearest to each row.
+    """Projects each row onto the unit simplex.
 
-    That is `max(row - t, 0)` with the `t` that makes it add up to 1 (Held, Wolfe and Crowder,
+    The result is `max(row - t, 0)` with the `t` that makes it add up to 1 (Held, Wolfe and Crowder,
     "Validation of subgradient optimization", Mathematical Programming, 1974).
 
     Args:

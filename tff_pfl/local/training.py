@@ -1,4 +1,4 @@
-"""Local training: `LocalTraining` of the specification, with any `tff.learning` optimizer."""
+"""Local training with any `tff.learning` optimizer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,14 +11,13 @@ from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
-from tff_pfl.local.context import ClientContext
-from tff_pfl.local.examples import Examples
+from tff_pfl.local.examples import ClientContext, Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Totals, Weights, check_weights
 from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
-# Sets the random numbers of augmentation apart from those of the model, which has the batch's seed.
-_AUGMENTATION = 0  # dropouts count from 1
+# Folded into a batch's seed for augmentation; the model's dropouts fold in numbers from 1 on.
+_AUGMENTATION = 0
 
 _MAKERS = {
     "schedule": ("SCHEDULES", SCHEDULES),
@@ -27,14 +26,14 @@ _MAKERS = {
 
 
 class TrainResult(NamedTuple):
-    """What local training leaves.
+    """The result of local training.
 
     Attributes:
         weights: The trained weights.
         totals: Sums of the loss and the model's metrics over all examples visited, measured on
             each batch before its step; see `tff_pfl.models.Totals`.
         optimizer_state: For the client's state, see `LocalTraining.optimizer_state`.
-        carry: What `gradient` handed on in the last step.
+        carry: The carry of `gradient` after the last step.
     """
 
     weights: Weights
@@ -61,23 +60,22 @@ class LocalTraining:
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
-        epochs: Passes over the client's examples; may be `None` if `steps` are given.
-        steps: Where given, this many steps in place of `epochs`, in as many passes as they take.
+        epochs: Passes over the client's examples; ignored, and may be `None`, if `steps` are given.
+        steps: Number of steps, in as many passes as they take; `None`: `epochs` counts.
         batch_size: Examples a step; the last batch of a pass may be partial.
         learning_rate_decay: Factor per round; 1 keeps the rate.
         weight_decay: `wd` above.
-        clip_norm: The longest that the gradient may be; longer ones are shortened to it.
+        clip_norm: Gradients longer than this are shortened to it.
         drop_remainder: Whether partial batches are left out, other than a client's only one.
-        persist_optimizer_state: Whether a client's optimizer goes on from its last round, where the
-            algorithm keeps its state, although the weights may be others by then: as in PGFed's
+        persist_optimizer_state: Whether a client's optimizer continues from its last round, where
+            the algorithm keeps its state. The weights may have changed meanwhile, as in PGFed's
             code.
-        schedule: What one of `SCHEDULES` returns, as `SCHEDULES["cosine"](rounds=100)`, or any
-            other; default the same rate in all rounds. With a factor below 0, training would go
-            uphill: configs are refused that have one in any round.
-        warm_up_rounds: In which the rate rises.
-        augment: What batches are changed by before each step, what one of `AUGMENTATIONS` returns
-            or any other; default nothing. Exact gradients, evaluations and validation are of the
-            images as they are.
+        schedule: `(round) -> factor`, float32 scalars, such as `SCHEDULES["cosine"](rounds=100)`;
+            default 1 in all rounds.
+        warm_up_rounds: The first rounds, in which the rate rises.
+        augment: `(images, seed) -> images`, applied to each batch before its step, such as
+            `AUGMENTATIONS["crop_and_flip"]()`; default nothing. Exact gradients and evaluations
+            read the images as they are.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -103,8 +101,8 @@ class LocalTraining:
             if value is not None and (not callable(value) or value in makers.values()):
                 called = next((n for n in makers if value in (n, makers[n])), next(iter(makers)))
                 raise KindError(
-                    f"{name}={value!r:.80} must be what one of tff_pfl.{registry} returns, such as "
-                    f"{registry}[{called!r}](...)."
+                    f"{name}={value!r:.80} must be a function that one of tff_pfl.{registry} "
+                    f"returns, such as {registry}[{called!r}](...)."
                 )
 
     def train(
@@ -128,21 +126,21 @@ class LocalTraining:
 
         Args:
             model: The model whose loss is minimised.
-            weights: Where training starts; with a `gradient` of one's own any structure of tensors,
-                such as two models that are trained side by side.
+            weights: Where training starts; with a custom `gradient` any structure of tensors, such
+                as two models that are trained side by side.
             examples: The client's examples.
             context: Its seed orders the batches, its round sets the rate.
             reg: The gradient of a regularizer, from the current weights, in their structure.
             epochs: Overrides `self.epochs` and `self.steps`.
             steps: Overrides `self.epochs` and `self.steps`.
             optimizer_state: Of `self.optimizer_state` or the client's last call; `()` starts anew.
-            gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, what a step descends
-                along in place of the gradient of the model's loss; `totals` are those of the model.
-            carry: What `gradient` receives in the first step; then, what it returned in the last.
-            learning_rate: Overrides the optimizer's; it decays over rounds as that does.
+            gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, used instead of the
+                gradient of the model's loss; `totals` are the model's.
+            carry: Passed to `gradient` in the first step; later steps get what it returned.
+            learning_rate: Overrides the optimizer's; it decays over rounds in the same way.
             project: Applied to the weights after each step.
-            after_epoch: `(epoch, weights, carry) -> carry`, after each epoch, from 0, to take a
-                measurement; not where there are `steps`.
+            after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, from 0, to take
+                a measurement.
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
@@ -184,7 +182,7 @@ class LocalTraining:
         return TrainResult(weights, totals, self.kept(optimizer_state), carry)
 
     def optimizer_state(self, weights: Any) -> Any:
-        """What a client keeps of its optimizer before its first step; `()` if nothing."""
+        """Returns the optimizer state that a client keeps before its first step, or `()`."""
         return self.kept(self._initial_state(weights))
 
     def begin(
@@ -194,7 +192,7 @@ class LocalTraining:
         optimizer_state: Any = None,
         learning_rate: float | None = None,
     ) -> Any:
-        """The optimizer's state before the first step of a round; for arguments, see `train`."""
+        """Returns the optimizer's state before the first step of a round; see `train`."""
         check_weights(weights)
         if self.persist_optimizer_state and optimizer_state is None:
             raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
@@ -204,13 +202,13 @@ class LocalTraining:
         return self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
     def step(self, weights: Any, gradient: Any, optimizer_state: Any) -> tuple[Any, Any]:
-        """`(weights, optimizer's state)` after a step along `direction(weights, gradient)`."""
+        """Makes a step along `direction(weights, gradient)`; returns weights and state."""
         direction = self.direction(weights, gradient)
         optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
         return weights, optimizer_state
 
     def direction(self, weights: Any, gradient: Any) -> Any:
-        """`clip(gradient) + wd * weights`, what the optimizer descends along."""
+        """Computes `clip(gradient) + wd * weights`, along which the optimizer descends."""
         if self.clip_norm is not None:
             gradient = trees.clip(gradient, self.clip_norm)
         if self.weight_decay:
@@ -218,11 +216,11 @@ class LocalTraining:
         return gradient
 
     def kept(self, optimizer_state: Any) -> Any:
-        """What a client keeps of its optimizer after its last step; `()` if nothing."""
+        """Returns the optimizer state that a client keeps after its last step, or `()`."""
         return optimizer_state if self.persist_optimizer_state else ()
 
     def num_steps(self, examples: Examples) -> tf.Tensor:
-        """How many steps `train` makes, where nothing overrides its own; an int32 scalar."""
+        """Counts the steps of `train` without overrides; an int32 scalar."""
         size = tf.convert_to_tensor(examples.size)
         some = tf.cast(size > 0, tf.int32)
         if self.steps is not None:
@@ -232,19 +230,18 @@ class LocalTraining:
         return self.epochs * ((size + self.batch_size - 1) // self.batch_size)
 
     def at_constant_rate(self) -> "LocalTraining":
-        """The same training with the optimizer's learning rate in all rounds."""
+        """Returns the same training with the optimizer's learning rate in all rounds."""
         return dataclasses.replace(self, learning_rate_decay=1.0, schedule=None, warm_up_rounds=0)
 
     def learning_rate(self, round_num, first: float | None = None) -> tf.Tensor:
-        """The learning rate of a round, a float32 scalar; `first` overrides the optimizer's."""
+        """Computes a round's rate, a float32 scalar; `first` overrides the optimizer's."""
         if first is None:
             state = self._initial_state(tf.constant(0.0))
             first = self.optimizer.get_hparams(state).get("learning_rate")
         if first is None:
             raise ValueError(
-                f"The optimizer {type(self.optimizer).__name__} of local training has no learning "
-                "rate that a round could set. Give the optimizer itself, and the course of its "
-                "rate as learning_rate_decay or schedule."
+                f"The optimizer {type(self.optimizer).__name__} has no learning rate that a round "
+                "could set. Give an optimizer with one, and learning_rate_decay or a schedule."
             )
         rate = tf.cast(first, tf.float32)
         round_num = tf.cast(round_num, tf.float32)
@@ -256,31 +253,14 @@ class LocalTraining:
         return rate
 
     def schedule_factor(self, round_num: tf.Tensor) -> tf.Tensor:
-        """What `schedule` has for a round, float32 scalars both.
-
-        Raises:
-            KindError: If that is no number.
-        """
-        factor = self.schedule(round_num)
-        shape = None if factor is None else tf.convert_to_tensor(factor).shape
-        if shape is None or shape.rank:
-            raise KindError(
-                f"The schedule {self.schedule!r} must return a number for a round, a scalar, got "
-                f"{factor!r:.80}."
-            )
-        return tf.cast(factor, tf.float32)
+        """Returns the factor of `schedule` for a round, float32 scalars both."""
+        return tf.ensure_shape(tf.cast(self.schedule(round_num), tf.float32), [])
 
     def _augmented(self, batch):
         if self.augment is None:
             return batch
         seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
-        images = self.augment(batch.x, seed)
-        if not (tf.is_tensor(images) and images.dtype == batch.x.dtype):
-            raise KindError(
-                f"The augmentation {self.augment!r} must return images of {batch.x.dtype.name}, as "
-                f"it is given, got {images!r:.80}."
-            )
-        return batch._replace(x=tf.ensure_shape(images, batch.x.shape))
+        return batch._replace(x=tf.ensure_shape(self.augment(batch.x, seed), batch.x.shape))
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))

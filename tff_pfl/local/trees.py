@@ -7,44 +7,44 @@ import tensorflow as tf
 
 
 def add(a, b):
-    """`a + b`, leaf by leaf."""
+    """Computes `a + b`, leaf by leaf."""
     return tf.nest.map_structure(tf.add, a, b)
 
 
 def subtract(a, b):
-    """`a - b`, leaf by leaf."""
+    """Computes `a - b`, leaf by leaf."""
     return tf.nest.map_structure(tf.subtract, a, b)
 
 
 def scale(a, factor):
-    """`factor * a` for a scalar `factor`."""
+    """Computes `factor * a` for a scalar `factor`."""
     return tf.nest.map_structure(lambda leaf: leaf * tf.cast(factor, leaf.dtype), a)
 
 
 def dot(a, b) -> tf.Tensor:
-    """The inner product."""
+    """Computes the inner product."""
     products = tf.nest.flatten(tf.nest.map_structure(lambda x, y: tf.reduce_sum(x * y), a, b))
     return tf.add_n(products) if products else tf.constant(0.0)
 
 
 def norm(a) -> tf.Tensor:
-    """The Euclidean norm."""
+    """Computes the Euclidean norm."""
     return tf.sqrt(dot(a, a))
 
 
 def finite_norm(a) -> tf.Tensor:
-    """The Euclidean norm; NaN where float32 has no number for it.
+    """Computes the Euclidean norm; NaN where it leaves float32.
 
-    What is divided by infinity is 0: neither the direction of `a`, nor seen to be none.
+    With infinity, a division by the norm would silently give 0.
     """
     length = norm(a)
     return tf.where(tf.math.is_inf(length), tf.cast(math.nan, length.dtype), length)
 
 
 def clip(a, longest: float):
-    """`a`, shortened to the norm `longest`, which may be `inf`, if it is longer.
+    """Shortens `a` to the norm `longest`, which may be `inf`, if it is longer.
 
-    NaN where the norm leaves float32, which is above 1.8e19.
+    The result is NaN where the norm leaves float32 (above 1.8e19).
     """
     if math.isinf(longest):
         return a
@@ -53,11 +53,11 @@ def clip(a, longest: float):
 
 
 def combine(weights: tf.Tensor, rows):
-    """The linear combination of `k` structures whose tensors are stacked along a leading axis.
+    """Combines `k` structures, whose tensors are stacked along a leading axis, linearly.
 
     Args:
         weights: `[k]`.
-        rows: A structure of tensors of a leading axis of `k`.
+        rows: A structure of tensors with a leading axis of `k`.
     """
     return tf.nest.map_structure(
         lambda leaf: tf.tensordot(tf.cast(weights, leaf.dtype), leaf, axes=1), rows
@@ -65,29 +65,29 @@ def combine(weights: tf.Tensor, rows):
 
 
 def gram(rows) -> tf.Tensor:
-    """The inner products, float64 `[k, k]`, of `k` structures stacked along a leading axis."""
+    """Computes the inner products, float64 `[k, k]`, of `k` structures stacked along an axis."""
     flat = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in tf.nest.flatten(rows)]
     flat = [tf.cast(leaf, tf.float64) for leaf in flat]
     return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
 
 
 def copies(a, number: int):
-    """`number` times the same structure, stacked along a new leading axis."""
+    """Stacks `number` copies of a structure along a new leading axis."""
     return tf.nest.map_structure(lambda leaf: tf.repeat(leaf[tf.newaxis], number, axis=0), a)
 
 
 def stack(structures):
-    """Structures of one kind, stacked along a new leading axis."""
+    """Stacks structures of one kind along a new leading axis."""
     return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *structures)
 
 
 def row(rows, index):
-    """One, or with indices `[m]` some, of `k` structures stacked along a leading axis."""
+    """Takes one, or with indices `[m]` some, of `k` structures stacked along a leading axis."""
     return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
 
 
 def put_rows(rows, indices: tf.Tensor, values):
-    """`rows` with those of distinct `indices`, `[m]`, replaced by `values`, stacked likewise."""
+    """Replaces the rows at distinct `indices`, `[m]`, by `values`, stacked likewise."""
     return tf.nest.map_structure(
         lambda leaf, new: tf.tensor_scatter_nd_update(leaf, indices[:, tf.newaxis], new),
         rows,
@@ -98,14 +98,14 @@ def put_rows(rows, indices: tf.Tensor, values):
 def fill_rows(
     start: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor], *, parallel_iterations: int = 10
 ) -> tf.Tensor:
-    """`start`, which may have no rows, with each replaced by `row` of its index.
+    """Replaces each row of `start`, which may have none, by `row` of its index.
 
     Unlike `tf.map_fn`, it can be vectorised over clients, and does not convert what it traces.
 
     Args:
         start: `[k, ...]`.
-        row: A row, from an int32.
-        parallel_iterations: The most that are computed at a time.
+        row: Computes a row from its index, an int32.
+        parallel_iterations: How many rows are computed at a time, at most.
     """
     number = tf.shape(start)[0]
 
@@ -121,7 +121,7 @@ def fill_rows(
 
 
 def scale_rows(rows, factors: tf.Tensor):
-    """`k` structures stacked along a leading axis, each times its entry of `factors`, `[k]`."""
+    """Multiplies `k` structures stacked along a leading axis by their `factors`, `[k]`."""
 
     def scaled(leaf):
         factor = tf.reshape(factors, [-1] + [1] * (leaf.shape.rank - 1))
@@ -131,22 +131,22 @@ def scale_rows(rows, factors: tf.Tensor):
 
 
 def zeros_like(a):
-    """The zero vector of the space that `a` lives in."""
+    """Returns zeros of the shapes and types of `a`."""
     return tf.nest.map_structure(tf.zeros_like, a)
 
 
 def specs(a):
-    """Shapes and data types, as optimizers of `tff.learning` take them."""
+    """Returns shapes and data types, as optimizers of `tff.learning` take them."""
     return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), a)
 
 
 def to_vector(a) -> tf.Tensor:
-    """All of `a` in one vector."""
+    """Concatenates all of `a` in one vector."""
     return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(a)], axis=0)
 
 
 def from_vector(vector: tf.Tensor, like):
-    """The inverse of `to_vector`.
+    """Inverts `to_vector`.
 
     Args:
         vector: As many numbers as `like` has.
@@ -162,19 +162,18 @@ def from_vector(vector: tf.Tensor, like):
 
 
 def no_rows(shape, dtype) -> tf.Tensor:
-    """An empty tensor of rows of a shape, of a TFF type that leaves their number open."""
+    """Returns a tensor without rows whose TFF type leaves their number open."""
     empty = tf.zeros([0, *shape], dtype)
     return tf.raw_ops.PlaceholderWithDefault(input=empty, shape=[None, *shape])
 
 
 def select(condition, a, b):
-    """`a` if the scalar bool `condition` holds, else `b`.
+    """Returns `a` if the scalar bool `condition` holds, else `b`.
 
-    The op behind it copies the chosen side only, which on large models is several times cheaper
-    than `tf.where`, and unlike `tf.cond` it stays one op when it is vectorised over clients. Leaves
-    of open shape, which may differ in size, are chosen by `tf.cond`.
+    Its op copies the chosen side only, which on large models is several times cheaper than
+    `tf.where`, and unlike `tf.cond` it stays one op when it is vectorised over clients. Leaves of
+    open shape, which may differ in size, are chosen by `tf.cond`.
     """
-
     condition = tf.convert_to_tensor(condition)
 
     def choose(x, y):
@@ -187,7 +186,7 @@ def select(condition, a, b):
 
 
 def all_finite(*trees) -> tf.Tensor:
-    """Scalar bool: no floating-point or complex leaf holds a NaN or an infinity."""
+    """Returns whether no floating-point or complex leaf holds a NaN or an infinity."""
     leaves = []
     for leaf in tf.nest.flatten(trees):
         # Both parts: the absolute value of large numbers overflows.

@@ -1,6 +1,5 @@
 """Pure functional models, and the partition of their layers."""
 
-from tff_pfl.models.errors import ExampleValuesError, KerasModelError
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import (
@@ -14,9 +13,8 @@ from tff_pfl.models.model import (
     prefixed,
 )
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
-from tff_pfl.models.normalization import layer_groups, normalization_layers
-from tff_pfl.models.partition import Partition, partition
-from tff_pfl.models.precision import COMPUTE_TYPES
+from tff_pfl.models.partition import Partition, layer_groups, normalization_layers, partition
+from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
@@ -24,8 +22,6 @@ from tff_pfl.models.zoo import MODELS, build
 __all__ = [
     "COMPUTE_TYPES",
     "Hypernetwork",
-    "ExampleValuesError",
-    "KerasModelError",
     "MODELS",
     "Mean",
     "Model",

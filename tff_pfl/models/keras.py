@@ -13,34 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.models.errors import KerasModelError
-from tff_pfl.models.keras_checks import (
-    check_arguments,
-    check_captures,
-    check_default_metrics,
-    check_logits,
-    check_losses,
-    check_stateless,
-    check_types,
-    check_weights,
-    nodes,
-    refuse_assignment,
-)
+from tff_pfl.models import keras_checks as checks
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
-from tff_pfl.models.precision import (
-    COMPUTE_TYPES,
-    FLOAT32,
-    check_whole_numbers,
-    computing_in,
-    in_types,
-)
+from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
-from tff_pfl.models.stateless import stateless_dropout
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 
-# In the types of operations that draw random numbers, of which Keras' initializers have seeds of
-# their own choice.
+# Parts of the types of operations that draw random numbers.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
 
 _BUILT_ANEW = (
@@ -58,15 +38,15 @@ class _Slot(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """What is known of a Keras model once it was built.
+    """What building a Keras model once has shown.
 
     Attributes:
-        name: Of the model.
+        name: The model's name.
         slots: Its variables.
         whole: Its segments, one or more.
-        below_head: Those of what is below its linear head; none if it has no such head.
-        outputs: Symbolic, of one input.
-        layers: Names, from input to output as far as is known.
+        below_head: The segments below its linear head; empty without such a head.
+        outputs: Its symbolic outputs for one input.
+        layers: Names of layers, from input to output as far as is known.
     """
 
     name: str
@@ -129,21 +109,20 @@ def from_keras(
             own. Weights, gradients, outputs and thus losses stay float32.
 
     Raises:
-        KerasModelError: For layers that keep state (batch normalisation), models that end in a
-            softmax though the loss takes logits, stochastic layers other than dropout, models
-            without weights, variables that are not weights of the model, models that are built
-            already, and with several segments models that cannot be cut.
-        UnknownNameError: For another `compute_type`.
+        ValueError: For layers that keep state (batch normalisation), models that end in a softmax
+            although the loss takes logits, stochastic layers other than dropout, models without
+            weights, variables that are not weights of the model, models that are built already,
+            models that cannot be cut into segments, and an unknown `compute_type`.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
-    check_arguments(keras_model_fn, input_shape)
+    checks.check_function(keras_model_fn)
     if preprocess is None:
         preprocess = functools.partial(tf.cast, dtype=tf.float32)
     takes_logits = example_loss is sparse_cross_entropy
     inputs = tf.TensorSpec([1, *input_shape], input_dtype)
     record = _record(keras_model_fn, preprocess, inputs, takes_logits, segments)
     if example_metrics is None:
-        check_default_metrics(record.outputs)
+        checks.check_default_metrics(record.outputs)
 
     def init(seed: int):
         weights = collections.OrderedDict(
@@ -153,8 +132,8 @@ def from_keras(
             weights[slot.layer][slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
-    def of_segment(part, index, dropouts_before, is_last):
-        """A function that applies a segment of what `part` makes of the Keras model."""
+    def of_segment(part, index, masks_before, is_last):
+        """Returns a function that applies a segment of `part(Keras model)`."""
 
         def apply(weights, x, seed=None, *, training: bool):
             if index == 0:
@@ -165,30 +144,27 @@ def from_keras(
             def variable(next_creator, dtype=None, **_):
                 by_type = next(values, None)
                 if by_type is None:
-                    raise KerasModelError(_BUILT_ANEW)
+                    raise ValueError(_BUILT_ANEW)
                 return by_type.get(dtype, by_type[None])
 
-            with (
-                tf.variable_creator_scope(variable),
-                stateless_dropout(seed, dropouts_before),
-                computing_in(compute_type),
-            ):
+            layers = pure_layers(seed, masks_before=masks_before, compute_type=compute_type)
+            with tf.variable_creator_scope(variable), layers:
                 segment = split(part(keras_model_fn()), segments)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
-                raise KerasModelError(_BUILT_ANEW)
+                raise ValueError(_BUILT_ANEW)
             if compute_type != FLOAT32:
-                check_whole_numbers(tf.compat.v1.get_default_graph())
-            if is_last and compute_type != FLOAT32:
-                outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
+                checks.check_whole_numbers(tf.compat.v1.get_default_graph())
+                if is_last:
+                    outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
             return outputs
 
         return _traced_eagerly(apply)
 
     def applied(part, plan):
-        """A function that applies what `part` makes of the Keras model."""
+        """Returns a function that applies `part(Keras model)`."""
         applies = [
-            of_segment(part, index, segment.dropouts_before, index == len(plan) - 1)
+            of_segment(part, index, segment.masks_before, index == len(plan) - 1)
             for index, segment in enumerate(plan)
         ]
         return in_turn(applies, plan)
@@ -210,14 +186,14 @@ def from_keras(
 def _eager_mode():
     """Leaves the graph that is being built.
 
-    In a graph without an eager program around it, as TFF's are, Keras takes itself to be in
-    TensorFlow 1, where functional models cannot hold plain TensorFlow operations (`x[:, 1:]`).
+    In a graph without an eager program around it, as TFF's are, Keras behaves as in TensorFlow 1,
+    where functional models cannot hold plain TensorFlow operations (`x[:, 1:]`).
     """
     return tf.__internal__.eager_context.eager_mode()
 
 
 def _traced_eagerly(apply):
-    """`apply` as a function that is traced as in an eager program, wherever it is called from."""
+    """Returns `apply` as a function that is always traced as in an eager program."""
     training_function = tf.function(lambda *args: apply(*args, training=True), autograph=False)
     function = tf.function(lambda *args: apply(*args, training=False), autograph=False)
 
@@ -245,7 +221,7 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)
-        variable.assign = functools.partial(refuse_assignment, variable.name)
+        variable.assign = functools.partial(checks.refuse_assignment, variable.name)
         created.append((variable, kwargs["initial_value"]))
         return variable
 
@@ -254,23 +230,21 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
         _eager_mode(),
         graph.as_default(),
         tf.variable_creator_scope(record),
-        stateless_dropout(tf.zeros([2], tf.int32)),
-        computing_in(FLOAT32),
+        pure_layers(tf.zeros([2], tf.int32)),
     ):
         model = keras_model_fn()
         if not isinstance(model, tf.keras.Model):
-            raise KerasModelError(
+            raise ValueError(
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
         head = _linear_head(model)
         parts = split(model, segments)
         inputs = preprocess(tf.zeros(inputs.shape, inputs.dtype))
         outputs = model(inputs, training=True)
-        check_weights(model, [variable for variable, _ in created])
-        check_types(model.weights)
-        check_losses(model)
+        checks.check_weights(model, [variable for variable, _ in created])
+        checks.check_losses(model)
         if takes_logits:
-            check_logits(outputs)
+            checks.check_logits(outputs)
         slots = []
         for variable, initial_value in created:
             layer, weight = _names(variable, model)
@@ -280,12 +254,12 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
         below_head = []
         if head == layers[-1]:
             below_head = _plan(model, split(_below_head(model), segments), inputs)
-    check_captures(graph, [variable for variable, _ in created])
-    check_stateless(graph)
+    checks.check_captures(graph, [variable for variable, _ in created])
+    checks.check_stateless(graph)
     counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
     (layer, weight), count = counts.most_common(1)[0]
     if count > 1:
-        raise KerasModelError(
+        raise ValueError(
             f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
             "of its own, also across nested models, and every weight of a layer."
         )
@@ -293,20 +267,17 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
 
 
 def _names(variable, model) -> tuple[str, str]:
-    """Of the layer of a variable, and of its weight."""
+    """Returns the names of a variable's layer and of the weight."""
     layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
     if not layer:  # it was made before the layer was called
-        own = (part for part in model._flatten_layers() if _has(part._trainable_weights, variable))
+        layers = model._flatten_layers()
+        own = (one for one in layers if any(w is variable for w in one._trainable_weights))
         layer = next(own, model).name
     return layer, weight
 
 
-def _has(weights, variable) -> bool:
-    return any(weight is variable for weight in weights)
-
-
 def _layers(model, slots) -> list[str]:
-    """Names of the layers with weights, in the order of their first calls, or of the model."""
+    """Returns the layers with weights, in the order of their first calls, or of the model."""
     called = dict.fromkeys(slot.layer for slot in slots)
     if is_graph(model) and not all("/" in weight.name for weight in model.weights):
         called = dict.fromkeys(_names(weight, model)[0] for weight in model.weights)
@@ -314,19 +285,19 @@ def _layers(model, slots) -> list[str]:
 
 
 def _plan(model, parts, inputs) -> list[Segment]:
-    """The parts of a model as segments."""
+    """Describes the parts of a model as segments."""
     plan = []
-    with stateless_dropout(tf.zeros([2], tf.int32)) as num_dropouts:
+    with pure_layers(tf.zeros([2], tf.int32)) as num_masks:
         for part in parts:
             layers = dict.fromkeys(_names(weight, model)[0] for weight in part.weights)
-            plan.append(Segment(tuple(layers), num_dropouts()))
+            plan.append(Segment(tuple(layers), num_masks()))
             if part is not parts[-1]:
                 inputs = part(inputs, training=True)
     return plan
 
 
 def _linear_head(model) -> str | None:
-    """The name of the dense layer that a model puts out, if there is one whose inputs are known."""
+    """Returns the name of the dense layer that ends a model, or `None`."""
     if not is_graph(model) or len(model.outputs) != 1:
         return None
     layer = model.layers[-1]
@@ -342,7 +313,7 @@ def _below_head(model) -> tf.keras.Model:
 
 
 def _seedable(initial_value, name) -> Callable[[int], Any]:
-    """`(seed: int) -> tensor` from the initial value that Keras passes to a variable."""
+    """Returns `(seed: int) -> tensor` for the initial value that Keras passes to a variable."""
     initializer = getattr(initial_value, "func", None)
     if not isinstance(initializer, tf.keras.initializers.Initializer):
         constant = _constant(initial_value, name)
@@ -361,7 +332,7 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
             again = type(initializer).from_config(config)
             again = again(*initial_value.args, **initial_value.keywords)
             if not np.array_equal(value(0), again):
-                raise KerasModelError(
+                raise ValueError(
                     f"Weight {name!r} is initialised by {type(initializer).__name__}, which draws "
                     "other numbers each time it is made. Have it take a seed, which its get_config "
                     "returns as 'seed'."
@@ -370,16 +341,16 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
 
 
 def _constant(initial_value, name) -> np.ndarray:
-    """What a function that is no initializer of Keras gives, as an LSTM has for its bias."""
+    """Returns the value of a function that is not a Keras initializer, as for an LSTM's bias."""
     if callable(initial_value):
         with _eager_mode():
             traced = tf.function(initial_value, autograph=False).get_concrete_function()
             first, second = traced().numpy(), np.asarray(initial_value())
-        if not any(name in node.op for node in nodes(traced.graph) for name in _RANDOM) and (
+        if not any(name in node.op for node in checks.nodes(traced.graph) for name in _RANDOM) and (
             np.array_equal(first, second)
         ):
             return first
-    raise KerasModelError(
+    raise ValueError(
         f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
         "tf.keras.initializers, which can be seeded, or one that draws no random numbers."
     )
@@ -393,4 +364,4 @@ def _check_initial_weights(model):
     graph = tf.Graph()
     with graph.as_default():
         model.init(0)
-    check_stateless(graph)
+    checks.check_stateless(graph)

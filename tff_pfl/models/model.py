@@ -12,7 +12,6 @@ import tree
 
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError
-from tff_pfl.models.errors import ExampleValuesError
 from tff_pfl.models.rows import depends_on_other_rows
 from tff_pfl.names import IN_PARTS, is_part
 
@@ -30,7 +29,7 @@ class Mean(NamedTuple):
 
     @property
     def mean(self) -> tf.Tensor:
-        """The mean of a sum in TensorFlow; 0 over no examples."""
+        """The mean, in TensorFlow; 0 without examples."""
         return self.total / tf.maximum(self.count, 1.0)
 
 
@@ -40,12 +39,12 @@ Weights = Mapping[str, Mapping[str, Any]]
 
 
 def prefixed(prefix: str, totals: Totals) -> Totals:
-    """The same under longer names, `PREFIX_NAME`: of what is trained beside something else."""
+    """Renames totals to `PREFIX_NAME`, for a model that is trained beside another one."""
     return {f"{prefix}_{name}": mean for name, mean in totals.items()}
 
 
 def merged(*several: Totals) -> Totals:
-    """All of several measurements.
+    """Merges several measurements.
 
     Raises:
         ValueError: If two have the same name.
@@ -62,16 +61,13 @@ def merged(*several: Totals) -> Totals:
 
 
 def check_weights(weights: Weights) -> None:
-    """Refuses weights that are not float32, as all mathematics of weights is.
-
-    Raises:
-        KindError: The message says which they are.
-    """
+    """Raises a `KindError` if a weight is not float32, as all mathematics of weights is."""
     for path, weight in tree.flatten_with_path(weights):
         if weight.dtype != tf.float32:
             raise KindError(
                 f"Weights are float32, but {'/'.join(map(str, path))} is {weight.dtype.name}. A "
-                "model's init returns float32, whatever its apply computes in."
+                "model's init returns float32, whatever its apply computes in; a Keras layer has "
+                "no dtype of its own."
             )
 
 
@@ -91,11 +87,11 @@ class Model:
         example_loss: `(y, outputs) -> float32[batch]`, the loss of each example.
         example_metrics: further quantities of each example, `(y, outputs) -> float32[batch]`.
         name: For messages and summaries.
-        features: `(W, x, *, training, seed) -> float32[batch, d]`, what the last layer takes, of a
-            model that ends in a linear head: outputs are `linear(W[last], features)`; else `None`.
-        constant_layers: Names of those that fine-tuning leaves as they are. No gradient changes
-            them, but decay of weights would.
-        num_classes: Labels are to be below it; `None`: that is not known.
+        features: `(W, x, *, training, seed) -> float32[batch, d]`, the inputs of the linear head
+            that ends a model: outputs are `linear(W[last], features)`. `None` for other models.
+        constant_layers: Names of layers that fine-tuning keeps. No gradient changes them, but
+            weight decay would.
+        num_classes: The number of classes that labels are from, or `None` if it is not known.
         made_of: The model from which a block derived this one. Its rows are checked instead,
             because this one may hold tensors of the block.
     """
@@ -132,16 +128,12 @@ class Model:
                 )
             functions[f"The metric {name!r}"] = metric
         for name, function in functions.items():
-            if not callable(function):
+            if not callable(function) or isinstance(function, tf.keras.layers.Layer):
                 raise KindError(f"{name} of a model must be a function, got {function!r:.80}.")
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
-        """The TFF type of `W`.
-
-        Raises:
-            KindError: If some of them are not float32, as all mathematics of weights is.
-        """
+        """The TFF type of `W`; see `check_weights`."""
         init = elementwise_equality()(lambda: self.init(0))
         found = tff.tensorflow.computation(init).type_signature.result
         check_weights(tff.types.type_to_tf_tensor_specs(found))
@@ -159,13 +151,9 @@ class Model:
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
 
     def check_classes(self, num_classes: int) -> None:
-        """Checks that the model tells so many classes apart.
+        """Raises a `ValueError` if the model has fewer logits than there are classes.
 
-        Not all devices do while they compute: some take a label without a logit for one of a loss
-        that is no number.
-
-        Raises:
-            ValueError: If it has fewer outputs.
+        Devices need not: some compute a NaN as the loss of a label without a logit.
         """
         if self.num_classes is not None and num_classes > self.num_classes:
             raise ValueError(
@@ -174,11 +162,11 @@ class Model:
             )
 
     def in_terms_of(self, init: Callable[[int], Any], weights_of: Callable[[Any], Weights]):
-        """The model as a function of something else, of which its weights are made.
+        """Returns the model as a function of parts from which its weights are computed.
 
         Args:
-            init: Initial values of that, by a seed.
-            weights_of: `W` made of it.
+            init: `(seed) -> parts`, the initial parts.
+            weights_of: `(parts) -> W`.
         """
 
         def through(function):
@@ -195,34 +183,34 @@ class Model:
         )
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
-        """The summed loss and metrics of a batch."""
+        """Sums the loss and the metrics of a batch."""
         return self._loss_and_totals(weights, batch, training)[1]
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
-        """The gradient of the batch's mean loss, and the totals of the same forward pass.
+        """Computes the gradient of the batch's mean loss, and the totals of the same forward pass.
 
-        Rows of weight 0 do not count. The gradient of a batch with no example is 0.
+        Rows of weight 0 do not count. The gradient of a batch without examples is 0.
         """
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             loss, totals = self._loss_and_totals(weights, batch, training)
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # That of a table of embeddings is slices, of which some operations make nothing.
+        # The gradient of a table of embeddings is slices, which some operations do not take.
         return tf.nest.map_structure(tf.convert_to_tensor, gradient), totals
 
     def zero_totals(self) -> Totals:
-        """Totals of no examples."""
+        """Returns the totals of no examples."""
         names = ["loss", *self.example_metrics]
         return collections.OrderedDict(
             (name, Mean(tf.constant(0.0), tf.constant(0.0))) for name in names
         )
 
     def example_values(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
-        """The loss and the metrics of each example, float32 `[batch]`; anything for padding.
+        """Computes the loss and the metrics of each example, float32 `[batch]`.
 
         Raises:
-            ExampleValuesError: If one is of another shape, or depends on other rows of the batch,
-                which may be padding.
+            ValueError: If one is of another shape, or depends on other rows of the batch, which may
+                be padding.
         """
         self._check_rows(weights, batch, training)
         return self._example_values(weights, batch, training)
@@ -232,7 +220,7 @@ class Model:
         return set()
 
     def _check_rows(self, weights, batch, training):
-        """Checks, once for each kind of inputs, that values of a row depend on that row alone."""
+        """Checks, once for each type of inputs, that values of a row depend on that row alone."""
         model = self.made_of or self
         key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype, training
         if key in model._checked_rows or batch.x.shape[0] == 1:
@@ -245,7 +233,7 @@ class Model:
             return weights if model is self else model.init(0)
 
         if name := depends_on_other_rows(values, initial, batch, self.num_classes):
-            raise ExampleValuesError(
+            raise ValueError(
                 f"The {name} of an example in model {self.name!r} depends on other rows of its "
                 "batch, which may be padding. In preprocess, layers, loss and metrics, compute "
                 "each row from its own input alone, and use constants for statistics of the data."
@@ -260,7 +248,7 @@ class Model:
         for name, value in values.items():
             shape = tf.convert_to_tensor(value).shape
             if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):
-                raise ExampleValuesError(
+                raise ValueError(
                     f"The model {self.name!r} has {name!r} of shape {tuple(shape)} for a batch of "
                     f"{tuple(batch.weight.shape)}: return one number for each example, without "
                     "further axes. A Keras loss does so with reduction='none'."
@@ -279,13 +267,13 @@ class Model:
 
 
 def linear(layer: Mapping[str, Any], features):
-    """What a dense layer without activation makes of `features`, `[batch, d]`."""
+    """Applies a dense layer without activation to `features`, `[batch, d]`."""
     outputs = tf.matmul(features, layer["kernel"])
     return outputs + layer["bias"] if "bias" in layer else outputs
 
 
 def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
-    """Returns how many features and how many classes the linear head of a model has.
+    """Returns the numbers of features and of classes of a model's linear head.
 
     Args:
         model: The model.
@@ -310,14 +298,14 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
 
 
 def sparse_cross_entropy(y, logits):
-    """Cross-entropy of integer labels `y` and `logits`, in nats."""
+    """Computes the cross-entropy of integer labels `y` and `logits`, in nats."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 
 
 def correct(y, logits):
-    """1 where the largest logit is the label's, else 0: its mean is the accuracy.
+    """Returns 1 where the largest logit is the label's, else 0; its mean is the accuracy.
 
-    Logits that are not all finite are wrong; of NaNs alone, `argmax` would choose class 0.
+    Logits that are not all finite are wrong; `argmax` would take all NaNs for class 0.
     """
     finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
     right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)

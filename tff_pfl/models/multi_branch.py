@@ -30,8 +30,8 @@ class MultiBranch:
         model: The model of one branch.
         branches: `B`.
         layers: Names of the branched layers, in the model's order.
-        init_scale: Factor of the initial weights of branches; `sqrt(B)` makes up for that the mean
-            of `B` independent ones is shorter than each.
+        init_scale: Factor of the initial weights of branches; `sqrt(B)` compensates for the mean of
+            `B` independent branches being shorter than each.
     """
 
     model: Model
@@ -53,11 +53,11 @@ class MultiBranch:
         return weights
 
     def uniform(self) -> tf.Tensor:
-        """`alpha` that weighs all branches equally, one row for all layers."""
+        """Returns the `alpha` that weighs all branches equally, one row for all layers."""
         return tf.fill([1, self.branches], 1 / self.branches)
 
     def mix(self, weights: Weights, alpha: tf.Tensor) -> Weights:
-        """`W`, the model's weights: `W_l = sum_b alpha_lb W_lb` in branched layers."""
+        """Computes the model's weights: `W_l = sum_b alpha_lb W_lb` in branched layers."""
         mixed = collections.OrderedDict(weights)
         for layer, row in self.rows(alpha).items():
             mixed[layer] = tf.nest.map_structure(
@@ -66,18 +66,18 @@ class MultiBranch:
         return mixed
 
     def rows(self, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The row of `alpha`, `[B]`, of each branched layer."""
+        """Returns the row of `alpha`, `[B]`, of each branched layer."""
         alpha = tf.broadcast_to(alpha, [len(self.layers), self.branches])
         return dict(zip(self.layers, tf.unstack(alpha), strict=True))
 
     def weights_model(self, alpha: tf.Tensor) -> Model:
-        """The model as a function of the weights of all branches, `alpha` being constant."""
+        """Returns the model as a function of all branches' weights; `alpha` is constant."""
         return self.model.in_terms_of(self.init, lambda weights: self.mix(weights, alpha))
 
     def alpha_model(
         self, weights: Weights, alpha: Callable[[tf.Tensor], tf.Tensor] = tf.identity
     ) -> Model:
-        """The model as a function of what `alpha` is made of, all branches being constant."""
+        """Returns the model as a function of coefficients of `alpha`; branches are constant."""
         return self.model.in_terms_of(
             lambda seed: self.uniform(),
             lambda coefficients: self.mix(weights, alpha(coefficients)),
@@ -93,16 +93,14 @@ def multi_branch(
     Args:
         model: Any model.
         branches: How many, 1 or more.
-        layers: Names of the layers that have branches. Default: all that are linear in their
-            weights, which are those of a kernel (or table of embeddings) and perhaps a bias: dense
-            and convolutional layers have branches, layers of normalisation have not.
+        layers: Names of the layers that have branches, or one name. Default: all that are linear in
+            their weights, a kernel (or table of embeddings) and perhaps a bias: dense and
+            convolutional layers, but not layers of normalisation.
         init_scale: See `MultiBranch`.
 
     Raises:
-        ValueError: If there is no such layer or no branch; for names, see `names.check_names`.
+        ValueError: If the model has no such layer; for unknown names, see `partition`.
     """
-    if isinstance(layers, str):
-        raise ValueError(f"layers takes names of layers, such as ({layers!r},), not a string.")
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
     ordered = partition(model, personal=layers).personal
@@ -114,7 +112,7 @@ def multi_branch(
 
 
 def distinct_seeds(seed: int, number: int) -> list[int]:
-    """As many seeds, the first of which is `seed`: for models that start differently."""
+    """Returns `number` seeds, the first of which is `seed`, for models that start differently."""
     others = np.random.SeedSequence(seed).generate_state(max(number - 1, 0))
     return [seed, *(int(other >> 1) for other in others)]
 

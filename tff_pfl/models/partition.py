@@ -1,44 +1,48 @@
-"""Splitting a model's weights, by layer, into what is shared and what is personal."""
+"""Splitting a model's layers into shared and personal ones, and into groups."""
 
 import collections
 import dataclasses
 from collections.abc import Iterable
 
+import tensorflow_federated as tff
+
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.names import check_names
+
+_SCALE_AND_SHIFT = {"gamma", "beta"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """Which layers of a model are shared and which are personal; both in the model's order."""
+    """The shared and the personal layers of a model, both in the model's order."""
 
     shared: tuple[str, ...]
     personal: tuple[str, ...]
     layers: tuple[str, ...]
 
     def split(self, weights: Weights) -> tuple[Weights, Weights]:
-        """`W -> (shared part, personal part)`; a part may be empty."""
+        """Splits `W` into `(shared part, personal part)`; a part may be empty."""
         return (
             collections.OrderedDict((name, weights[name]) for name in self.shared),
             collections.OrderedDict((name, weights[name]) for name in self.personal),
         )
 
     def merge(self, shared: Weights, personal: Weights) -> Weights:
-        """`(shared part, personal part) -> W`, the inverse of `split`."""
+        """Merges `(shared part, personal part)` into `W`; it inverts `split`."""
         return collections.OrderedDict(
             (name, personal[name] if name in self.personal else shared[name])
             for name in self.layers
         )
 
     def shared_model(self, model: Model, personal: Weights) -> Model:
-        """The model as a function of the shared part alone, the personal one being constant."""
+        """Returns the model as a function of the shared part; the personal part is constant."""
         return model.in_terms_of(
             lambda seed: self.split(model.init(seed))[0],
             lambda shared: self.merge(shared, personal),
         )
 
     def personal_model(self, model: Model, shared: Weights) -> Model:
-        """The model as a function of the personal part alone, the shared one being constant."""
+        """Returns the model as a function of the personal part; the shared part is constant."""
         return model.in_terms_of(
             lambda seed: self.split(model.init(seed))[1],
             lambda personal: self.merge(shared, personal),
@@ -50,15 +54,13 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
 
     Args:
         model: The model.
-        personal: Names of the personal layers. Default: the last layer of the model, its head.
+        personal: Names of the personal layers, or one name. Default: the last layer, the head.
 
     Raises:
-        ValueError: For a name that no layer of the model has (it gives the nearest one), and for a
-            string in place of names.
+        UnknownNameError: For a name that no layer of the model has; it gives the nearest one.
     """
     layers = model.layers
-    if isinstance(personal, str):
-        raise ValueError(f"personal takes names of layers, such as ({personal!r},), not a string.")
+    personal = [personal] if isinstance(personal, str) else personal
     chosen = set(layers[-1:] if personal is None else personal)
     check_names(f"layer of model {model.name!r}", sorted(chosen), layers)
     return Partition(
@@ -66,3 +68,29 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
         personal=tuple(name for name in layers if name in chosen),
         layers=layers,
     )
+
+
+def normalization_layers(model: Model) -> tuple[str, ...]:
+    """Returns the layers whose weights are a scale `gamma`, a shift `beta`, or both."""
+    return tuple(
+        name
+        for name, layer in tff.structure.iter_elements(model.weights_type)
+        if _SCALE_AND_SHIFT.issuperset(tff.structure.name_list(layer))
+    )
+
+
+def layer_groups(model: Model, layers: Iterable[str] | None = None) -> tuple[int, ...]:
+    """Numbers the groups of layers: a layer of normalisation joins the layer before it.
+
+    Args:
+        model: The model.
+        layers: Names of the layers to number, in the model's order; default all.
+
+    Returns:
+        For each layer the number of its group; groups are counted from 0.
+    """
+    joined = set(normalization_layers(model))
+    groups = []
+    for name in model.layers if layers is None else layers:
+        groups.append((groups[-1] + (name not in joined)) if groups else 0)
+    return tuple(groups)

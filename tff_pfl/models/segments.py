@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.models.errors import KerasModelError
-
 # What tf.keras.Model becomes where it is given inputs and outputs.
 _Functional = tf.keras.Sequential.__base__
 
@@ -20,30 +18,30 @@ class Segment(NamedTuple):
 
     Attributes:
         layers: The layers whose weights it has.
-        dropouts_before: How often dropout is applied in the segments before it.
+        masks_before: How many dropout masks are drawn in the segments before it.
     """
 
     layers: tuple[str, ...]
-    dropouts_before: int
+    masks_before: int
 
 
 def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
-    """Models that one after the other are a Keras model, with its layers.
+    """Cuts a Keras model into models that share its layers and follow each other.
 
-    It is cut where a single tensor, without a mask, is all that the rest takes, such that the
-    outputs of the layers in each part have about as many numbers.
+    It is cut where the rest takes a single tensor, without a mask, such that the layers' outputs in
+    each part have about as many numbers.
 
     Args:
-        model: Functional, or sequential of a known input shape; for one part, any.
-        number: Of parts, at most: cuts may be few.
+        model: Functional, or sequential with a known input shape; for one part, any.
+        number: The most parts; there may be fewer cuts.
 
     Raises:
-        KerasModelError: If the model is of another kind.
+        ValueError: If the model is of another kind.
     """
     if number == 1:
         return [model]
     if not is_graph(model):
-        raise KerasModelError(
+        raise ValueError(
             f"Keras model {model.name!r} cannot be cut into segments={number}: that takes a "
             "functional model, or a sequential one whose first layer has an input_shape, without a "
             "call of its own. Make it one, or set segments to 1."
@@ -63,16 +61,16 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
 
 
 def is_graph(model: tf.keras.Model) -> bool:
-    """Whether a Keras model is known to be what its layers are, from its inputs to its outputs."""
+    """Returns whether a Keras model is the graph of its layers, without a `call` of its own."""
     calls = (_Functional.call, tf.keras.Sequential.call)
     return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
 def _cuts(model):
-    """Single tensors that all later layers take, by how many numbers there are up to each.
+    """Finds the tensors that are all that later layers take.
 
     Returns:
-        Besides these, how many numbers there are in all.
+        `(tensors by the number of outputs up to each, number of all outputs)`.
     """
     nodes = [node for _, group in sorted(model._nodes_by_depth.items())[::-1] for node in group]
     nodes.sort(key=lambda node: not node.is_input)
@@ -95,11 +93,11 @@ def _cuts(model):
 def in_turn(applies: Sequence[Callable], segments: Sequence[Segment]) -> Callable:
     """Applies segments one after the other, with gradients that compute them again.
 
-    The last is not computed again: its gradient is what comes next.
+    The last is not computed again: its gradient comes next.
 
     Args:
-        applies: For each segment what `recomputed` takes.
-        segments: Their weights.
+        applies: For each segment a function as `recomputed` takes.
+        segments: The segments.
     """
     *others, last = applies
     layers = [segment.layers for segment in segments]
@@ -114,11 +112,11 @@ def in_turn(applies: Sequence[Callable], segments: Sequence[Segment]) -> Callabl
 
 
 def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
-    """A function whose gradient does not keep what it computes, but computes it again.
+    """Returns a function whose gradient computes intermediate values again instead of keeping them.
 
     Args:
-        apply: `(weights, x, training, seed) -> outputs`, a tensor each of inputs and outputs.
-        layers: Whose weights it reads.
+        apply: `(weights, x, training, seed) -> outputs`; inputs and outputs are one tensor each.
+        layers: The layers whose weights it reads.
     """
 
     def applied(weights, x, *, training: bool = False, seed=None):
@@ -152,10 +150,10 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
 
 
 def _zero_after(tensor):
-    """A 0 that is there once a tensor is, as no optimization of graphs finds out.
+    """Returns a 0 that depends on a tensor, which no optimization of graphs finds out.
 
-    Without, what is to be computed again would be computed at once, or not at all: it would be
-    found to be what was computed before. Control dependencies do not survive vectorization.
+    Without it, values would be computed again at once, or found to be equal to those before.
+    Control dependencies do not survive vectorization.
     """
     first = tf.reduce_max(tf.abs(tf.reshape(tensor, [-1])[:1]))
     return tf.minimum(first, tf.zeros([], first.dtype))

@@ -5,15 +5,15 @@ normalise each channel by `(x - mean) / std`. All return logits.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.kinds import signature_of
 from tff_pfl.models import normalizer_free, residual
-from tff_pfl.models.keras import KerasModelError, from_keras
+from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
@@ -110,24 +110,23 @@ def build(
 ) -> Model:
     """Builds a network by its name.
 
-    What it takes is the same for Keras models and others: float32 images that are normalised, or
-    inputs that are no images of bytes; of a `Model`, the latter have the type they are stored in.
+    It takes images as they are stored, and normalises them in float32. Inputs that are not images
+    of bytes are cast to float32 for a Keras model; a `Model` gets them as they are stored.
 
     Args:
         name: A key of `MODELS`.
         image_shape: `(height, width, channels)`.
         num_classes: Number of logits.
-        mean: Per-channel mean of images in [0, 1], subtracted; `None`: inputs are no images of
-            bytes, and taken as they are.
+        mean: Per-channel mean of images in [0, 1], subtracted; `None`: inputs are not images of
+            bytes.
         std: Per-channel standard deviation, divided by, unless the mean is `None`.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
-        **chosen: Those of its options that are not to have their defaults.
+        **chosen: Options of the network that differ from their defaults.
 
     Raises:
-        ValueError: For an unknown name, of a network or an option; it gives the nearest one. Or
-            if the normalization is not one of such images, or segments or another type are asked
-            for of what is no Keras model.
+        ValueError: For an unknown network or option (it gives the nearest name), a normalization
+            that does not fit the images, or `segments` or `compute_type` without a Keras model.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     channels = image_shape[-1] if len(image_shape) else 1
@@ -135,7 +134,7 @@ def build(
     if mean is not None and (not sizes <= {1, channels} or np.min(std) <= 0):
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
         raise ValueError(
-            f"The normalization has the mean {mean} and the deviation {std}, but of inputs of "
+            f"The normalization has the mean {mean} and the deviation {std}, but for inputs of "
             f"shape {tuple(image_shape)} each has {numbers} and deviations are above 0."
         )
 
@@ -143,22 +142,22 @@ def build(
         x = tf.cast(x, tf.float32) / 255.0
         return (x - tf.constant(mean, tf.float32)) / tf.constant(std, tf.float32)
 
-    returns_model = _returns_model(MODELS[name])
+    returns_model = signature_of(MODELS[name]).return_annotation is Model
 
     def made():
         model = MODELS[name](tuple(image_shape), num_classes, **chosen)
         if isinstance(model, Model) != returns_model:
-            raise KerasModelError(
-                f"The function of {name!r} returns a {type(model).__name__}. One that returns a "
-                "tff_pfl.Model, and no other, is annotated with `-> tff_pfl.Model`."
+            raise ValueError(
+                f"The function of {name!r} returns a {type(model).__name__}. A function is "
+                "annotated with `-> tff_pfl.Model` if and only if it returns one."
             )
         return model
 
     if returns_model:
         if segments != 1 or compute_type != "float32":
             raise ValueError(
-                f"segments={segments} and compute_type={compute_type!r} are of Keras models, but "
-                f"{name!r} returns a Model. Give them to the from_keras that makes it."
+                f"segments={segments} and compute_type={compute_type!r} are options of Keras "
+                f"models, but {name!r} returns a Model. Give them to the from_keras that makes it."
             )
         return made() if mean is None else _of_normalized(made(), normalize)
     return from_keras(
@@ -170,20 +169,8 @@ def build(
     )
 
 
-def _returns_model(function: Callable[..., Any]) -> bool:
-    """Whether it is annotated so."""
-    annotated = inspect.unwrap(getattr(function, "func", function))  # of a variant
-    returned = getattr(annotated, "__annotations__", {}).get("return")
-    if isinstance(returned, str):  # as with `from __future__ import annotations`
-        returned, *names = returned.split(".")
-        returned = annotated.__globals__.get(returned)
-        for name in names:
-            returned = getattr(returned, name, None)
-    return returned is Model
-
-
 def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:
-    """The model of inputs as they are stored, of one of normalised inputs."""
+    """Returns a model of stored inputs, made of one of normalised inputs."""
 
     def of_normalized(function):
         return lambda weights, x, **how: function(weights, normalize(x), **how)

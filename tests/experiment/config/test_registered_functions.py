@@ -24,15 +24,9 @@ def build(config):
         ),
         (
             tff_pfl.SCHEDULES,
-            lambda: lambda round_num: None,
-            {"local": {"schedule": {"name": "own"}}},
-            "The schedule <function .* must return a number for a round, a scalar, got None",
-        ),
-        (
-            tff_pfl.SCHEDULES,
             lambda: lambda round_num: tf.ones([2]),
             {"local": {"schedule": {"name": "own"}}},
-            "The schedule <function .* must return a number for a round, a scalar, got <tf.Tensor",
+            r"schedule.name='own': ValueError: .*\(2,\)",
         ),
         (
             tff_pfl.SCHEDULES,
@@ -51,12 +45,6 @@ def build(config):
             lambda: lambda round_num: round_num.value,
             {"local": {"schedule": {"name": "own"}}},
             "schedule.name='own': AttributeError: .*'value' .*test_registered_functions.py",
-        ),
-        (
-            tff_pfl.AUGMENTATIONS,
-            lambda: lambda images, seed: None,
-            {"local": {"augmentation": {"name": "own"}}},
-            "The augmentation <function .* must return images of uint8, as it is given, got None",
         ),
         (
             tff_pfl.PARTITIONERS,
