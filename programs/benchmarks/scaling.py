@@ -114,7 +114,7 @@ def measure_point(point: Point) -> dict[str, Any]:
     Returns:
         A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
         the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
-        the last round and the `prepare` of the next cohort. `training` is what `compute` takes
+        the last round. `training` is what `compute` takes
         where nothing else is done, on the same clients in turn with the rounds;
         `round_over_training` is the ratio of the medians. `memory_mib` is what the process and its
         children (the stock runtime has a worker) have resident, without GPUs' memory: `start`
@@ -174,17 +174,15 @@ def _round(process, server_state, iterator, store, meanwhile, point):
     """The next round, and the same training alone: the new server state, and seconds by part."""
     watch = Stopwatch()
 
-    def write_and_read():
+    def write():
         with watch.measuring("write"):
             store.commit({"iterator": position.to_bytes()})
-        with watch.measuring("prepare"):
-            iterator.prepare(point.cohort_size)
 
     with watch.measuring("round"):
         with watch.measuring("select"):
             position = copy.deepcopy(iterator)
             cohort = iterator.select(point.cohort_size)
-        with meanwhile.running(write_and_read), watch.measuring("compute"):
+        with meanwhile.running(write), watch.measuring("compute"):
             output = process.next(server_state, cohort)
         with watch.measuring("update"):
             iterator.update(output.clients)

@@ -60,17 +60,6 @@ class TestCohortsOfWhichAllReport:
             cohort(0, 0, 10, size)
 
 
-def test_who_ever_reported():
-    assert EVERYBODY_REPORTS.ever_reported(7, 0, 5, 2).tolist() == [False] * 5
-    assert EVERYBODY_REPORTS.ever_reported(7, 1, 5, 5).all()
-    drops = Participation(dropout=(0.7,))
-    reported = {i for found in rounds_of(drops, 6) for i in found.reported.tolist()}
-    selected = {i for found in rounds_of(drops, 6) for i in found.selected.tolist()}
-    ever = drops.ever_reported(5, 6, NUM_CLIENTS, COHORT_SIZE)
-    assert np.flatnonzero(ever).tolist() == sorted(reported)
-    assert reported < selected
-
-
 def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
     for number, found in enumerate(rounds_of(EVERYBODY_REPORTS, 20)):
         drawn = np.random.default_rng([5, number, 0xC0403]).choice(40, 10, replace=False)
@@ -87,7 +76,7 @@ def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
         }
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(6))
 def test_every_selected_client_has_one_fate(seed):
     """Of options that are drawn, as many as there are."""
     rng = np.random.default_rng(seed)

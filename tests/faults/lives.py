@@ -15,10 +15,11 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import lmdb
+import tensorflow_federated as tff
 
 from tff_pfl import experiment
-from tff_pfl.clients.disk import DiskGeneration
+from tff_pfl.clients import ClientStateStore
+from tff_pfl.clients.records import DiskRecords
 from tff_pfl.experiment.metrics_log import MetricsLog
 
 ROUNDS = 16
@@ -115,42 +116,41 @@ def generation(checkpoint: pathlib.Path, state_type: str) -> dict[str, bytes]:
         CorruptStateError: If it is damaged.
         ForeignStateError: If it is of another kind.
     """
-    store = DiskGeneration(str(checkpoint), state_type, read_only=True)
-    try:
-        with store.reading() as read:
-            records = {f"client {i}": read(i) for i in store.client_ids()}
+    with ClientStateStore(
+        None, tff.types.AbstractType(state_type), checkpoint, read_only=True
+    ) as store:
+        records = {f"client {i}": state for i, state in store.snapshot().items()}
         for name in ("server_state", "iterator", "reported", "progress"):
             records[name] = store.attachment(name)
-    finally:
-        store.close()
     return records
 
 
 def state_type_of(checkpoint: pathlib.Path) -> str:
     """The type of a client's state in a sound checkpoint."""
-    with (
-        lmdb.open(str(checkpoint), readonly=True, lock=False, create=False, max_dbs=3) as env,
-        env.begin(db=env.open_db(b"meta", create=False)) as txn,
-    ):
-        return txn.get(b"state_type").decode()
+    records = DiskRecords(str(checkpoint), read_only=True)
+    try:
+        (header,) = records.read([b"header"])
+    finally:
+        records.close()
+    return json.loads(header.partition(b"\n")[0])["state_type"]
 
 
 def at_commit(number: int, act: Callable[[], None], *, after: bool = False) -> Callable[[], None]:
     """A sabotage: what is done before, or after, a commit, counted from 1."""
 
     def sabotage():
-        write, count = DiskGeneration.write, 0
+        write, count = DiskRecords.write, 0
 
-        def counted(self, states, attachments):
+        def counted(self, records):
             nonlocal count
             count += 1
             if count == number and not after:
                 act()
-            write(self, states, attachments)
+            write(self, records)
             if count == number and after:
                 act()
 
-        DiskGeneration.write = counted
+        DiskRecords.write = counted
 
     return sabotage
 

@@ -74,7 +74,7 @@ def test_scaling_prints_a_line_a_size_and_leaves_no_states_behind(tmp_path):
     assert record["rounds_per_second"] == pytest.approx(1 / median, rel=1e-2)
     assert record["ms_per_client"] == pytest.approx(1000 * median / 3, rel=1e-2)
     parts = record["ms_of"]
-    assert set(parts) == {"select", "prepare", "compute", "update", "training", "write"}
+    assert set(parts) == {"select", "compute", "update", "training", "write"}
     ratio = record["round_over_training"]
     assert ratio == pytest.approx(1000 * median / parts["training"], rel=1e-2)
     memory = record["memory_mib"]
@@ -99,7 +99,7 @@ def test_runs_print_a_line_a_size_and_leave_nothing_behind(tmp_path):
     assert sizes == [(5, 5), (300, 100)]
     for record in records:
         parts = record["ms_of"]
-        assert set(parts) == {"round", "select", "prepare", "compute", "write", "update"}
+        assert set(parts) == {"round", "select", "compute", "write", "update"}
         assert 0 < parts["select"] < parts["round"] > parts["compute"] > 0
         assert all(seconds > 0 for seconds in record["seconds_to"].values())
         assert set(record["seconds_to"]) == {"make_data", "start", "evaluate", "resume"}

@@ -15,7 +15,6 @@ HAND_WRITTEN = {
     "select_seconds": 1.0,
     "compute_seconds": 5.0,
     "write_seconds": 7.0,
-    "prepare_seconds": 0.5,
     "update_seconds": 1.5,
     "evaluation_seconds": np.nan,
 }
@@ -27,7 +26,6 @@ def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
         "select": (0.0, 1.0),
         "compute": (1.0, 5.0),
         "write": (1.0, 7.0),
-        "prepare": (8.0, 0.5),
         "update": (8.5, 1.5),
     }
     evaluated = spans_of_round(HAND_WRITTEN | {"evaluation_seconds": 6.0})

@@ -1,6 +1,5 @@
 """The clients of each round: who takes part, with which state and which data."""
 
-import contextlib
 import copy
 import hashlib
 import operator
@@ -11,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.clients.errors import ForeignStateError
 from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
-from tff_pfl.clients.position import POSITION_TYPE, Position
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
@@ -175,10 +174,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         if len(set(client_ids)) != len(client_ids):
             twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
             raise ValueError(f"Clients cannot be more than once in a cohort: {twice}.")
-        return self._with_states(client_ids, self.select_examples(client_ids, split))
-
-    def _with_states(self, client_ids, examples) -> list[Client]:
-        states = self._store.get(client_ids)
+        examples, states = self.select_examples(client_ids, split), self._store.get(client_ids)
         return list(map(Client, map(np.int32, client_ids), states, examples))
 
     def select_examples(self, client_ids: Iterable[int], split: str) -> list[Examples]:
@@ -210,22 +206,49 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-class _Prepared(NamedTuple):
-    """A cohort without its states: of which round and size it is, who reports, with which data."""
+class _Position(NamedTuple):
+    """A `CohortIterator` as a structure of tensors.
 
-    round_num: int
-    k: int | None
-    found: Participants
-    examples: list[Examples]
+    Attributes:
+        source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
+        round_num: int64 scalar, the round selected next.
+        cohort: int32 `[?]`, the clients that reported last.
+        outstanding: bool scalar, whether `update` is due for them.
+        version: int64 scalar, the version of the store.
+        client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
+        states: string `[?]`, their states.
+    """
+
+    source: Any
+    round_num: Any
+    cohort: Any
+    outstanding: Any
+    version: Any
+    client_ids: Any
+    states: Any
+
+
+_POSITION_TYPE = tff.types.StructWithPythonType(
+    [
+        ("source", tff.types.TensorType(np.uint8, [32])),
+        ("round_num", tff.types.TensorType(np.int64)),
+        ("cohort", tff.types.TensorType(np.int32, [None])),
+        ("outstanding", tff.types.TensorType(np.bool_)),
+        ("version", tff.types.TensorType(np.int64)),
+        ("client_ids", tff.types.TensorType(np.int64, [None])),
+        ("states", tff.types.TensorType(np.str_, [None])),
+    ],
+    _Position,
+)
 
 
 class CohortIterator(tff.program.FederatedDataSourceIterator):
     """The rounds of a run: `select` gives a round's cohort, `update` takes its new states back.
 
     The iterators of a source share its store. The bytes of an iterator carry its position and, for
-    a store in memory, every state. A store on disk has its states itself, and the bytes a digest of
-    them, pending ones included: they belong into the attachments of the `commit` that makes the
-    states of the same round durable.
+    a store in memory, every state. A store on disk has its states itself, and the bytes have their
+    version: they belong into the attachments of the `commit` that makes the states of the same
+    round durable.
     """
 
     def __init__(self, source: CohortDataSource):
@@ -235,14 +258,11 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._cohort = np.zeros([0], np.int32)
         self._participants = None
         self._outstanding = False
-        self._prepared: _Prepared | None = None
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
-        """A copy with a position of its own, of the same source."""
+        """Returns a copy with a position of its own, of the same source."""
         del memo
-        other = copy.copy(self)
-        other._prepared = None
-        return other
+        return copy.copy(self)
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":
@@ -251,12 +271,20 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         Raises:
             UnknownCohortSourceError: If no such source was constructed in this process.
             CorruptStateError: If the bytes are damaged.
-            ForeignStateError: If the store on disk has other states than it had, or would have had
-                after its commit, when the bytes were made; or if they are of another store.
+            ForeignStateError: If the store has other states than those of the iterator.
         """
-        position = deserialize(buffer, POSITION_TYPE)
+        position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position.source.tobytes())
-        position.restore_states(source.store)
+        store, version = source.store, int(position.version)
+        if store.path is None and (len(position.client_ids) or not version):
+            states = zip(position.client_ids.tolist(), position.states, strict=True)
+            store.restore(dict(states), version)
+        elif version != store.version:
+            raise ForeignStateError(
+                f"The iterator was saved with client states that were put {version} times, but "
+                f"those in {store.path or 'memory'} were put {store.version} times: load what was "
+                "saved together with these states."
+            )
         iterator = cls(source)
         iterator._round_num = int(position.round_num)
         iterator._cohort = position.cohort
@@ -265,14 +293,18 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     def to_bytes(self) -> bytes:
         """Serializes the position and, for a store in memory, all states, pending ones too."""
-        position = Position.of(
-            self._source.fingerprint,
-            self._source.store,
+        store = self._source.store
+        states = store.snapshot() if store.path is None else {}
+        position = _Position(
+            source=np.frombuffer(self._source.fingerprint, np.uint8),
             round_num=self._round_num,
             cohort=self._cohort,
             outstanding=self._outstanding,
+            version=store.version,
+            client_ids=np.array(list(states), np.int64),
+            states=np.array(list(states.values()), object),
         )
-        return serialize(position, POSITION_TYPE)
+        return serialize(position, _POSITION_TYPE)
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
@@ -294,29 +326,6 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """How the cohort came about that reported last; `None` before, or once restored."""
         return self._participants
 
-    def prepare(self, k: int | None = None) -> None:
-        """Reads what `select` will give, for instance while the cohort before is computed.
-
-        It may be called in another thread, while nobody else uses the source and its store. States
-        of the cohort before are not read, as new ones will come for them; nor are first states,
-        which are computed. What fails is left to `select`, which raises it.
-
-        Args:
-            k: As `select` will be given.
-        """
-        self._prepared = None
-        with contextlib.suppress(Exception):
-            prepared = self._without_states(k)
-            away = set(self._cohort.tolist()) if self._outstanding else ()
-            ids = [i for i in prepared.found.reported.tolist() if i not in away]
-            self._source.store.read_ahead(ids)
-            self._prepared = prepared
-
-    def _without_states(self, k) -> _Prepared:
-        found = self._source.participants(self._round_num, k)
-        examples = self._source.select_examples(found.reported, "train")
-        return _Prepared(self._round_num, k, found, examples)
-
     def select(self, k: int | None = None) -> list[Client]:
         """Returns the clients that report in this round, with their train examples.
 
@@ -336,11 +345,8 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
                 "The cohort that was selected last has no new states yet: `update` takes them, "
                 "before `select` gives the next cohort."
             )
-        prepared, self._prepared = self._prepared, None
-        if prepared is None or prepared[:2] != (self._round_num, k):
-            prepared = self._without_states(k)
-        found = prepared.found
-        clients = source._with_states(found.reported, prepared.examples)
+        found = source.participants(self._round_num, k)
+        clients = source.select_clients(found.reported)
         self._cohort, self._participants = found.reported, found
         self._outstanding = True
         self._round_num += 1

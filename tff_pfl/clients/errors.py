@@ -1,4 +1,4 @@
-"""What goes wrong with client states that are kept."""
+"""Errors of client states that are kept."""
 
 
 class ForeignStateError(ValueError):

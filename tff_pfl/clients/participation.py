@@ -241,15 +241,6 @@ class Participation:
             seconds=self._duration(seconds[:enough], waits_in_vain),
         )
 
-    def ever_reported(
-        self, seed: int, rounds: int, num_clients: int, cohort_size: int
-    ) -> np.ndarray:
-        """bool `[num_clients]`: who reported in one of the first `rounds`; see `participants`."""
-        ever = np.zeros([num_clients], np.bool_)
-        for round_num in range(rounds):
-            ever[self.participants(seed, round_num, num_clients, cohort_size).reported] = True
-        return ever
-
     def _num_wanted(self, cohort_size) -> int:
         exact = cohort_size * self.over_selection
         return math.ceil(round(exact, 9))  # 50 times 1.1 is 55, and not a little more

@@ -1,27 +1,25 @@
 """Values of any TFF structure of tensors as bytes, and back bit for bit.
 
-The bytes are a safetensors file: every leaf under its path (`model/dense/kernel`, elements without
-a name by index), the type signature and a checksum of the leaves in the metadata.
+`pack` writes the leaves one after the other, in the order of the type: the bytes of each array,
+after its shape where the type leaves that open. `serialize` adds the type and a checksum, for bytes
+that are kept where nothing else says what they are.
 """
 
 import collections
 import functools
-import json
+import math
+import struct
 import zlib
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 import tensorflow_federated as tff
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.structures import container_of
 
-# One entry: safetensors writes several in no fixed order, and equal values shall have equal bytes.
-_METADATA_KEY = "tff_pfl"
+_NUMBER = struct.Struct("<I")  # a checksum; the length of a type
 
 
 def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
@@ -37,54 +35,9 @@ def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
     Raises:
         TypeError: If `value` is not of `type_signature`, or `type_signature` is not as above.
     """
-    return Leaves(value, type_signature).serialize()
-
-
-class Leaves:
-    """The leaves of a value in arrays of their own: checked, copied and not yet bytes.
-
-    To take and to give back a value in this form is several times as fast as through bytes.
-    """
-
-    def __init__(self, value: Any, type_signature: tff.types.Type, *, copy: bool = False):
-        """Takes a value.
-
-        Args:
-            value: As in `serialize`.
-            type_signature: As in `serialize`.
-            copy: Whether the value may be changed before the leaves are used.
-
-        Raises:
-            TypeError: As in `serialize`.
-        """
-        self._type_string, self._plan = _plan(type_signature)
-        self._arrays: dict[str, np.ndarray] = {}
-        self._plan.flatten(value, self._arrays)
-        if copy:
-            self._arrays = _copies(self._arrays)
-
-    def serialize(self) -> bytes:
-        """What `serialize` gives of the value."""
-        checksum = _checksum(self._type_string, self._arrays)
-        specs = {
-            key: safetensors.TensorSpec(
-                dtype=_dtype_name(array.dtype),
-                shape=array.shape,
-                data_ptr=array.ctypes.data,
-                data_len=array.nbytes,
-            )
-            for key, array in self._arrays.items()
-        }
-        metadata = {_METADATA_KEY: f"{checksum} {self._type_string}"}
-        return bytes(safetensors.serialize(specs, metadata=metadata))
-
-    def value(self) -> Any:
-        """The value as `deserialize` gives it, in arrays that are of nobody else."""
-        return self._plan.assemble(_copies(self._arrays))
-
-
-def _copies(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {key: array.copy() for key, array in arrays.items()}
+    kind = str(type_signature).encode()
+    content = _NUMBER.pack(len(kind)) + kind + pack(value, type_signature)
+    return _NUMBER.pack(zlib.crc32(content)) + content
 
 
 def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
@@ -101,71 +54,86 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
     Raises:
         ForeignStateError: If the bytes are a value of another type.
         CorruptStateError: If the bytes are damaged.
-        TypeError: If `type_signature` is none that `serialize` takes.
+        TypeError: If `type_signature` is not one that `serialize` takes.
     """
-    expected_type, plan = _plan(type_signature)
-    buffer = bytes(buffer)
-    try:
-        header = json.loads(buffer[8 : 8 + int.from_bytes(buffer[:8], "little")])
-        checksum, _, stored_type = header["__metadata__"][_METADATA_KEY].partition(" ")
-        arrays = safetensors.numpy.load(buffer)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as e:
+    content = memoryview(buffer)[_NUMBER.size :]
+    if not content or _NUMBER.pack(zlib.crc32(content)) != buffer[: _NUMBER.size]:
         raise CorruptStateError(
-            f"Expected the bytes of a serialized {type_signature}, found {len(buffer)} bytes that "
-            f"are damaged or something else: {e!r}"
-        ) from e
-    if checksum != _checksum(stored_type, arrays):
-        raise CorruptStateError(
-            f"The {len(buffer)} bytes of a serialized {stored_type} are damaged: wrong checksum."
+            f"The {len(buffer)} bytes are not a serialized {type_signature}, or are damaged."
         )
-    if stored_type != expected_type:
+    end = _NUMBER.size + _NUMBER.unpack_from(content)[0]
+    stored, expected = str(content[_NUMBER.size : end], "utf-8"), str(type_signature)
+    if stored != expected:
         raise ForeignStateError(
-            "The serialized value has another type.\n"
-            f"Stored:   {stored_type}\n"
-            f"Expected: {expected_type}"
+            f"The serialized value has another type.\nStored:   {stored}\nExpected: {expected}"
         )
-    return plan.assemble(arrays)
+    return unpack(content[end:], type_signature)
 
 
-# To look into a type takes longer than to write a small state, so that it is done once.
+def pack(value: Any, type_signature: tff.types.Type) -> bytes:
+    """Returns the bytes of the leaves of `value`; see `serialize`."""
+    parts: list[bytes] = []
+    _plan(type_signature).pack(value, parts)
+    return b"".join(parts)
+
+
+def unpack(buffer: bytes | memoryview, type_signature: tff.types.Type) -> Any:
+    """Restores a value that `pack` wrote; see `deserialize`.
+
+    Raises:
+        CorruptStateError: If there are more or fewer bytes than `type_signature` has.
+    """
+    try:
+        value, end = _plan(type_signature).unpack(buffer, 0)
+    except (ValueError, struct.error) as error:
+        end = error
+    if end != len(buffer):
+        raise CorruptStateError(f"The {len(buffer)} bytes are not those of a {type_signature}.")
+    return value
+
+
+# Looking into a type takes longer than writing a small state.
 @functools.lru_cache
-def _plan(type_signature) -> tuple[str, "_Leaf | _Structure | _Text"]:
-    return str(type_signature), _part(type_signature, ())
-
-
-def _part(type_signature, path) -> "_Leaf | _Structure | _Text":
+def _plan(type_signature, key="") -> "_Tensor | _Structure | _Text":
     if isinstance(type_signature, tff.types.StructType):
-        return _Structure(type_signature, path)
-    is_text = isinstance(type_signature, tff.types.TensorType) and type_signature.dtype == np.str_
-    return (_Text if is_text else _Leaf)(type_signature, path)
+        return _Structure(type_signature, key)
+    kind = type_signature.dtype.kind if isinstance(type_signature, tff.types.TensorType) else None
+    if kind not in tuple("biufVU"):  # V: bfloat16
+        raise TypeError(
+            "Expected tensors of booleans, integers, floats or strings, found "
+            f"{type_signature} at '{key}'."
+        )
+    return (_Text if kind == "U" else _Tensor)(type_signature, key)
 
 
 class _Structure:
     """A structure in a type."""
 
-    def __init__(self, struct_type: tff.types.StructType, path: tuple[str, ...]):
+    def __init__(self, struct_type: tff.types.StructType, key: str):
         names = tuple(tff.structure.name_list_with_nones(struct_type))
         if None in names and set(names) != {None}:
             raise TypeError(
-                f"Expected the elements of '{_key(path)}' to be all named or all unnamed, as no "
-                f"Python container holds both; found {struct_type}."
+                f"Expected the elements of '{key}' to be all named or all unnamed, as no Python "
+                f"container holds both; found {struct_type}."
             )
-        self._type, self._key, self._names = struct_type, _key(path), names
-        # The part of a key is unique in the structure and without '/'.
+        self._type, self._key, self._names = struct_type, key, names
         self._parts = [
-            _part(element, (*path, str(index) if name is None else quote(name, safe="")))
+            _plan(element, f"{key}/{index if name is None else name}".lstrip("/"))
             for index, (name, element) in enumerate(tff.structure.iter_elements(struct_type))
         ]
         self._container = container_of(struct_type)
 
-    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
-        """Adds the leaves of `value` to `arrays`, by key, as they are stored."""
+    def pack(self, value, parts: list[bytes]) -> None:
         for part, element in zip(self._parts, self._elements(value), strict=True):
-            part.flatten(element, arrays)
+            part.pack(element, parts)
 
-    def assemble(self, arrays: dict[str, np.ndarray]) -> Any:
-        """The value with these leaves, in its Python containers."""
-        return self._container([part.assemble(arrays) for part in self._parts])
+    def unpack(self, buffer, start: int) -> tuple[Any, int]:
+        """The value that begins at `start`, and where it ends."""
+        elements = []
+        for part in self._parts:
+            element, start = part.unpack(buffer, start)
+            elements.append(element)
+        return self._container(elements), start
 
     def _elements(self, value) -> Iterable:
         """The elements of `value` in the order of the type."""
@@ -177,93 +145,90 @@ class _Structure:
         if kind in (dict, collections.OrderedDict) and tuple(value) == self._names:
             return value.values()
         try:
-            struct = tff.structure.from_container(value)
+            found = tff.structure.from_container(value)
         except TypeError as e:
             raise TypeError(_mismatch(self._key, self._type, f"a {kind.__name__}")) from e
-        names = tff.structure.name_list_with_nones(struct)
+        names = tff.structure.name_list_with_nones(found)
         named = any(name is not None for name in names)
         if len(names) != len(self._names) or (named and set(names) != set(self._names)):
             raise TypeError(_mismatch(self._key, self._type, f"elements {names}"))
         # By name where there are names: the order of a mapping is not part of its value.
-        return [struct[name] for name in self._names] if named else struct
+        return [found[name] for name in self._names] if named else found
 
 
-class _Leaf:
-    """A tensor in a type."""
+class _Tensor:
+    """A tensor in a type: its bytes, after its shape, int64, where that is open."""
 
-    def __init__(self, tensor_type: tff.types.TensorType, path: tuple[str, ...]):
-        self._type, self._key = tensor_type, _key(path)
-        if not isinstance(tensor_type, tff.types.TensorType) or (
-            tensor_type.dtype.kind not in "biufV"
-        ):
-            raise TypeError(
-                "Expected tensors of booleans, integers, floats or strings, "
-                f"found {tensor_type} at '{self._key}'."
-            )
-        self._dtype, self._shape = tensor_type.dtype, tensor_type.shape
-        # NumPy knows bfloat16 as an opaque type, safetensors' NumPy half not at all.
-        is_opaque = self._dtype.kind == "V"
-        self._stored_dtype = np.dtype(f"u{self._dtype.itemsize}") if is_opaque else self._dtype
+    def __init__(self, tensor_type: tff.types.TensorType, key: str):
+        self._type, self._key = tensor_type, key
+        self._dtype, shape = tensor_type.dtype, tensor_type.shape
+        self._rank = None if shape is None else len(shape)
+        self._shape = None if shape is None or None in shape else tuple(shape)
 
-    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
-        """Adds `value`, contiguous and of a data type that safetensors has."""
+    def pack(self, value, parts: list[bytes]) -> None:
         if type(value) in (bool, int, float):
             number = float(value) if self._dtype.kind in "fV" else value
             value = np.asarray(value, self._dtype if np.can_cast(number, self._dtype) else None)
-        array = np.asarray(value, order="C")
-        if array.dtype != self._dtype or not (
-            array.shape == self._shape
-            or self._type.is_assignable_from(tff.types.TensorType(self._dtype, array.shape))
-        ):
+        array = np.asarray(value)
+        if array.dtype != self._dtype or not self._takes(array.shape):
             found = f"{array.dtype}{list(array.shape)}"
             raise TypeError(_mismatch(self._key, self._type, found))
-        arrays[self._key] = array.view(self._stored_dtype)
+        if self._shape is None:
+            parts.append(_packed_shape(array.shape))
+        parts.append(array.tobytes())
 
-    def assemble(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        return arrays[self._key].view(self._dtype)
+    def unpack(self, buffer, start: int) -> tuple[np.ndarray, int]:
+        shape = self._shape
+        if shape is None:
+            shape, start = _unpacked_shape(buffer, start)
+        count = math.prod(shape)
+        array = np.frombuffer(buffer, self._dtype, count, start).reshape(shape).copy()
+        return array, start + array.nbytes
+
+    def _takes(self, shape) -> bool:
+        return shape == self._shape or self._type.is_assignable_from(
+            tff.types.TensorType(self._dtype, shape)
+        )
 
 
 class _Text:
-    """A tensor of strings in a type; stored are the bytes of JSON, its shape and its strings."""
+    """A tensor of strings in a type: its shape, the lengths of the strings, and the strings."""
 
-    def __init__(self, tensor_type: tff.types.TensorType, path: tuple[str, ...]):
-        self._type, self._key = tensor_type, _key(path)
+    def __init__(self, tensor_type: tff.types.TensorType, key: str):
+        self._type, self._key = tensor_type, key
 
-    def flatten(self, value, arrays: dict[str, np.ndarray]) -> None:
-        """Adds the strings, which are bytes or text."""
+    def pack(self, value, parts: list[bytes]) -> None:
         array = np.asarray(value, object)
         texts = [text.encode() if isinstance(text, str) else text for text in array.flat]
-        are_strings = all(isinstance(text, bytes) for text in texts)
         found = tff.types.TensorType(np.str_, array.shape)
+        are_strings = all(isinstance(text, bytes) for text in texts)
         if not are_strings or not self._type.is_assignable_from(found):
             raise TypeError(_mismatch(self._key, self._type, repr(value)))
-        stored = json.dumps([array.shape, [text.decode("latin-1") for text in texts]])
-        arrays[self._key] = np.frombuffer(stored.encode(), np.uint8)
+        parts += [_packed_shape(array.shape), np.array(list(map(len, texts)), "<i8").tobytes()]
+        parts += texts
 
-    def assemble(self, arrays: dict[str, np.ndarray]) -> "np.ndarray | bytes":
+    def unpack(self, buffer, start: int) -> "tuple[np.ndarray | bytes, int]":
         """The strings as TensorFlow has them: an array of bytes, or the bytes of a scalar."""
-        shape, texts = json.loads(arrays[self._key].tobytes())
-        array = np.array([text.encode("latin-1") for text in texts], object).reshape(shape)
-        return array if shape else array.item()
+        shape, start = _unpacked_shape(buffer, start)
+        lengths = np.frombuffer(buffer, "<i8", math.prod(shape), start)
+        ends = start + lengths.nbytes + np.cumsum(lengths)
+        texts = [
+            bytes(buffer[end - length : end]) for length, end in zip(lengths, ends, strict=True)
+        ]
+        array = np.array(texts, object).reshape(shape)
+        end = int(ends[-1]) if len(ends) else start
+        return (array if shape else array.item()), end
 
 
-def _key(path) -> str:
-    key = "/".join(path)
-    # The one name that safetensors keeps for itself; `quote` makes no other key of this look.
-    return "%5F_metadata__" if key == "__metadata__" else key
+def _packed_shape(shape) -> bytes:
+    return struct.pack(f"<{len(shape) + 1}q", len(shape), *shape)
+
+
+def _unpacked_shape(buffer, start) -> tuple[tuple[int, ...], int]:
+    (rank,) = struct.unpack_from("<q", buffer, start)
+    shape = struct.unpack_from(f"<{rank}q", buffer, start + 8)
+    return shape, start + 8 * (rank + 1)
 
 
 def _mismatch(key, expected, found) -> str:
     return f"Expected {expected} at '{key}', found {found}."
-
-
-def _checksum(type_string: str, arrays: dict[str, np.ndarray]) -> str:
-    checksum = zlib.crc32(type_string.encode())
-    for key, array in sorted(arrays.items()):
-        described = f"{key} {_dtype_name(array.dtype)} {array.shape}"
-        checksum = zlib.crc32(described.encode(), checksum)
-        checksum = zlib.crc32(array, checksum)
-    return f"{checksum:08x}"
-
-
-_dtype_name = functools.lru_cache(str)  # NumPy takes longer for it than `crc32` for a small array.

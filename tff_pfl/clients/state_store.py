@@ -1,24 +1,25 @@
 """What the clients of a federation keep between rounds."""
 
-import contextlib
 import copy
+import json
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.clients.disk import DiskGeneration
-from tff_pfl.clients.errors import CorruptStateError, StateStoreError
-from tff_pfl.clients.serialization import Leaves, deserialize
+from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
+from tff_pfl.clients.records import DiskRecords, MemoryRecords
+from tff_pfl.clients.serialization import pack, unpack
 from tff_pfl.runtime import materialized
-from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates.blocks import empty_value, is_empty
 
-_MAX_NAME_BYTES = 511  # LMDB's limit on a key.
+_FORMAT = 4
+_HEADER = b"header"
+_MAX_NAME_BYTES = 500  # LMDB allows keys of 511
 _MAX_CLIENTS = 1 << 31  # ids are int32
-_AHEAD_BYTES = 1 << 30  # of states whose type says how large they are
 
 
 class ClientStateStore:
@@ -28,8 +29,8 @@ class ClientStateStore:
     generation: a process that is killed at any instruction leaves the old generation or the new
     one. A client that no `put` names keeps its state bit for bit.
 
-    A returned state shares no memory with the store or with another one returned: stored states
-    are bytes, pending ones arrays of the store's own. A state type without tensors stores nothing.
+    A returned state shares no memory with the store or with another one returned: the store has
+    bytes. A state type without tensors stores nothing.
 
     On disk only the pending states are in memory, whatever the number of clients. The directory
     holds an LMDB environment; `data.mdb` is a sparse file that looks larger than what it occupies.
@@ -51,7 +52,7 @@ class ClientStateStore:
                 computation, such as that of a process, inside a federated program as well.
             state_type: TFF type of a client's state, a structure of tensors.
             path: Directory of the store, or `None` to keep the states in memory.
-            read_only: Of a store on disk: create and change nothing, and let others read it, too.
+            read_only: For a store on disk: create and change nothing, and let others read it, too.
 
         Raises:
             ForeignStateError: If the directory holds something else, or states of another type or
@@ -63,16 +64,17 @@ class ClientStateStore:
         self._initialize_clients = initialize_clients
         self._state_type = state_type
         self._stateless = is_empty(state_type)
-        self._pending: dict[int, Leaves] = {}
-        self._pending_bytes: dict[int, bytes] | None = None  # not made yet
-        self._ahead: dict[int, Any] = {}
-        self._state_bytes = sum(tensor_sizes(state_type).values())
         self._path = None if path is None else os.fspath(path)
-        self._generation = (
-            _Memory()
-            if self._path is None
-            else DiskGeneration(self._path, str(state_type), read_only=read_only)
+        self._pending: dict[int, bytes] = {}
+        self._records = (
+            MemoryRecords() if self._path is None else DiskRecords(self._path, read_only=read_only)
         )
+        try:
+            self._header = self._read_header()
+        except BaseException:
+            self._records.close()
+            raise
+        self._version = self._header.version
 
     @property
     def state_type(self) -> tff.types.Type:
@@ -83,6 +85,11 @@ class ClientStateStore:
     def path(self) -> str | None:
         """Directory of the store, `None` for one in memory."""
         return self._path
+
+    @property
+    def version(self) -> int:
+        """How many times states were put, pending ones included; `commit` does not change it."""
+        return self._version
 
     def get(self, client_ids: Iterable[int]) -> list[Any]:
         """Returns the state of each client: pending, else stored, else initial.
@@ -98,28 +105,12 @@ class ClientStateStore:
         if self._stateless:
             empty = empty_value(self._state_type)
             return [copy.deepcopy(empty) for _ in client_ids]
-        with self._generation.reading() as read:
-            states = [self._known(client_id, read) for client_id in client_ids]
-        new = [place for place, state in enumerate(states) if state is None]
-        for place, state in zip(new, self._initial([client_ids[i] for i in new]), strict=True):
-            states[place] = state
-        return states
-
-    def read_ahead(self, client_ids: Iterable[int]) -> None:
-        """Reads states into memory, where the next `get` of each finds its own.
-
-        First states, which are computed, are left to `get`, and so is what is beyond a gibibyte.
-        What was read ahead before and nobody has asked for is dropped.
-
-        Raises:
-            CorruptStateError: If a stored state is damaged.
-            ValueError: If an id is not in 0 .. 2**31 - 1.
-        """
-        self._ahead = {}
-        if not self._stateless:
-            with self._generation.reading() as read:
-                some = _checked_ids(client_ids)[: _AHEAD_BYTES // max(1, self._state_bytes)]
-                self._ahead = {i: self._known(i, read) for i in some}
+        found = self._known(client_ids)
+        new = [client_id for client_id in client_ids if client_id not in found]
+        first = iter(self._initial(new))
+        return [
+            unpack(found[i] if i in found else next(first), self._state_type) for i in client_ids
+        ]
 
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
         """Sets the states of clients, pending until `commit`.
@@ -134,76 +125,63 @@ class ClientStateStore:
         if len(set(client_ids)) != len(client_ids):
             twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
             raise ValueError(f"A client has one state, but these ids were put twice: {twice}.")
-        if not self._stateless:
-            leaves = [Leaves(state, self._state_type, copy=True) for state in states]
-            self._pending.update(zip(client_ids, leaves, strict=True))
-            self._pending_bytes = None
-            for client_id in client_ids:
-                self._ahead.pop(client_id, None)
+        if client_ids and not self._stateless:
+            packed = [pack(state, self._state_type) for state in states]
+            self._pending.update(zip(client_ids, packed, strict=True))
+            self._version += 1
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
         """Stores all pending states and `attachments`, all or nothing.
 
         Args:
-            attachments: Bytes by name, 1 to 511 bytes of UTF-8 each. Those of earlier commits
+            attachments: Bytes by name, up to 500 bytes of UTF-8 each. Those of earlier commits
                 under other names stay.
 
         Raises:
-            ValueError: If a name is not of that length.
+            ValueError: If a name is too long.
             TypeError: If an attachment is not of bytes.
             StateStoreError: If the disk is full or fails. The previous generation is intact and the
                 states are still pending: free space and commit again. Or if it is read-only.
         """
-        checked = {name: _checked_attachment(name, v) for name, v in (attachments or {}).items()}
-        self._generation.write(self._serialized(), checked)
-        self._forget_pending()
+        attachments = {
+            name: _checked_attachment(name, v) for name, v in (attachments or {}).items()
+        }
+        header = _Header(
+            str(self._state_type),
+            self._version,
+            tuple(dict.fromkeys((*self._header.attachments, *attachments))),
+            _with(self._header.has_state, self._pending),
+        )
+        records = {_client_key(client_id): state for client_id, state in self._pending.items()}
+        records |= {_attachment_key(name): value for name, value in attachments.items()}
+        self._records.write(records | {_HEADER: header.to_bytes()})
+        self._header, self._pending = header, {}
 
     def attachment(self, name: str) -> bytes | None:
         """Returns the bytes last committed under `name`, or `None`."""
-        return self._generation.attachment(name)
+        (value,) = self._records.read([_attachment_key(name)])
+        if value is None and name in self._header.attachments:
+            raise self._lacks(f"its {name!r}")
+        return value
 
     def known_clients(self) -> list[int]:
         """Returns the ids of the clients with a stored or a pending state, in order."""
-        return sorted({*self._generation.client_ids(), *self._pending})
-
-    def digest(self) -> bytes:
-        """Returns 8 bytes that tell the states of a store on disk, pending ones too, from others.
-
-        `commit` does not change them, other states do. There are none where nothing is on disk: of
-        a store in memory, or of states without tensors.
-        """
-        if self._path is None or self._stateless:
-            return b""
-        return self._generation.digest(self._serialized())
+        return np.flatnonzero(_with(self._header.has_state, self._pending)).tolist()
 
     def snapshot(self) -> dict[int, bytes]:
-        """Returns every state, stored or pending, serialized, by client id in order."""
-        with self._generation.reading() as read:
-            return {
-                i: self._pending[i].serialize() if i in self._pending else read(i)
-                for i in self.known_clients()
-            }
+        """Returns every state, stored or pending, as bytes by client id in order."""
+        return self._known(self.known_clients())
 
-    def restore(self, snapshot: Mapping[int, bytes]) -> None:
-        """Replaces all states of a store in memory by those of a `snapshot`, and commits.
-
-        Raises:
-            StateStoreError: If the store is on disk, where the states of a run are already.
-        """
-        if self._path is not None:
-            raise StateStoreError(
-                f"The store in {self._path} holds its states on disk; a snapshot is for a store in "
-                "memory. Open the store without a path, or copy its directory."
-            )
-        self._generation.states = dict(snapshot)
-        self._ahead = {}
-        self._forget_pending()
+    def restore(self, snapshot: Mapping[int, bytes], version: int) -> None:
+        """Replaces all states of a store in memory by those of a `snapshot` of a `version`."""
+        self._header = self._header._replace(has_state=np.zeros([0], np.bool_))
+        self._pending, self._version = dict(snapshot), version
+        self.commit()
 
     def close(self) -> None:
         """Closes the store; pending states are dropped."""
-        self._generation.close()
-        self._ahead = {}
-        self._forget_pending()
+        self._records.close()
+        self._pending = {}
 
     def __enter__(self) -> "ClientStateStore":
         return self
@@ -211,37 +189,45 @@ class ClientStateStore:
     def __exit__(self, *exc_info) -> None:
         self.close()
 
-    def _serialized(self) -> dict[int, bytes]:
-        """The pending states, by client id; made once for a digest and the commit after it."""
-        if self._pending_bytes is None:
-            self._pending_bytes = {i: leaves.serialize() for i, leaves in self._pending.items()}
-        return self._pending_bytes
+    def _read_header(self) -> "_Header":
+        (buffer,) = self._records.read([_HEADER])
+        expected = str(self._state_type)
+        if buffer is None and self._records.is_empty():
+            return _Header(expected, 0, (), np.zeros([0], np.bool_))
+        header = None if buffer is None else _Header.from_bytes(buffer)
+        if header is None:
+            raise ForeignStateError(
+                f"The client states in {self._path} are of another format: the version of this "
+                "library that wrote them can read them."
+            )
+        if header.state_type != expected:
+            raise ForeignStateError(
+                f"{self._path} holds client states of another type.\n"
+                f"Stored:   {header.state_type}\n"
+                f"Expected: {expected}\n"
+                "Give the directory of a run with the same algorithm and model, or a new one."
+            )
+        return header
 
-    def _forget_pending(self) -> None:
-        self._pending, self._pending_bytes = {}, None
+    def _known(self, client_ids: Iterable[int]) -> dict[int, bytes]:
+        """The states, by client id, of those clients that have one."""
+        found = {i: self._pending.get(i) for i in client_ids}
+        has_state = self._header.has_state
+        stored = [i for i in found if found[i] is None and i < len(has_state) and has_state[i]]
+        for i, state in zip(stored, self._records.read(map(_client_key, stored)), strict=True):
+            if state is None:
+                raise self._lacks(f"the state of client {i}")
+            found[i] = state
+        return {i: state for i, state in found.items() if state is not None}
 
-    def _known(self, client_id: int, read: Callable[[int], bytes | None]) -> Any:
-        """The state of a client, read ahead, pending or stored; `None` if there is none."""
-        if client_id in self._ahead:
-            return self._ahead.pop(client_id)  # to one alone, who may change it
-        if client_id in self._pending:
-            return self._pending[client_id].value()
-        buffer = read(client_id)
-        if buffer is None:
-            return None
-        try:
-            return deserialize(buffer, self._state_type)
-        except CorruptStateError as e:
-            raise CorruptStateError(
-                f"The state of client {client_id} in {self._path or 'memory'} is damaged. Restore "
-                f"the directory from a copy, or start the run in a new one. {e}"
-            ) from e
+    def _lacks(self, what) -> CorruptStateError:
+        return CorruptStateError(
+            f"The client states in {self._path} are damaged: {what} is not there any more. Restore "
+            "the directory from a copy, or start the run in a new one."
+        )
 
-    def _initial(self, client_ids: list[int]) -> list[Any]:
-        """First states, with the containers and data types of later ones.
-
-        They share no memory with what `initialize_clients` keeps.
-        """
+    def _initial(self, client_ids: list[int]) -> list[bytes]:
+        """First states, packed as later ones."""
         if not client_ids:
             return []
         states = list(materialized(self._initialize_clients, client_ids))
@@ -250,38 +236,73 @@ class ClientStateStore:
                 f"`initialize_clients` returned {len(states)} states for {len(client_ids)} "
                 "clients; it returns one for each of the ids that it is given, in their order."
             )
-        return [Leaves(state, self._state_type).value() for state in states]
+        return [pack(state, self._state_type) for state in states]
 
 
-class _Memory:
-    """A generation in memory."""
+class _Header(NamedTuple):
+    """What a store holds: what it names and is missing is damaged, and not new.
 
-    def __init__(self):
-        self.states: dict[int, bytes] = {}
-        self._attachments: dict[str, bytes] = {}
+    Attributes:
+        state_type: Of a client's state, as text.
+        version: See `ClientStateStore.version`.
+        attachments: Their names.
+        has_state: bool, for each client up to the last that has a state.
+    """
 
-    def reading(self):
-        return contextlib.nullcontext(self.states.get)
+    state_type: str
+    version: int
+    attachments: tuple[str, ...]
+    has_state: np.ndarray
 
-    def attachment(self, name: str) -> bytes | None:
-        return self._attachments.get(name)
+    def to_bytes(self) -> bytes:
+        """A line of JSON, then a bit for each client."""
+        content = {
+            "format": _FORMAT,
+            "state_type": self.state_type,
+            "version": self.version,
+            "attachments": self.attachments,
+            "clients": len(self.has_state),
+        }
+        return json.dumps(content).encode() + b"\n" + np.packbits(self.has_state).tobytes()
 
-    def client_ids(self) -> list[int]:
-        return list(self.states)
+    @classmethod
+    def from_bytes(cls, buffer: bytes) -> "_Header | None":
+        """The header that `to_bytes` wrote; `None` if it is of another format."""
+        line, _, bits = buffer.partition(b"\n")
+        content = json.loads(line)
+        if content["format"] != _FORMAT:
+            return None
+        has_state = np.unpackbits(np.frombuffer(bits, np.uint8), count=content["clients"])
+        return cls(
+            content["state_type"],
+            content["version"],
+            tuple(content["attachments"]),
+            has_state.astype(np.bool_),
+        )
 
-    def write(self, states: Mapping[int, bytes], attachments: Mapping[str, bytes]) -> None:
-        self.states.update(states)
-        self._attachments.update(attachments)
 
-    def close(self) -> None:
-        """Nothing to release."""
+def _with(has_state: np.ndarray, client_ids: Iterable[int]) -> np.ndarray:
+    """`has_state`, also of these clients."""
+    ids = np.fromiter(client_ids, np.int64)
+    grown = np.zeros([max(len(has_state), ids.max(initial=-1) + 1)], np.bool_)
+    grown[: len(has_state)] = has_state
+    grown[ids] = True
+    return grown
+
+
+def _client_key(client_id: int) -> bytes:
+    return f"client {client_id:010d}".encode()  # in the order of the ids
+
+
+def _attachment_key(name: str) -> bytes:
+    return f"attachment {name}".encode()
 
 
 def _checked_attachment(name: str, value: Any) -> bytes:
     """The bytes of an attachment, which nobody can change any more."""
-    if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
+    if len(name.encode()) > _MAX_NAME_BYTES:
         raise ValueError(
-            f"The name of an attachment has 1 to {_MAX_NAME_BYTES} bytes, found {name!r}."
+            f"The name of an attachment has at most {_MAX_NAME_BYTES} bytes, found {name!r}."
         )
     if isinstance(value, bytes):
         return value

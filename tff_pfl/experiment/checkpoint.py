@@ -176,7 +176,7 @@ class Checkpoint:
         return Progress(
             state,
             iterator,
-            self._reported(source, iterator.round_num),
+            self._reported(source),
             evaluations,
             content["metrics"],
             content.get("timings", {}),
@@ -219,15 +219,9 @@ class Checkpoint:
                 "another one."
             )
 
-    def _reported(self, source, rounds) -> np.ndarray:
-        bits = self._store.attachment("reported")
-        if bits is None:  # a run of an earlier version, that did not keep it
-            return source.participation.ever_reported(
-                source.seed, rounds, source.num_clients, self._clients_per_round
-            )
-        return np.unpackbits(np.frombuffer(bits, np.uint8), count=source.num_clients).astype(
-            np.bool_
-        )
+    def _reported(self, source) -> np.ndarray:
+        bits = np.frombuffer(self._store.attachment("reported"), np.uint8)
+        return np.unpackbits(bits, count=source.num_clients).astype(np.bool_)
 
     def save(self, progress: Progress) -> None:
         """Commits, all or nothing."""

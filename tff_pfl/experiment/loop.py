@@ -303,18 +303,13 @@ class _Loop:
     def next_round(self, clients_per_round: int, meanwhile: Meanwhile) -> None:
         """Trains a cohort and finishes the round.
 
-        While it is computed, what the last round has left is written, and the next cohort is read,
-        unless an evaluation comes first, which reads clients of its own.
+        While it is computed, what the last round has left is written.
         """
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
-        evaluates = self.schedule.evaluates(iterator.round_num + 1)
 
-        def write_and_read():
+        def write():
             with watch.measuring("write_seconds"):
                 self.write()
-            if not evaluates:
-                with watch.measuring("prepare_seconds"):
-                    iterator.prepare(clients_per_round)
 
         with watch.measuring("round_seconds"):
             with watch.measuring("select_seconds"):
@@ -324,7 +319,7 @@ class _Loop:
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
                     "cannot run. Go on in the graph runtime: --runtime=graph --resume."
                 )
-            with meanwhile.running(write_and_read), watch.measuring("compute_seconds"):
+            with meanwhile.running(write), watch.measuring("compute_seconds"):
                 output = self.process.next(progress.server_state, clients)
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)

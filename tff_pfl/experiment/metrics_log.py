@@ -18,9 +18,7 @@ from tff_pfl.files import save_compressed, whole_file, writing
 
 # What differs between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
-PART_SECONDS = tuple(
-    f"{part}_seconds" for part in ("select", "compute", "write", "prepare", "update")
-)
+PART_SECONDS = tuple(f"{part}_seconds" for part in ("select", "compute", "write", "update"))
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
 NEW_CLIENTS = "new_clients.csv"
