@@ -63,71 +63,39 @@ def test_images_in_the_order_of_the_files(little, tmp_path, monkeypatch, name, l
 
 
 def test_the_sizes_of_the_files_of_the_publisher(tmp_path):
-    (tmp_path / "test_batch.bin").touch()
-    (tmp_path / "test.bin").touch()
-    with pytest.raises(CifarFileError, match="data_batch_1.bin: expected 30,730,000 bytes, 10,000"):
+    with pytest.raises(
+        CifarFileError, match="data_batch_1.bin has 0 bytes, .* have 30,730,000: 10"
+    ):
         read_cifar(tmp_path, CIFAR10)
-    with pytest.raises(CifarFileError, match="train.bin: expected 153,700,000 bytes, 50,000 rec"):
+    with pytest.raises(
+        CifarFileError, match="train.bin has 0 bytes, but must have 153,700,000: 50"
+    ):
         read_cifar(tmp_path, CIFAR100)
 
 
-def cut_off(content):
-    return content[:-1]
-
-
-def without_a_record(content):
-    return content[:-3074]
-
-
-def with_a_record_more(content):
-    return content + content[:3074]
-
-
-@pytest.mark.parametrize(
-    ("damage", "found"),
-    [(cut_off, "12,295"), (without_a_record, "9,222"), (with_a_record_more, "15,370")],
-)
-def test_a_file_of_another_size(little, tmp_path, damage, found):
+def test_a_file_of_another_size_is_an_error_of_a_config(little, tmp_path):
     write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
     path = tmp_path / "test.bin"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-1])
     config = tiny_config()
     config.data.update(name="cifar100_binary", data_dir=str(tmp_path))
-    with pytest.raises(ConfigError) as info:
+    message = f"config.data: {path} has 12,295 bytes, but must have 12,296: 4 records of 3,074."
+    with pytest.raises(ConfigError, match=message):
         build_dataset(config)
-    assert str(info.value) == (
-        f"config.data: {path}: expected 12,296 bytes, 4 records of 3,074; found {found} bytes. "
-        "Unpack the archive again."
-    )
 
 
-def test_a_file_that_is_missing(tmp_path):
-    write(tmp_path, LITTLE10, *images_and_labels(LITTLE10))
-    (tmp_path / "data_batch_4.bin").unlink()
-    with pytest.raises(CifarFileError, match="data_batch_4.bin: expected 6,146 bytes.* no such fi"):
-        read_cifar(tmp_path, LITTLE10)
-
-
-@pytest.mark.parametrize(("byte", "label", "most"), [(0, 20, 19), (1, 100, 99)])
-def test_labels_that_are_none(tmp_path, byte, label, most):
+@pytest.mark.parametrize(("byte", "label"), [(0, 20), (1, 100)])
+def test_labels_out_of_range(tmp_path, byte, label):
     write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
     path = tmp_path / "train.bin"
     content = bytearray(path.read_bytes())
     content[2 * 3074 + byte] = label
     path.write_bytes(content)
-    message = rf"train.bin, record 2: label {label} \(byte {byte}\) is not within 0..{most}\."
-    with pytest.raises(CifarFileError, match=message):
+    with pytest.raises(CifarFileError, match=f"train.bin, record 2: label {label} is out of range"):
         read_cifar(tmp_path, LITTLE100)
 
 
-def test_files_that_are_nowhere(tmp_path, monkeypatch):
-    message = (
-        f"'cifar100_binary' was not found: there is no train.bin in {tmp_path}/cifar-100-binary or "
-        rf"{tmp_path}. It is not downloaded: get its archive, cifar-100-binary.tar.gz, .* with "
-        "train.bin and test.bin."
-    )
+def test_files_that_are_nowhere(tmp_path):
+    message = f"'cifar100_binary' is not in {tmp_path}.* cifar-100-binary.tar.gz, .* has test.bin"
     with pytest.raises(DataNotFoundError, match=message):
         sources.load("cifar100_binary", tmp_path)
-    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
-    with pytest.raises(DataNotFoundError, match="there is neither data_dir nor TFDS_DATA_DIR"):
-        sources.load("cifar10_binary")

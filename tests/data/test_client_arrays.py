@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.data.federated_dataset import ExamplesError, FederatedDataset, check_examples
+from tff_pfl.data import ExamplesError, FederatedDataset
+from tff_pfl.data.checks import check_examples
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
@@ -62,11 +63,8 @@ def test_from_client_arrays_names_the_client():
         make(x, y, np.ma.masked_equal(x, 0), y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)
-    for arrays, found in (((x, y), "2 values"), ((x, y) * 3, "6 values"), ({"x": x}, "dict")):
-        with pytest.raises(ExamplesError, match=f"client 1 must be .x_train, .* found {found}. "):
-            make(*arrays) if isinstance(arrays, tuple) else FederatedDataset.from_client_arrays(
-                [good, arrays], num_classes=2
-            )
+    with pytest.raises(ExamplesError, match="client 1 must be .x_train, .* found 2 values"):
+        make(x, y)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +73,14 @@ def test_from_client_arrays_names_the_client():
         (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
         (np.zeros(2), np.array([0, -1]), "label -1 of example 1"),
         (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
-        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be numbers, got <U1"),
         (np.zeros(2), np.array([[0], [1]]), r"shape \(2, 1\)"),
         (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
-        (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), r"example 1 is not finite \(1 such"),
+        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be numbers .*, got <U1"),
+        (np.zeros(2, complex), np.array([0, 1]), "not complex, got complex128"),
+        (np.zeros(2, np.longdouble), np.array([0, 1]), "up to 64 bits .*, got float128"),
+        (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), "example 1 is not finite"),
         (np.array([np.inf, 0.0], np.float16), np.array([0, 1]), "example 0 is not finite"),
-        (np.zeros(2, complex), np.array([0, 1]), "inputs must be numbers, got complex128"),
-        (np.zeros(2, np.longdouble), np.array([0, 1]), "got float128. Those of up to 64 bits"),
-        (np.zeros(2, [("a", "f4")]), np.array([0, 1]), "inputs must be numbers, got "),
-        (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite .* as float32"),
+        (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite as float32"),
         (np.array([np.nan, 0], BFLOAT16), np.array([0, 1]), "example 0 is not finite"),
         (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
     ],
@@ -93,8 +90,9 @@ def test_check_examples(x, y, message):
         check_examples(x, y, 2, "here")
 
 
-@pytest.mark.parametrize("num_classes", [2.0, "2", None, 0])
+@pytest.mark.parametrize("num_classes", [2.0, 0])
 def test_the_number_of_classes_is_a_whole_one(num_classes):
+    check_examples(np.zeros(2), np.array([0, 1]), np.int64(2), "here")
     message = f"here: num_classes must be a whole number of at least 1, got {num_classes!r}"
     with pytest.raises(ExamplesError, match=message):
         check_examples(np.zeros(2), np.array([0, 1]), num_classes, "here")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.data import image_folder, sources
-from tff_pfl.data.federated_dataset import federate
+from tff_pfl.data import federate, image_folder, sources
 from tff_pfl.data.image_folder import ImageFolderError
 from tff_pfl.data.sources import DataNotFoundError
 
@@ -85,43 +84,30 @@ def test_where_the_folder_is_looked_for(folder, monkeypatch):
 
 
 def test_a_folder_that_is_nowhere(tmp_path, monkeypatch):
-    inside = tmp_path / "tiny-imagenet-200"
-    message = (
-        rf"'tiny_imagenet' was not found: there is no wnids\.txt in {inside} or {tmp_path}\. It is "
-        r"not downloaded: get its archive, tiny-imagenet-200\.zip, unpack it, .*data_dir.*"
-        r"TFDS_DATA_DIR.*train/ID/images.*val/val_annotations\.txt"
-    )
+    message = f"'tiny_imagenet' is not in {tmp_path}.* tiny-imagenet-200.zip.*data_dir.*TFDS_DATA_D"
     with pytest.raises(DataNotFoundError, match=message):
         sources.load("tiny_imagenet", tmp_path)
-    inside.mkdir()
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(DataNotFoundError, match=message):
-        sources.load("tiny_imagenet")
-    monkeypatch.delenv("TFDS_DATA_DIR")
-    with pytest.raises(DataNotFoundError, match="neither data_dir nor TFDS_DATA_DIR"):
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    with pytest.raises(DataNotFoundError, match="is not in any folder"):
         sources.load("tiny_imagenet")
 
 
 def test_images_that_cannot_be_read(folder):
-    def expect(path, message):
-        with pytest.raises(ImageFolderError, match=rf"^{path} {message}"):
+    def expect(path, found):
+        message = rf"^{path} must be a complete JPEG image of shape \(64, 64, 3\), found {found}"
+        with pytest.raises(ImageFolderError, match=message):
             sources.load("tiny_imagenet", folder)
 
     # Of several, the first one in the order of rows is named: each is before the one above.
     path = folder / "val/images/val_10.JPEG"
     write(path, picture(0, (32, 48, 3)))
-    expect(path, r"is an image of 32x48 pixels \(height x width\): it must be of 64x64")
+    expect(path, r"\(32, 48, 3\)")
     path = folder / "val/images/val_9.JPEG"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    cut = rf"\({len(whole) // 2} bytes\) cannot be decoded: .* complete JPEG image of 64x64 pixels"
-    expect(path, cut)
+    path.write_bytes(path.read_bytes()[:500])
+    expect(path, "what cannot be decoded")
     path = folder / "train/n02000000/images/n02000000_9.JPEG"
-    path.write_bytes(b"<html>Not found</html>")
-    expect(path, r"\(22 bytes\) cannot be decoded")
-    path = folder / "train/n01000000/images/n01000000_0.JPEG"
     path.write_bytes(b"")
-    expect(path, r"\(0 bytes\) cannot be decoded")
+    expect(path, "what cannot be decoded")
 
 
 def test_read_images(folder, monkeypatch):
@@ -133,59 +119,19 @@ def test_read_images(folder, monkeypatch):
     luma = colour @ np.array([0.299, 0.587, 0.114])  # of JPEG's colour space
     assert np.abs(grey[..., 0] - luma).max() <= 3
     assert image_folder.read_images([], (64, 64, 3)).shape == (0, 64, 64, 3)
-    missing = str(folder / "train" / "n0_0.JPEG")
-    with pytest.raises(ImageFolderError, match=rf"^{missing} \(missing\) cannot be decoded"):
-        image_folder.read_images([*paths, missing], (64, 64, 3))
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("wnids.txt", b"\xff\xfe\x00", r"wnids\.txt cannot be read .*utf-8.*the id of a class in"),
-        ("wnids.txt", b" \n\n", r"wnids\.txt is empty: it must have the id of a class in each"),
-        ("wnids.txt", b"n01 fish\n", r"wnids\.txt, line 1: 'n01 fish' is not the id of a class"),
-        (
-            "wnids.txt",
-            b"n01000000\nn02000000\n\nn01000000\n",
-            r"wnids\.txt, line 4: 'n01000000' is already in line 1; each class must be there once",
-        ),
-        (
-            "wnids.txt",
-            b"n01000000\nn07000000\n",
-            r"train/n07000000/images has no training images of class 'n07000000' of .*/wnids\.txt: "
-            r"there must be n07000000_0\.JPEG",
-        ),
-        (
-            "train/n01000000/images/n01000000_2.JPEG",
-            b"",
-            r"n02000000/images has 4 training images, .*/n01000000/images has 5: all classes",
-        ),
-        (
-            "val/val_annotations.txt",
-            b"val_0.JPEG\tn01000000\t0\t32\t44\t62\nval_2.JPEG\tn07000000\t0\t32\t44\t62\n",
-            r"val_annotations\.txt, line 2: class 'n07000000' of 'val_2\.JPEG' is not in .*wnids",
-        ),
-        (
-            "val/val_annotations.txt",
-            b"val_1.JPEG\tn01000000\t0\t32\t44\t62\n",
-            r"val_annotations\.txt, line 1: .*/val/images/val_1\.JPEG is missing",
-        ),
-        (
-            "val/val_annotations.txt",
-            b"val_0.JPEG\tn01000000\nval_0.JPEG\tn02000000\n",
-            r"val_annotations\.txt, line 2: 'val_0\.JPEG' has an annotation already",
-        ),
-        (
-            "val/val_annotations.txt",
-            b"val_0.JPEG\tn01000000\n",
-            r"val/images/val_2\.JPEG has no line in .*/val_annotations\.txt",
-        ),
-        (
-            "val/val_annotations.txt",
-            b"val_0.JPEG n01000000\n",
-            r"val_annotations\.txt, line 1: 'val_0\.JPEG n01000000' has no tab",
-        ),
-        ("val/val_annotations.txt", b"", r"val_annotations\.txt is empty: .* a validation image"),
+        ("wnids.txt", b"\xff\xfe\x00", r"wnids\.txt cannot be read .*utf-8"),
+        ("wnids.txt", b" \n\n", r"train must have the same number .*, found {}"),
+        ("wnids.txt", b"n01000000\nn07000000\n", "found {'n01000000': 4, 'n07000000': 0}"),
+        ("train/n01000000/images/n01000000_2.JPEG", b"", "found {'n01000000': 5, 'n02000000': 4, "),
+        ("val/val_annotations.txt", b"val_0.JPEG\tn07000000\t0\n", "'val_0.JPEG' is not so"),
+        ("val/val_annotations.txt", b"val_0.JPEG\tn01000000\n", "'val_2.JPEG' is not so"),
+        ("val/val_annotations.txt", b"val_0.JPEG n01000000\n", "'val_0.JPEG' is not so"),
+        ("val/images/val_9.JPEG", None, "'val_9.JPEG' is not so"),
         ("val/val_annotations.txt", None, r"val_annotations\.txt cannot be read .*No such file"),
     ],
 )

@@ -79,8 +79,7 @@ def test_dirichlet_gives_nothing_more_to_a_client_that_is_full():
     [
         (70_000, 10, 100, 0.1, 10),  # FedPG, Fashion-MNIST
         (60_000, 100, 100, 0.1, 100),  # FedPG, CIFAR-100
-        (60_000, 10, 25, 0.3, 40),  # PGFed
-        (60_000, 10, 100, 0.3, 40),
+        (60_000, 10, 100, 0.3, 40),  # PGFed
     ],
 )
 def test_dirichlet_of_the_papers(num_examples, num_classes, num_clients, alpha, least):
@@ -107,12 +106,11 @@ def test_dirichlet_refuses_the_impossible():
             partition.dirichlet(LABELS, 2, rng(), alpha=alpha, min_examples=1)
 
 
-@pytest.mark.parametrize("alpha", [1e-6, 0.1])
-def test_the_search_for_a_dirichlet_partition_ends_in_time(alpha):
+def test_the_search_for_a_dirichlet_partition_ends_in_time():
     start = time.monotonic()
     message = r"of \d+ in 0.2 s; the best draw had \d+. Lower min_examples or num_clients, or raise"
     with pytest.raises(PartitionError, match=message):
-        partition.dirichlet(LABELS, 100, rng(), alpha=alpha, min_examples=10, max_seconds=0.2)
+        partition.dirichlet(LABELS, 100, rng(), alpha=1e-6, min_examples=10, max_seconds=0.2)
     assert time.monotonic() - start < 2
 
 
@@ -161,18 +159,12 @@ def test_unequal_amounts_of_fedpg():
     assert abs(amounts[:, :-1].mean() - (30 + 299) / 2) < 20  # 190 draws of a deviation of 78
 
 
-@pytest.mark.parametrize("num_clients", [1, 3, 9])
-def test_unequal_amounts_of_few_examples(num_clients):
-    """Whoever has a class has some of it."""
+def test_unequal_amounts_of_few_examples():
+    """Every client of a class has some of it."""
     labels = np.arange(20) % 2
-    parts = partition.classes_per_client(labels, num_clients, rng(), amounts="unequal")
+    parts = partition.classes_per_client(labels, 9, rng(), amounts="unequal")
     assert_partition(parts, len(labels))
     assert counts(parts, labels).min() >= 1
-
-
-def test_pairs_of_the_toy_study_of_pfedmb():
-    table = counts(partition.classes_per_client(LABELS, 10, rng(), classes=2))
-    np.testing.assert_array_equal(table, np.kron(np.eye(5), np.full((2, 2), 50)))
 
 
 @pytest.mark.parametrize("assignment", ["ordered", "random"])
@@ -269,9 +261,7 @@ def test_by_reference_of_an_empty_pool_and_of_a_class_that_nobody_has():
     ("size", "fractions", "expected"),
     [
         (60, (5, 0, 1), (50, 0, 10)),
-        (60, (5 / 6, 0, 1 / 6), (50, 0, 10)),
         (40, (0.75, 0, 0.25), (30, 0, 10)),
-        (10, (6, 2, 2), (6, 2, 2)),
         (2, (0.98, 0, 0.02), (1, 0, 1)),  # one in test, however small its fraction
         (2, (0.01, 0, 0.99), (1, 0, 1)),  # one in train
         (3, (0.01, 0.98, 0.01), (1, 1, 1)),

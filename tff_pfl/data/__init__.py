@@ -7,10 +7,11 @@ __getattr__, __dir__, __all__ = offer(
     {
         "checks": ("ExamplesError",),
         "client_rows": ("ClientRows",),
-        "federated_dataset": ("FederatedDataset", "federate"),
+        "federated_dataset": ("FederatedDataset",),
         "partition": ("PARTITIONERS", "PartitionError"),
         "partition_file": ("SPLITS", "Partition", "PartitionFileError"),
         "pictures": ("plot_partition",),
+        "protocols": ("federate",),
         "sources": (
             "DATASETS",
             "NORMALIZATIONS",

@@ -40,7 +40,7 @@ class CifarLayout(NamedTuple):
         return self.num_labels[-1]
 
     def find(self, data_dir: str | os.PathLike) -> pathlib.Path | None:
-        """The folder of the files: `folder` in `data_dir`, `data_dir` itself, or `None`."""
+        """Returns the folder of the files: `folder` in `data_dir`, `data_dir` itself, or `None`."""
         data_dir = pathlib.Path(data_dir).expanduser()
         for folder in (data_dir / self.folder, data_dir):
             if any((folder / name).exists() for name in (*self.train, self.test)):
@@ -78,47 +78,35 @@ def read_cifar(folder: pathlib.Path, layout: CifarLayout) -> tuple[np.ndarray, n
         num_train: The first `num_train` rows are the training split, the rest the test split.
 
     Raises:
-        CifarFileError: A file is missing or has another size, or a label is none.
+        CifarFileError: A file is missing or has another size, or a label is out of range.
     """
     of_train, of_test = layout.num_records
-    files = [(folder / name, of_train) for name in layout.train] + [(folder / layout.test, of_test)]
-    for path, records in files:  # all of them before the first is read
-        _check_size(path, records, layout)
     num_train = of_train * len(layout.train)
     x = np.empty((num_train + of_test, 32, 32, 3), np.uint8)
     y = np.empty(len(x), np.int32)
     start = 0
-    for path, records in files:
-        rows = slice(start, start + records)
-        x[rows], y[rows] = _read(path, layout)
-        start += records
+    for name, number in [*((name, of_train) for name in layout.train), (layout.test, of_test)]:
+        rows = slice(start, start + number)
+        x[rows], y[rows] = _read(folder / name, number, layout)
+        start += number
     return x, y, num_train
 
 
-def _record_size(layout):
-    return len(layout.num_labels) + _NUM_PIXELS
-
-
-def _check_size(path, records, layout):
-    size = _record_size(layout)
-    expected = records * size
-    found = path.stat().st_size if path.is_file() else None
-    if found != expected:
+def _read(path, number, layout):
+    """Returns the images and classes of a file."""
+    size = len(layout.num_labels) + _NUM_PIXELS
+    found = path.stat().st_size if path.is_file() else 0
+    if found != number * size:
         raise CifarFileError(
-            f"{path}: expected {expected:,} bytes, {records:,} records of {size:,}; found "
-            f"{'no such file' if found is None else f'{found:,} bytes'}. Unpack the archive again."
+            f"{path} has {found:,} bytes, but must have {number * size:,}: {number:,} records of "
+            f"{size:,}. Unpack the archive again."
         )
-
-
-def _read(path, layout):
-    """(images, classes) of a file."""
-    records = np.fromfile(path, np.uint8).reshape(-1, _record_size(layout))
+    records = np.fromfile(path, np.uint8).reshape(number, size)
     labels, pixels = np.split(records, [len(layout.num_labels)], axis=1)
     wrong = np.argwhere(labels >= np.array(layout.num_labels))
     if len(wrong):
-        record, label = wrong[0]
         raise CifarFileError(
-            f"{path}, record {record}: label {labels[record, label]} (byte {label}) is not within "
-            f"0..{layout.num_labels[label] - 1}. Unpack the archive again."
+            f"{path}, record {wrong[0, 0]}: label {labels[tuple(wrong[0])]} is out of range. "
+            "Unpack the archive again."
         )
     return pixels.reshape(-1, *_SHAPE).transpose(0, 2, 3, 1), labels[:, -1]

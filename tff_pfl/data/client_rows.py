@@ -54,9 +54,8 @@ class ClientRows(Sequence):
                     f"{part.dtype} of shape {part.shape}."
                 )
         offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        own = [part.astype(np.int64, copy=False) for part in parts if len(part)]
-        rows = np.concatenate([np.empty(0, np.int64), *own])
-        return cls(rows, offsets)
+        own = [part.astype(np.int64, copy=False) for part in parts]
+        return cls(np.concatenate([np.empty(0, np.int64), *own]), offsets)
 
     @property
     def sizes(self) -> np.ndarray:

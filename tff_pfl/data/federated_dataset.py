@@ -1,36 +1,17 @@
-"""A data set that is spread over clients: the arrays once, and who owns which rows.
-
-The clients of FedPG's Table 1, for example:
-
-    images = load("cifar10")
-    dataset = federate(
-        images,
-        num_clients=100,
-        partitioner="dirichlet",
-        partition_args={"alpha": 0.1, "min_examples": images.num_classes},
-        seed=1,
-    )
-    dataset.examples(client_id=7, split="test")
-"""
+"""A data set that is spread over clients: the arrays once, and who owns which rows."""
 
 import functools
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import ExamplesError, check_examples, checked_images
-from tff_pfl.data.client_rows import ClientRows
-from tff_pfl.data.imbalance import long_tailed
-from tff_pfl.data.partition import PARTITIONERS, PartitionError
-from tff_pfl.data.partition_file import SPLITS, Partition, digest, label_digest
-from tff_pfl.data.sources import LabelledImages
-from tff_pfl.generators import made_of_shared_draws
+from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.data.partition import class_counts
+from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, takes, whole
 
 _FINGERPRINTED = 256  # rows
 
@@ -100,29 +81,21 @@ class FederatedDataset:
         """
         clients = list(clients)
         for i, arrays in enumerate(clients):
-            is_sequence = isinstance(arrays, tuple | list)
-            if not is_sequence or len(arrays) != 4:
-                found = f"{len(arrays)} values" if is_sequence else type(arrays).__name__
+            if len(arrays) != 4:
                 raise ExamplesError(
-                    f"client {i} must be (x_train, y_train, x_test, y_test), found {found}. "
-                    "Validation examples are a matter of the partition: FederatedDataset(x, y, "
-                    "num_classes, Partition(train, validation, test))."
+                    f"client {i} must be (x_train, y_train, x_test, y_test), found {len(arrays)} "
+                    "values. A Partition says which rows are for validation."
                 )
-        pairs = [pair for c in clients for pair in ((c[0], c[1]), (c[2], c[3]))]
-        # Masks stay, to be refused.
-        pairs = [
-            (np.asanyarray(x), np.asanyarray(y, None if np.size(y) else np.int32)) for x, y in pairs
-        ]
-        if not pairs:
+        if not clients:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        is_list = [x.shape == (0,) for x, _ in pairs]  # which is of the inputs that others have
-        known = is_list.index(False) if False in is_list else 0
+        # Masks stay, to be refused.
+        pairs = [tuple(map(np.asanyarray, pair)) for c in clients for pair in (c[:2], c[2:])]
+        known = next((i for i, (x, _) in enumerate(pairs) if x.shape != (0,)), 0)
         first = pairs[known][0]
-        pairs = [
-            (np.empty((0, *first.shape[1:]), first.dtype) if empty else x, y)
-            for empty, (x, y) in zip(is_list, pairs, strict=True)
-        ]
         for i, (x, y) in enumerate(pairs):
+            if not x.size and not y.size and len(x) == 0:
+                x = first[:0] if x.shape == (0,) else x  # an empty list
+                y = y.astype(np.int32)
             where = f"client {i // 2}, {'test' if i % 2 else 'train'}"
             check_examples(x, y, num_classes, where)
             if (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
@@ -131,6 +104,7 @@ class FederatedDataset:
                     f"{known // 2} {first.dtype} of shape {first.shape[1:]}. All clients need the "
                     "same."
                 )
+            pairs[i] = x, y
         sizes = [len(y) for _, y in pairs]
         rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
         none = tuple(np.empty(0, np.int64) for _ in clients)
@@ -175,7 +149,7 @@ class FederatedDataset:
 
     def class_counts(self, split: str = "train") -> np.ndarray:
         """int64 `[N, C]`, the number of examples of each client in each class."""
-        return partitioners.class_counts(self.y, self._rows(split), self.num_classes)
+        return class_counts(self.y, self._rows(split), self.num_classes)
 
     def examples(self, client_id: int, split: str = "train") -> Examples:
         """The examples of one client, without padding; `x` as stored, `y` int32, `size` int32.
@@ -201,166 +175,6 @@ class FederatedDataset:
         return getattr(self.partition, split)
 
 
-@takes(
-    num_clients=whole(1),
-    fractions=partitioners.FRACTIONS,
-    num_validation=whole(0),
-    imbalance=at_least(1),
-    seed=whole(0),
-)
-def federate(
-    images: LabelledImages,
-    *,
-    num_clients: int | None = None,
-    partitioner: str,
-    partition_args: Mapping[str, Any] | None = None,
-    merge: bool = True,
-    fractions: tuple[float, float, float] | None = None,
-    num_validation: int = 0,
-    imbalance: float = 1.0,
-    imbalanced_test: bool = True,
-    seed: int,
-) -> FederatedDataset:
-    """Spreads a data set over clients; realises the protocols of the papers.
-
-    With `merge`, the training and test splits are pooled, the pool is partitioned, and each
-    client's examples are shuffled and cut by `fractions` (FedPG: in the original ratio of train
-    to test; PGFed: 75 % to 25 %). Without, the training split is partitioned, and the test split
-    is distributed in the same way, class by class, as is a validation split of `num_validation`
-    examples cut off the training split first (pFedMB: 40,000 / 10,000 / 10,000 of CIFAR-10).
-    With natural clients each keeps its own rows of every split.
-
-    With an `imbalance`, all of that is done with what is left of the data set when its classes have
-    been made long-tailed; see `long_tailed_sizes`.
-
-    Args:
-        images: The data set.
-        num_clients: N; `None` for natural clients, whose number the data set knows.
-        partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
-            `"natural"`, and what users register.
-        partition_args: Those of the partitioner's options that are not to have their defaults,
-            e.g. `{"alpha": 0.1}`.
-        merge: Whether to pool the original splits.
-        fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
-            by default those of the original split, without validation.
-        num_validation: Without `merge`: size of the validation split.
-        imbalance: How many times the examples of the last class the first class has, in the
-            training split, or with `merge` in the pool. 1: classes are as they are.
-        imbalanced_test: Whether the test split is made long-tailed likewise, by a draw of its own,
-            so that clients are tested on classes as frequent as those they train on. Otherwise it
-            is left whole, which takes `merge=False`.
-        seed: Non-negative; the same seed gives the same partition.
-
-    Raises:
-        ValueError: Unknown partitioner; arguments that it does not have, misses, or that do not
-            go together.
-        ExamplesError: See `checked_images`.
-        PartitionError: The partition cannot be made.
-    """
-    args = dict(partition_args or {})
-    images = checked_images(images, takes_original_split=not merge or fractions is None)
-    _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation)
-    if merge and imbalance > 1 and not imbalanced_test:
-        raise ValueError(
-            f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "
-            "test examples are cut from the same pool as those it trains on. Set merge=False, "
-            "which leaves the original test split whole."
-        )
-    if partitioner == "natural":
-        num_clients = int(images.writer.max()) + 1
-    spec = {
-        "num_clients": num_clients,
-        "partitioner": partitioner,
-        "partition_args": args,
-        "merge": merge,
-        "fractions": fractions,
-        "num_validation": num_validation,
-        "imbalance": imbalance,
-        "imbalanced_test": imbalanced_test,
-        "seed": seed,
-    }
-
-    def rng(*stage):
-        return np.random.default_rng([seed, *stage])
-
-    def thinned(rows, stage):
-        if imbalance == 1:
-            return rows
-        return rows[long_tailed(images.y[rows], imbalance, rng(stage))]
-
-    def distribute(rows):
-        if partitioner == "natural":
-            parts = partitioners.natural(images.writer[rows], num_clients)
-        else:
-
-            def deal():
-                parts = PARTITIONERS[partitioner](images.y[rows], num_clients, rng(1), **args)
-                return _checked_parts(parts, partitioner, num_clients, len(rows))
-
-            parts, drawn = made_of_shared_draws(deal, lambda parts: [*map(bytes, parts)])
-            if drawn:
-                raise PartitionError(
-                    f"The partitioner {partitioner!r} draws from NumPy's, or Python's, own "
-                    "generator: no run could be repeated, resumed or evaluated. Take the generator "
-                    "that it is given, `rng`."
-                )
-        return [rows[part] for part in parts]
-
-    def follow(rows, train, stage):
-        if partitioner == "natural":
-            return distribute(rows)
-        parts = partitioners.by_reference(images.y[rows], images.y, train, rng(stage))
-        return [rows[part] for part in parts]
-
-    everything = np.arange(len(images.y))
-    if merge:
-        original = (images.num_train, 0, len(images.y) - images.num_train)
-        ratio = original if fractions is None else fractions
-        parts = distribute(thinned(everything, 6))
-        cut = [partitioners.split(part, ratio, rng(2, i)) for i, part in enumerate(parts)]
-        splits = zip(*cut, strict=True)
-    else:
-        pool, test = np.split(everything, [images.num_train])
-        pool = thinned(pool, 6)
-        if imbalanced_test:
-            test = thinned(test, 7)
-        if num_validation >= max(len(pool), 1):
-            raise PartitionError(
-                f"num_validation={num_validation} of {len(pool)} examples that imbalance="
-                f"{imbalance:g} leaves of the training split: none are left to train on."
-            )
-        if num_validation:
-            pool = rng(3).permutation(pool)
-        validation, pool = np.split(pool, [num_validation])
-        train = distribute(pool)
-        splits = train, follow(validation, train, 4), follow(test, train, 5)
-    metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
-    partition = Partition(*map(tuple, splits), metadata)
-    return FederatedDataset._of_checked(
-        images.x, images.y, images.num_classes, partition, images.name
-    )
-
-
-def _checked_parts(parts, partitioner, num_clients, num_rows) -> ClientRows:
-    """What a partitioner, perhaps of a user's own, made of so many rows."""
-    if not isinstance(parts, Iterable):
-        raise PartitionError(
-            f"Partitioner {partitioner!r} must return the rows of each client, got {parts!r:.80}."
-        )
-    parts = list(parts)
-    if len(parts) != num_clients:
-        raise PartitionError(
-            f"Partitioner {partitioner!r} made {len(parts)} clients, not {num_clients}."
-        )
-    parts = ClientRows.of(parts)
-    if not parts.are_within(num_rows):
-        raise PartitionError(
-            f"Partitioner {partitioner!r} made rows {parts.rows.min()}..{parts.rows.max()}, which "
-            f"are not all within 0..{num_rows - 1}."
-        )
-    return parts
-
-
 def _advise_random(array: np.ndarray) -> None:
     """Tells the kernel that a memory-mapped array is read here and there.
 
@@ -370,28 +184,3 @@ def _advise_random(array: np.ndarray) -> None:
         array = array.base
     if isinstance(array, mmap.mmap):
         array.madvise(mmap.MADV_RANDOM)
-
-
-def _check_request(images, num_clients, partitioner, args, merge, fractions, num_validation):
-    """The errors of `federate` that concern its arguments alone."""
-    own = PARTITIONERS.parameters(partitioner)
-    check_names(f"option of partitioner {partitioner!r}", args, own)
-    missing = [n for n, p in own.items() if p.default is p.empty and n not in args]
-    if missing:
-        raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")
-    if partitioner == "natural":
-        if images.writer is None:
-            raise ValueError(f"Data set {images.name!r} has no natural clients (writer is None).")
-        if num_clients is not None:
-            raise ValueError("Natural clients have their own number: leave num_clients None.")
-    elif num_clients is None:
-        raise ValueError(f"Partitioner {partitioner!r} needs num_clients.")
-    if merge and num_validation:
-        raise ValueError("With merge=True validation is a part of fractions, not num_validation.")
-    if not merge and fractions is not None:
-        raise ValueError("With merge=False the splits are the original ones: fractions is unused.")
-    if not 0 <= num_validation < max(images.num_train, 1):
-        raise ValueError(
-            f"num_validation must be within 0..{images.num_train - 1}, the training split less "
-            f"one; got {num_validation}."
-        )

@@ -16,7 +16,7 @@ class ImageFolderError(ValueError):
 
 
 def find_tiny_imagenet(data_dir: str | os.PathLike) -> pathlib.Path | None:
-    """The folder of Tiny ImageNet: `data_dir`/tiny-imagenet-200, `data_dir` itself, or `None`."""
+    """Returns `data_dir`/tiny-imagenet-200 or `data_dir`, whichever is Tiny ImageNet, or `None`."""
     data_dir = pathlib.Path(data_dir).expanduser()
     for folder in (data_dir / "tiny-imagenet-200", data_dir):
         if (folder / "wnids.txt").exists():
@@ -45,25 +45,24 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
             the file name; the rest are the validation images by number.
 
     Raises:
-        ImageFolderError: A text file is missing, empty or malformed; an id is there twice; a
-            class has no training images, or not as many as the others; an annotation is of an
-            unknown class, or of a file that is missing or has another annotation; a validation
-            image has no annotation; an image cannot be decoded or is not of 64x64 pixels.
+        ImageFolderError: A text file is missing or malformed; classes have different numbers of
+            training images, or none; a validation image is missing or has no annotation; an image
+            cannot be decoded or is not of 64x64 pixels.
     """
-    ids = _read_ids(folder / "wnids.txt")
-    train = [_train_images(folder, i) for i in ids]
-    for i, paths in zip(ids, train, strict=True):
-        if len(paths) != len(train[0]):
-            raise ImageFolderError(
-                f"{_images(folder, i)} has {len(paths)} training images, "
-                f"{_images(folder, ids[0])} has {len(train[0])}: all classes of Tiny ImageNet have "
-                "the same number. Unpack the archive again."
-            )
-    val_paths, val_labels = _read_annotations(folder, {i: label for label, i in enumerate(ids)})
-    train_labels = np.repeat(np.arange(len(ids)), len(train[0]))
-    paths = [path for of_class in train for path in of_class] + val_paths
-    y = np.concatenate([train_labels, val_labels]).astype(np.int32)
-    return read_images(paths, _IMAGE_SHAPE), y, len(ids), len(train_labels)
+    ids = sorted(set(_read(folder / "wnids.txt").split()))
+    of_class = [_numbered_files(folder / "train" / i / "images", i) for i in ids]
+    numbers = {class_id: len(files) for class_id, files in zip(ids, of_class, strict=True)}
+    if len(set(numbers.values())) != 1 or 0 in numbers.values():
+        raise ImageFolderError(
+            f"{folder / 'train'} must have the same number of training images for each class of "
+            f"{folder / 'wnids.txt'}, found {numbers!s:.200}. Unpack the archive again."
+        )
+    paths = [path for files in of_class for path in files]
+    labels = np.repeat(np.arange(len(ids)), len(of_class[0]))
+    val_paths = _numbered_files(folder / "val" / "images", "val")
+    val_labels = _val_labels(folder / "val" / "val_annotations.txt", val_paths, ids)
+    y = np.concatenate([labels, val_labels]).astype(np.int32)
+    return read_images(paths + val_paths, _IMAGE_SHAPE), y, len(ids), len(labels)
 
 
 def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray:
@@ -103,115 +102,49 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
         for batch in batches.as_numpy_iterator():
             images[done : done + len(batch)] = batch
             done += len(batch)
-    except tf.errors.OpError:
+    except tf.errors.OpError as error:
         # The pipeline does not say which file it was: look at those that did not come out.
         for path in paths[done:]:
-            _check_image(path, shape, decode)
+            try:
+                found = tuple(decode(path).shape)
+            except tf.errors.OpError:
+                found = "what cannot be decoded"
+            if found != shape:
+                raise ImageFolderError(
+                    f"{path} must be a complete JPEG image of shape {shape}, found {found}. Unpack "
+                    "the archive again."
+                ) from error
         raise
     return images
 
 
-def _check_image(path, shape, decode):
-    """Raises the error of a file that cannot be decoded to `shape`."""
-    import tensorflow as tf
-
-    height, width, _ = shape
+def _read(path: pathlib.Path) -> str:
     try:
-        found = decode(path).shape
-    except tf.errors.OpError as error:
-        size = f"{os.path.getsize(path)} bytes" if os.path.exists(path) else "missing"
-        raise ImageFolderError(
-            f"{path} ({size}) cannot be decoded: it must be a complete JPEG image of "
-            f"{height}x{width} pixels. Unpack the archive again."
-        ) from error
-    if found != shape:
-        raise ImageFolderError(
-            f"{path} is an image of {found[0]}x{found[1]} pixels (height x width): it must be of "
-            f"{height}x{width}."
-        )
-
-
-def _images(folder, class_id):
-    return folder / "train" / class_id / "images"
-
-
-def _read_lines(path, content):
-    """The lines of a text file that are not blank, with their numbers."""
-    try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ImageFolderError(
-            f"{path} cannot be read ({error}): it must be a text file with {content}."
+            f"{path} cannot be read ({error}). Unpack the archive again."
         ) from error
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
-        raise ImageFolderError(f"{path} is empty: it must have {content}.")
-    return lines
 
 
-def _read_ids(path):
-    """The ids of the classes, sorted."""
-    first = {}
-    for number, line in _read_lines(path, "the id of a class in each line, such as n01443537"):
-        class_id = line.strip()
-        if not re.fullmatch(r"\w+", class_id):
-            raise ImageFolderError(
-                f"{path}, line {number}: {class_id!r} is not the id of a class, such as n01443537."
-            )
-        if class_id in first:
-            raise ImageFolderError(
-                f"{path}, line {number}: {class_id!r} is already in line {first[class_id]}; each "
-                "class must be there once."
-            )
-        first[class_id] = number
-    return sorted(first)
-
-
-def _numbered_files(folder, prefix):
-    """The names of PREFIX_NUMBER.JPEG in a folder, in the order of their numbers."""
+def _numbered_files(folder: pathlib.Path, prefix: str) -> list[str]:
+    """The files PREFIX_NUMBER.JPEG in a folder, in the order of their numbers."""
     names = os.listdir(folder) if folder.is_dir() else []
     matches = filter(None, (re.fullmatch(rf"{prefix}_(\d+)\.JPEG", name) for name in names))
-    return [match[0] for match in sorted(matches, key=lambda match: (int(match[1]), match[0]))]
+    return [str(folder / match[0]) for match in sorted(matches, key=lambda m: int(m[1]))]
 
 
-def _train_images(folder, class_id):
-    images = _images(folder, class_id)
-    names = _numbered_files(images, class_id)
-    if not names:
+def _val_labels(path: pathlib.Path, val_paths: list[str], ids: list[str]) -> list[int]:
+    """The class numbers of the validation images."""
+    lines = (line.split("\t") for line in _read(path).splitlines() if line.strip())
+    class_of = {name: rest[0].strip() if rest else "" for name, *rest in lines}
+    names = list(map(os.path.basename, val_paths))
+    label_of = {class_id: label for label, class_id in enumerate(ids)}
+    wrong = [n for n in names if class_of.get(n) not in label_of] + [*class_of.keys() - {*names}]
+    if wrong:
         raise ImageFolderError(
-            f"{images} has no training images of class {class_id!r} of {folder / 'wnids.txt'}: "
-            f"there must be {class_id}_0.JPEG and so on."
+            f"{path} must have a line with a class of wnids.txt for each image in "
+            f"{path.parent / 'images'}, and for no other; {wrong[0]!r} is not so. Unpack the "
+            "archive again."
         )
-    return [str(images / name) for name in names]
-
-
-def _read_annotations(folder, labels):
-    """(paths, labels) of the validation images, in the order of their numbers."""
-    path = folder / "val" / "val_annotations.txt"
-    images = folder / "val" / "images"
-    names = _numbered_files(images, "val")
-    there = set(names)
-    label_of = {}
-    content = "a validation image in each line, as in val_0.JPEG<tab>n03444034<tab>0<tab>32<tab>..."
-    for number, line in _read_lines(path, content):
-        where = f"{path}, line {number}"
-        name, *rest = line.split("\t")
-        if not rest:
-            raise ImageFolderError(f"{where}: {line!r} has no tab. There must be {content}.")
-        class_id = rest[0].strip()
-        if class_id not in labels:
-            raise ImageFolderError(
-                f"{where}: class {class_id!r} of {name!r} is not in {folder / 'wnids.txt'}."
-            )
-        if name in label_of:
-            raise ImageFolderError(f"{where}: {name!r} has an annotation already; one is right.")
-        if name not in there:
-            raise ImageFolderError(
-                f"{where}: {images / name} is missing: validation images must lie in one folder, "
-                "as the archive unpacks them, named val_0.JPEG and so on."
-            )
-        label_of[name] = labels[class_id]
-    for name in names:
-        if name not in label_of:
-            raise ImageFolderError(f"{images / name} has no line in {path}; each image needs one.")
-    return [str(images / name) for name in names], [label_of[name] for name in names]
+    return [label_of[class_of[name]] for name in names]

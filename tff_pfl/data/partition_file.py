@@ -155,10 +155,9 @@ class Partition:
     def _from_content(cls, content: Mapping[str, np.ndarray]) -> "Partition":
         if str(content["format"]) != _FORMAT:
             raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
-        metadata = json.loads(str(content["metadata"]))
-        if not isinstance(metadata, dict):
-            raise ValueError(f"its metadata are no JSON object: {content['metadata']}"[:200])
-        return cls(*(_unflatten(split, content) for split in SPLITS), metadata)
+        metadata = dict(json.loads(str(content["metadata"])))
+        rows = (ClientRows(content[split], content[f"{split}_offsets"]) for split in SPLITS)
+        return cls(*rows, metadata)
 
     def _check_labels(self, path, labels):
         made_for = self.metadata.get("labels")
@@ -185,21 +184,6 @@ def digest(*arrays: np.ndarray) -> str:
 def label_digest(labels: np.ndarray) -> str:
     """The `digest` of labels, whatever integer type they are stored in."""
     return digest(np.asarray(labels).astype(np.int32, copy=False))
-
-
-def _unflatten(split: str, content: Mapping[str, np.ndarray]) -> ClientRows:
-    """The rows of each client in a split; the reverse of `Partition.flat`."""
-    arrays = [_integers(name, content[name]) for name in (split, f"{split}_offsets")]
-    try:
-        return ClientRows(*arrays)
-    except PartitionError as error:
-        raise ValueError(f"{split}: {error}") from error
-
-
-def _integers(name: str, array: np.ndarray) -> np.ndarray:
-    if array.ndim != 1 or not np.can_cast(array.dtype, np.int64) or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, expected int64 [?]")
-    return array.astype(np.int64, copy=False)
 
 
 def _plain(value):

@@ -31,9 +31,8 @@ def plot_partition(
     Raises:
         ValueError: There is no such split.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogFormatter, MaxNLocator
 
     sizes = dataset.sizes(split)
     num_clients, num_classes = len(sizes), dataset.num_classes
@@ -44,9 +43,8 @@ def plot_partition(
     circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
     width = float(np.clip(2.5 + 0.15 * num_clients, 7, 17))
     height = float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    bars, main, color_bar = _axes(figure, width, height)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    bars, main = figure.subplots(2, sharex=True, height_ratios=[1, max(height - 1.8, 2)])
     bars.bar(
         np.arange(len(columns)), columns.sizes, width=0.8 if circles else 1.0, color="tab:gray"
     )
@@ -56,8 +54,10 @@ def plot_partition(
         f"on {num_clients:,} clients, {sizes.min():,} to {sizes.max():,} examples each",
         parse_math=False,
     )
-    draw = _draw_circles if circles else _draw_heat_map
-    draw(main, color_bar, counts, (width, height))
+    drawn = _draw_circles(main, counts) if circles else _draw_heat_map(main, counts)
+    meaning = "examples (also the area)" if circles else "examples (white: none)"
+    bar = figure.colorbar(drawn, ax=main, label=meaning, format=LogFormatter(), pad=0.01)
+    bar.minorformatter = LogFormatter()
     xlabel = "client" if together == 1 else f"clients, {together} of them in a column"
     main.set(xlabel=xlabel, ylabel="class", xlim=(-0.6, len(columns) - 0.4))
     main.set_ylim(-0.6, num_classes - 0.4)
@@ -66,45 +66,24 @@ def plot_partition(
     figure.savefig(path, dpi=120)
 
 
-def _axes(figure, width, height):
-    """Of the bars, of what is below them, and of the colours.
-
-    Their places are set in inches: to have them found takes longer than to draw the picture.
-    """
-    left, right, bottom, top, gap = 0.85, 1.15, 0.55, 0.6, 0.1
-    all_of_them = height - bottom - top - gap
-    upper = all_of_them / (1 + max(height - 1.8, 2))
-
-    def place(x, y, its_width, its_height, **options):
-        corners = (x / width, y / height, its_width / width, its_height / height)
-        return figure.add_axes(corners, **options)
-
-    main = place(left, bottom, width - left - right, all_of_them - upper)
-    bars = place(left, height - top - upper, width - left - right, upper, sharex=main)
-    bars.tick_params(labelbottom=False)
-    color_bar = place(width - right + 0.1, bottom, 0.15, all_of_them - upper)
-    return bars, main, color_bar
-
-
-def _draw_circles(axes, color_bar, counts, inches):
-    num_clients, num_classes = counts.shape
-    # Points (1/72 inch) between neighbours: the largest circle has a diameter of 1.2 of them.
-    pitch = 72 * min(inches[0] / (num_clients + 6), (inches[1] - 2) / (num_classes + 1))
+def _draw_circles(axes, counts):
     client, label = np.nonzero(counts)
     number = counts[client, label]
+    width, height = axes.figure.get_size_inches()
+    num_clients, num_classes = counts.shape
+    # Points (1/72 inch) between neighbours: the largest circle has a diameter of 1.2 of them.
+    pitch = 72 * min(width / (num_clients + 6), (height - 2) / (num_classes + 1))
     area = np.maximum((1.2 * pitch) ** 2 * number / counts.max(initial=1), 1.5)
     axes.grid(color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
-    dots = axes.scatter(
+    return axes.scatter(
         client, label, area, c=number, cmap="viridis_r", norm=_log_norm(counts), alpha=0.9
     )
-    _explain_colors(dots, color_bar, "examples (also the area)")
 
 
-def _draw_heat_map(axes, color_bar, counts, inches):
-    del inches
+def _draw_heat_map(axes, counts):
     # Empty cells stay white: "none" and "few" must not look the same.
-    image = axes.imshow(
+    return axes.imshow(
         np.ma.masked_equal(counts.T, 0),
         aspect="auto",
         origin="lower",
@@ -112,18 +91,10 @@ def _draw_heat_map(axes, color_bar, counts, inches):
         cmap="viridis_r",
         norm=_log_norm(counts),
     )
-    _explain_colors(image, color_bar, "examples (white: none)")
-
-
-def _explain_colors(drawn, color_bar, label):
-    from matplotlib.ticker import LogFormatter
-
-    bar = color_bar.figure.colorbar(drawn, color_bar, label=label, format=LogFormatter())
-    bar.minorformatter = LogFormatter()
 
 
 def _log_norm(counts):
-    """Colours by the logarithm: most cells are far smaller than the largest."""
+    """Returns colours by the logarithm: most cells are far smaller than the largest."""
     from matplotlib.colors import LogNorm
 
     return LogNorm(1, max(counts.max(initial=1), 2))

@@ -197,19 +197,8 @@ def _cifar100_natural(data_dir):
 
 @DATASETS.register("tiny_imagenet")
 def _tiny_imagenet(data_dir):
-    folder = _unpacked(
-        "tiny_imagenet",
-        data_dir,
-        find_tiny_imagenet,
-        archive="tiny-imagenet-200.zip",
-        unpacks_to="tiny-imagenet-200",
-        holds=(
-            "wnids.txt",
-            "train/ID/images/*.JPEG",
-            "val/images/*.JPEG",
-            "val/val_annotations.txt",
-        ),
-    )
+    find = find_tiny_imagenet
+    folder = _unpacked("tiny_imagenet", data_dir, find, "tiny-imagenet-200.zip", "wnids.txt")
     return LabelledImages("tiny_imagenet", *read_tiny_imagenet(folder))
 
 
@@ -224,39 +213,26 @@ def _cifar100_binary(data_dir):
 
 
 def _cifar_binary(name, layout, archive, data_dir):
-    folder = _unpacked(
-        name,
-        data_dir,
-        layout.find,
-        archive=archive,
-        unpacks_to=layout.folder,
-        holds=(*layout.train, layout.test),
-    )
+    folder = _unpacked(name, data_dir, layout.find, archive, layout.test)
     x, y, num_train = read_cifar(folder, layout)
     return LabelledImages(name, x, y, layout.num_classes, num_train)
 
 
-def _unpacked(name, data_dir, find, *, archive, unpacks_to, holds):
-    """The folder of an unpacked archive, in `data_dir` or where TFDS has its data sets."""
+def _unpacked(name, data_dir, find, archive, holds):
+    """Returns the folder of an unpacked archive, in `data_dir` or where TFDS has its data sets."""
     data_dir = data_dir or os.environ.get(_ENVIRONMENT)
     folder = find(data_dir) if data_dir else None
     if folder is None:
-        looked = (
-            f"there is no {holds[0]} in {os.path.join(data_dir, unpacks_to)} or {data_dir}"
-            if data_dir
-            else f"there is neither data_dir nor {_ENVIRONMENT} to say where it is"
-        )
         raise DataNotFoundError(
-            f"Data set {name!r} was not found: {looked}. It is not downloaded: get its archive, "
-            f"{archive}, unpack it, and set data_dir (config.data.data_dir) or {_ENVIRONMENT} to "
-            f"the folder that then holds {unpacks_to}, with {', '.join(holds[:-1])} and "
-            f"{holds[-1]}."
+            f"Data set {name!r} is not in {data_dir or 'any folder'}, and is not downloaded: "
+            f"unpack its archive, {archive}, and set data_dir (config.data.data_dir) or "
+            f"{_ENVIRONMENT} to the folder that then has {holds}, or to the one above."
         )
     return folder
 
 
 def _fetch(name, load_data, data_dir):
-    """TFF's (train, test) `ClientData`, downloaded if needed."""
+    """Returns TFF's (train, test) `ClientData`, downloaded if needed."""
     try:
         return load_data(cache_dir=data_dir)
     except Exception as error:  # of the network, of the archive, of the data base
@@ -264,7 +240,7 @@ def _fetch(name, load_data, data_dir):
             f"Data set {name!r} is not in {data_dir or 'the default cache folder of TFF, ~/.tff'}, "
             f"and downloading it failed ({type(error).__name__}: {error}). Set data_dir "
             "(config.data.data_dir) to a folder that holds TFF's .sqlite file, or use a machine "
-            "with a network; a file that an interrupted download left there must be deleted first."
+            "with a network, after deleting what an interrupted download left there."
         ) from error
 
 

@@ -1,0 +1,239 @@
+"""Spreads a data set over clients, by the protocols of the papers.
+
+The clients of FedPG's Table 1, for example:
+
+    images = load("cifar10")
+    dataset = federate(
+        images,
+        num_clients=100,
+        partitioner="dirichlet",
+        partition_args={"alpha": 0.1, "min_examples": images.num_classes},
+        seed=1,
+    )
+    dataset.examples(client_id=7, split="test")
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_pfl.data import partition as partitioners
+from tff_pfl.data.checks import checked_images
+from tff_pfl.data.client_rows import ClientRows
+from tff_pfl.data.federated_dataset import FederatedDataset
+from tff_pfl.data.imbalance import long_tailed
+from tff_pfl.data.partition import PARTITIONERS, PartitionError
+from tff_pfl.data.partition_file import Partition, label_digest
+from tff_pfl.data.sources import LabelledImages
+from tff_pfl.generators import made_of_shared_draws
+from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least, takes, whole
+
+
+@takes(
+    num_clients=whole(1),
+    fractions=partitioners.FRACTIONS,
+    num_validation=whole(0),
+    imbalance=at_least(1),
+    seed=whole(0),
+)
+def federate(
+    images: LabelledImages,
+    *,
+    num_clients: int | None = None,
+    partitioner: str,
+    partition_args: Mapping[str, Any] | None = None,
+    merge: bool = True,
+    fractions: tuple[float, float, float] | None = None,
+    num_validation: int = 0,
+    imbalance: float = 1.0,
+    imbalanced_test: bool = True,
+    seed: int,
+) -> FederatedDataset:
+    """Spreads a data set over clients; realises the protocols of the papers.
+
+    With `merge`, the training and test splits are pooled, the pool is partitioned, and each
+    client's examples are shuffled and cut by `fractions` (FedPG: in the original ratio of train
+    to test; PGFed: 75 % to 25 %). Without, the training split is partitioned, and the test split
+    is distributed in the same way, class by class, as is a validation split of `num_validation`
+    examples cut off the training split first (pFedMB: 40,000 / 10,000 / 10,000 of CIFAR-10).
+    With natural clients each keeps its own rows of every split.
+
+    With an `imbalance`, all of that is done with what is left of the data set when its classes have
+    been made long-tailed; see `long_tailed_sizes`.
+
+    Args:
+        images: The data set.
+        num_clients: N; `None` for natural clients, whose number the data set knows.
+        partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
+            `"natural"`, and what users register.
+        partition_args: Those of the partitioner's options that are not to have their defaults,
+            e.g. `{"alpha": 0.1}`.
+        merge: Whether to pool the original splits.
+        fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
+            by default those of the original split, without validation.
+        num_validation: Without `merge`: size of the validation split.
+        imbalance: How many times the examples of the last class the first class has, in the
+            training split, or with `merge` in the pool. 1: classes are as they are.
+        imbalanced_test: Whether the test split is made long-tailed likewise, by a draw of its own,
+            so that clients are tested on classes as frequent as those they train on. Otherwise it
+            is left whole, which takes `merge=False`.
+        seed: Non-negative; the same seed gives the same partition.
+
+    Raises:
+        ValueError: Unknown partitioner; arguments that it does not have, misses, or that do not
+            go together.
+        ExamplesError: See `checked_images`.
+        PartitionError: The partition cannot be made.
+    """
+    args = dict(partition_args or {})
+    images = checked_images(images, takes_original_split=not merge or fractions is None)
+    spec = {
+        "num_clients": num_clients,
+        "partitioner": partitioner,
+        "partition_args": args,
+        "merge": merge,
+        "fractions": fractions,
+        "num_validation": num_validation,
+        "imbalance": imbalance,
+        "imbalanced_test": imbalanced_test,
+        "seed": seed,
+    }
+    _check_request(images, **spec)
+    if partitioner == "natural":
+        spec["num_clients"] = int(images.writer.max()) + 1
+    draw = _Draw(images, partitioner, args, spec["num_clients"], imbalance, seed)
+    if merge:
+        splits = draw.merged(fractions)
+    else:
+        splits = draw.original_splits(num_validation, imbalanced_test)
+    metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
+    partition = Partition(*map(tuple, splits), metadata)
+    return FederatedDataset._of_checked(
+        images.x, images.y, images.num_classes, partition, images.name
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+    """A random partition; see `federate`. All splits are rows of each client."""
+
+    images: LabelledImages
+    partitioner: str
+    args: Mapping[str, Any]
+    num_clients: int
+    imbalance: float
+    seed: int
+
+    def merged(self, fractions):
+        """Cuts each client's part of all examples."""
+        num_rows, num_train = len(self.images.y), self.images.num_train
+        ratio = (num_train, 0, num_rows - num_train) if fractions is None else fractions
+        parts = self._distributed(self._thinned(np.arange(num_rows), 6))
+        cut = [partitioners.split(part, ratio, self._rng(2, i)) for i, part in enumerate(parts)]
+        return zip(*cut, strict=True)
+
+    def original_splits(self, num_validation, imbalanced_test):
+        """Distributes the training split, and the others likewise."""
+        pool, test = np.split(np.arange(len(self.images.y)), [self.images.num_train])
+        pool = self._thinned(pool, 6)
+        if imbalanced_test:
+            test = self._thinned(test, 7)
+        if num_validation >= max(len(pool), 1):
+            raise PartitionError(
+                f"num_validation={num_validation} of {len(pool)} examples that imbalance="
+                f"{self.imbalance:g} leaves of the training split: none are left to train on."
+            )
+        if num_validation:
+            pool = self._rng(3).permutation(pool)
+        validation, pool = np.split(pool, [num_validation])
+        train = self._distributed(pool)
+        return train, self._like(train, validation, 4), self._like(train, test, 5)
+
+    def _rng(self, *stage):
+        return np.random.default_rng([self.seed, *stage])
+
+    def _thinned(self, rows, stage):
+        if self.imbalance == 1:
+            return rows
+        return rows[long_tailed(self.images.y[rows], self.imbalance, self._rng(stage))]
+
+    def _distributed(self, rows):
+        if self.partitioner == "natural":
+            parts = partitioners.natural(self.images.writer[rows], self.num_clients)
+            return [rows[part] for part in parts]
+        deal = PARTITIONERS[self.partitioner]
+
+        def dealt():
+            parts = deal(self.images.y[rows], self.num_clients, self._rng(1), **self.args)
+            return self._checked_parts(parts, len(rows))
+
+        parts, drawn = made_of_shared_draws(dealt, lambda parts: [*map(bytes, parts)])
+        if drawn:
+            raise PartitionError(
+                f"The partitioner {self.partitioner!r} draws from NumPy's, or Python's, own "
+                "generator: no run could be repeated, resumed or evaluated. Take the generator "
+                "that it is given, `rng`."
+            )
+        return [rows[part] for part in parts]
+
+    def _checked_parts(self, parts, num_rows) -> ClientRows:
+        """Checks what a partitioner, perhaps of a user's own, made of so many rows."""
+        parts = ClientRows.of(parts)
+        if len(parts) != self.num_clients or not parts.are_within(num_rows):
+            raise PartitionError(
+                f"The partitioner {self.partitioner!r} must give {self.num_clients} clients rows "
+                f"within 0..{num_rows - 1}, but gave {len(parts)} clients rows within "
+                f"{parts.rows.min(initial=0)}..{parts.rows.max(initial=0)}."
+            )
+        return parts
+
+    def _like(self, train, rows, stage):
+        """Distributes rows as `train` distributes those that it has."""
+        if self.partitioner == "natural":
+            return self._distributed(rows)
+        labels = self.images.y
+        parts = partitioners.by_reference(labels[rows], labels, train, self._rng(stage))
+        return [rows[part] for part in parts]
+
+
+def _check_request(
+    images,
+    num_clients,
+    partitioner,
+    partition_args,
+    merge,
+    fractions,
+    num_validation,
+    imbalance,
+    imbalanced_test,
+    seed,
+):
+    """Raises the errors of `federate` that concern its arguments alone."""
+    del seed
+    own = PARTITIONERS.parameters(partitioner)
+    check_names(f"option of partitioner {partitioner!r}", partition_args, own)
+    missing = [n for n, p in own.items() if p.default is p.empty and n not in partition_args]
+    if missing:
+        raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")
+    is_natural = partitioner == "natural"
+    if is_natural and images.writer is None:
+        raise ValueError(f"Data set {images.name!r} has no natural clients (writer is None).")
+    if is_natural != (num_clients is None):
+        raise ValueError(
+            "Natural clients have their own number: leave num_clients None."
+            if is_natural
+            else f"Partitioner {partitioner!r} needs num_clients."
+        )
+    if merge and num_validation:
+        raise ValueError("With merge=True validation is a part of fractions, not num_validation.")
+    if not merge and fractions is not None:
+        raise ValueError("With merge=False the splits are the original ones: fractions is unused.")
+    if merge and imbalance > 1 and not imbalanced_test:
+        raise ValueError(
+            f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "
+            "test examples are cut from the same pool as those it trains on. Set merge=False, "
+            "which leaves the original test split whole."
+        )
