@@ -1,9 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from tff_pfl.local import examples_type
-from tff_pfl.templates import Client, Federation, PersonalizedProcess, ProcessOutput
+from tff_pfl.templates import Client, PersonalizedProcess, ProcessOutput
 from tff_pfl.templates.errors import ProcessSignatureError
 
 STATE = tff.types.FederatedType(np.float32, tff.SERVER)
@@ -53,128 +55,78 @@ def client_snapshot(states):
     return states
 
 
-def build(initialize=initialize, next_round=next_round, **changes):
+def build(**changes):
     arguments = {
-        "initialize_client_fn": initialize_client,
-        "personalize_fn": personalize,
-        "global_weights_fn": global_weights,
+        "initialize_fn": initialize,
+        "next_fn": next_round,
+        "initialize_client": initialize_client,
+        "personalize": personalize,
+        "global_weights": global_weights,
     }
-    return PersonalizedProcess(initialize, next_round, **(arguments | changes))
+    return PersonalizedProcess(**(arguments | changes))
 
 
-def test_properties():
-    process = build()
-    assert process.next is next_round
-    assert process.initialize_client is initialize_client
-    assert process.personalize is personalize
-    assert process.global_weights is global_weights
-    tff.test.assert_types_identical(process.client_type, CLIENT)
-    tff.test.assert_types_identical(process.client_state_type, tff.types.TensorType(np.int32))
-    assert build(global_weights_fn=None).global_weights is None
-    assert process.client_snapshot is None
-    assert build(client_snapshot_fn=client_snapshot).client_snapshot is client_snapshot
-
-
-def test_a_process_with_other_parts_keeps_the_rest():
+def test_a_process_has_its_computations_and_one_with_other_parts_keeps_the_rest():
     @tff.federated_computation(STATE, CLIENTS)
     def other_round(state, clients):
         return ProcessOutput(state, clients.state, state)
 
-    @tff.federated_computation(STATE, CLIENTS)
-    def other_personalize(state, clients):
-        return tff.federated_broadcast(state)
-
-    process = build(
-        snapshot_fn=global_weights,
-        client_snapshot_fn=client_snapshot,
-        further_models={"tuned": personalize},
-        made_for=Federation(num_clients=3),
-        noise_multiplier=0.5,
-        takes_new_clients=False,
-    )
-    changed = process.replace(next_fn=other_round, personalize_fn=other_personalize)
+    process = build(client_snapshot=client_snapshot, noise_multiplier=0.5)
+    assert process.next is next_round
+    assert process.initialize is initialize
+    tff.test.assert_types_identical(process.client_type, CLIENT)
+    tff.test.assert_types_identical(process.client_state_type, tff.types.TensorType(np.int32))
+    changed = dataclasses.replace(process, next_fn=other_round)
     assert changed.next is other_round
-    assert changed.personalize is other_personalize
-    for name in (
-        "initialize",
-        "initialize_client",
-        "global_weights",
-        "snapshot",
-        "client_snapshot",
-    ):
-        assert getattr(changed, name) is getattr(process, name) is not None
-    assert changed.further_models == {"tuned": personalize}
-    assert changed.made_for == Federation(num_clients=3)
+    assert changed.client_snapshot is client_snapshot
     assert changed.noise_multiplier == 0.5
-    assert not changed.takes_new_clients and build().takes_new_clients
-    assert process.replace(further_models={}).further_models == {}
-    assert process.replace().next is next_round
-    assert process.replace().personalize is personalize
 
 
-def test_next_takes_clients():
-    @tff.federated_computation(STATE, tff.types.FederatedType(np.float32, tff.CLIENTS))
-    def values(state, clients):
-        return state, clients
-
-    @tff.federated_computation(STATE, tff.types.FederatedType(CLIENT, tff.SERVER))
-    def at_server(state, clients):
-        return state, clients
-
-    @tff.federated_computation(STATE, CLIENTS, CLIENTS)
-    def three(state, clients, more):
-        return ProcessOutput(state, clients.state, state)
-
-    for wrong in (values, at_server, three):
-        with pytest.raises(ProcessSignatureError, match="`next` takes <S@SERVER"):
-            build(next_round=wrong)
+@tff.federated_computation(STATE, tff.types.FederatedType(np.float32, tff.CLIENTS))
+def values(state, clients):
+    return state, clients
 
 
-def test_next_returns_state_clients_and_metrics():
-    @tff.federated_computation(STATE, CLIENTS)
-    def nameless(state, clients):
-        return state, clients.state
-
-    with pytest.raises(ProcessSignatureError, match="field 'state' is missing"):
-        build(next_round=nameless)
-
-    @tff.federated_computation(STATE, CLIENTS)
-    def other_clients(state, clients):
-        return ProcessOutput(state, tff.federated_broadcast(state), state)
-
-    with pytest.raises(ProcessSignatureError, match=r"(?s)expected: \{int32\}.*found: .*float32"):
-        build(next_round=other_clients)
+@tff.federated_computation(STATE, tff.types.FederatedType(CLIENT, tff.SERVER))
+def at_server(state, clients):
+    return state, clients
 
 
-def test_the_other_computations_fit():
-    with pytest.raises(ProcessSignatureError, match="`initialize_client` is"):
-        build(initialize_client_fn=global_weights)
-    with pytest.raises(ProcessSignatureError, match="`global_weights` takes S"):
-        build(global_weights_fn=initialize_client)
-
-    @tff.federated_computation(CLIENTS)
-    def without_state(clients):
-        return clients.state
-
-    with pytest.raises(ProcessSignatureError, match="`personalize` takes what `next` takes"):
-        build(personalize_fn=without_state)
-    with pytest.raises(ProcessSignatureError, match="`tuned` takes what `next` takes"):
-        build(further_models={"tuned": without_state})
+@tff.federated_computation(STATE, CLIENTS, CLIENTS)
+def three(state, clients, more):
+    return ProcessOutput(state, clients.state, state)
 
 
-def test_a_snapshot_of_clients_takes_their_states():
-    @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
-    def of_other_states(states):
-        return states
+@tff.federated_computation(STATE, CLIENTS)
+def nameless(state, clients):
+    return state, clients.state
 
-    @tff.federated_computation(tff.types.FederatedType(np.int32, tff.SERVER))
-    def at_server(states):
-        return states
 
-    @tff.federated_computation(CLIENTS)
-    def of_clients(clients):
-        return clients.state
+@tff.federated_computation(STATE, CLIENTS)
+def other_clients(state, clients):
+    return ProcessOutput(state, tff.federated_broadcast(state), state)
 
-    for wrong in (of_other_states, at_server, of_clients, initialize_client):
-        with pytest.raises(ProcessSignatureError, match=r"`client_snapshot` takes {C}@CLIENTS"):
-            build(client_snapshot_fn=wrong)
+
+@tff.federated_computation(CLIENTS)
+def of_clients(clients):
+    return clients.state
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"next_fn": values}, "`next` takes <S@SERVER"),
+        ({"next_fn": at_server}, "`next` takes <S@SERVER"),
+        ({"next_fn": three}, "`next` takes <S@SERVER"),
+        ({"next_fn": nameless}, "`next` returns <state="),
+        ({"next_fn": other_clients}, r"(?s)expected: \{int32\}.*found: .*float32"),
+        ({"initialize_client": global_weights}, "`initialize_client` takes an id"),
+        ({"global_weights": initialize_client}, "`global_weights` takes float32"),
+        ({"personalize": of_clients}, "`personalize` takes what `next` takes"),
+        ({"further_models": {"tuned": of_clients}}, "`tuned` takes what `next` takes"),
+        ({"client_snapshot": of_clients}, r"`client_snapshot` takes {int32}@CLIENTS"),
+    ],
+)
+def test_computations_of_other_types_are_refused(changes, message):
+    with pytest.raises(ProcessSignatureError, match=message):
+        build(**changes)

@@ -117,16 +117,16 @@ def compose(
         models["global_weights"] = global_weights.type_signature.result
     _check_models(personalize.type_signature.result.member, models)
     return PersonalizedProcess(
-        initialize,
-        _next(
+        initialize_fn=initialize,
+        next_fn=_next(
             algorithm.made_for, state_type, client_type, exchanges, sees_cohort=report == "clear"
         ),
-        initialize_client_fn=client_init,
-        personalize_fn=personalize,
+        initialize_client=client_init,
+        personalize=personalize,
         further_models=further,
-        global_weights_fn=global_weights,
-        snapshot_fn=of_server("snapshot", algorithm.snapshot),
-        client_snapshot_fn=_client_snapshot(algorithm.client_snapshot, client_type.state),
+        global_weights=global_weights,
+        snapshot=of_server("snapshot", algorithm.snapshot),
+        client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
         noise_multiplier=algorithm.noise_multiplier,

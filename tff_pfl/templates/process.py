@@ -1,7 +1,7 @@
 """The process every algorithm of this library is."""
 
+import dataclasses
 import functools
-import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -58,6 +58,7 @@ class ProcessOutput(NamedTuple):
     metrics: Any
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class PersonalizedProcess(tff.templates.IterativeProcess):
     """A federated algorithm with a model for every client.
 
@@ -76,117 +77,97 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         snapshot          : (S -> V), or None
         client_snapshot   : ({C}@CLIENTS -> {V}@CLIENTS), or None
 
-    `W` are the weights of `evaluated_model`, or, where it is `None`, of the algorithm's model.
-    An algorithm whose clients keep nothing has an empty structure as `C`.
+    An algorithm whose clients keep nothing has an empty structure as `C`. `compose` makes a
+    process; `dataclasses.replace` makes one with other parts.
+
+    Attributes:
+        initialize_fn: `initialize`.
+        next_fn: `next`.
+        initialize_client: The state of a client that was never seen, from its id.
+        personalize: The weights to evaluate as each client's own model.
+        further_models: Models that are evaluated beside each client's own, by name; see `compose`.
+        global_weights: The global model, or `None` for an algorithm without one.
+        snapshot: What of the server's state people may want to look at, or `None`.
+        client_snapshot: What of clients' states to look at, or `None`.
+        evaluated_model: The model of the weights `W`, if it is not the algorithm's; see
+            `Algorithm`.
+        made_for: The federation, as far as the algorithm computes with its numbers.
+        noise_multiplier: That of the privacy it gives its clients, or `None` without any; see
+            `Algorithm`.
+        takes_new_clients: Whether `personalize` makes a model of a client that the server was not
+            made for. It does not where the server has something of each client, by its id.
+
+    Raises:
+        ProcessSignatureError: If a computation does not have its type above.
     """
 
-    def __init__(
-        self,
-        initialize_fn: tff.Computation,
-        next_fn: tff.Computation,
-        *,
-        initialize_client_fn: tff.Computation,
-        personalize_fn: tff.Computation,
-        further_models: Mapping[str, tff.Computation] = types.MappingProxyType({}),
-        global_weights_fn: tff.Computation | None = None,
-        snapshot_fn: tff.Computation | None = None,
-        client_snapshot_fn: tff.Computation | None = None,
-        evaluated_model: Model | None = None,
-        made_for: Federation = ANY_FEDERATION,
-        noise_multiplier: float | None = None,
-        takes_new_clients: bool = True,
-    ):
-        """Creates the process.
+    initialize_fn: tff.Computation
+    next_fn: tff.Computation
+    initialize_client: tff.Computation
+    personalize: tff.Computation
+    further_models: Mapping[str, tff.Computation] = dataclasses.field(default_factory=dict)
+    global_weights: tff.Computation | None = None
+    snapshot: tff.Computation | None = None
+    client_snapshot: tff.Computation | None = None
+    evaluated_model: Model | None = None
+    made_for: Federation = ANY_FEDERATION
+    noise_multiplier: float | None = None
+    takes_new_clients: bool = True
 
-        Raises:
-            ProcessSignatureError: If a computation has not the type of the class docstring.
-        """
-        super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
-        client_type = _client_type(next_fn)
-        state_type = initialize_fn.type_signature.result
-        _check(
-            next_fn.type_signature.result,
-            {
-                "state": state_type,
-                "clients": tff.types.FederatedType(client_type.state, tff.CLIENTS),
-            },
-            "`next` returns <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>",
-        )
-        _check_assignable(
-            initialize_client_fn.type_signature,
-            tff.types.FunctionType(np.int32, client_type.state),
-            "`initialize_client` is (int32 -> C)",
-        )
-        for name, fn in {"personalize": personalize_fn, **further_models}.items():
-            _check_assignable(
-                fn.type_signature.parameter,
-                next_fn.type_signature.parameter,
-                f"`{name}` takes what `next` takes",
+    def __post_init__(self):
+        super().__init__(self.initialize_fn, self.next_fn, next_is_multi_arg=True)
+        state_type = self.initialize.type_signature.result
+        takes, gives = self.next.type_signature.parameter, self.next.type_signature.result
+        if not _takes_clients(takes):
+            raise ProcessSignatureError(
+                "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>, found "
+                f"{takes}."
             )
-        for name, fn in (("global_weights", global_weights_fn), ("snapshot", snapshot_fn)):
-            if fn is not None:
-                _check_assignable(
-                    fn.type_signature.parameter, state_type.member, f"`{name}` takes S, not placed"
+        states_type = tff.types.FederatedType(self.client_state_type, tff.CLIENTS)
+        if tuple(tff.structure.name_list(gives)) != ProcessOutput._fields:
+            raise ProcessSignatureError(
+                "`next` returns <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>, found "
+                f"{gives}."
+            )
+        of_client = self.initialize_client.type_signature
+        rules = [
+            ("`next` returns the new server state", gives.state, state_type),
+            ("`next` returns the clients' new states", gives.clients, states_type),
+            ("`initialize_client` takes an id", of_client.parameter, np.int32),
+            ("`initialize_client` returns C", of_client.result, self.client_state_type),
+        ]
+        for name, fn in {"personalize": self.personalize, **self.further_models}.items():
+            rules.append((f"`{name}` takes what `next` takes", fn.type_signature.parameter, takes))
+        for name, expected in (
+            ("global_weights", state_type.member),
+            ("snapshot", state_type.member),
+            ("client_snapshot", states_type),
+        ):
+            if (fn := getattr(self, name)) is not None:
+                found = fn.type_signature.parameter
+                rules.append(
+                    (f"`{name}` takes {expected.compact_representation()}", found, expected)
                 )
-        if client_snapshot_fn is not None:
-            _check_assignable(
-                client_snapshot_fn.type_signature.parameter,
-                tff.types.FederatedType(client_type.state, tff.CLIENTS),
-                "`client_snapshot` takes {C}@CLIENTS",
-            )
-        self._client_type = client_type
-        self._initialize_client_fn = initialize_client_fn
-        self._personalize_fn = personalize_fn
-        self._further_models = types.MappingProxyType(dict(further_models))
-        self._global_weights_fn = global_weights_fn
-        self._snapshot_fn = snapshot_fn
-        self._client_snapshot_fn = client_snapshot_fn
-        self._evaluated_model = evaluated_model
-        self._made_for = made_for
-        self._noise_multiplier = noise_multiplier
-        self._takes_new_clients = takes_new_clients
-
-    def replace(
-        self,
-        *,
-        next_fn: tff.Computation | None = None,
-        personalize_fn: tff.Computation | None = None,
-        further_models: Mapping[str, tff.Computation] | None = None,
-    ) -> "PersonalizedProcess":
-        """The process with others of these; all else is its own."""
-        return PersonalizedProcess(
-            self.initialize,
-            next_fn or self.next,
-            initialize_client_fn=self.initialize_client,
-            personalize_fn=personalize_fn or self.personalize,
-            further_models=self.further_models if further_models is None else further_models,
-            global_weights_fn=self.global_weights,
-            snapshot_fn=self.snapshot,
-            client_snapshot_fn=self.client_snapshot,
-            evaluated_model=self.evaluated_model,
-            made_for=self.made_for,
-            noise_multiplier=self.noise_multiplier,
-            takes_new_clients=self.takes_new_clients,
-        )
+        for rule, found, expected in rules:
+            if not tff.types.to_type(expected).is_assignable_from(found):
+                raise ProcessSignatureError(
+                    f"{rule}.\n  expected: {expected}\n  found:    {found}\n"
+                    "Tip: compose builds computations that fit each other."
+                )
 
     @property
     def client_type(self) -> tff.types.StructType:
         """`<client_id=int32, state=C, data=D>`, what `next` takes of each client."""
-        return self._client_type
+        return self.next.type_signature.parameter[1].member
 
     @property
     def client_state_type(self) -> tff.types.Type:
         """`C`, what a client keeps between rounds."""
-        return self._client_type.state
-
-    @property
-    def initialize_client(self) -> tff.Computation:
-        """`(int32 -> C)`: the state of a client that was never seen, from its id."""
-        return self._initialize_client_fn
+        return self.client_type.state
 
     @functools.cached_property
     def initialize_clients(self) -> tff.Computation:
-        """`({int32}@CLIENTS -> {C}@CLIENTS)`: the same for many clients, in one call.
+        """`({int32}@CLIENTS -> {C}@CLIENTS)`: the states of many clients, in one call.
 
         Random numbers and what is common to all clients are those of `initialize_client` bit for
         bit. In the graph runtime, vectorized functions of them may round otherwise, as in rounds.
@@ -198,83 +179,14 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
 
         return initialize_clients
 
-    @property
-    def personalize(self) -> tff.Computation:
-        """The weights to evaluate as each client's own model."""
-        return self._personalize_fn
 
-    @property
-    def further_models(self) -> Mapping[str, tff.Computation]:
-        """Models that are evaluated beside each client's own, by name; see `compose`."""
-        return self._further_models
-
-    @property
-    def global_weights(self) -> tff.Computation | None:
-        """`(S -> W)`: the global model, or `None` for an algorithm without one."""
-        return self._global_weights_fn
-
-    @property
-    def snapshot(self) -> tff.Computation | None:
-        """`(S -> V)`: what of the server's state people may want to look at, or `None`."""
-        return self._snapshot_fn
-
-    @property
-    def client_snapshot(self) -> tff.Computation | None:
-        """`({C}@CLIENTS -> {V}@CLIENTS)`: what of clients' states to look at, or `None`."""
-        return self._client_snapshot_fn
-
-    @property
-    def evaluated_model(self) -> Model | None:
-        """The model to evaluate weights with, if it is not the algorithm's; see `Algorithm`."""
-        return self._evaluated_model
-
-    @property
-    def made_for(self) -> Federation:
-        """The federation, as far as the algorithm computes with its numbers."""
-        return self._made_for
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """That of the privacy it gives its clients, or `None` without any; see `Algorithm`."""
-        return self._noise_multiplier
-
-    @property
-    def takes_new_clients(self) -> bool:
-        """Whether `personalize` makes a model of a client that the server was not made for.
-
-        It does not where the server has something of each client, by its id.
-        """
-        return self._takes_new_clients
-
-
-def _client_type(next_fn):
-    parameter = next_fn.type_signature.parameter
-    if (
+def _takes_clients(parameter: tff.types.StructType) -> bool:
+    """Whether a round of this parameter is of a server's state and of `Client`s."""
+    clients = parameter[1]
+    return (
         len(parameter) == 2
-        and isinstance(parameter[1], tff.types.FederatedType)
-        and parameter[1].placement is tff.CLIENTS
-        and isinstance(parameter[1].member, tff.types.StructType)
-        and tuple(tff.structure.name_list(parameter[1].member)) == Client._fields
-    ):
-        return parameter[1].member
-    raise ProcessSignatureError(
-        "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>, found "
-        f"{parameter}."
+        and isinstance(clients, tff.types.FederatedType)
+        and clients.placement is tff.CLIENTS
+        and isinstance(clients.member, tff.types.StructType)
+        and tuple(tff.structure.name_list(clients.member)) == Client._fields
     )
-
-
-def _check(result, expected_fields, rule):
-    for name, expected in expected_fields.items():
-        if not isinstance(result, tff.types.StructType) or not tff.structure.has_field(
-            result, name
-        ):
-            raise ProcessSignatureError(f"{rule}; field {name!r} is missing in {result}.")
-        _check_assignable(getattr(result, name), expected, rule)
-
-
-def _check_assignable(found, expected, rule):
-    if not expected.is_assignable_from(found):
-        raise ProcessSignatureError(
-            f"{rule}.\n  expected: {expected}\n  found:    {found}\n"
-            "Tip: compose builds computations that fit each other."
-        )

@@ -1,5 +1,6 @@
 """Processes for pipelines whose clients' data are sequences, `{element*}@CLIENTS`."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -76,9 +77,10 @@ def compose_with_sequence_data(
 
         return of_sequences
 
-    return process.replace(
+    return dataclasses.replace(
+        process,
         next_fn=of_gathered(process.next),
-        personalize_fn=of_gathered(process.personalize),
+        personalize=of_gathered(process.personalize),
         further_models={name: of_gathered(fn) for name, fn in process.further_models.items()},
     )
 
