@@ -65,7 +65,7 @@ def measure_pgfed_server(workload: Workload, population: int, *, rounds: int) ->
 
 
 def _server_seconds(state, population, cohort_size, repetitions):
-    server = PGFedServer(population, cohort_size, cohort_size, _MU, _ALPHA_LEARNING_RATE, False)
+    server = PGFedServer(population, cohort_size, cohort_size, _MU, _ALPHA_LEARNING_RATE)
     state = tf.nest.map_structure(tf.constant, state)
     last = state.last
     risk = Risk(

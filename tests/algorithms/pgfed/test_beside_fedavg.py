@@ -18,8 +18,8 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
-from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs
 from tff_pfl.algorithms.pgfed.server import PGFedServer
+from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense
 from tff_pfl.local import LocalTraining, trees
 
 ALPHA_RATE = 0.1
@@ -63,7 +63,7 @@ def test_without_mu_it_is_fedavg(options):
     process = tiny_process(0.0, **{**options, "weighting": "num_examples"})
     algorithm, found = run(process, cohorts)
     assert_equal([algorithm.weights, found], [weights, models])
-    assert_equal(matrix_of_pairs(algorithm.alpha, 4), np.full([4, 4], 0.25, np.float32))
+    assert_equal(dense(algorithm.alpha, 4), np.full([4, 4], 0.25, np.float32))
 
 
 @pytest.mark.parametrize("options", [{}, CE], ids=["pgfed", "pgfed_ce"])
@@ -86,13 +86,13 @@ def test_messages_are_of_as_many_models_as_the_specification_has(options, models
 
 
 def test_one_step_for_all_that_a_client_did_on_its_mini_batches():
-    server = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE, communication_efficient=False)
+    server = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE)
     process = tiny_process(0.1, **CE)
     state, clients = process.initialize(), make_clients(process, TINY_SIZES)
     state = process.next(state, clients[:2]).state
     alpha = np.full([4, 4], 0.05, np.float32)
-    state = state._replace(algorithm=state.algorithm._replace(alpha=no_pairs(0.05)))
-    found = matrix_of_pairs(process.next(state, clients).state.algorithm.alpha, 4).numpy()
+    state = state._replace(algorithm=state.algorithm._replace(alpha=constant(0.05)))
+    found = dense(process.next(state, clients).state.algorithm.alpha, 4).numpy()
     shared = server.shared(state.algorithm)
     slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
     for i, size in enumerate(TINY_SIZES):

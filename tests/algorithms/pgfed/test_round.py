@@ -22,15 +22,16 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs, no_pairs, put_pairs
-from tff_pfl.algorithms.pgfed.server import PGFedServer
+from tff_pfl.algorithms.pgfed.server import PGFedCEServer, PGFedServer
+from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, put_entries
 from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.templates import Client
 
 N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
 RATE, STEPS, MU, ALPHA_RATE = 0.2, 3, 0.3, 0.1
 DEFAULTS = {"steps": STEPS, "mu": MU, "alpha_learning_rate": ALPHA_RATE}
-SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE, communication_efficient=False)
+SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE)
+CE_SERVER = PGFedCEServer(N, COHORT_SIZE, N, MU, ALPHA_RATE)
 SIZES = (1, 2, 3, 1, 2, 4)
 # Client 1 takes part in three rounds in a row, 0 and 2 come back, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
@@ -110,7 +111,7 @@ class Federation:
 
     @property
     def alpha(self):
-        return np.array(matrix_of_pairs(self.algorithm.alpha, N))
+        return np.array(dense(self.algorithm.alpha, N))
 
     @property
     def weights(self):
@@ -196,7 +197,7 @@ def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
     """Along alpha on average over J, as the gradient of each of it is replaced by the mean."""
     federation = after(last, steps=1)
     w = federation.weights + np.float32([0.2, -0.4, 0.1, 0.3])  # away from all models
-    algorithm = federation.algorithm._replace(weights=weights_of(w, *DIMS), alpha=no_pairs(1.0))
+    algorithm = federation.algorithm._replace(weights=weights_of(w, *DIMS), alpha=constant(1.0))
     federation.state = federation.state._replace(algorithm=algorithm)
     own, alpha, columns = quadratic(0), federation.alpha[0], list(last)
     objective = functools.partial(federation.expected.objective, 0, own)
@@ -279,7 +280,7 @@ class TestCommunicationEfficient:
     def test_equal_alpha_gives_equal_auxiliary_gradients(self):
         federation = after(*COHORTS)
         for i in range(N):
-            own = dataclasses.replace(SERVER, **CE).own(federation.algorithm, i)
+            own = CE_SERVER.own(federation.algorithm, i)
             assert_equal(vector_of(own.auxiliary_gradient), federation.auxiliary_gradient(i))
 
 
@@ -304,14 +305,14 @@ def test_a_cohort_that_is_too_large():
 def test_metrics_are_of_all_pairs_of_a_million_clients():
     server = dataclasses.replace(SERVER, num_clients=10**6)
     ids, one = np.int32([10**6 - 1]), np.float32([[0.0]])
-    metrics = server._metrics(put_pairs(no_pairs(0.25), server.num_clients, ids, ids, one))
+    metrics = server._metrics(put_entries(constant(0.25), server.num_clients, ids, ids, one))
     assert (metrics["alpha_mean"], metrics["alpha_max"]) == (0.25, 0.25)
     assert float(metrics["alpha_zeros"]) == pytest.approx(1e-12)
 
 
 def test_metrics_when_all_pairs_have_met():
     everyone, values = np.arange(N), np.linspace(0, 0.1, N * N, dtype=np.float32).reshape(N, N)
-    metrics = SERVER._metrics(put_pairs(no_pairs(0.5), N, everyone, everyone, values))
+    metrics = SERVER._metrics(put_entries(constant(0.5), N, everyone, everyone, values))
     assert float(metrics["alpha_mean"]) == pytest.approx(0.05)
     assert metrics["alpha_max"] == values.max()
     assert float(metrics["alpha_zeros"]) == pytest.approx(1 / N**2)

@@ -35,8 +35,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import FieldsFactory, StackFactory
-from tff_pfl.algorithms.pgfed.pairs import matrix_of_pairs
-from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
+from tff_pfl.algorithms.pgfed.server import PGFedCEServer, PGFedServer, Risk
+from tff_pfl.algorithms.pgfed.sparse_matrix import dense
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
@@ -133,13 +133,12 @@ def pgfed(
         weighting: "num_examples" or "uniform".
     """
     weigh = weighing(weighting)
-    server = PGFedServer(
+    server = (PGFedCEServer if communication_efficient else PGFedServer)(
         num_clients=num_clients,
         clients_per_round=clients_per_round,
         largest_cohort=clients_per_round if largest_cohort is None else largest_cohort,
         mu=mu,
         alpha_learning_rate=alpha_learning_rate,
-        communication_efficient=communication_efficient,
     )
 
     def client_init(client_id, seed):
@@ -157,22 +156,16 @@ def pgfed(
         return trees.select(num_last > 0, Average(moved, average.count + 1), average)
 
     def client_work(message, state, examples, context):
-        shared, (auxiliary_gradient, alpha) = message
+        shared, own = message
+        auxiliary_gradient = own.auxiliary_gradient
         average = state.average
         if beta:
             average = averaged(average, auxiliary_gradient, shared.num_last)
             auxiliary_gradient = average.gradient
 
-        def step_alpha(alpha, theta):
-            slopes = shared.intercepts + trees.dot(shared.mean_gradient, theta)
-            return tf.maximum(alpha - alpha_learning_rate * slopes, 0.0)
-
-        def gradient(theta, batch, alpha_or_steps):
-            if communication_efficient:
-                changed = alpha_or_steps + 1
-            else:
-                changed = step_alpha(alpha_or_steps, theta)
-            return *model.gradient(theta, batch), changed
+        def gradient(theta, batch, alpha):
+            stepped = server.stepped_alpha(alpha, shared, theta)
+            return *model.gradient(theta, batch), stepped
 
         trained = local.train(
             model,
@@ -182,14 +175,14 @@ def pgfed(
             reg=lambda theta: auxiliary_gradient,
             optimizer_state=state.optimizer,
             gradient=gradient,
-            carry=tf.constant(0) if communication_efficient else alpha,
+            carry=server.received_alpha(own),
         )
         found = exact_gradient(model, trained.weights, examples)
         risk = Risk(
             client_id=context.client_id,
             gradient=found.gradient,
             intercept=found.loss - trees.dot(found.gradient, trained.weights),
-            **{"num_steps" if communication_efficient else "alpha": trained.carry},
+            alpha=trained.carry,
         )
         return ClientOutput(
             state=OwnModel(
@@ -204,7 +197,7 @@ def pgfed(
         )
 
     def snapshot(state):
-        return {"alpha": matrix_of_pairs(state.alpha, num_clients)}
+        return {"alpha": dense(state.alpha, num_clients)}
 
     return Algorithm(
         server_init=lambda seed: server.init(model.init(seed)),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.algorithms.pgfed.pairs import Pairs, get_pairs, no_pairs, put_pairs
+from tff_pfl.algorithms.pgfed.sparse_matrix import SparseMatrix, constant, get_entries, put_entries
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
 
@@ -35,13 +35,12 @@ class PGFedState(NamedTuple):
 
     Attributes:
         weights: `W`, the global model.
-        alpha: `Pairs`; the number of `(i, j)` is how much client `i` takes of the risk of client
-            `j`.
+        alpha: A `SparseMatrix`; `(i, j)` is how much client `i` takes of the risk of client `j`.
         last: A `LastCohort`.
     """
 
     weights: Weights
-    alpha: Pairs
+    alpha: SparseMatrix
     last: LastCohort
 
 
@@ -80,33 +79,34 @@ class Risk(NamedTuple):
         client_id: int32 scalar.
         gradient: `W`, `g_i`.
         intercept: float32 scalar, `l_i`.
-        alpha: float32 `[largest_cohort]` after the client's last step; in PGFed-CE `()`.
-        num_steps: int32 scalar, the steps that the client did, in PGFed-CE; else `()`.
+        alpha: float32 `[largest_cohort]` after the client's last step; in PGFed-CE int32 scalar,
+            the steps that the client did.
     """
 
     client_id: tf.Tensor
     gradient: Weights
     intercept: tf.Tensor
-    alpha: tf.Tensor | tuple = ()
-    num_steps: tf.Tensor | tuple = ()
+    alpha: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class PGFedServer:
-    """The server's part of PGFed; see `tff_pfl.algorithms.pgfed` for its parameters."""
+    """PGFed beside local training: what the server does, and how `alpha_ij` moves.
+
+    Its parameters are those of `tff_pfl.algorithms.pgfed`.
+    """
 
     num_clients: int
     clients_per_round: int
     largest_cohort: int
     mu: float
     alpha_learning_rate: float
-    communication_efficient: bool
 
     def init(self, weights: Any) -> PGFedState:
         """The state before the first round."""
         return PGFedState(
             weights,
-            no_pairs(1.0 / self.clients_per_round),
+            constant(1.0 / self.clients_per_round),
             LastCohort(
                 client_ids=trees.no_rows([], tf.int32),
                 gradients=tf.nest.map_structure(lambda w: trees.no_rows(w.shape, w.dtype), weights),
@@ -116,12 +116,9 @@ class PGFedServer:
 
     def shared(self, server: PGFedState) -> Shared:
         """What every client receives."""
-        num_last = tf.size(server.last.client_ids)
-        if self.communication_efficient:
-            return Shared(server.weights, num_last)
         return Shared(
             server.weights,
-            num_last,
+            tf.size(server.last.client_ids),
             self._mean_gradient(server.last),
             self._padded(self.mu * server.last.intercepts),
         )
@@ -130,9 +127,16 @@ class PGFedServer:
         """What a client alone receives."""
         alpha = self._alpha(server, [client_id])[0]
         auxiliary_gradient = trees.combine(self.mu * alpha, server.last.gradients)
-        if self.communication_efficient:
-            return Own(auxiliary_gradient)
         return Own(auxiliary_gradient, self._padded(alpha))
+
+    def received_alpha(self, own: Own) -> tf.Tensor:
+        """A client's `alpha_ij` before its first step."""
+        return own.alpha
+
+    def stepped_alpha(self, alpha: tf.Tensor, shared: Shared, theta: Weights) -> tf.Tensor:
+        """A client's `alpha_ij` after its step on a batch, before that of `theta_i`."""
+        slopes = shared.intercepts + trees.dot(shared.mean_gradient, theta)
+        return tf.maximum(alpha - self.alpha_learning_rate * slopes, 0.0)
 
     def finalize(self, server: PGFedState, uploads: Any, round_num: tf.Tensor):
         """The state after a round, and metrics.
@@ -157,7 +161,7 @@ class PGFedServer:
 
     def _alpha(self, server, client_ids):
         """Of some clients for the last cohort: float32 `[len(client_ids), k]`."""
-        return get_pairs(server.alpha, self.num_clients, client_ids, server.last.client_ids)
+        return get_entries(server.alpha, self.num_clients, client_ids, server.last.client_ids)
 
     def _metrics(self, alpha):
         met, others = alpha.values[:-1], alpha.values[-1]
@@ -173,16 +177,13 @@ class PGFedServer:
 
     def _updated_alpha(self, server, risks):
         """`alpha`, with the entries of this cohort's rows and the last cohort's columns new."""
-        last = server.last
-        if self.communication_efficient:
-            rows = self._alpha(server, risks.client_id)
-            at_weights = trees.dot(self._mean_gradient(last), server.weights)
-            slopes = self.mu * last.intercepts + at_weights
-            steps = tf.cast(risks.num_steps, tf.float32)[:, tf.newaxis]
-            rows = tf.maximum(rows - steps * self.alpha_learning_rate * slopes, 0.0)
-        else:
-            rows = risks.alpha[:, : tf.size(last.client_ids)]
-        return put_pairs(server.alpha, self.num_clients, risks.client_id, last.client_ids, rows)
+        rows = self._rows(server, risks)
+        last_ids = server.last.client_ids
+        return put_entries(server.alpha, self.num_clients, risks.client_id, last_ids, rows)
+
+    def _rows(self, server, risks):
+        """The new `alpha_ij` of this cohort for the last one."""
+        return risks.alpha[:, : tf.size(server.last.client_ids)]
 
     def _mean_gradient(self, last):
         """`(mu / k) sum_j g_j`."""
@@ -193,3 +194,35 @@ class PGFedServer:
     def _padded(self, values):
         padded = tf.pad(values, [[0, self.largest_cohort - tf.size(values)]])
         return tf.ensure_shape(padded, [self.largest_cohort])
+
+
+class PGFedCEServer(PGFedServer):
+    """PGFed-CE, where `alpha_ij` moves at the server, along a slope at `w`.
+
+    The slope is constant during the round: clients only count the steps, and the server does as
+    many at once. Neither the mean gradient nor `alpha_ij` travels.
+    """
+
+    def shared(self, server: PGFedState) -> Shared:
+        """See the base class."""
+        return Shared(server.weights, tf.size(server.last.client_ids))
+
+    def own(self, server: PGFedState, client_id: tf.Tensor) -> Own:
+        """See the base class."""
+        return Own(super().own(server, client_id).auxiliary_gradient)
+
+    def received_alpha(self, own: Own) -> tf.Tensor:
+        """The number of steps that a client has done, 0."""
+        return tf.constant(0)
+
+    def stepped_alpha(self, alpha: tf.Tensor, shared: Shared, theta: Weights) -> tf.Tensor:
+        """The number of steps after another one."""
+        return alpha + 1
+
+    def _rows(self, server, risks):
+        last = server.last
+        at_weights = trees.dot(self._mean_gradient(last), server.weights)
+        slopes = self.mu * last.intercepts + at_weights
+        steps = tf.cast(risks.alpha, tf.float32)[:, tf.newaxis]
+        rows = self._alpha(server, risks.client_id)
+        return tf.maximum(rows - steps * self.alpha_learning_rate * slopes, 0.0)

@@ -1,11 +1,11 @@
-"""Numbers of pairs of clients, against a matrix of NumPy."""
+"""The sparse matrix of pairs of clients, against one of NumPy."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.federation import assert_equal
-from tff_pfl.algorithms.pgfed.pairs import get_pairs, matrix_of_pairs, no_pairs, put_pairs
+from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, get_entries, put_entries
 from tff_pfl.runtime.graph import vectorization
 
 
@@ -22,13 +22,13 @@ def test_they_are_a_matrix(num_clients):
     rng = np.random.default_rng(1)
     matrix = np.full([num_clients] * 2, 0.25, np.float32)
     met = np.zeros([num_clients] * 2, bool)
-    pairs, last = no_pairs(0.25), np.array([], np.int32)
+    pairs, last = constant(0.25), np.array([], np.int32)
     for cohort in cohorts(num_clients, 20):
-        assert_equal(get_pairs(pairs, num_clients, cohort, last), matrix[np.ix_(cohort, last)])
+        assert_equal(get_entries(pairs, num_clients, cohort, last), matrix[np.ix_(cohort, last)])
         values = rng.normal(size=[len(cohort), len(last)]).astype(np.float32)
-        pairs = put_pairs(pairs, num_clients, cohort, last, values)
+        pairs = put_entries(pairs, num_clients, cohort, last, values)
         matrix[np.ix_(cohort, last)], met[np.ix_(cohort, last)] = values, True
-        assert_equal(matrix_of_pairs(pairs, num_clients), matrix)
+        assert_equal(dense(pairs, num_clients), matrix)
         assert_equal(pairs.keys[:-1], np.flatnonzero(met))  # ascending, of those that met alone
         last = cohort
     assert met.any()
@@ -38,9 +38,9 @@ def test_of_more_clients_than_a_matrix_could_have():
     num_clients = 2**31 - 1
     first, second = np.int32([num_clients - 1, 0]), np.int32([5, num_clients - 1])
     values = np.float32([[1, 2], [3, 4]])
-    pairs = put_pairs(no_pairs(0.5), num_clients, first, second, values)
-    assert_equal(get_pairs(pairs, num_clients, first, second), values)
-    assert_equal(get_pairs(pairs, num_clients, second, first), np.float32([[0.5, 0.5], [2, 0.5]]))
+    pairs = put_entries(constant(0.5), num_clients, first, second, values)
+    assert_equal(get_entries(pairs, num_clients, first, second), values)
+    assert_equal(get_entries(pairs, num_clients, second, first), np.float32([[0.5, 0.5], [2, 0.5]]))
     assert len(pairs.keys) == 5 and np.all(np.diff(pairs.keys) > 0)
 
 
@@ -48,11 +48,13 @@ def test_a_cohort_gets_its_own_without_a_copy_of_all_for_each_client():
     num_clients = 256
     everyone = tf.range(num_clients)
     values = tf.reshape(tf.range(2.0**16), [num_clients, num_clients])
-    pairs = put_pairs(no_pairs(0.0), num_clients, everyone, everyone, values)
+    pairs = put_entries(constant(0.0), num_clients, everyone, everyone, values)
 
     @tf.function
     def of_cohort(cohort):
-        return tf.vectorized_map(lambda i: get_pairs(pairs, num_clients, [i], everyone[:8]), cohort)
+        return tf.vectorized_map(
+            lambda i: get_entries(pairs, num_clients, [i], everyone[:8]), cohort
+        )
 
     cohort = everyone[100:200]
     with vectorization.installed():

@@ -1,0 +1,75 @@
+"""A matrix with an entry for each pair of clients, most of which have one common value."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.local import trees
+
+_END = tf.int64.max
+
+
+class SparseMatrix(NamedTuple):
+    """An `[N, N]` matrix in which `p` entries `(i, j)` were set; all others have one value.
+
+    Attributes:
+        keys: int64 `[p + 1]`, ascending: `N i + j`, and after them the largest int64.
+        values: float32 `[p + 1]`: those entries, and after them the value of all others.
+    """
+
+    keys: tf.Tensor
+    values: tf.Tensor
+
+
+def constant(value: float) -> SparseMatrix:
+    """Returns the matrix whose entries all have this value."""
+    return SparseMatrix(
+        tf.concat([trees.no_rows([], tf.int64), [_END]], axis=0),
+        tf.concat([trees.no_rows([], tf.float32), [value]], axis=0),
+    )
+
+
+def get_entries(matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
+    """Returns the entries of all `(i, j)`: float32 `[len(i), len(j)]`."""
+    keys = _keys(num_clients, i, j)
+    at, met = _find(matrix, tf.reshape(keys, [-1]))
+    values = tf.gather(matrix.values, tf.where(met, at, tf.size(matrix.keys) - 1))
+    return tf.reshape(values, tf.shape(keys))
+
+
+def put_entries(
+    matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tensor, values: tf.Tensor
+) -> SparseMatrix:
+    """Sets the entries of all `(i, j)` to values: float32 `[len(i), len(j)]`; ids are distinct."""
+    rows, columns = tf.argsort(i), tf.argsort(j)
+    keys = tf.reshape(_keys(num_clients, tf.gather(i, rows), tf.gather(j, columns)), [-1])
+    values = tf.reshape(tf.gather(tf.gather(values, rows), columns, axis=1), [-1])
+    at, met = _find(matrix, keys)
+    known = tf.tensor_scatter_nd_update(
+        matrix.values, tf.boolean_mask(at, met)[:, tf.newaxis], tf.boolean_mask(values, met)
+    )
+    # New ones go before those that they were found at, which all of them move back.
+    new, at = ~met, tf.boolean_mask(at, ~met)
+    before = tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(at), at, tf.size(matrix.keys)))
+    places = [tf.range(tf.size(before)) + before, at + tf.range(tf.size(at))]
+    return SparseMatrix(
+        tf.dynamic_stitch(places, [matrix.keys, tf.boolean_mask(keys, new)]),
+        tf.dynamic_stitch(places, [known, tf.boolean_mask(values, new)]),
+    )
+
+
+def dense(matrix: SparseMatrix, num_clients: int) -> tf.Tensor:
+    """Returns all entries: float32 `[num_clients, num_clients]`."""
+    others = tf.fill([num_clients**2], matrix.values[-1])
+    entries = tf.tensor_scatter_nd_update(others, matrix.keys[:-1, tf.newaxis], matrix.values[:-1])
+    return tf.reshape(entries, [num_clients, num_clients])
+
+
+def _keys(num_clients, i, j):
+    return num_clients * tf.cast(i, tf.int64)[:, tf.newaxis] + tf.cast(j, tf.int64)
+
+
+def _find(matrix, keys):
+    """Where keys are, or would be; and whether they are there."""
+    at = tf.searchsorted(matrix.keys, keys)
+    return at, tf.equal(tf.gather(matrix.keys, at), keys)
