@@ -49,8 +49,8 @@ def test_a_method_trains_where_one_of_its_options_has_a_value(switch):
         ("fedrod", {"hypernetwork_hidden": [16]}, None),
         ("fedrod", {"hypernetwork_hidden": (4,), "personal_head": "hyper"}, None),
         ("heur_fedamp", {"distance_scale": "median"}, "distance_scale='median' of fedamp"),
-        ("fedpg", {"search_doublings": 2, "max_trials": 3}, "search_doublings=2 and max_trials=3"),
-        ("s_fedpg", {"search_doublings": 2}, None),
+        ("fedpg", {"protect_absent": True, "personalize": False}, "protect_absent=True of fedpg"),
+        ("s_fedpg", {"memory_size": 5, "absent_memory": False}, "memory_size=5 of fedpg"),
     ],
 )
 def test_options_without_an_effect_are_warned_of(caplog, name, options, warning):

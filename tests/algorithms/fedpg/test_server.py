@@ -9,31 +9,17 @@ from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl.aggregators.stack import Stack
 from tff_pfl.algorithms.fedpg.common_descent import fairness_weights
-from tff_pfl.algorithms.fedpg.server import FedPGServer, Trials, Upload
+from tff_pfl.algorithms.fedpg.search import Search, Trials, take_step
+from tff_pfl.algorithms.fedpg.server import FedPGServer, Upload
+from tff_pfl.algorithms.fedpg.step_ladder import make_ladder
 from tff_pfl.local import LocalTraining
 
 NUM_WEIGHTS = 40
 
 
-def make_server(step_search=False) -> FedPGServer:
-    return FedPGServer(
-        local=LocalTraining(tff.learning.optimizers.build_sgdm(1.0)),
-        direction="mgda",
-        fairness=False,
-        absent_memory=True,
-        memory_size=4,
-        personalize=True,
-        gamma_mode="auto",
-        gamma=0.0,
-        protect_absent=False,
-        fair_from="scaled",
-        rescale_with="scaled",
-        outlier_ratio=None,
-        step_search=step_search,
-        search_doublings=1,
-        sufficient_decrease=1e-4,
-        max_trials=4,
-    )
+def make_server() -> FedPGServer:
+    local = LocalTraining(tff.learning.optimizers.build_sgdm(1.0))
+    return FedPGServer(local, fairness=False, memory_size=4, outlier_ratio=None)
 
 
 def finder(server: FedPGServer):
@@ -48,7 +34,7 @@ def finder(server: FedPGServer):
             loss=tf.ones([k]),
         )
         state = server.init({"w": tf.zeros([NUM_WEIGHTS])}) if state is None else state
-        return server.find_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
+        return server.take_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
 
     return find
 
@@ -155,15 +141,24 @@ def test_who_claims_to_have_sent_what_never_came_does_not_count(find_direction):
 
 def test_no_step_is_taken_by_the_plan_of_an_earlier_round():
     """As there is when the direction of this round was not finite, so that the state was kept."""
-    server = make_server(step_search=True)
+    server = make_server()
     state, _ = finder(server)(None, unit_vectors(1, 1), [0, 1], 0)
+    ladder = make_ladder(tf.constant(1.0), tf.constant(1.0), doublings=1, max_trials=4)
+    search = Search(
+        ladder,
+        losses=tf.ones([2]),
+        slopes=-tf.ones([2], tf.float64),
+        live=tf.constant([True, True]),
+        fairness_gradient=tf.zeros([2], tf.float64),
+    )
+    state = state._replace(plan=state.plan._replace(step=tf.constant(0.0), search=search))
     losses = Trials(tf.constant([0, 1]), tf.fill([2, 4], 0.5))  # they descend
     trials = Stack(losses, tf.ones([2]))
-    moved, metrics = server.take_step(state, trials, tf.constant(0))
+    moved, metrics = take_step(state, trials, tf.constant(0), 1e-4)
     assert metrics["accepted"] == 1
     assert metrics["step"] > 0.0
     assert np.any(moved.weights["w"] != state.weights["w"])
-    kept, metrics = server.take_step(state, trials, tf.constant(1))
+    kept, metrics = take_step(state, trials, tf.constant(1), 1e-4)
     assert metrics["accepted"] == 0
     assert metrics["step"] == 0.0
     assert_equal(kept, state)

@@ -1,5 +1,6 @@
 """FedPG and S-FedPG: the round, and beside it the server's search for directions and steps."""
 
-from tff_pfl.algorithms.fedpg.round import fedpg, s_fedpg
+from tff_pfl.algorithms.fedpg.round import fedpg
+from tff_pfl.algorithms.fedpg.search import s_fedpg
 
 __all__ = ["fedpg", "s_fedpg"]

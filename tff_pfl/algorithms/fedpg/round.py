@@ -1,4 +1,4 @@
-"""FedPG and S-FedPG: a common descent direction for all, a personal one that hurts nobody.
+"""FedPG: a common descent direction for all, a personal one that hurts nobody.
 
 FedPG is an anonymous submission. A round, with gradients `g_i` of the clients' mean losses `L_i`
 and the rate `eta`:
@@ -20,9 +20,7 @@ and the rate `eta`:
 The personal model is `theta_i` of the last round the client took part in; the current `w` for a
 client that never did. To have all of them at the present `w` ("rebuild"), let all clients take part
 in a round that is not kept: `process.next(state, everyone).clients` are their states then, and
-`state` stays. S-FedPG (`step_search`) has an exchange "search" between the two: the server
-sends `d` and a ladder of steps, each client returns its loss at each, and the server takes the
-largest step at which every online loss and the fairness descend enough.
+`state` stays. S-FedPG searches for the step: `tff_pfl.algorithms.fedpg.search`.
 
 `w` goes to all clients of a round. Those of the round before could compute it from what they have,
 so that the paper's protocol sends it to the others alone, and `bytes_down_per_client` are up to
@@ -40,14 +38,25 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
-from tff_pfl.algorithms.fedpg import step_ladder
-from tff_pfl.algorithms.fedpg.server import ZERO_GRADIENT, FedPGServer, Trials, Upload, moved
+from tff_pfl.algorithms.fedpg.server import (
+    ZERO_GRADIENT,
+    FedPGServer,
+    Upload,
+    moved,
+    own_gamma,
+)
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
 from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, last_own_model
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    Exchange,
+    Personalization,
+    extends,
+    last_own_model,
+)
 
 GRADIENTS = ("full", "pseudo")
 
@@ -72,12 +81,10 @@ class Carry(NamedTuple):
     Attributes:
         weights: `W`, those it received.
         gradient: float32 `[n]`, its own.
-        direction: float32 `[n]`, `d`, if a search has sent it already; else `()`.
     """
 
     weights: Weights
     gradient: tf.Tensor
-    direction: tf.Tensor | tuple = ()
 
 
 @ALGORITHMS.register("fedpg")
@@ -85,37 +92,9 @@ class Carry(NamedTuple):
 @idle_where("memory_size", absent_memory=False)
 @idle_where("gamma_mode", "gamma", "protect_absent", personalize=False)
 @idle_where("gamma", gamma_mode="auto")
-@idle_where("search_doublings", "sufficient_decrease", "max_trials", step_search=False)
-@takes(
-    memory_size=whole(1),
-    gamma=between(0, 1),
-    outlier_ratio=at_least_or_infinite(1),
-    search_doublings=whole(0),
-    sufficient_decrease=between(0, 1),
-    max_trials=whole(1),
-)
-def fedpg(
-    model: Model,
-    local: LocalTraining,
-    *,
-    gradient: str = "full",
-    direction: str = "mgda",
-    fairness: bool = True,
-    absent_memory: bool = True,
-    memory_size: int = 100,
-    personalize: bool = True,
-    gamma_mode: str = "auto",
-    gamma: float = 0.0,
-    protect_absent: bool = False,
-    fair_from: str = "scaled",
-    rescale_with: str = "scaled",
-    outlier_ratio: float | None = 100.0,
-    step_search: bool = False,
-    search_doublings: int = 1,
-    sufficient_decrease: float = 1e-4,
-    max_trials: int = 16,
-) -> Algorithm:
-    """FedPG, S-FedPG or one of their variants.
+@extends(FedPGServer)
+def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **options) -> Algorithm:
+    """FedPG or one of its variants.
 
     The paper's ablations are M1: `direction="mean"`, M2: `fairness=False`, M3:
     `personalize=False`, M4: `absent_memory=False`.
@@ -126,47 +105,10 @@ def fedpg(
             `gradient` is "pseudo".
         gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`, which is
             0 in a round of the rate 0.
-        direction: "mgda", the min-norm direction; or "mean", that of the raw gradients, without
-            memory and fairness.
-        fairness: Whether fairness is one of the objectives.
-        absent_memory: Whether the last gradients of absent clients are among the objectives.
-        memory_size: How many clients' gradients the server keeps, the newest; it takes
-            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: of a federation
-            of more than the default of 100, absent clients are protected as in the paper by as many
-            as there are clients.
-        personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
-        gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
-            `gamma`; or "at_least", the larger of the two.
-        gamma: In [0, 1].
-        protect_absent: Whether `gamma_i` must not hurt absent clients either.
-        fair_from: "scaled" or "raw" gradients, which the fairness gradient is made of.
-        rescale_with: "scaled" or "raw" gradients, whose mean gives `d` its length.
-        outlier_ratio: Online gradients longer than this many times their median do not count in
-            `mu`; `None`: all do, as in the paper.
-        step_search: Whether the step is searched for: S-FedPG.
-        search_doublings: `s` of the search, which tries `2^s eta` to `eta / (2^s sigma)`.
-        sufficient_decrease: `beta`, the share of the slope by which a loss has to descend.
-        max_trials: The most steps that a round tries.
+        **options: Those of `FedPGServer`.
     """
     check_names("gradient", [gradient], GRADIENTS)
-    server = FedPGServer(
-        local=local,
-        direction=direction,
-        fairness=fairness,
-        absent_memory=absent_memory,
-        memory_size=memory_size,
-        personalize=personalize,
-        gamma_mode=gamma_mode,
-        gamma=gamma,
-        protect_absent=protect_absent,
-        fair_from=fair_from,
-        rescale_with=rescale_with,
-        outlier_ratio=outlier_ratio,
-        step_search=step_search,
-        search_doublings=search_doublings,
-        sufficient_decrease=sufficient_decrease,
-        max_trials=max_trials,
-    )
+    server = FedPGServer(local, **options)
 
     def client_init(client_id, seed):
         return OwnModel(model.init(seed), tf.constant(0), tf.constant(0))
@@ -197,29 +139,10 @@ def fedpg(
             carry=Carry(weights, vector),
         )
 
-    def send_losses(message, state, examples, context):
-        direction, ladder = message
-
-        def trial(index, losses):
-            weights = moved(context.carry.weights, direction, ladder.steps[index])
-            loss = evaluate(model, weights, examples)["loss"].mean
-            loss = tf.where(tf.math.is_finite(loss), loss, step_ladder.FAILED)
-            return index + 1, losses + loss * tf.one_hot(index, max_trials)
-
-        _, losses = tf.while_loop(
-            lambda index, _: index < ladder.count, trial, (tf.constant(0), tf.zeros([max_trials]))
-        )
-        return ClientOutput(
-            state=state,
-            upload=Trials(context.client_id, losses),
-            carry=context.carry._replace(direction=direction),
-        )
-
     def make_personal(message, state, examples, context):
         del examples
         (round_num, step, direction), gamma = message
-        weights, own, carried = context.carry
-        direction = carried if step_search else direction
+        weights, own = context.carry
         personal = direction + gamma * (-own - direction)
         after = state._replace(
             model=moved(weights, personal, step), participations=state.participations + 1
@@ -227,17 +150,6 @@ def fedpg(
         # Where this round's plan came to nothing, the message has that of an earlier one.
         return ClientOutput(trees.select(tf.equal(round_num, context.round_num), after, state))
 
-    def send_plan(state):
-        plan = state.plan
-        return plan.round_num, plan.step, () if step_search else plan.direction
-
-    search = Exchange(
-        distribute=lambda state: (state.plan.direction, state.plan.search.ladder),
-        client_work=send_losses,
-        aggregator=StackFactory(),
-        finalize=server.take_step,
-        name="search",
-    )
     return Algorithm(
         server_init=lambda seed: server.init(model.init(seed)),
         client_init=client_init,
@@ -246,12 +158,11 @@ def fedpg(
                 distribute=lambda state: state.weights,
                 client_work=send_gradient,
                 aggregator=StackFactory(),
-                finalize=server.find_direction,
+                finalize=server.take_direction,
             ),
-            *([search] if step_search else []),
             Exchange(
-                distribute=send_plan,
-                select=server.own_gamma,
+                distribute=lambda state: state.plan[:3],  # the round, eta and d
+                select=own_gamma,
                 client_work=make_personal,
                 name="personalize",
             ),
@@ -261,6 +172,3 @@ def fedpg(
         ),
         global_weights=lambda state: state.weights,
     )
-
-
-s_fedpg = ALGORITHMS.variant("s_fedpg", fedpg, step_search=True)

@@ -1,4 +1,4 @@
-"""The server of FedPG and S-FedPG: from the gradients of a cohort to a direction and a step."""
+"""The server of FedPG: from the gradients of a cohort to a direction, and a step along it."""
 
 import collections
 import dataclasses
@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.algorithms.fedpg import common_descent, gradient_memory, step_ladder
+from tff_pfl.algorithms.fedpg import common_descent, gradient_memory
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Weights
 from tff_pfl.names import check_names
+from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
 
 DIRECTIONS = ("mgda", "mean")
 GAMMA_MODES = ("auto", "constant", "at_least")
@@ -33,36 +34,6 @@ class Upload(NamedTuple):
     loss: tf.Tensor
 
 
-class Trials(NamedTuple):
-    """What the server learns of a client in the search for a step.
-
-    Attributes:
-        client_id: int32 scalar.
-        losses: float32 `[max_trials]`, at `w + step d` for the admissible steps.
-    """
-
-    client_id: tf.Tensor
-    losses: tf.Tensor
-
-
-class Search(NamedTuple):
-    """What the choice of the step needs to know; rows are those of `Plan.client_ids`.
-
-    Attributes:
-        ladder: The `step_ladder.Ladder`.
-        losses: float32 `[?]`, at `w`.
-        slopes: float64 `[?]`, `g_i . d`.
-        live: bool `[?]`.
-        fairness_gradient: float64 `[?]`, `h`.
-    """
-
-    ladder: step_ladder.Ladder
-    losses: tf.Tensor
-    slopes: tf.Tensor
-    live: tf.Tensor
-    fairness_gradient: tf.Tensor
-
-
 class Plan(NamedTuple):
     """What the server decided on in a round.
 
@@ -72,7 +43,7 @@ class Plan(NamedTuple):
         direction: float32 `[n]`, `d`.
         client_ids: int32 `[?]`, the cohort, in ascending order.
         gamma: float32 `[?]`, theirs.
-        search: A `Search`, or `()` without a step search.
+        search: In S-FedPG, the `Search` for the step; else `()`.
     """
 
     round_num: tf.Tensor
@@ -80,7 +51,7 @@ class Plan(NamedTuple):
     direction: tf.Tensor
     client_ids: tf.Tensor
     gamma: tf.Tensor
-    search: Search | tuple
+    search: tuple = ()
 
 
 class Server(NamedTuple):
@@ -100,26 +71,61 @@ class Server(NamedTuple):
     plan: Plan
 
 
+class Found(NamedTuple):
+    """What the server found of a cohort, beside the direction; rows are in the order of ids.
+
+    Attributes:
+        losses: float32 `[?]`, at `w`.
+        live: bool `[?]`, whose gradients are not 0.
+        fairness_gradient: float64 `[?]`, `h`.
+        descent: The `CommonDescent`.
+    """
+
+    losses: tf.Tensor
+    live: tf.Tensor
+    fairness_gradient: tf.Tensor
+    descent: common_descent.CommonDescent
+
+
+@takes(memory_size=whole(1), gamma=between(0, 1), outlier_ratio=at_least_or_infinite(1))
 @dataclasses.dataclass(frozen=True)
 class FedPGServer:
-    """The server's part as pure functions; see `tff_pfl.algorithms.fedpg` for the options."""
+    """The server's part as pure functions.
+
+    Attributes:
+        local: Its learning rate and decay are the step `eta`.
+        direction: "mgda", the min-norm direction; or "mean", that of the raw gradients, without
+            memory and fairness.
+        fairness: Whether fairness is one of the objectives.
+        absent_memory: Whether the last gradients of absent clients are among the objectives.
+        memory_size: How many clients' gradients the server keeps, the newest; it takes
+            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: of a federation
+            of more than the default of 100, absent clients are protected as in the paper by as many
+            as there are clients.
+        personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
+        gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
+            `gamma`; or "at_least", the larger of the two.
+        gamma: In [0, 1].
+        protect_absent: Whether `gamma_i` must not hurt absent clients either.
+        fair_from: "scaled" or "raw" gradients, which the fairness gradient is made of.
+        rescale_with: "scaled" or "raw" gradients, whose mean gives `d` its length.
+        outlier_ratio: Online gradients longer than this many times their median do not count in
+            `mu`; `None`: all do, as in the paper.
+    """
 
     local: LocalTraining
-    direction: str
-    fairness: bool
-    absent_memory: bool
-    memory_size: int
-    personalize: bool
-    gamma_mode: str
-    gamma: float
-    protect_absent: bool
-    fair_from: str
-    rescale_with: str
-    outlier_ratio: float | None
-    step_search: bool
-    search_doublings: int
-    sufficient_decrease: float
-    max_trials: int
+    _: dataclasses.KW_ONLY
+    direction: str = "mgda"
+    fairness: bool = True
+    absent_memory: bool = True
+    memory_size: int = 100
+    personalize: bool = True
+    gamma_mode: str = "auto"
+    gamma: float = 0.0
+    protect_absent: bool = False
+    fair_from: str = "scaled"
+    rescale_with: str = "scaled"
+    outlier_ratio: float | None = 100.0
 
     def __post_init__(self):
         check_names("direction", [self.direction], DIRECTIONS)
@@ -134,26 +140,23 @@ class FedPGServer:
     def init(self, weights) -> Server:
         """The state before the first round."""
         (num_weights,) = trees.to_vector(weights).shape
-        search = Search(
-            step_ladder.Ladder(tf.zeros([self.max_trials]), tf.constant(1)),
-            losses=trees.no_rows([], tf.float32),
-            slopes=trees.no_rows([], tf.float64),
-            live=trees.no_rows([], tf.bool),
-            fairness_gradient=trees.no_rows([], tf.float64),
-        )
         plan = Plan(
             round_num=tf.constant(-1),
             step=tf.constant(0.0),
             direction=tf.zeros([num_weights]),
             client_ids=trees.no_rows([], tf.int32),
             gamma=trees.no_rows([], tf.float32),
-            search=search if self.step_search else (),
         )
         memory = gradient_memory.empty_memory(self.memory_size, num_weights)
         return Server(weights, tf.constant(0), memory if self._uses_memory else (), plan)
 
+    def take_direction(self, server: Server, stack, round_num):
+        """The finalizer of the gradients: finds `d` and `gamma`, and takes the step along `d`."""
+        planned, _, metrics = self.find_direction(server, stack, round_num)
+        return stepped(planned, self.local.learning_rate(round_num)), metrics
+
     def find_direction(self, server: Server, stack, round_num):
-        """The finalizer of the gradients: `d`, `gamma`, and, without a search, the step along it.
+        """The state with a plan whose step is 0 so far, a `Found`, and metrics.
 
         Args:
             server: The state.
@@ -177,18 +180,10 @@ class FedPGServer:
                 memory, uploads.gradient, grams, uploads.client_id, live, round_num
             )
         gamma = self._gamma(grams, descent, live, absent)
-
-        step, search = self.local.learning_rate(round_num), ()
-        if self.step_search:
-            ladder = self._ladder(step, descent)
-            step = tf.constant(0.0)
-            search = Search(ladder, uploads.loss, descent.slopes, live, fairness_gradient)
-        plan = Plan(round_num, step, direction, uploads.client_id, gamma, search)
-        new = Server(
-            weights=moved(server.weights, direction, step),
+        planned = server._replace(
             clients_seen=clients_seen,
             memory=memory if self._uses_memory else (),
-            plan=plan,
+            plan=Plan(round_num, tf.constant(0.0), direction, uploads.client_id, gamma),
         )
         metrics = collections.OrderedDict(
             sigma=descent.sigma,
@@ -199,41 +194,7 @@ class FedPGServer:
             num_outliers=num_outliers,
             num_in_conflict=_count(live & (descent.slopes > 0.0)),
         )
-        return new, metrics
-
-    def take_step(self, server: Server, stack, round_num):
-        """The finalizer of the search: the step, and the weights after it.
-
-        Args:
-            server: The state, with this round's plan.
-            stack: A `Stack` of `Trials`.
-            round_num: int32 scalar. Where the plan is of an earlier one, as this round's came to
-                nothing, the step is 0.
-        """
-        plan, search = server.plan, server.plan.search
-        is_of_round = tf.equal(plan.round_num, round_num)
-        trials = stack.accepted(stack.value.client_id)
-        is_theirs = tf.equal(plan.client_ids[:, tf.newaxis], trials.client_id)
-        search = search._replace(live=search.live & tf.reduce_any(is_theirs, axis=1))
-        index, accepted = step_ladder.choose_step(
-            *search,
-            tf.matmul(tf.cast(is_theirs, tf.float32), trials.losses),
-            sufficient_decrease=self.sufficient_decrease,
-        )
-        step = tf.where(is_of_round, search.ladder.steps[index], 0.0)
-        metrics = collections.OrderedDict(
-            step=step,
-            num_steps=search.ladder.count,
-            num_halvings=tf.cast(index, tf.int32),
-            accepted=tf.cast(accepted & is_of_round, tf.int32),
-        )
-        weights = moved(server.weights, plan.direction, step)
-        return server._replace(weights=weights, plan=plan._replace(step=step)), metrics
-
-    def own_gamma(self, server: Server, client_id):
-        """The `gamma_i` of a client of the cohort."""
-        plan = server.plan
-        return tf.reduce_sum(tf.where(tf.equal(plan.client_ids, client_id), plan.gamma, 0.0))
+        return planned, Found(uploads.loss, live, fairness_gradient, descent), metrics
 
     def _descent(self, grams, live, absent, fairness_gradient, norm):
         if self.direction == "mean":
@@ -246,11 +207,6 @@ class FedPGServer:
             norm,
             fair_from=self.fair_from,
             rescale_with=self.rescale_with,
-        )
-
-    def _ladder(self, rate, descent):
-        return step_ladder.make_ladder(
-            rate, descent.sigma, doublings=self.search_doublings, max_trials=self.max_trials
         )
 
     def _gamma(self, grams, descent, live, absent):
@@ -272,6 +228,18 @@ def _clients_seen(before, memory, uploads, live):
     gave_way = before > _count(memory.client_ids >= 0)
     was_counted = is_remembered | (~uploads.is_new & gave_way)
     return before + _count(live & ~was_counted) - _count(~live & was_counted)
+
+
+def own_gamma(server: Server, client_id):
+    """The `gamma_i` of a client of the cohort."""
+    plan = server.plan
+    return tf.reduce_sum(tf.where(tf.equal(plan.client_ids, client_id), plan.gamma, 0.0))
+
+
+def stepped(server: Server, step) -> Server:
+    """The state after a step of that length along the direction of the plan."""
+    weights = moved(server.weights, server.plan.direction, step)
+    return server._replace(weights=weights, plan=server.plan._replace(step=step))
 
 
 def moved(weights, vector, step):
