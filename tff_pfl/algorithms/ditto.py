@@ -16,29 +16,20 @@ part.
 lambda = 0: `v_i` is Local, `w` is FedAvg. The global model never depends on lambda.
 """
 
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, merged, prefixed
+from tff_pfl.models import Model, merged, prefixed
 from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
-
-
-class OwnModel(NamedTuple):
-    """Client state.
-
-    Attributes:
-        model: `W`, the client's personal model `v_i`.
-        participations: int32 scalar, rounds the client took part in.
-        optimizers: What persists of the optimizers of `w_i` and of `v_i`.
-    """
-
-    model: Weights
-    participations: tf.Tensor
-    optimizers: tuple
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    OwnModel,
+    averaging,
+    extends,
+    last_own_model,
+)
 
 
 @ALGORITHMS.register("ditto")
@@ -67,7 +58,7 @@ def ditto(
         return OwnModel(weights, tf.constant(0), (local.optimizer_state(weights),) * 2)
 
     def client_work(weights, state, examples, context):
-        shared_optimizer, personal_optimizer = state.optimizers
+        shared_optimizer, personal_optimizer = state.optimizer
         trained = local.train(model, weights, examples, context, optimizer_state=shared_optimizer)
         personal = local.train(
             model,

@@ -27,6 +27,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, partition
@@ -49,18 +50,6 @@ class BodyAndHead(NamedTuple):
     weights: Weights
     optimizer: Any
     head: Weights
-
-
-class InitialHead(NamedTuple):
-    """Client state.
-
-    Attributes:
-        head: The initial head, the same for all clients, which never changes.
-        optimizer: What persists of the client's optimizer, of the body.
-    """
-
-    head: Weights
-    optimizer: tuple
 
 
 @ALGORITHMS.register("fedbabu")
@@ -96,7 +85,7 @@ def fedbabu(
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))
-        return InitialHead(head, local.optimizer_state(body))
+        return OwnHead(head, local.optimizer_state(body))
 
     def client_work(body, state, examples, context):
         trained = local.train(
@@ -107,7 +96,7 @@ def fedbabu(
             optimizer_state=state.optimizer,
         )
         return ClientOutput(
-            state=InitialHead(state.head, trained.optimizer_state),
+            state=OwnHead(state.head, trained.optimizer_state),
             upload=trees.subtract(trained.weights, body),
             metrics=trained.totals,
         )

@@ -28,7 +28,8 @@ class OwnHead(NamedTuple):
 
     Attributes:
         head: The weights of the client's personal layers.
-        optimizer: What persists of the client's optimizer, of body and head.
+        optimizer: What persists of the client's optimizer, of what it trains; where head and body
+            are trained by two, a pair.
     """
 
     head: Weights

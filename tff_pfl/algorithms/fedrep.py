@@ -17,25 +17,14 @@ No personal layer: FedAvg. All layers personal: Local, of head_epochs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ClientContext, LocalTraining, trees
-from tff_pfl.models import Model, Weights, merged, partition, prefixed
+from tff_pfl.models import Model, merged, partition, prefixed
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
-
-
-class OwnHead(NamedTuple):
-    """Client state.
-
-    Attributes:
-        head: The weights of the client's personal layers.
-        optimizers: What persists of the optimizers of head and body.
-    """
-
-    head: Weights
-    optimizers: tuple
 
 
 @ALGORITHMS.register("fedrep")
@@ -93,7 +82,7 @@ def fedrep(
         )
 
     def client_work(body, state, examples, context):
-        head_optimizer, body_optimizer = state.optimizers
+        head_optimizer, body_optimizer = state.optimizer
         head = train_head(
             body,
             state.head,

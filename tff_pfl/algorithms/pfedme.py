@@ -24,32 +24,24 @@ beta = 0, or lambda = 0 without weight decay in `local`: the global model stays 
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    OwnModel,
+    averaging,
+    extends,
+    last_own_model,
+)
 
 _SGD = type(tff.learning.optimizers.build_sgdm())
-
-
-class OwnModel(NamedTuple):
-    """Client state.
-
-    Attributes:
-        model: `W`, the client's `theta` at the end of its last participation.
-        participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the optimizer of `w_i`.
-    """
-
-    model: Weights
-    participations: tf.Tensor
-    optimizer: tuple
 
 
 @ALGORITHMS.register("pfedme")

@@ -34,30 +34,22 @@ layers: `w` is FedAvg's.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, sharpness, trees
-from tff_pfl.models import Model, Weights, layer_groups
+from tff_pfl.models import Model, layer_groups
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
-
-
-class OwnModel(NamedTuple):
-    """Client state.
-
-    Attributes:
-        model: `W`, `theta_i`.
-        participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the optimizer of both models.
-    """
-
-    model: Weights
-    participations: tf.Tensor
-    optimizer: tuple
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    OwnModel,
+    averaging,
+    extends,
+    last_own_model,
+)
 
 
 @ALGORITHMS.register("plgu_lf")

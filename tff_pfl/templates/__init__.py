@@ -10,6 +10,7 @@ from tff_pfl.templates.exchange import (
     ClientOutput,
     Exchange,
     Message,
+    OwnModel,
     Personalization,
     last_own_model,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Exchange",
     "Federation",
     "Message",
+    "OwnModel",
     "PersonalizedProcess",
     "Personalization",
     "ProcessOutput",

@@ -119,6 +119,20 @@ class Personalization:
         return self.select is None and not self.of_known_clients
 
 
+class OwnModel(NamedTuple):
+    """A client's state where it keeps the model of the last round it took part in.
+
+    Attributes:
+        model: `W`, that model.
+        participations: int32 scalar, rounds the client took part in.
+        optimizer: What persists of the client's optimizer; of two models' optimizers, a pair.
+    """
+
+    model: Any
+    participations: tf.Tensor
+    optimizer: Any
+
+
 def last_own_model(weights, state, examples, context):
     """Client work of a `Personalization`: the client's model of the last round it took part in.
 
@@ -126,7 +140,7 @@ def last_own_model(weights, state, examples, context):
 
     Args:
         weights: `W`, the message.
-        state: A client state with the fields `model` and `participations`.
+        state: An `OwnModel`, or another state with its fields `model` and `participations`.
         examples: Not used.
         context: Not used.
     """

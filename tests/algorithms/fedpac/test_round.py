@@ -49,7 +49,7 @@ def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist
     local = LocalTraining(sgd, epochs=2, batch_size=4, persist_optimizer_state=persist)
     _, state, clients = rounds(local=local, lambda_=0.0, collaborate=False)
     _, expected, expected_clients = rounds("fedrep", local=local, head_epochs=1)
-    optimizers = [[c.state.optimizers for c in of] for of in (clients, expected_clients)]
+    optimizers = [[c.state.optimizer for c in of] for of in (clients, expected_clients)]
     assert_close(*optimizers, tolerance=1e-5)
     assert bool(leaves(optimizers[0])) == persist
     assert_close(body_of(state), expected.algorithm.weights, tolerance=1e-6)

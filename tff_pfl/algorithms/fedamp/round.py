@@ -26,23 +26,15 @@ training goes a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 st
 lambda = 0 (and start="own"): Local, but for the order of batches.
 """
 
-from typing import NamedTuple
-
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
+from tff_pfl.algorithms.local_training import OwnModel
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, between, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
-
-
-class OwnModel(NamedTuple):
-    """Client state: `model`, `W`; and `optimizer`, what persists of the client's optimizer."""
-
-    model: Weights
-    optimizer: tuple
 
 
 @ALGORITHMS.register("fedamp")

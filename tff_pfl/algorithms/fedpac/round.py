@@ -34,7 +34,7 @@ import dataclasses
 
 from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.algorithms.fedpac import alignment, collaboration, server
-from tff_pfl.algorithms.fedrep import OwnHead
+from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, linear_head_shape, merged, partition, prefixed
@@ -89,7 +89,7 @@ def fedpac(
         return OwnHead(head, (local.optimizer_state(head), local.optimizer_state(body)))
 
     def client_work(message, state, examples, context):
-        (body, centres), (head_optimizer, body_optimizer) = message, state.optimizers
+        (body, centres), (head_optimizer, body_optimizer) = message, state.optimizer
         weights = parts.merge(body, state.head)
         received = collaboration.class_moments(model, weights, examples, num_classes)
         head = local.train(
