@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.federation import (
     assert_close,
@@ -20,10 +19,6 @@ from tests.federation import (
     with_shared,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.algorithms import hyperparameters
-from tff_pfl.local import LocalTraining
-from tff_pfl.names import UnknownNameError
-from tff_pfl.ranges import RangeError
 
 MODEL = tiny_model()
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
@@ -144,14 +139,6 @@ def test_rounds_on_quadratics(refresh, options, rate, decay):
     assert (len(alphas) > 2) == bool(options)
 
 
-def test_before_and_after_differ():
-    before, after = (
-        client_round(0, np.zeros(3), np.ones(3), 0.4, refresh=refresh)[1]
-        for refresh in ("before", "after")
-    )
-    assert np.linalg.norm(before - after) > 1e-2
-
-
 @pytest.mark.parametrize(("own", "end"), [("near", 1.0), ("far", 0.0)])
 def test_alpha_adapts_to_the_better_model_and_stays_in_its_range(own, end):
     process = quadratic_process(
@@ -168,21 +155,6 @@ def test_alpha_adapts_to_the_better_model_and_stays_in_its_range(own, end):
     assert process.client_snapshot(output.clients) == [{"alpha": output.clients[0].alpha}]
 
 
-def test_momentum_of_both_models_goes_on():
-    """As of FedAvg and of Local, which with an alpha of 1 they are."""
-    build = functools.partial(tff.learning.optimizers.build_sgdm, 0.1, 0.9)
-    local = LocalTraining(build(), batch_size=1, epochs=2, persist_optimizer_state=True)
-    cohorts = ((0, 1), (1, 2), (0, 1))
-    results = {}
-    for name, options in {"apfl": {"alpha": 1.0}, "fedavg": {}, "local": {}}.items():
-        process = eager(name, quadratic_model(2, 1), local, **options, seed=2)
-        results[name] = last(run_rounds(process, quadratic_clients(process), cohorts))
-    state, clients = results["apfl"]
-    assert_equal(state.algorithm.weights, results["fedavg"][0].algorithm.weights)
-    expected = [c.state.model for c in results["local"][1]]
-    assert_equal([c.state.model for c in clients], expected)
-
-
 def test_losses_that_are_measured():
     """Of `w_i` and of the mixture, each before its step."""
     process = quadratic_process(local_sgd(RATE, 1, 1), alpha=0.25)
@@ -193,29 +165,3 @@ def test_losses_that_are_measured():
     for name, model in {"loss": w, "personal_loss": mixture}.items():
         expected = 0.5 * (model - C[0]) @ A[0] @ (model - C[0])
         np.testing.assert_allclose(metrics[name], expected, rtol=1e-5)
-
-
-def test_options():
-    assert hyperparameters("apfl") == {
-        "alpha": 0.5,
-        "adaptive": False,
-        "alpha_learning_rate": None,
-        "alpha_decay": 0.0,
-        "alpha_update": "batch",
-        "vbar_refresh": "before",
-        "weighting": "num_examples",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"alpha": 1.1}, RangeError, r"alpha must be a finite number in \[0, 1\], got 1.1"),
-        ({"alpha_learning_rate": -1.0}, RangeError, "alpha_learning_rate must be"),
-        ({"alpha_update": "rounds"}, UnknownNameError, "Did you mean 'round'"),
-        ({"vbar_refresh": "befor"}, UnknownNameError, "Did you mean 'before'"),
-    ],
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        quadratic_process(**options)

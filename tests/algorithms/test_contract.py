@@ -9,11 +9,12 @@ import tensorflow_federated as tff
 
 from tests.federation import leaves
 from tff_pfl import testing
-from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
+from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import compose
 from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.testing import contract
 from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
@@ -176,18 +177,34 @@ COVERED = (
     "fedbn",
     "fedper-personal_layers",
     "fedprox",
+    "fedrod-personal_head",
     "fedsam",
     "heur_fedamp",
+    "lg_fedavg",
     "lg_fedavg-alternate",
+    "per_fedavg",
     "pfedhn_pc",
     "pgfed_ce",
     "pgfedmo",
     "pgfedmo_ce",
     "plgu_ghn",
+    "plgu_grep",
 )
 # Checks that compile something of their own, and those that have them by default, too. With secure
 # sums, all of the template of averaging are one computation, but for their client work.
 COSTLY = (check_nobody, check_runtimes, check_secure_sums)
+CHEAP = {
+    "types": (contract.check_types, contract.check_bytes),
+    "numbers": (contract.check_determinism, contract.check_seed, contract.check_order),
+    "rows": (contract.check_padding, contract.check_partial_batches),
+    "left out": (
+        contract.check_small_clients,
+        contract.check_empty_client,
+        contract.check_nonfinite_client,
+        contract.check_empty_cohort,
+    ),
+    "new and absent": (contract.check_new_client, contract.check_absent_client),
+}
 ON_ALL_RUNTIMES = ("fedavg",)
 ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
 SECURE = ("ditto", "pfedmb", "scaffold")
@@ -206,13 +223,15 @@ def row(request):
     return request.param
 
 
-def test_all_algorithms_are_in_the_table():
+def test_all_algorithms_and_all_checks_are_tried():
     assert {row.name for row in ROWS} == set(ALGORITHMS)
+    assert {*sum(CHEAP.values(), ()), *COSTLY} == set(testing.CHECKS)
 
 
-@pytest.mark.parametrize("check", [c for c in testing.CHECKS if c not in COSTLY])
-def test_contract(row, check):
-    check(row.subject)
+@pytest.mark.parametrize("checks", CHEAP.values(), ids=CHEAP)
+def test_contract(row, checks):
+    for check in checks:
+        check(row.subject)
 
 
 @pytest.mark.parametrize("case", _cases(lambda row: row.id not in ON_ALL_RUNTIMES))
@@ -276,23 +295,3 @@ def test_a_newcomer_has_what_is_shared_and_what_all_began_with(row):
     assert any(
         all(map(np.array_equal, leaves(weights), leaves(candidate))) for candidate in expected
     )
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if "weighting" in hyperparameters(row.name)], ids=lambda row: row.id
-)
-def test_an_unknown_weighting_is_refused_before_anything_is_composed(row):
-    options = {**row.options, "weighting": "size"}
-    subject = _subject(row.name, tuple(options.items()), tuple(row.traits.items()))
-    with pytest.raises(ValueError, match="Unknown weighting 'size'"):
-        _ = subject.algorithm
-
-
-def test_unknown_algorithms_and_the_hyperparameters_of_known_ones():
-    with pytest.raises(ValueError, match="Unknown algorithm 'dito'. Did you mean 'ditto'"):
-        ALGORITHMS["dito"]
-    assert hyperparameters("ditto") == {
-        "lambda_": 0.1,
-        "personal_epochs": None,
-        "weighting": "num_examples",
-    }

@@ -19,7 +19,6 @@ from tests.federation import (
 )
 from tff_pfl.local import ClientContext, LocalTraining, exact_gradient, trees
 from tff_pfl.local.seeds import client_seed
-from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
 
 MODEL = tiny_model()
@@ -77,13 +76,6 @@ class TestDitto:
         _, clients = run(build("ditto", local_sgd(epochs=2), lambda_=0.0, personal_epochs=1))
         assert_equal([c.state.model for c in clients], [c.state.model for c in local[1]])
 
-    def test_a_client_that_never_took_part_has_the_current_global_model(self):
-        process = build("ditto")
-        state, clients = run(process, cohorts=((0, 1),))
-        models = process.personalize(state, clients)
-        assert_equal(models[:2], [c.state.model for c in clients[:2]])
-        assert_equal(models[2], state.algorithm.weights)
-
 
 def ones_like(client):
     return tf.nest.map_structure(np.ones_like, client.state.model)
@@ -98,12 +90,6 @@ class TestFedPer:
         _, clients = run(build("fedper", personal_layers=MODEL.layers))
         assert_equal([c.state.head for c in clients], [c.state.model for c in local[1]])
 
-    def test_the_first_round_is_fedavgs_as_heads_are_still_common(self):
-        cohorts = ((0, 1, 2),)
-        fedper, _ = run(build("fedper"), cohorts=cohorts)
-        fedavg, _ = run(build("fedavg"), cohorts=cohorts)
-        assert_equal(fedper.algorithm.weights["dense1"], fedavg.algorithm.weights["dense1"])
-
     def test_heads_differ_and_stay_with_their_clients(self):
         process = build("fedper")
         state, clients = run(process)
@@ -113,10 +99,6 @@ class TestFedPer:
         for model, client in zip(process.personalize(state, clients), clients, strict=True):
             assert_equal(model["dense1"], state.algorithm.weights["dense1"])
             assert_equal(model["head"], client.state.head["head"])
-
-    def test_unknown_layers(self):
-        with pytest.raises(ValueError, match="Unknown layer.*'hed'. Did you mean 'head'"):
-            build("fedper", personal_layers=("hed",))
 
 
 class TestFedAvg:
@@ -156,18 +138,6 @@ class TestFedAvg:
         expected = [w - 0.3 * g for w, g in zip(leaves(weights), mean, strict=True)]
         assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
 
-    def test_identical_clients_with_full_batches_are_local(self):
-        def twins(process):
-            clients = make_clients(process, (6, 6))
-            return [c._replace(data=clients[0].data) for c in clients]
-
-        local = local_sgd(batch_size=8)
-        fedavg, alone = build("fedavg", local), build("local", local)
-        state = fedavg.next(fedavg.initialize(), twins(fedavg)).state
-        models = alone.next(alone.initialize(), twins(alone)).clients
-        assert_close(models[0].model, models[1].model, tolerance=1e-6)
-        assert_close(state.algorithm.weights, models[0].model, tolerance=1e-6)
-
     def test_the_rate_of_the_servers_sgd_scales_the_step(self):
         start, cohorts = leaves(MODEL.init(1)), ((0, 1),)
         full = leaves(run(build("fedavg"), cohorts=cohorts)[0].algorithm.weights)
@@ -186,20 +156,6 @@ class TestFedAvg:
         models = process.personalize(state, clients)
         assert_equal(models[:2], [c.state.model for c in clients[:2]])
         assert_equal(models[2], state.algorithm.weights)
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (
-                {"personalized": "locally"},
-                "personalized 'locally'. Did you mean 'local'",
-            ),
-            ({"weighting": "size"}, "Unknown weighting 'size'"),
-        ],
-    )
-    def test_bad_options(self, options, message):
-        with pytest.raises(UnknownNameError, match=message):
-            build("fedavg", **options)
 
 
 def test_momentum_starts_anew_and_the_rate_decays():

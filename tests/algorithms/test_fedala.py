@@ -15,13 +15,9 @@ from tests.federation import (
     make_clients,
     run_rounds,
     tiny_model,
-    traced,
     with_shared,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.algorithms import hyperparameters
-from tff_pfl.names import UnknownNameError
-from tff_pfl.ranges import RangeError
 
 MODEL = tiny_model()
 DIM, RATE, STEPS, WINDOW, LOWER = 3, 0.2, 2, 10, 1
@@ -126,22 +122,6 @@ def test_passes_end_as_soon_as_the_losses_of_some_have_settled():
     assert_close(found.mixing["layer1"]["w"], expected)
 
 
-def test_graphs_make_as_many_passes():
-    """Where `not a < b` may become `a >= b`, which differs for what is no number."""
-    build = functools.partial(
-        traced, "fedala", quadratic_model(LOWER, 2), local_sgd(RATE, STEPS, 1), seed=2
-    )
-    mixings = []
-    for process in (
-        process_of(mixing_learning_rate=0.02, max_passes=4),
-        build(mixing_learning_rate=0.02, max_passes=4),
-    ):
-        _, clients = last(run_rounds(process, clients_of(process), ((0, 1), (0, 2), (0, 1))))
-        mixings.append([c.state.mixing for c in clients])
-    assert_close(*mixings, tolerance=1e-6)
-    assert not np.allclose(mixings[0][1]["layer1"]["w"], 1.0, atol=1e-4)
-
-
 @functools.cache
 def rounds_of(name, **options):
     process = eager(name, MODEL, local_sgd(), **options, seed=1)
@@ -182,28 +162,3 @@ def test_what_is_evaluated():
         assert np.all((mixed >= np.minimum(*ends) - 1e-6) & (mixed <= np.maximum(*ends) + 1e-6))
         assert not np.array_equal(mixed, ends[0])
     assert_equal(models[2], state.algorithm.weights)
-
-
-def test_options():
-    assert hyperparameters("fedala") == {
-        "num_mixed_layers": 1,
-        "sample_share": 0.8,
-        "mixing_learning_rate": 1.0,
-        "threshold": 0.1,
-        "max_passes": 20,
-        "personalized": "initialized",
-        "weighting": "num_examples",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"num_mixed_layers": 3}, ValueError, "num_mixed_layers must be in 0 to 2, got 3"),
-        ({"sample_share": 1.5}, RangeError, r"sample_share must be .* in \[0, 1\], got 1.5"),
-        ({"personalized": "lst"}, UnknownNameError, "Did you mean 'last'"),
-    ],
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        process_of(**options)

@@ -4,27 +4,23 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from tests.federation import (
     assert_close,
     assert_equal,
     eager,
     last,
-    leaves,
     local_sgd,
     make_clients,
     run_rounds,
     tiny_model,
 )
 from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import fedbabu, hyperparameters
+from tff_pfl.algorithms import fedbabu
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.local import LocalTraining
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
-BODY, HEAD = ({name: MODEL.init(1)[name]} for name in ("dense1", "head"))
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, BODY_DIM, RATE, STEPS = 3, 2, 0.2, 3
 IS_BODY = np.arange(DIM) < BODY_DIM
@@ -54,18 +50,6 @@ class TestTraining:
         expected = trained("fedavg")[1].algorithm.weights
         assert_equal(state.algorithm.weights, expected)
         assert_equal(process.global_weights(state), expected)
-
-    def test_where_all_layers_are_the_head_the_global_model_stays(self):
-        process, state, _ = trained("fedbabu", head_layers=MODEL.layers)
-        assert_equal(process.global_weights(state), MODEL.init(1))
-
-    def test_the_head_stays_with_momentum_and_decay_and_an_optimizer_of_the_server(self):
-        sgdm = tff.learning.optimizers.build_sgdm
-        local = LocalTraining(sgdm(0.5, 0.9), weight_decay=0.1, persist_optimizer_state=True)
-        _, state, clients = trained("fedbabu", local=local, server_optimizer=sgdm(0.5, 0.9))
-        assert_equal([state.algorithm.head, *(c.state.head for c in clients)], [HEAD] * 4)
-        assert list(state.algorithm.weights) == ["dense1"]
-        assert not np.allclose(*leaves(state.algorithm.weights["dense1"]["bias"], 0.0))
 
 
 def client_result(i, w, steps=STEPS, moves=IS_BODY, rate=RATE):
@@ -132,27 +116,3 @@ def test_other_fine_tuning_takes_its_place():
         process = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=2), seed=1)
         state = process.initialize()
         assert_equal(process.personalize(state, clients), expected.personalize(state, clients))
-
-
-def test_options():
-    assert hyperparameters("fedbabu") == {
-        "head_layers": None,
-        "fine_tune_epochs": 1,
-        "fine_tune_learning_rate": None,
-        "fine_tune_part": "full",
-        "weighting": "num_examples",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fine_tune_part": "hed"}, "Unknown fine_tune_part 'hed'. Did you mean 'head'"),
-        ({"fine_tune_epochs": -1}, "fine_tune_epochs must be a whole number of at least 0"),
-        ({"fine_tune_learning_rate": -0.1}, "fine_tune_learning_rate must be a finite number of"),
-        ({"head_layers": ("hed",)}, "Unknown layer.*'hed'. Did you mean 'head'"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        fedbabu(MODEL, local_sgd(), **options)

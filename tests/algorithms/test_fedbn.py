@@ -15,10 +15,8 @@ from tests.federation import (
     local_sgd,
     make_clients,
     run_rounds,
-    tiny_model,
 )
 from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import hyperparameters
 from tff_pfl.testing import tiny_normalized_model
 
 MODEL = tiny_normalized_model()
@@ -53,25 +51,10 @@ def test_clients_keep_their_normalization_and_share_the_rest():
         assert_equal([model["dense1"], model["head"]], state.algorithm.weights)
 
 
-def test_the_first_round_is_that_of_fedavg_with_uniform_weights():
-    """As scales and shifts are still common."""
-    cohorts = ((0, 1, 2),)
-    found, _ = trained("fedbn", cohorts)
-    fedavg, _ = trained("fedavg", cohorts, weighting="uniform")
-    for layer in ("dense1", "head"):
-        assert_equal(found.algorithm.weights[layer], fedavg.algorithm.weights[layer])
-
-
 def test_with_all_other_layers_personal_it_is_local():
     _, clients = trained("fedbn", also_personal=("dense1", "head"))
     expected = [client.state.model for client in trained("local")[1]]
     assert_equal([client.state.head for client in clients], expected)
-
-
-def test_further_personal_layers():
-    state, clients = trained("fedbn", also_personal=("head",))
-    assert list(state.algorithm.weights) == ["dense1"]
-    assert list(clients[0].state.head) == ["norm", "head"]
 
 
 def quadratic_with_scale():
@@ -115,20 +98,3 @@ def test_rounds_on_quadratics(weighting, weights):
         )
         assert_close(state.algorithm.weights["body"]["w"], body)
         assert_close([client.state.head["norm"]["gamma"] for client in now], scales)
-
-
-def test_options():
-    assert hyperparameters("fedbn") == {"also_personal": (), "weighting": "uniform"}
-
-
-@pytest.mark.parametrize(
-    ("model", "layers", "message"),
-    [
-        (tiny_model(), (), "'mlp' has no normalisation layer"),
-        (tiny_model(), ("head",), "'mlp' has no normalisation layer"),
-        (MODEL, ("hed",), "Unknown layer.*'hed'. Did you mean 'head'"),
-    ],
-)
-def test_bad_input(model, layers, message):
-    with pytest.raises(ValueError, match=message):
-        eager("fedbn", model, local_sgd(), also_personal=layers)

@@ -20,9 +20,6 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import hyperparameters
-from tff_pfl.names import UnknownNameError
-from tff_pfl.ranges import RangeError
 
 DIM, RATE, STEPS, ALPHA, NUM = 3, 0.2, 4, 0.7, 4
 EYE = np.eye(DIM)
@@ -95,19 +92,6 @@ def test_the_first_round_of_all():
     assert_close(vector_of(state.algorithm.weights), 2 * mean - w)
 
 
-def test_a_client_that_is_left_out_counts_for_nothing():
-    process = process_of()
-    clients = clients_of(process, bad=[2])
-    w, h, _ = round_of((1, 3), *start(process))
-    state, clients = last(run_rounds(process, clients, [(1, 2, 3)]))
-    assert_close(vector_of(state.algorithm.weights), w)
-    assert_equal(h_of(clients[2]), np.zeros(DIM))
-    assert_close(
-        vector_of(state.algorithm.drift),
-        np.mean([vector_of(client.state.drift) for client in clients], axis=0),
-    )
-
-
 def test_after_exact_solutions_h_is_the_gradient():
     process = process_of(rate=0.5, steps=14, personalized="local")
     _, clients = last(run_rounds(process, clients_of(process), ((0, 1), (1,))))
@@ -146,11 +130,3 @@ def test_what_is_evaluated(personalized):
         assert_equal(models[:2], [client.state.own.model for client in clients[:2]])
         models = models[2:]
     assert_equal(models, [shared] * len(models))
-
-
-def test_options():
-    assert hyperparameters("feddyn") == {"alpha": 0.01, "personalized": "global"}
-    with pytest.raises(RangeError, match="alpha must be a finite number above 0, got 0.0"):
-        process_of(alpha=0.0)
-    with pytest.raises(UnknownNameError, match="Did you mean 'local'"):
-        process_of(personalized="locl")

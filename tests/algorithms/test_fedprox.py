@@ -1,7 +1,6 @@
 """FedProx: FedAvg without its pull, and its rounds on quadratics."""
 
 import functools
-import inspect
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from tests.federation import (
     tiny_model,
 )
 from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import ALGORITHMS, hyperparameters
 
 MODEL = tiny_model()
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
@@ -78,25 +76,3 @@ def test_rounds_on_quadratics(weighting, weights):
             np.testing.assert_allclose(
                 vector_of(clients[i].state.model), own[i], rtol=1e-5, atol=1e-6
             )
-
-
-def test_a_large_mu_keeps_the_model():
-    """No step ends farther from w than twice `(A + mu I)^-1 A (c - w)`."""
-    mu, rate, steps = 95.0, 0.01, 12
-    moved = {}
-    for strength in (0.0, mu):
-        process = quadratic_process(strength, rate, steps)
-        state = process.initialize()
-        before = vector_of(state.algorithm.weights)
-        after = vector_of(
-            process.next(state, quadratic_clients(process, A, C, SIZES)).state.algorithm.weights
-        )
-        moved[strength] = np.linalg.norm(after - before)
-    pulls = [np.linalg.solve(a + mu * EYE, a @ (c - before)) for a, c in zip(A, C, strict=True)]
-    assert moved[mu] < 2 * np.max(np.linalg.norm(pulls, axis=1)) < 0.1
-    assert moved[0.0] > 2 * moved[mu]
-
-
-def test_options_are_mu_and_those_of_fedavg():
-    assert hyperparameters("fedprox") == {"mu": 0.01} | hyperparameters("fedavg")
-    assert "objective" not in inspect.signature(ALGORITHMS["fedprox"]).parameters

@@ -1,6 +1,5 @@
 """FedRep: equality with plain NumPy, and the specification's invariants."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -22,16 +21,12 @@ from tests.federation import (
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import make
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import partition
-from tff_pfl.names import UnknownNameError
-from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 PARTS = partition(MODEL)
-BODY_BYTES = 4 * (16 * 5 + 5)
 SIZES = (4, 6, 3)
 # Who takes part in each round.
 COHORTS = ((0, 1), (1, 2), (0, 2))
@@ -65,30 +60,6 @@ def average(trees, weights):
     return tf.nest.map_structure(mean, *trees)
 
 
-@pytest.mark.parametrize(
-    ("head_epochs", "body_epochs"), [(0, 2), (2, 0), (3, 1), (None, None)], ids=str
-)
-def test_rounds_are_local_sgd_of_the_head_then_of_the_body(head_epochs, body_epochs):
-    """Each on the other part as it then is; the body that all receive is averaged."""
-    state, clients = run(process_of(head_epochs=head_epochs, body_epochs=body_epochs))
-    body, head = initial_body, initial_head = PARTS.split(MODEL.init(1))
-    heads = [head] * 3
-    for t, cohort in enumerate(COHORTS):
-        bodies = []
-        for i in cohort:
-            model = PARTS.personal_model(MODEL, body)
-            heads[i] = train(model, heads[i], i, t, head_epochs)
-            model = PARTS.shared_model(MODEL, heads[i])
-            bodies.append(train(model, body, i, t, body_epochs))
-        body = average(bodies, [SIZES[i] for i in cohort])
-    assert_close([c.state.head for c in clients], heads, tolerance=1e-6)
-    assert_close(state.algorithm.weights, body, tolerance=1e-6)
-    if head_epochs == 0:
-        assert_equal([c.state.head for c in clients], [initial_head] * 3)
-    if body_epochs == 0:
-        assert_equal(state.algorithm.weights, initial_body)
-
-
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_without_personal_layers_it_is_fedavg(clip_norm):
     options = {"clip_norm": clip_norm}
@@ -103,38 +74,6 @@ def test_with_all_layers_personal_it_is_local_of_head_epochs(clip_norm):
     _, expected = run(process_of("local", epochs=3, **options))
     _, clients = run(process_of(personal_layers=MODEL.layers, head_epochs=3, **options))
     assert_equal([c.state.head for c in clients], [c.state.model for c in expected])
-
-
-def test_heads_never_leave_their_clients():
-    uploads = []
-
-    def recorded(exchange):
-        def client_work(*args):
-            output = exchange.client_work(*args)
-            uploads.append(list(output.upload))
-            return output
-
-        return dataclasses.replace(exchange, client_work=client_work)
-
-    process = EagerProcess(make("fedrep", MODEL, local_sgd()).with_exchanges(recorded))
-    state = process.initialize()
-    assert list(state.algorithm.weights) == ["dense1"]
-    assert list(process.initialize_client(0).head) == ["head"]
-    metrics = process.next(state, make_clients(process, [4])).metrics
-    assert uploads == [["dense1"]]
-    assert metrics["bytes_down_per_client"] == BODY_BYTES
-    assert metrics["bytes_up_per_client"] == BODY_BYTES + 4  # the weight
-
-
-@pytest.mark.parametrize("head_epochs", [0, 1])
-def test_clients_that_differ_in_their_heads_alone_upload_different_bodies(head_epochs):
-    process = process_of(head_epochs=head_epochs)
-    client = make_client(process, 0, random_examples(6))
-    other_head = PARTS.split(MODEL.init(7))[1]
-    other = client._replace(state=client.state._replace(head=other_head))
-    start = process.initialize()
-    a, b = (process.next(start, [c]).state.algorithm.weights for c in (client, other))
-    assert not np.allclose(a["dense1"]["kernel"], b["dense1"]["kernel"], atol=1e-3)
 
 
 def test_every_client_is_evaluated_with_its_head_on_the_current_body():
@@ -161,19 +100,6 @@ def test_an_evaluated_head_is_trained_and_the_stored_one_not():
         trained = train(model, client.state.head, i, 2, epochs=3, exchange=1)
         assert_close(evaluated[i]["head"], trained["head"], tolerance=1e-6)
         assert not np.allclose(evaluated[i]["head"]["bias"], client.state.head["head"]["bias"])
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"personal_layers": ("hed",)}, UnknownNameError, "'hed'. Did you mean 'head'"),
-        ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),
-    ],
-    ids=str,
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        eager("fedrep", MODEL, local_sgd(), **options)
 
 
 N, DIMS, DIM = 3, (2, 1), 3

@@ -20,7 +20,6 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tff_pfl.algorithms import fedrod, hyperparameters
 from tff_pfl.algorithms.fedrod.heads import PersonalHeads, balanced_model, class_shares
 from tff_pfl.local import Batch, Examples, LocalTraining
 from tff_pfl.models import Model, linear
@@ -231,12 +230,6 @@ class TestNewClients:
     def test_a_head_of_zeros_is_the_global_model(self, pm_body):
         assert_equal(*self.models(pm_body=pm_body))
 
-    def test_a_copy_is_added_to_the_generic_head(self):
-        found, weights = self.models(personal_init="copy")
-        first = IMAGES.init(1)["head"]
-        expected = {name: weights["head"][name] + first[name] for name in first}
-        assert_close([found["dense1"], found["head"]], [weights["dense1"], expected])
-
     def test_the_hypernetwork_makes_a_head_of_the_prior(self):
         """Of which a client with other classes has another."""
         process, state, _ = trained("fedrod", personal_head="hyper")
@@ -269,16 +262,6 @@ class TestPriors:
         none = padded._replace(size=np.int32(0))
         np.testing.assert_array_equal(class_shares(none, 4), np.zeros(4))
 
-    def test_only_ratios_of_shares_count(self):
-        x, y, size = examples(2)
-        batch = Batch(x, y, np.ones(size, np.float32), np.zeros(2, np.int32))
-        gradients = [
-            balanced_model(LINEAR, tf.constant(shares)).gradient(LINEAR.init(1), batch)[0]
-            for shares in ([0.2, 0.3, 0.5], [2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
-        ]
-        assert_close(gradients[0], gradients[1])
-        assert not np.allclose(*(g["head"]["bias"] for g in gradients[1:]), atol=0.01)
-
     def test_a_class_that_a_client_lacks_has_hardly_any_gradient(self):
         x, y, size = examples(0)  # without class 1
         batch = Batch(x, y, np.ones(size, np.float32), np.zeros(2, np.int32))
@@ -287,27 +270,3 @@ class TestPriors:
         assert np.all(np.isfinite(gradient)) and abs(gradient[1]) < 1e-9 < abs(gradient[0])
         unexpected = model.totals(LINEAR.init(1), batch._replace(y=np.ones_like(y)))["loss"]
         assert 20 < unexpected.mean < 40
-
-
-def test_options():
-    assert hyperparameters("fedrod") == {
-        "personal_head": "linear",
-        "personal_init": "zeros",
-        "hypernetwork_hidden": (16,),
-        "pm_body": "global",
-        "weighting": "num_examples",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"personal_head": "hyperlinear"}, "Unknown personal_head.*Did you mean"),
-        ({"personal_init": "zero"}, "Unknown personal_init 'zero'. Did you mean 'zeros'"),
-        ({"pm_body": "globl"}, "Unknown pm_body 'globl'. Did you mean 'global'"),
-        ({"hypernetwork_hidden": (0,)}, "hypernetwork_hidden must be .* at least 1"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        fedrod(IMAGES, local_sgd(), **options)

@@ -1,7 +1,6 @@
 """LG-FedAvg: its ends, its rounds on quadratics, and steps that alternate."""
 
 import functools
-import inspect
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from tests.federation import (
     tiny_model,
 )
 from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import ALGORITHMS, hyperparameters
 from tff_pfl.local import LocalTraining
 
 MODEL = tiny_model()
@@ -52,12 +50,6 @@ class TestEnds:
         expected = trained("fedavg")[1].algorithm.weights
         assert_equal(state.algorithm.weights, expected)
         assert_equal(process.personalize(state, clients), [expected] * 3)
-
-    def test_it_is_fedper_with_the_roles_swapped(self):
-        _, state, clients = trained("lg_fedavg", shared_layers=("dense1",))
-        _, expected, expected_clients = trained("fedper")
-        assert_equal(state, expected)
-        assert_equal([c.state for c in clients], [c.state for c in expected_clients])
 
 
 def test_the_head_is_shared_and_bodies_stay_with_their_clients():
@@ -146,11 +138,3 @@ def test_optimizers_that_go_on(alternate):
     steps = alternating if alternate else joint
     expected = np.append(*steps(0, start[:BODY], start[BODY:], 0.9))
     assert_close(vector_of(process.personalize(state, clients[:1])[0]), expected)
-
-
-def test_options():
-    expected = {"shared_layers": None, "alternate": False, "weighting": "num_examples"}
-    assert hyperparameters("lg_fedavg") == expected
-    assert "personal_layers" not in inspect.signature(ALGORITHMS["lg_fedavg"]).parameters
-    with pytest.raises(ValueError, match="Unknown layer.*'hed'. Did you mean 'head'"):
-        trained("lg_fedavg", shared_layers=("hed",))

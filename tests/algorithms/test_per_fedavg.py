@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.federation import (
     assert_close,
-    assert_equal,
     eager,
     last,
     local_sgd,
@@ -19,8 +18,7 @@ from tests.federation import (
     tiny_model,
 )
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.algorithms import fedavg, hyperparameters, per_fedavg
-from tff_pfl.evaluation import fine_tuned
+from tff_pfl.algorithms import fedavg, per_fedavg
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
@@ -31,8 +29,6 @@ A = [spd(DIM, seed) for seed in range(6)]
 C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(6)]
 QUADRATIC = quadratic_model(2, 1)
 START = vector_of(QUADRATIC.init(2)).astype(np.float64)
-PARTS = {"first_order": 2, "hessian_free": 3}
-each_variant = pytest.mark.parametrize("variant", PARTS)
 
 
 def quadratic_process(*, local=None, **options):
@@ -165,22 +161,6 @@ def test_without_an_inner_step_it_is_fedavg_on_the_second_halves():
     assert_close(trained("first_order"), trained())
 
 
-@each_variant
-def test_without_an_inner_step_the_same_example_over_and_over_gives_fedavg(variant):
-    process = quadratic_process(variant=variant, inner_learning_rate=0.0)
-    expected = eager("fedavg", QUADRATIC, local_sgd(BETA, STEPS, max(SIZES)), seed=2)
-    states = [last(run_rounds(p, clients_of(p), COHORTS[:2]))[0] for p in (process, expected)]
-    models = [p.global_weights(s) for p, s in zip((process, expected), states, strict=True)]
-    assert_close(*models, tolerance=1e-6)
-
-
-@each_variant
-def test_without_beta_the_model_stays(variant):
-    process = quadratic_process(variant=variant, local=local_sgd(0.0, 1, max(SIZES)))
-    state = process.next(process.initialize(), clients_of(process)).state
-    assert_equal(process.global_weights(state), QUADRATIC.init(2))
-
-
 class TestAdaptation:
     @pytest.mark.parametrize(
         ("options", "rate", "steps"),
@@ -214,43 +194,9 @@ class TestAdaptation:
         distances = np.sort([np.max(np.abs(vector_of(model) - way)) for way in ways])
         assert distances[0] < 1e-5 < 1e-3 < distances[1]
 
-    def test_other_fine_tuning_takes_its_place(self):
-        local = local_sgd(BETA, STEPS, 4)
-        algorithm = fine_tuned(per_fedavg(QUADRATIC, local), QUADRATIC, local, epochs=2)
-        process = EagerProcess(algorithm, seed=2)
-        (model, *_) = process.personalize(process.initialize(), clients_of(process))
-        step = EYE - BETA * A[0]
-        assert_close(vector_of(model), C[0] + step @ step @ (START - C[0]))
-
 
 def test_the_loss_that_is_reported_is_that_of_the_adapted_model():
     process = quadratic_process(local=local_sgd(BETA, 1, 1))
     metrics = process.next(process.initialize(), [client_of(process, 0, [0])]).metrics
     offset = (EYE - INNER * A[0]) @ (START - C[0])
     np.testing.assert_allclose(metrics["train"]["loss"], 0.5 * offset @ A[0] @ offset, rtol=1e-5)
-
-
-def test_options():
-    assert hyperparameters("per_fedavg") == {
-        "variant": "first_order",
-        "inner_learning_rate": 0.005,
-        "delta": 0.001,
-        "adaptation_learning_rate": None,
-        "adaptation_steps": 1,
-        "weighting": "num_examples",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "first"}, "Unknown variant 'first'. Did you mean 'first_order'"),
-        ({"delta": 0.0}, "delta must be a finite number above 0"),
-        ({"inner_learning_rate": -0.1}, "inner_learning_rate must be a finite number of at least"),
-        ({"adaptation_steps": -1}, "adaptation_steps must be a whole number of at least 0"),
-        ({"adaptation_learning_rate": -1}, "adaptation_learning_rate must be a finite number"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        per_fedavg(MODEL, local_sgd(), **options)

@@ -79,15 +79,6 @@ def test_momentum_goes_on_when_a_client_comes_back(name):
         assert not np.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", [x if x == "ditto" else slow(x) for x in ALGORITHMS])
-def test_of_plain_sgd_nothing_goes_on(name):
-    cohorts = [(0, 1), (1, 2), (0, 1)]
-    kept, fresh = (process_of(name, persist=persist) for persist in (True, False))
-    for expected, found in zip(run(fresh, cohorts), run(kept, cohorts), strict=True):
-        assert_equal(found[0], expected[0])
-        assert_equal(kept.personalize(*found), fresh.personalize(*expected))
-
-
 def heavy_ball(i, w, u):
     for _ in range(STEPS):
         u = MOMENTUM * u + A[i] @ (w - C[i])

@@ -25,10 +25,9 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import hyperparameters, make
+from tff_pfl.algorithms import make
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Mean
-from tff_pfl.names import UnknownNameError
 from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
@@ -207,68 +206,3 @@ def test_the_mini_batches_that_a_body_visits(options, visited):
     for client, number in zip(clients, visited, strict=True):
         metrics = process.next(process.initialize(), [client]).metrics["train"]
         assert metrics["visited"] == number
-
-
-def test_heads_never_leave_their_clients():
-    process, uploads = recorded()
-    state = process.initialize()
-    assert list(state.algorithm.weights) == ["dense1"]
-    assert list(process.initialize_client(0).head) == ["head"]
-    metrics = process.next(state, make_clients(process, [4])).metrics
-    assert uploads[-1] == ["dense1"]
-    assert metrics["bytes_down_per_client"] == 4 * 85
-    assert metrics["bytes_up_per_client"] == 4 * 86  # with the weight
-
-
-def test_without_personal_layers_all_of_the_model_is_the_body():
-    process = eager("plgu_grep", MODEL, local_sgd(), personal_layers=(), seed=1)
-    ((state, _),) = run_rounds(process, make_clients(process, SIZES), COHORTS[:1])
-    assert list(state.algorithm.weights) == ["dense1", "head"]
-    assert np.any(state.algorithm.weights["head"]["bias"] != 0)
-
-
-def test_options_of_fedrep():
-    process = quadratic_process(
-        personal_layers=("layer0",), head_epochs=0, evaluation_head_epochs=1, body_steps=2
-    )
-    ((state, clients),) = run_rounds(process, quadratic_clients(process), [(0,)])
-    start = quadratic_model(*DIMS).init(2)
-    assert list(state.algorithm.weights) == ["layer1", "layer2"]
-    assert np.array_equal(clients[0].state.head["layer0"]["w"], start["layer0"]["w"])
-    w = np.append(start["layer0"]["w"], vector_of(state.algorithm.weights))
-    (model,) = process.personalize(state, clients[:1])
-    w[:3] -= RATE * (A[0] @ (w - C[0]))[:3]  # at the rate of the round that is over
-    assert_close(vector_of(model), w)
-
-
-def test_names_of_personal_layers_may_come_one_by_one():
-    algorithm = make("plgu_grep", MODEL, local_sgd(), personal_layers=iter(MODEL.layers[:1]))
-    assert list(algorithm.client_init(0, 0).head) == list(MODEL.layers[:1])
-    assert list(algorithm.server_init(0).weights) == list(MODEL.layers[1:])
-
-
-def test_its_hyperparameters():
-    own = {
-        "rho": 0.05,
-        "body_epochs": 1,
-        "group_norms": True,
-        "xi_scale": 1.0,
-        "norm_order": 2.0,
-        "weighting": "uniform",
-    }
-    assert hyperparameters("plgu_grep") == hyperparameters("fedrep") | own
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"body_objective": None}, UnknownNameError, "Unknown option .* 'body_objective'"),
-        ({"personal_layers": MODEL.layers}, ValueError, "All layers of 'mlp' are personal"),
-        ({"personal_layers": ("hed",)}, UnknownNameError, "Did you mean 'head'"),
-        ({"weighting": "size"}, UnknownNameError, "Unknown weighting 'size'"),
-    ],
-    ids=str,
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        eager("plgu_grep", MODEL, local_sgd(), **options)

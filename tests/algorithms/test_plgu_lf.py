@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 from tests.federation import (
     IMAGE_SHAPE,
     NUM_CLASSES,
-    assert_close,
     assert_equal,
     eager,
     leaves,
@@ -31,7 +30,6 @@ from tests.quadratics import (
 )
 from tff_pfl import models
 from tff_pfl.local import Examples, LocalTraining
-from tff_pfl.names import UnknownNameError
 
 MODEL = tiny_model()
 NUM_LAYERS = 2
@@ -43,7 +41,6 @@ LOCAL = LocalTraining(
     batch_size=4,
     learning_rate_decay=0.9,
 )
-ONE_STEP = local_sgd(epochs=1, batch_size=16)
 
 
 @functools.cache
@@ -103,15 +100,6 @@ class TestEquivalences:
         actual = final_weights("plgu_lf", rho=0.0, num_personal_layers=number)
         assert_equal(actual, fedavg())
 
-    def test_clients_may_count_by_their_examples(self):
-        """With no personal layer and no `rho`, `w_i` is theta."""
-        options = {"rho": 0.0, "num_personal_layers": 0, "weighting": "num_examples"}
-        process = build("plgu_lf", **options)
-        (_, state), clients = run(process, make_clients(process, SIZES), [(0, 1, 2)])
-        thetas = [leaves(client.state.model) for client in clients]
-        expected = [np.average(leaf, axis=0, weights=SIZES) for leaf in zip(*thetas, strict=True)]
-        assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
-
     @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
     def test_with_all_layers_personal_theta_is_local(self, options):
         """From the first participation on, in which the client received `w`."""
@@ -122,11 +110,6 @@ class TestEquivalences:
         own[2] = own[2]._replace(state=received)
         own = run(local, own, COHORTS[1:], local_state)[1]
         assert_equal([c.state.model for c in clients], [c.state.model for c in own])
-
-    def test_with_no_personal_layer_theta_is_fedavgs_local_model(self):
-        actual = own_models("plgu_lf", rho=0.0, num_personal_layers=0)
-        expected = own_models("fedavg", weighting="uniform", personalized="local")
-        assert_equal(actual, expected)
 
     @pytest.mark.parametrize("number", [0, 1])
     def test_only_with_personal_layers_does_the_stored_model_matter(self, number):
@@ -148,16 +131,6 @@ class TestEquivalences:
         actual = final_weights("plgu_lf", **as_fedsam(number))
         assert_equal(actual, fedsam())
         assert differ(actual, fedavg())
-
-    def test_with_eps_of_theta_it_is_fedsam_for_a_single_step_only(self):
-        one_step = as_fedsam(0, ONE_STEP, "personal")
-        assert_equal(final_weights("plgu_lf", **one_step), fedsam(ONE_STEP))
-        more_steps = as_fedsam(0, LOCAL, "personal")
-        assert differ(final_weights("plgu_lf", **more_steps), fedsam())
-
-    def test_with_universal_layers_perturbed_and_none_universal_it_is_fedavg(self):
-        options = {"perturb_layers": "universal", "num_personal_layers": NUM_LAYERS}
-        assert_equal(final_weights("plgu_lf", rho=0.3, **options), fedavg())
 
 
 DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
@@ -206,15 +179,6 @@ class TestPersonalLayers:
         (new,) = process.next(state, [client]).clients
         assert_equal(new.model, state.algorithm.weights)
         assert new.participations == 1
-
-    def test_the_personal_model(self):
-        """Theta of the last round; the current `w` for a client that was never there."""
-        process, state = frozen(xi_scale=1.0)
-        clients = [client_away(process, state, i, self.DISTANCES[i], 1 - i) for i in range(2)]
-        own, common = process.personalize(state, clients)
-        assert_equal(own, clients[0].state.model)
-        assert_equal(common, state.algorithm.weights)
-        assert_equal(process.global_weights(state), state.algorithm.weights)
 
 
 def test_a_norm_is_part_of_the_layer_it_follows():
@@ -298,12 +262,6 @@ def rounds(combination):
         yield w, list(thetas), np.mean(losses)
 
 
-def test_all_combinations_of_options_differ():
-    ends = [list(rounds(combination))[-1][0] for combination in COMBINATIONS]
-    distances = np.linalg.norm(np.subtract.outer(ends, ends).diagonal(axis1=1, axis2=3), axis=-1)
-    assert np.min(distances + np.eye(len(ends))) > 1e-2
-
-
 def build_quadratic(combination):
     options = dict(zip(CHOICES, combination, strict=True))
     model, local = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1)
@@ -353,29 +311,3 @@ def test_the_gradients_of_both_models_are_clipped_each_for_itself():
         ends.append(vector_of(output.state.algorithm.weights))
     assert np.linalg.norm(A[0] @ (start - C[0])) > 0.5
     np.testing.assert_allclose(*ends, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scores": "distanc"}, "Unknown scores 'distanc'. Did you mean 'distance'"),
-        ({"perturb_at": "globl"}, "Unknown perturb_at 'globl'. Did you mean 'global'"),
-        ({"eps_from": "persnal"}, "Unknown eps_from 'persnal'. Did you mean 'personal'"),
-        ({"perturb_layers": "univers"}, "perturb_layers 'univers'. Did you mean 'universal'"),
-        ({"weighting": "unifrm"}, "Unknown weighting 'unifrm'. Did you mean 'uniform'"),
-    ],
-)
-def test_unknown_names(options, message):
-    with pytest.raises(UnknownNameError, match=message):
-        eager("plgu_lf", MODEL, LOCAL, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_personal_layers": 3}, "in 0 to 2, the layers of 'mlp', got 3"),
-    ],
-)
-def test_values_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        eager("plgu_lf", MODEL, LOCAL, **options)

@@ -53,12 +53,6 @@ def test_local_descends_to_its_own_minimiser():
         np.testing.assert_allclose(vector_of(client.state.model), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_round_of_fedavg():
-    state, _ = run(quadratic_process("fedavg", DIM), rounds=1)
-    expected = np.mean([c + m @ (start() - c) for c, m in zip(C, M, strict=True)], axis=0)
-    np.testing.assert_allclose(vector_of(state.algorithm.weights), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_fedavg_nears_its_fixed_point_which_is_not_the_optimum():
     """A round contracts the distance to it by the mean of `M_i`; there, nothing moves."""
     drift = [np.eye(DIM) - m for m in M]

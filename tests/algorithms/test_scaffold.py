@@ -25,9 +25,7 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
-from tff_pfl.algorithms import hyperparameters
 from tff_pfl.local import trees
-from tff_pfl.names import UnknownNameError
 
 MODEL = tiny_model()
 DIM, RATE, DECAY, STEPS, NUM = 3, 0.2, 0.9, 4, 4
@@ -94,15 +92,6 @@ def test_rounds_on_quadratics(control, server_rate):
         assert_close([vector_of(client.state.control) for client in clients], list(own.values()))
         for i, model in models.items():
             assert_close(vector_of(clients[i].state.own.model), model)
-
-
-def test_a_client_that_is_left_out_counts_for_nothing():
-    process = process_of()
-    w, c, _, _ = round_of((1, 3), *start(process), "path")
-    state, clients = last(run_rounds(process, clients_of(process, bad=[2]), [(1, 2, 3)]))
-    assert_close(vector_of(state.algorithm.shared.weights), w)
-    assert_close(vector_of(state.algorithm.control), c)
-    assert_equal(vector_of(clients[2].state.control), np.zeros(DIM))
 
 
 @pytest.mark.parametrize("control", ["gradient", "path"])
@@ -185,11 +174,3 @@ def test_what_is_evaluated(personalized):
         assert_equal(models[:2], [client.state.own.model for client in clients[:2]])
         models = models[2:]
     assert_equal(models, [shared] * len(models))
-
-
-def test_options():
-    assert hyperparameters("scaffold") == {"control": "path", "personalized": "global"}
-    with pytest.raises(UnknownNameError, match="Did you mean 'path'"):
-        process_of(control="paht")
-    with pytest.raises(UnknownNameError, match="Did you mean 'local'"):
-        process_of(personalized="locl")

@@ -9,7 +9,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    EXAMPLES_TYPE,
     assert_close,
     assert_equal,
     eager,
@@ -25,10 +24,8 @@ from tests.federation import (
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.evaluation.federated import build_evaluation
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import two_exits
-from tff_pfl.templates import compose
 from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
@@ -175,16 +172,6 @@ def test_the_global_model_answers_by_the_server_exit_alone():
     assert_close(never[2], MODEL.apply(server, random_examples(9).x))
 
 
-def test_evaluation_is_of_the_gated_model():
-    """Without it, the weights would not have the type of the model's."""
-    process = compose(make("splitgp", MODEL, local_sgd()), EXAMPLES_TYPE)
-    replaced = process.replace(next_fn=process.next)
-    assert replaced.evaluated_model.layers == BOTH.gated_model().layers
-    metrics = build_evaluation(replaced, MODEL).type_signature.result.member
-    for what in ("personalized", "global"):
-        assert tff.structure.name_list(metrics[what]) == ["loss", "accuracy"]
-
-
 def test_fine_tuning_is_of_the_gated_model():
     """Where the client exit always answers, it trains body and client exit alone."""
     algorithm = make("splitgp", MODEL, local_sgd(), threshold=1.2)
@@ -198,19 +185,3 @@ def test_fine_tuning_is_of_the_gated_model():
             assert_equal(before[layer], after[layer])
         for layer in ("dense1", "client_head"):
             assert np.max(np.abs(after[layer]["kernel"] - before[layer]["kernel"])) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 1.1}, "gamma"),
-        ({"lambda_": -0.1}, "lambda_"),
-        ({"threshold": -1.0}, "threshold"),
-        ({"threshold": np.nan}, "threshold"),
-        ({"start": "men"}, "Unknown start 'men'. Did you mean 'mean'"),
-        ({"exit_layers": ("hed",)}, "'hed'. Did you mean 'head'"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        make("splitgp", MODEL, local_sgd(), **options)

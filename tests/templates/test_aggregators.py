@@ -88,11 +88,6 @@ def test_of_ordinary_changes_they_make_the_mean(name, options, shares, tolerance
     assert_close(found / RATE, expected / RATE, tolerance)
 
 
-@pytest.mark.parametrize("name", ["dp", "ddp_secure"])
-def test_a_noise_multiplier_may_be_a_whole_number_of_numpys(name):
-    AGGREGATORS[name](clients_per_round=11, noise_multiplier=np.int64(1))
-
-
 def test_all_of_them_are_tried_here():
     of_tff = {"mean", "robust", "compression", "dp", "secure", "ddp_secure", "clipped"}
     of_stacks = {"trimmed_mean", "median", "geometric_median", "krum", "multi_krum"}
@@ -116,11 +111,6 @@ def test_options_reach_the_rules():
         assert found == pytest.approx(expected, abs=1e-5), name
 
 
-def test_multi_krum_does_not_select_all():
-    with pytest.raises(ValueError, match="num_selected=5 would be more than the honest ones of"):
-        AGGREGATORS["multi_krum"](clients_per_round=5, num_selected=5)
-
-
 @pytest.mark.parametrize("name", ["krum", "multi_krum"])
 def test_krum_needs_enough_clients_a_round(name):
     message = (
@@ -137,7 +127,7 @@ def test_another_rule_does_not_take_the_place_of_one():
         with_aggregator(once, robust())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "feddyn", "pfedmb"])
+@pytest.mark.parametrize("name", ["fedavg", "pfedmb"])
 def test_a_mean_of_secure_sums_is_none_that_could_be_replaced(name):
     """As these are what the server must not see the uploads for."""
     secure = AGGREGATORS["secure"](zeroing=False, clipping=False)
@@ -145,15 +135,6 @@ def test_a_mean_of_secure_sums_is_none_that_could_be_replaced(name):
     once = with_aggregator(make(name, tiny_model(), LOCAL, num_clients=3), secure)
     with pytest.raises(errors.AggregatorError, match="replaced: another than the mean was chosen"):
         with_aggregator(once, robust())
-
-
-def test_a_method_has_its_aggregator_as_an_option():
-    """Which is the same as another one in its place."""
-    own = make("fedavg", MODEL, LOCAL, aggregator=robust())
-    placed = with_aggregator(make("fedavg", MODEL, LOCAL), robust())
-    for algorithm in (own, placed):
-        (exchange,) = algorithm.exchanges
-        assert not isinstance(exchange.aggregator, tff.aggregators.MeanFactory)
 
 
 def test_an_exchange_that_uploads_nothing_stays_as_it_is():
@@ -187,12 +168,3 @@ def test_pfedmb_takes_another_one_for_its_pairs_or_without_them_as_it_is():
         (exchange,) = with_aggregator(algorithm, another).exchanges
         is_placed = exchange.aggregator.pairs if alpha_weighted else exchange.aggregator
         assert is_placed is another
-
-
-def test_numbers_have_ranges():
-    with pytest.raises(ValueError, match="noise_multiplier must be"):
-        AGGREGATORS["dp"](clients_per_round=2, noise_multiplier=-1.0)
-    with pytest.raises(ValueError, match="bits must be"):
-        AGGREGATORS["ddp_secure"](clients_per_round=2, bits=23)
-    with pytest.raises(ValueError, match="Unknown aggregator 'robst'. Did you mean 'robust'"):
-        AGGREGATORS["robst"]

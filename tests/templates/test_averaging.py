@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 from tests.federation import (
     assert_close,
     assert_equal,
-    last,
     leaves,
     local_sgd,
     make_client,
@@ -22,7 +21,7 @@ from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
 from tff_pfl import templates
-from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors, weighing
+from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors
 from tff_pfl.testing.eager import EagerProcess
 
 build_sgdm, build_adam = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
@@ -68,14 +67,8 @@ class TestWeighting:
         def client_work(weights, state, data, context):
             return ClientOutput(state, mean_value(data) - weights, weight=weight)
 
-        with pytest.raises(errors.ClientOutputError, match="of `averaging` weigh by its `weighti"):
+        with pytest.raises(errors.BlockResultError, match="of `averaging` weigh by its `weighti"):
             after_a_round(averaging(lambda seed: tf.constant([1.0, 2.0]), client_work, None))
-
-    def test_unknown_weighting(self):
-        with pytest.raises(ValueError, match="Unknown weighting 'unifrm'. Did you mean 'uniform'"):
-            mean_algorithm(weighting="unifrm")
-        with pytest.raises(ValueError, match="Unknown weighting 'size'"):
-            weighing("size")
 
 
 @pytest.mark.parametrize(
@@ -228,16 +221,3 @@ def test_the_optimizers_state_is_kept_where_nobody_is_accepted():
     again = process.next(output.state, clients(process, *DATA)).state
     direct = process.next(state, clients(process, *DATA)).state
     assert_equal(again.algorithm, direct.algorithm)
-
-
-def test_a_server_optimizer_is_composed():
-    """Its state is the server's, with its type."""
-    algorithm = mean_algorithm(server_optimizer=build_adam(0.1))
-    process, by_blocks = templates.compose(algorithm, EXAMPLES_TYPE), EagerProcess(algorithm)
-    results = [
-        last(run_rounds(p, clients(p, *DATA), ((0, 1), (1,))))[0].algorithm
-        for p in (process, by_blocks)
-    ]
-    assert_close(*results)
-    state_type = process.initialize.type_signature.result.member.algorithm
-    assert tff.structure.name_list(state_type) == ["weights", "optimizer"]

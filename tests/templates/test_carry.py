@@ -109,31 +109,6 @@ def test_what_is_carried_may_differ_in_length_between_clients():
     assert totals(output.metrics) == {"first": 6, "second": 16.0}
 
 
-def test_where_nothing_was_carried_there_is_nothing():
-    seen = []
-
-    def work(carry):
-        def work(state, data, context):
-            seen.append(context.carry)
-            return ClientOutput(state, mean_value(data), carry=carry)
-
-        return work
-
-    def personalize(message, state, data, context):
-        seen.append(context.carry)
-        return tf.zeros([2])
-
-    compose(
-        exchange("a", work(())),
-        exchange("b", work(1.0)),
-        exchange("c", lambda state, data, context: ClientOutput(state, context.carry)),
-        exchange("d", work(())),
-        personalize=Personalization(client_work=personalize),
-    )
-    assert len(seen) >= 4
-    assert all(carry == () for carry in seen)
-
-
 def test_the_carry_is_neither_sent_nor_kept():
     def first(state, data, context):
         return ClientOutput(state, mean_value(data), carry=tf.zeros([1000]))
@@ -219,19 +194,6 @@ def test_who_has_no_examples_is_empty_in_each_exchange():
     assert counts(output.metrics, "num_nonfinite") == [1, 0, 0]
     assert counts(output.metrics, "num_clients") == [1, 1, 1]
     assert totals(output.metrics) == {"first": 4.0, "second": 0.25, "third": 0.25}
-
-
-def test_the_carry_ends_with_the_round():
-    process = by_blocks(exchange("first", visit()), exchange("second", visit(upload=reciprocal)))
-    output = next_of(process, examples(np.nan), examples(4.0))
-    assert counts(output.metrics, "num_clients") == [1, 1]
-    cohort = clients(process, examples(2.0), examples(8.0))
-    again = process.next(output.state, cohort)
-    # Who was rejected takes part again, and no value is that of the round before.
-    assert counts(again.metrics, "num_clients") == [2, 2]
-    assert totals(again.metrics) == {"first": 10.0, "second": 0.625}
-    fresh = process.next(process.initialize(), cohort)
-    assert_equal(again.clients, fresh.clients)
 
 
 # Server states with a field of unknown length.

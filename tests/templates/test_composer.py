@@ -1,7 +1,6 @@
 """The grammar, on processes small enough to compute by hand."""
 
 import collections
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ from tests.templates.mean_process import (
     compose,
     examples,
     mean_exchange,
-    mean_value,
 )
 from tff_pfl import runtime
 from tff_pfl.templates import (
@@ -313,19 +311,3 @@ def test_a_client_rejected_in_a_later_exchange_has_the_state_before_it():
 def test_what_was_not_measured_is_nan(process):
     metrics = process.next(process.initialize(), clients(process, examples())).metrics
     assert np.isnan(metrics["train"]["value"])
-
-
-def test_first_states_of_many_clients_are_those_of_each():
-    """What is drawn is so bit for bit; functions such as `tf.exp` round as in any cohort."""
-
-    def draw(client_id, seed):
-        return Visits(tf.random.stateless_truncated_normal([101], tf.stack([seed, client_id])))
-
-    def keep(server, state, data, context):
-        return ClientOutput(state=state, upload=mean_value(data) - server, weight=1.0)
-
-    process = compose(dataclasses.replace(mean_exchange(), client_work=keep), client_init=draw)
-    ids = [0, 4, 17, 3, 12]
-    for client_id, found in zip(ids, process.initialize_clients(ids), strict=True):
-        expected = process.initialize_client(client_id)
-        assert found.count.tobytes() == expected.count.tobytes()

@@ -105,7 +105,6 @@ def test_extensions_can_be_extended():
     [
         ("fedavg", {"personalized": "global"}),
         ("fedsam", {"rho": 0.05, "personalized": "global"}),
-        ("fedper", {"personal_layers": None}),
         (
             "plgu_grep",
             {

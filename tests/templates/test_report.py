@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
@@ -10,7 +9,7 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl.models import Mean
-from tff_pfl.templates import AGGREGATORS, ClientOutput, errors
+from tff_pfl.templates import ClientOutput, errors
 from tff_pfl.templates.exchange import keep_server_state
 
 SECURE_SUM = tff.aggregators.SecureSumFactory(64.0, -64.0)
@@ -53,11 +52,6 @@ class TestSecure:
         assert metrics["value"] == pytest.approx(3.0, abs=1e-3)
         assert metrics["server_kept"] == 0
 
-    def test_a_round_of_nobody_is_none(self, secure):
-        output = first_round(secure, examples(), examples(np.nan))
-        assert_equal(output.state.algorithm, secure.initialize().algorithm)
-        assert output.metrics["train"]["server_kept"] == 1
-
     @pytest.mark.parametrize(
         ("totals", "expected"),
         [
@@ -83,13 +77,6 @@ class TestSecure:
         sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]
         assert sent == [12 + 24, 12]
 
-    def test_without_measurements(self):
-        def client_work(server, state, data, context):
-            return ClientOutput(state=state, upload=server)
-
-        output = first_round(compose(exchange(client_work=client_work)), examples(1.0))
-        assert output.metrics["train"]["num_clients"] == 1
-
 
 class TestClear:
     """By default where an upload is."""
@@ -105,10 +92,6 @@ class TestClear:
             return ClientOutput(state=state)
 
         process = compose(mean_exchange(client_work=client_work, finalize=keep_server_state))
-        assert len(calls(process.next, "federated_sum")) == 1
-
-    def test_on_demand(self):
-        process = compose(exchange(), report="clear")
         assert len(calls(process.next, "federated_sum")) == 1
 
 
@@ -166,25 +149,6 @@ def test_a_secure_report_of_uploads_in_the_clear_is_refused(aggregator):
     message = "report='secure', but exchange 'second' aggregates uploads in the clear"
     with pytest.raises(errors.AggregatorError, match=message):
         compose(exchange(), exchange(aggregator, name="second"), report="secure")
-
-
-def test_only_the_unused_assertions_of_secure_sums_are_not_logged(caplog):
-    def client_work(server, state, data, context):
-        tf.debugging.assert_less_equal(server, 5.0)  # ignored
-        return ClientOutput(state=state, upload=server, metrics={"one": Mean(1.0, 1.0)})
-
-    compose(exchange())
-    AGGREGATORS["secure"]()
-    AGGREGATORS["ddp_secure"](clients_per_round=20)
-    assert not caplog.records
-    compose(exchange(client_work=client_work))
-    (record,) = caplog.records
-    assert "Object was never used" in record.message
-
-
-def test_other_ways_are_refused():
-    with pytest.raises(ValueError, match="Unknown report 'secret'. Did you mean 'secure'"):
-        compose(exchange(), report="secret")
 
 
 def calls(computation, intrinsic):

@@ -84,9 +84,3 @@ def test_the_type_of_an_example_is_that_of_a_data_set(adapted):
     assert found.client_type == adapted.client_type
     with pytest.raises(ProcessSignatureError, match="bring sequences already, of <x=uint8"):
         compose_with_sequence_data(found, spec, capacity=10)
-
-
-@pytest.mark.parametrize("capacity", [0, 2.5, True])
-def test_a_capacity_is_a_whole_number(capacity):
-    with pytest.raises(ValueError, match="capacity must be a whole number of at least 1, got "):
-        compose_with_sequence_data(PROCESS, ELEMENT, capacity=capacity)

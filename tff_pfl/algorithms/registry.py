@@ -33,7 +33,7 @@ FROM_ELSEWHERE = (
 
 
 def hyperparameters(name: str) -> dict[str, Any]:
-    """The hyper-parameters of an algorithm, with their defaults.
+    """Returns the hyper-parameters of an algorithm, with their defaults.
 
     Raises:
         UnknownNameError: For an unknown name; it gives the nearest one.
@@ -59,7 +59,7 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
         **switch: The option, and that value of it.
 
     Raises:
-        TypeError: If these are more options than one, or none of the algorithm.
+        TypeError: If these are several options, or not an option of the algorithm.
     """
 
     def decorate(function):
@@ -121,7 +121,7 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
 
 
 def training_switch(name: str) -> tuple[str, Any] | None:
-    """The option of an algorithm, and its value, that `trains_where` names; of others, `None`.
+    """Returns the option and the value that `trains_where` names, or `None` without it.
 
     Raises:
         UnknownNameError: For an unknown name; it gives the nearest one.
@@ -139,7 +139,7 @@ def make(
     largest_cohort: int | None = None,
     **options: Any,
 ) -> Algorithm:
-    """An algorithm by its name.
+    """Makes an algorithm by its name.
 
     Args:
         name: A key of `ALGORITHMS`.
@@ -154,9 +154,9 @@ def make(
     Raises:
         UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest
             one.
-        TemplateError: If it returns no `Algorithm`.
-        TypeError: If it needs to know more of the federation, or the model or the local training is
-            none.
+        TemplateError: If it does not return an `Algorithm`.
+        TypeError: If it needs to know more of the federation; or `model` is not a `Model`, or
+            `local` not a `LocalTraining`.
     """
     check_kind("The model", model, Model, "tff_pfl.from_keras makes one of a Keras model.")
     check_kind("The local training", local, LocalTraining)
@@ -186,7 +186,7 @@ def build(
     seed: int = 0,
     **options: Any,
 ) -> PersonalizedProcess:
-    """A process of an algorithm by its name.
+    """Composes a process of an algorithm by its name.
 
     Args:
         name: A key of `ALGORITHMS`.

@@ -1,4 +1,4 @@
-"""Which results of an exchange are used: those of sound clients, and a sound server state."""
+"""Keeps only sound results of an exchange: of clients, and of the server."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ class Carry(NamedTuple):
 def accepting(
     exchange: Exchange, client_state_type: tff.types.Type
 ) -> Callable[[Any, Client, ClientContext], Mapping[str, Any]]:
-    """Client work with the results of a client that cannot be used replaced.
+    """Makes client work replace results that cannot be used.
 
     Returns:
         `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`, with a `Carry`
@@ -46,7 +46,6 @@ def accepting(
             what, exchange.client_work(message, client.state, data, context)
         )
         errors.check_same_type(
-            errors.ClientStateTypeError,
             f"{what}: client_work must return a state of the type client_init returns",
             client_state_type,
             blocks.type_of(output.state),
@@ -86,7 +85,7 @@ def accepting(
 def guarded(
     exchange: Exchange, server_type: tff.types.Type
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """The finalizer, with the old server state kept if there is nothing sound to make a new one of.
+    """Makes the finalizer keep the old server state unless the new one is sound.
 
     Returns:
         `(<server, round_num[, report], aggregate[, measurements, aggregators]> -> <state, metrics[,
@@ -101,7 +100,6 @@ def guarded(
         checks.check_server_metrics(what, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
         errors.check_same_type(
-            errors.ServerStateTypeError,
             f"{what}: finalize must return a state of the type server_init returns",
             server_type,
             blocks.type_of(new),
@@ -133,19 +131,19 @@ def guarded(
 
 
 def _as_number(measured):
-    """0 or 1 of a bool, which files of numbers have no place for."""
+    """Turns a bool into 0 or 1, as files of numbers have no bools."""
     measured = tf.convert_to_tensor(measured)
     return tf.cast(measured, tf.int32) if measured.dtype == tf.bool else measured
 
 
 def _changed(new, old) -> list[tf.Tensor]:
-    """The tensors of `new` that are not those of `old`."""
+    """Returns the tensors of `new` that are not those of `old`."""
     pairs = zip(tf.nest.flatten(new), tf.nest.flatten(old), strict=True)
     return [leaf for leaf, before in pairs if leaf is not before]
 
 
 def _choose(condition, a, b):
-    """`a` or `b`, which may differ in shape, without a copy."""
+    """Returns `a` or `b`, which may differ in shape, without a copy."""
     if not tf.nest.flatten(a):
         return a
     return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)

@@ -1,6 +1,4 @@
-"""How uploads are aggregated, chosen by name, for every algorithm whose server needs no more than
-their mean.
-"""
+"""Aggregators by name, for every algorithm whose server needs only the mean of uploads."""
 
 import dataclasses
 
@@ -31,7 +29,7 @@ _NOISE_PER_CLIENT = 0.1
 
 @AGGREGATORS.register("mean")
 def mean() -> Aggregator:
-    """The weighted mean."""
+    """Makes the weighted mean."""
     return tff.aggregators.MeanFactory()
 
 
@@ -137,15 +135,16 @@ def _check_noise(noise_multiplier, clients_per_round):
 
 
 def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
-    """The algorithm with another aggregator in the place of the mean.
+    """Replaces the mean of an algorithm by another aggregator.
 
     Args:
         algorithm: Any whose exchanges upload nothing, or what is averaged.
         aggregator: A `tff.aggregators` factory.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or there are none.
-        KindError: If the aggregator is none.
+        AggregatorError: If the server needs more than the mean of uploads, or clients upload
+            nothing.
+        KindError: If `aggregator` is not a `tff.aggregators` factory.
     """
     check_kind("The aggregator", aggregator, _FACTORIES, named="a factory of tff.aggregators")
 

@@ -13,7 +13,7 @@ from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
 
-# What else the metrics of a round have beside those of its exchanges.
+# Names in the metrics of a round beside those of its exchanges.
 _NAMES_OF_METRICS = (
     *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
     *("privacy", "personalized", "global", "locally_trained", "fine_tuned"),
@@ -98,17 +98,17 @@ class Algorithm:
         object.__setattr__(self, "_noise_holds_for", present if present[0] is not None else None)
 
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
-        """The algorithm with each exchange replaced by what `change` makes of it."""
+        """Returns the algorithm with `change` applied to each exchange."""
         return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
 
 
 def no_server_state(seed: int) -> tuple:
-    """The state of a server that keeps nothing."""
+    """Returns the state of a server that keeps nothing."""
     del seed
     return ()
 
 
 def no_client_state(client_id: tf.Tensor, seed: int) -> tuple:
-    """The state of a client that keeps nothing."""
+    """Returns the state of a client that keeps nothing."""
     del client_id, seed
     return ()

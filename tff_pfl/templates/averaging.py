@@ -48,7 +48,7 @@ class SharedPart(NamedTuple):
     def of(
         cls, weights: Any, server_optimizer: tff.learning.optimizers.Optimizer | None
     ) -> "SharedPart":
-        """The state before the first round."""
+        """Makes the state before the first round."""
         optimizer = server_optimizer and server_optimizer.initialize(trees.specs(weights))
         return cls(weights, () if optimizer is None else optimizer)
 
@@ -56,7 +56,7 @@ class SharedPart(NamedTuple):
 def moved(
     server: Any, change: Any, server_optimizer: tff.learning.optimizers.Optimizer | None
 ) -> Any:
-    """The server's state after a step of its optimizer; without one, `change` is the step.
+    """Moves the weights by a step of the server's optimizer; without one, by `change`.
 
     Args:
         server: A `SharedPart`, or another `NamedTuple` with its fields.
@@ -83,7 +83,7 @@ def averaging(
     aggregator: Aggregator | None = None,
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Algorithm:
-    """An algorithm of the template.
+    """Makes an algorithm of the template.
 
     A function that passes its `**options` on to this one, decorated by `extends(averaging)`, has
     the keyword arguments below as its own.
@@ -100,7 +100,7 @@ def averaging(
         weighting: Clients weigh by "num_examples", or "uniform" weights.
         aggregator: A `tff.aggregators` factory; default the mean. An unweighted one weighs all
             clients the same.
-        server_optimizer: Default none: the mean change is the step.
+        server_optimizer: Takes the step; `None`: the mean change is the step.
     """
     weigh = weighing(weighting)
     if server_optimizer is not None:
@@ -121,7 +121,6 @@ def averaging(
     def finalize(server, change, round_num):
         del round_num
         errors.check_same_type(
-            errors.ClientOutputError,
             "client_work must upload the change of the shared part",
             blocks.type_of(server.weights),
             blocks.type_of(change),
@@ -153,7 +152,7 @@ def averaging(
 def _check_weight(output):
     default = ClientOutput._field_defaults["weight"]
     if not isinstance(output.weight, float) or output.weight != default:
-        raise errors.ClientOutputError(
+        raise errors.BlockResultError(
             f"client_work returned weight={output.weight!r}, but clients of `averaging` weigh by "
             "its `weighting`. Leave the weight out; to leave a client out, return an upload that "
             "is not finite, or write an `Exchange`."
@@ -161,7 +160,7 @@ def _check_weight(output):
 
 
 def weighing(weighting: str) -> Callable[[Examples], tf.Tensor]:
-    """What clients weigh in an average, as a function of their examples: `n_i`, or 1.
+    """Returns the weight of a client as a function of its examples: `n_i`, or 1.
 
     Args:
         weighting: "num_examples" or "uniform".

@@ -21,7 +21,7 @@ from tff_pfl.tracebacks import place
 
 
 def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
-    """`fn` as a `tff.tensorflow.computation` of arguments of the given types.
+    """Traces `fn` as a `tff.tensorflow.computation` of arguments of the given types.
 
     Inside of it, `==` compares tensors element by element.
 
@@ -32,7 +32,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
     try:
         computation = seeded_computation(what, elementwise_equality()(fn), *types)
         if not isinstance(computation, tff.Computation):
-            raise TypeError("it takes arguments, where it should take none")
+            raise TypeError("it takes arguments, but gets none")
         return computation
     except (errors.TemplateError, UnknownNameError):
         raise
@@ -48,18 +48,20 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
 
 
 def is_empty(type_signature: tff.types.Type) -> bool:
-    """Whether a type holds no tensor."""
+    """Returns whether a type holds no tensor."""
     return tff.types.count(type_signature, lambda t: isinstance(t, tff.types.TensorType)) == 0
 
 
 def type_of(value) -> tff.types.Type:
-    """The TFF type of a structure of tensors."""
-    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
+    """Returns the TFF type of a structure of tensors."""
+    specs = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec.from_tensor(tf.convert_to_tensor(leaf)), value
+    )
     return tff.types.tensorflow_to_type(specs)
 
 
 def empty_value(type_signature: tff.types.StructType):
-    """The value of a type that holds no tensor: its containers."""
+    """Returns the value of a type that holds no tensor: its containers."""
     elements = [
         (name, empty_value(element))
         for name, element in tff.structure.iter_elements(type_signature)
@@ -68,15 +70,15 @@ def empty_value(type_signature: tff.types.StructType):
 
 
 def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
-    """The number of bytes of a message of this type.
+    """Returns the number of bytes of a message of this type.
 
     Raises:
-        MessageShapeError: If a shape is not fully known.
+        BlockResultError: If a shape is not fully known.
     """
     total = 0
     for spec in tf.nest.flatten(tff.types.type_to_tf_tensor_specs(type_signature)):
         if not spec.shape.is_fully_defined():
-            raise errors.MessageShapeError(
+            raise errors.BlockResultError(
                 f"{what} has a tensor {spec.dtype.name}{spec.shape} of unknown size, in\n"
                 f"  {type_signature}\nTip: fix its shape with tf.ensure_shape."
             )

@@ -1,4 +1,4 @@
-"""What blocks return, checked while they are traced."""
+"""Checks of what blocks return, made while they are traced."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,68 +15,55 @@ _RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
 
 
 def checked_client_output(what: str, output: Any) -> ClientOutput:
-    """What client work returned, of tensors, with a float32 weight.
+    """Returns what client work returned, as tensors, with a float32 weight.
 
     Args:
         what: Names the exchange in errors.
         output: What client work returned.
 
     Raises:
-        ClientOutputError: If it is no `ClientOutput`, its weight no real scalar, or its metrics no
-            mapping from names to `Mean`s of real scalars.
+        BlockResultError: If it is not a `ClientOutput`, its weight not a real scalar, or its
+            metrics not a mapping from names to `Mean`s of real scalars.
     """
     if not isinstance(output, ClientOutput):
-        raise errors.ClientOutputError(
+        raise errors.BlockResultError(
             f"{what}: client_work returned {type(output).__name__}, not ClientOutput."
         )
-    if not isinstance(output.metrics, Mapping):
-        raise errors.ClientOutputError(
-            f"{what}: ClientOutput.metrics must be a mapping from names to tff_pfl.models.Mean, "
-            f"found {type(output.metrics).__name__}."
-        )
+    _check_mapping(f"{what}: ClientOutput.metrics", output.metrics, "tff_pfl.models.Mean")
     for name, metric in output.metrics.items():
-        if not is_part(name):
-            raise errors.ClientOutputError(_no_name(what, name))
+        _check_name(what, name)
         if name in _RESERVED:
-            raise errors.ClientOutputError(
+            raise errors.BlockResultError(
                 f"{what}: metric {name!r} has a name that the composer gives itself; "
                 f"these are {', '.join(_RESERVED)}."
             )
-        if not isinstance(metric, Mean):
-            raise errors.ClientOutputError(
-                f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), "
-                f"found {type(metric).__name__}."
+        if not isinstance(metric, Mean) or not all(map(_is_real_scalar, metric)):
+            found = blocks.type_of(metric) if isinstance(metric, Mean) else type(metric).__name__
+            raise errors.BlockResultError(
+                f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count) of real "
+                f"scalars, found {found}."
             )
-        sums = Mean(*map(tf.convert_to_tensor, metric))
-        if not all(_is_real(sum_) and sum_.shape.rank == 0 for sum_ in sums):
-            raise errors.ClientOutputError(
-                f"{what}: metric {name!r} must have real scalars, found {blocks.type_of(sums)}."
-            )
-    weight = tf.convert_to_tensor(output.weight)
-    if weight.shape.rank != 0:
-        raise errors.ClientOutputError(
-            f"{what}: ClientOutput.weight must be a scalar, has shape {weight.shape}."
-        )
-    if not _is_real(weight):
-        raise errors.ClientOutputError(
-            f"{what}: ClientOutput.weight must be a real number, has type {weight.dtype.name}."
+    if not _is_real_scalar(output.weight):
+        raise errors.BlockResultError(
+            f"{what}: ClientOutput.weight must be a real scalar, found "
+            f"{blocks.type_of(output.weight)}."
         )
     output = tf.nest.map_structure(tf.convert_to_tensor, output)
-    return output._replace(weight=tf.cast(weight, tf.float32))
+    return output._replace(weight=tf.cast(output.weight, tf.float32))
 
 
 def checked_pair(what: str, result: Any) -> tuple[Any, Any]:
-    """The server's state and metrics that `finalize` returned.
+    """Returns the server's state and metrics that `finalize` returned.
 
     Args:
         what: Names the exchange in errors.
         result: What it returned.
 
     Raises:
-        ServerStateTypeError: If it is no pair. A state alone may have two parts, too.
+        BlockResultError: If it is not a pair; a state alone with two parts is not one either.
     """
     if not isinstance(result, tuple | list) or hasattr(result, "_fields") or len(result) != 2:
-        raise errors.ServerStateTypeError(
+        raise errors.BlockResultError(
             f"{what}: finalize must return a pair, the server's state and a mapping of metrics, "
             f"found {type(result).__name__}. Without metrics: return state, {{}}."
         )
@@ -91,31 +78,36 @@ def check_server_metrics(what: str, metrics: Any) -> None:
         metrics: What `finalize` returned beside the server's state.
 
     Raises:
-        ServerMetricsError: If it is no mapping from names to real numbers.
+        BlockResultError: If it is not a mapping from names to real numbers.
     """
-    if not isinstance(metrics, Mapping):
-        raise errors.ServerMetricsError(
-            f"{what}: finalize must return metrics as a mapping from names to numbers, found "
-            f"{type(metrics).__name__}."
-        )
+    _check_mapping(f"{what}: finalize: metrics", metrics, "numbers")
     for name, metric in metrics.items():
         for part in (name, *_names_in(metric)):
-            if not is_part(part):
-                raise errors.ServerMetricsError(_no_name(f"{what}: finalize", part))
+            _check_name(f"{what}: finalize", part)
         for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
             if not _is_real(leaf) and leaf.dtype != tf.bool:
-                raise errors.ServerMetricsError(
+                raise errors.BlockResultError(
                     f"{what}: finalize: metric {name!r} must be of real numbers, found "
                     f"{leaf.dtype.name}."
                 )
 
 
-def _no_name(what, name) -> str:
-    return f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+def _check_mapping(what, metrics, of):
+    if not isinstance(metrics, Mapping):
+        raise errors.BlockResultError(
+            f"{what} must be a mapping from names to {of}, found {type(metrics).__name__}."
+        )
+
+
+def _check_name(what, name):
+    if not is_part(name):
+        raise errors.BlockResultError(
+            f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+        )
 
 
 def _names_in(metric) -> Iterator[Any]:
-    """All keys of mappings inside of a metric."""
+    """Yields all keys of mappings inside a metric."""
     if isinstance(metric, Mapping):
         yield from metric
         metric = tuple(metric.values())
@@ -126,3 +118,8 @@ def _names_in(metric) -> Iterator[Any]:
 
 def _is_real(tensor: tf.Tensor) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_integer
+
+
+def _is_real_scalar(value) -> bool:
+    tensor = tf.convert_to_tensor(value)
+    return _is_real(tensor) and tensor.shape.rank == 0

@@ -1,7 +1,7 @@
 """Composes blocks into a `PersonalizedProcess`; authors of algorithms write no federated code.
 
-What no algorithm should repeat is done here: seeds, the rejection of clients whose results are not
-finite, counting, and the bytes a client receives and sends.
+The composer also does what every algorithm needs: seeds, the rejection of clients whose results
+are not finite, counting, and the bytes that a client receives and sends.
 """
 
 import collections
@@ -31,7 +31,7 @@ def compose(
     *,
     further_models: Mapping[str, Algorithm] = types.MappingProxyType({}),
 ) -> PersonalizedProcess:
-    """Makes a process of an algorithm.
+    """Composes an algorithm into a process.
 
     A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
     the exchange if it has no examples; or if its upload, new state, weight, metrics or carry are
@@ -135,7 +135,7 @@ def compose(
 
 
 def _report_of(exchanges) -> str:
-    """How a round's report travels if the algorithm does not say: "secure" where all uploads do."""
+    """Returns "secure" if all uploads travel by secure sums, else "clear"."""
     secure = [exchange.is_secure for exchange in exchanges if exchange.has_aggregator]
     return "secure" if secure and all(secure) else "clear"
 
@@ -238,7 +238,6 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
 def _check_models(weights_type, others):
     for what, found in others.items():
         errors.check_same_type(
-            errors.ModelTypeError,
             f"personalize gives models of another type than {what}",
             found,
             weights_type,
@@ -264,7 +263,7 @@ def _increment(round_num):
 
 
 def _flattened(computation: tff.Computation) -> tff.Computation:
-    """The same computation with less nesting, which protocol buffers allow 100 levels of."""
+    """Flattens a computation, as protocol buffers allow only 100 levels of nesting."""
     block = tff.framework.to_call_dominant(computation.to_building_block())
     return tff.framework.ConcreteComputation.from_building_block(block)
 
@@ -299,7 +298,7 @@ class _TracedExchange:
 
     @property
     def has_aggregator(self) -> bool:
-        """Whether there is one, be it that nothing is uploaded to it."""
+        """Whether the exchange has an aggregator, even if nothing is uploaded to it."""
         return self._exchange.aggregator is not None
 
     @property
@@ -310,7 +309,7 @@ class _TracedExchange:
         return sums_securely(self._aggregate)
 
     def trace_finalize(self, report: str) -> None:
-        """What is last, when it is known how the report of all exchanges travels.
+        """Traces the finalizer, once it is known how the report of all exchanges travels.
 
         Args:
             report: See `Algorithm.report`.
@@ -338,7 +337,7 @@ class _TracedExchange:
         )
 
     def run(self, algorithm, state, clients, client_states, carry):
-        """The exchange, while a federated computation is written.
+        """Writes the exchange into the federated computation that is being built.
 
         Returns:
             `(<state, metrics, aggregator> at the server, client states, carry)`; `aggregator` is

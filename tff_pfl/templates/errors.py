@@ -10,31 +10,15 @@ class TemplateError(TypeError):
 
 
 class ProcessSignatureError(TemplateError):
-    """A computation of a `PersonalizedProcess` has not the type signature that its docs state."""
+    """A computation of a process does not have the type signature that is asked for."""
 
 
 class BlockTracingError(TemplateError):
     """A block failed while it was traced with the types that the composer found for it."""
 
 
-class ClientOutputError(TemplateError):
-    """Client work did not return a `ClientOutput` with a weight and metrics of the right form."""
-
-
-class ClientStateTypeError(TemplateError):
-    """Client work returned a client state of another type than `client_init` does."""
-
-
-class ServerStateTypeError(TemplateError):
-    """`finalize` returned a server state of another type than `server_init` does."""
-
-
-class ModelTypeError(TemplateError):
-    """Models to evaluate are of another type than the others, which the same model serves."""
-
-
-class ServerMetricsError(TemplateError):
-    """`finalize` returned metrics that are no mapping from names to numbers."""
+class BlockResultError(TemplateError):
+    """A block returned a value of another type, or of another form, than its docs state."""
 
 
 class AggregatorError(TemplateError):
@@ -45,35 +29,30 @@ class RandomnessError(TemplateError):
     """A block draws random numbers that no seed controls, so that no two runs are the same."""
 
 
-class StatelessViewError(TemplateError):
-    """A process is none that `tff.learning` has room for."""
-
-
-class MessageShapeError(TemplateError):
-    """A message has a shape that is not fully known, so that its bytes cannot be stated."""
-
-
-def check_same_type(
-    error: type[TemplateError], what: str, expected: tff.types.Type, found: tff.types.Type, tip: str
-) -> None:
-    """Raises `error` with both types and a tip unless `found` can be assigned to `expected`.
+def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, tip: str) -> None:
+    """Checks that a value of the type `found` can be used where `expected` is.
 
     Python's containers count, which TFF leaves out of that: `tf.nest` does not mix them. Where the
     types have elements, the message has the path of the first one that differs.
+
+    Raises:
+        BlockResultError: If it cannot; with both types and the tip.
     """
     if not expected.is_assignable_from(found):
         has_elements = isinstance(expected, tff.types.StructType)
         first = f"\n  first:    {next(_differences(expected, found))}" if has_elements else ""
-        raise error(f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}")
+        raise BlockResultError(
+            f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}"
+        )
     for path, container, other in _other_containers(expected, found):
-        raise error(
+        raise BlockResultError(
             f"{what}{f', in {path!r}' if path else ''}.\n  expected: {container.__name__} of type "
             f"{expected}\n  found:    {other.__name__}\nTip: return it in the same container."
         )
 
 
 def _differences(expected: tff.types.Type, found: tff.types.Type, path: str = "") -> Iterator[str]:
-    """What of `found` has another type than `expected`, as far inside as it can be said."""
+    """Yields where `found` differs from `expected`, as deep inside as it can be said."""
     if expected.is_assignable_from(found):
         return
     what = repr(path) if path else "all of it"
@@ -91,7 +70,7 @@ def _differences(expected: tff.types.Type, found: tff.types.Type, path: str = ""
 
 
 def _names(struct: tff.types.StructType) -> list[str]:
-    """The name of each element, of a nameless one its index in brackets."""
+    """Returns the name of each element, or its index in brackets if it has no name."""
     elements = enumerate(tff.structure.iter_elements(struct))
     return [name or f"[{index}]" for index, (name, _) in elements]
 
@@ -99,7 +78,7 @@ def _names(struct: tff.types.StructType) -> list[str]:
 def _other_containers(
     expected: tff.types.Type, found: tff.types.Type, path: str = ""
 ) -> Iterator[tuple[str, type, type]]:
-    """`(path, container, other container)` where two types of equal elements differ in these."""
+    """Yields `(path, container, other container)` where two types differ in containers alone."""
     if not isinstance(expected, tff.types.StructType):
         return
     containers = [getattr(type_, "python_container", None) for type_ in (expected, found)]

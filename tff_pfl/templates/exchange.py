@@ -13,7 +13,7 @@ from tff_pfl.models.model import Mean
 
 
 class Message(NamedTuple):
-    """What a client receives in an exchange that both broadcasts and selects.
+    """The message of an exchange that both broadcasts and selects.
 
     Attributes:
         shared: What every client receives, from `Exchange.distribute`.
@@ -25,7 +25,7 @@ class Message(NamedTuple):
 
 
 class ClientOutput(NamedTuple):
-    """What client work returns.
+    """The result of client work.
 
     Attributes:
         state: The client's new state, of the type of its old one.
@@ -45,13 +45,13 @@ class ClientOutput(NamedTuple):
 
 
 def no_message(server_state) -> tuple:
-    """The message of an exchange that sends nothing down."""
+    """Returns the message of an exchange that sends nothing down."""
     del server_state
     return ()
 
 
 def keep_server_state(server_state, aggregate, round_num):
-    """The finalizer of an exchange that leaves the server's state as it is."""
+    """Finalizes an exchange that leaves the server's state as it is."""
     del aggregate, round_num
     return server_state, collections.OrderedDict()
 
@@ -95,7 +95,7 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Personalization:
-    """How the model to evaluate as a client's own is made; nothing is kept of it.
+    """Makes the model that is evaluated as a client's own; nothing of it is kept.
 
     Attributes:
         client_work: `(message, C, D, ClientContext) -> W`.
@@ -134,9 +134,9 @@ class OwnModel(NamedTuple):
 
 
 def last_own_model(weights, state, examples, context):
-    """Client work of a `Personalization`: the client's model of the last round it took part in.
+    """Returns the client's model of the last round it took part in, for a `Personalization`.
 
-    A client that never did has the global model it receives.
+    A client that never took part has the global model it receives.
 
     Args:
         weights: `W`, the message.

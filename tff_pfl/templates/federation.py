@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Federation(NamedTuple):
-    """What an algorithm was told of the federation that it is for; `None`: nothing.
+    """The federation that an algorithm was made for; `None`: it does not matter.
 
     Attributes:
         num_clients: Clients of the federation, whose ids are less.
@@ -39,4 +39,4 @@ class Federation(NamedTuple):
 
 
 ANY_FEDERATION = Federation()
-"""Of an algorithm that computes with none of its numbers."""
+"""The federation of an algorithm that computes with none of these numbers."""

@@ -45,7 +45,7 @@ class ServerState(NamedTuple):
 
 
 class ProcessOutput(NamedTuple):
-    """What a round returns.
+    """The result of a round.
 
     Attributes:
         state: The `ServerState` after the round, placed at the server.

@@ -1,4 +1,4 @@
-"""What a round tells of its clients, counts and sums of measurements, and how that travels."""
+"""The report of a round: counts of clients and sums of their measurements."""
 
 import collections
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _LARGEST_TOTAL = 2.0**20
 
 
 class Report(NamedTuple):
-    """What is summed over the clients of an exchange: counts, and sums of measurements."""
+    """Counts and sums of measurements, summed over the clients of an exchange."""
 
     num_clients: tf.Tensor
     num_examples: tf.Tensor
@@ -28,7 +28,7 @@ class Report(NamedTuple):
 
 
 def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | None:
-    """`({Report}@CLIENTS -> Report@SERVER)`, the sum over the clients; `None` if there is none.
+    """Makes `({Report}@CLIENTS -> Report@SERVER)`, the sum; `None` if reports do not travel.
 
     By secure sums, counts are exact; totals become float32, and are rounded to multiples of 2^-11,
     one beyond 2^20 being 2^20.

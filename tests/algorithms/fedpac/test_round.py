@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 
 from tests.federation import (
     assert_close,
-    assert_equal,
     eager,
     last,
     leaves,
@@ -21,7 +20,7 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow
-from tff_pfl.algorithms import hyperparameters, make
+from tff_pfl.algorithms import make
 from tff_pfl.local import Examples, LocalTraining
 from tff_pfl.models import Model, linear
 from tff_pfl.models.model import sparse_cross_entropy
@@ -62,15 +61,6 @@ def test_the_first_round_has_no_centres_to_pull_to():
     _, state, _ = rounds(cohorts=cohorts, lambda_=3.0)
     _, expected, _ = rounds("fedrep", cohorts, head_epochs=1)
     assert_close(body_of(state), expected.algorithm.weights, tolerance=1e-6)
-
-
-def test_the_personal_model_is_the_own_head_on_the_current_body():
-    process, state, clients = rounds(cohorts=((0, 1),))
-    assert process.global_weights is None
-    for client, model in zip(clients, process.personalize(state, clients), strict=True):
-        assert_equal(model["dense1"], body_of(state)["dense1"])
-        assert_equal(model["head"], client.state.head["head"])
-    assert_equal(clients[2].state.head["head"], MODEL.init(1)["head"])
 
 
 IN, DIM, CLASSES = 3, 2, 3
@@ -192,15 +182,6 @@ _Message = collections.namedtuple("_Message", "own")
 _Context = collections.namedtuple("_Context", "round_num")
 
 
-def test_epochs_of_head_and_body():
-    _, state, clients = rounds(head_epochs=0, collaborate=False)
-    assert_equal([c.state.head["head"] for c in clients], [MODEL.init(1)["head"]] * 3)
-    assert np.any(leaves(body_of(state))[0] != leaves(MODEL.init(1)["dense1"])[0])
-    _, state, clients = rounds(body_epochs=0)
-    assert_equal(body_of(state)["dense1"], MODEL.init(1)["dense1"])
-    assert np.any(leaves(clients[0].state.head)[0] != leaves(MODEL.init(1)["head"])[0])
-
-
 @pytest.mark.parametrize("rate", [None, 0.0])
 def test_the_learning_rate_of_heads(rate):
     """Heads stay with a rate of 0; bodies have the rate of the local training."""
@@ -209,16 +190,3 @@ def test_the_learning_rate_of_heads(rate):
     moves = [np.any(head != leaves(MODEL.init(1)["head"])[0]) for head in heads]
     assert moves == [rate is None] * 3
     assert np.any(leaves(body_of(state))[0] != leaves(MODEL.init(1)["dense1"])[0])
-
-
-def test_options():
-    assert hyperparameters("fedpac") == {
-        "lambda_": 1.0,
-        "collaborate": True,
-        "head_epochs": 1,
-        "head_learning_rate": None,
-        "body_epochs": None,
-        "weighting": "num_examples",
-    }
-    with pytest.raises(ValueError, match="lambda_"):
-        make("fedpac", MODEL, local_sgd(), lambda_=-1.0)

@@ -96,13 +96,6 @@ class TestSequencesOfCohorts:
             assert_gram_is_of_the_gradients(memory)
 
 
-def test_a_memory_is_empty_at_first():
-    memory = empty_memory(3, NUM_WEIGHTS)
-    assert rounds_by_client(memory) == {}
-    np.testing.assert_array_equal(memory.gradients, np.zeros([3, NUM_WEIGHTS]))
-    assert_gram_is_of_the_gradients(memory)
-
-
 def test_the_client_seen_the_longest_ago_gives_way():
     assert rounds_by_client(after(3, [0], [1], [2], [0], [5])) == {2: 2, 0: 3, 5: 4}
 
@@ -126,14 +119,6 @@ def test_a_client_that_is_not_live_leaves_the_memory():
     assert rounds_by_client(new) == {1: 0}
     free = new.client_ids.numpy() < 0
     np.testing.assert_array_equal(new.gradients.numpy()[free], np.zeros([2, NUM_WEIGHTS]))
-    assert_gram_is_of_the_gradients(new)
-
-
-def test_the_slot_of_a_client_that_left_is_free():
-    memory = after(2, [0, 1])
-    ids, live = np.array([1, 7], np.int32), np.array([False, True])
-    new, _ = traced(2)(memory, gradients_of(5, 6), ids, live, 1)
-    assert rounds_by_client(new) == {0: 0, 7: 1}
     assert_gram_is_of_the_gradients(new)
 
 
@@ -162,11 +147,6 @@ class TestAbsent:
         assert self.absent(memory, [], 10 + last, window) == [3]
         assert self.absent(memory, [], 10 + last + 1, window) == []
 
-    def test_a_window_may_be_of_double_precision(self):
-        memory = after(2, [3])
-        mask = absent(memory, tf.constant([1]), 3, tf.constant(9) / tf.constant(3))
-        np.testing.assert_array_equal(mask, [True, False])
-
     @pytest.mark.parametrize("size", [0, 2])
     def test_free_slots_do_not_count(self, size):
         mask = absent(empty_memory(size, 3), tf.constant([0]), tf.constant(0), tf.constant(99.0))
@@ -193,9 +173,3 @@ class TestGramMatrices:
         grams = gram_matrices(tf.constant(gradients), empty_memory(2, 20_001))
         np.testing.assert_array_equal(grams.online, [[2**24 + 20_000]])
         np.testing.assert_array_equal(grams.cross, [[0.0, 0.0]])
-
-    @pytest.mark.parametrize(("k", "size"), [(2, 0), (0, 3), (0, 0)])
-    def test_there_may_be_no_gradients(self, k, size):
-        grams = gram_matrices(tf.ones([k, NUM_WEIGHTS]), empty_memory(size, NUM_WEIGHTS))
-        np.testing.assert_array_equal(grams.online, np.full([k, k], NUM_WEIGHTS))
-        assert [np.shape(gram) for gram in grams] == [(k, k), (k, size), (size, size)]

@@ -231,7 +231,7 @@ def fedpg():
 def test_properties_of_random_cohorts(fedpg):
     """Descent for all, conflict for none, in cohorts of all sizes."""
     rng = np.random.default_rng(0)
-    for _ in range(12):
+    for _ in range(8):
         cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
         weights = vector_of(fedpg.state.algorithm.weights).astype(np.float64)
         memory = fedpg.state.algorithm.memory
@@ -296,13 +296,6 @@ def test_a_client_cannot_turn_the_direction_by_the_length_of_its_gradient(factor
     assert scaled_server["sigma"] == pytest.approx(server["sigma"], rel=1e-4)
     unit = plan.direction / np.linalg.norm(plan.direction)
     assert_vector(scaled.direction / np.linalg.norm(scaled.direction), unit, 1e-4)
-
-
-def test_the_order_of_clients_permutes_gamma():
-    plan, _, _ = one_round([G1, G2, G3])
-    turned, _, _ = one_round([G3, G1, G2])
-    assert_vector(turned.direction, plan.direction, 1e-5)
-    assert_vector(turned.gamma, plan.gamma[[2, 0, 1]], 1e-5)
 
 
 def test_equal_gradients():

@@ -60,8 +60,8 @@ def nearly_opposite(angle, seed):
 
 
 @pytest.mark.parametrize("absent", [False, True])
-@pytest.mark.parametrize("seed", [None, 0, slow(1)])
-@pytest.mark.parametrize("angle", [1e-1, 1e-3, 1e-4, 1e-5, 4e-6, 1e-6, 1e-7])
+@pytest.mark.parametrize("seed", [slow(None), 0])
+@pytest.mark.parametrize("angle", [1e-1, 1e-4, 4e-6, 1e-6, 1e-7])
 def test_the_direction_descends_along_every_gradient(find_direction, angle, seed, absent):
     gradients = nearly_opposite(angle, seed)
     state = None
@@ -83,7 +83,7 @@ def test_the_direction_descends_along_every_gradient(find_direction, angle, seed
         assert np.all(slopes < 0.0) or metrics["sigma"] == 0.0
 
 
-@pytest.mark.parametrize("loss", [*np.geomspace(1e-9, 10, 20), 0.0, -1.0])
+@pytest.mark.parametrize("loss", [1e-9, 0.3, 7.0, 0.0, -1.0])
 def test_of_equal_losses_none_weighs_in_fairness(loss):
     """Not by rounding either, which is an opposite of the mean gradient as often as not."""
     for number in range(6):

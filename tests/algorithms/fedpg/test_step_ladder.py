@@ -50,9 +50,10 @@ def admissible(sigma, doublings, max_trials=MAX_TRIALS):
 
 
 class TestLadder:
-    @pytest.mark.parametrize("max_trials", [1, 4, MAX_TRIALS])
-    @pytest.mark.parametrize("doublings", [0, 1, 5])
-    @pytest.mark.parametrize("sigma", [1.0, 1.5, 2.0, 3.999, 4.0, 37.0, 512.0, 1000.0])
+    @pytest.mark.parametrize(
+        ("doublings", "max_trials"), [(0, MAX_TRIALS), (5, MAX_TRIALS), (1, 4)]
+    )
+    @pytest.mark.parametrize("sigma", [1.0, 1.5, 3.999, 4.0, 1000.0])
     def test_steps_are_halved_down_to_the_lower_bound(self, sigma, doublings, max_trials):
         ladder = ladder_of(sigma, doublings, max_trials)
         assert ladder.steps.dtype == tf.float32 and ladder.steps.shape == [max_trials]

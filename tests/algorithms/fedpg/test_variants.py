@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.federation import (
@@ -19,7 +18,6 @@ from tests.federation import (
 )
 from tff_pfl.local import trees
 from tff_pfl.models import from_keras
-from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import Client
 
 SIZES = (4, 6, 3)
@@ -98,14 +96,6 @@ def test_trials_that_give_no_number_are_not_taken():
     assert losses == sorted(losses, reverse=True)
 
 
-def test_who_was_never_selected_has_the_global_model_who_was_its_last():
-    process, state, clients = network_run("fedpg", cohorts=((0, 1), (1,)))
-    models = process.personalize(state, clients)
-    assert_equal(models[:2], [c.state.model for c in clients[:2]])
-    assert_equal(models[2], state.algorithm.weights)
-    assert [int(c.state.participations) for c in clients] == [1, 2, 0]
-
-
 def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
     """Whatever is remembered of those who were absent before."""
     process, state, clients = network_run("fedpg", cohorts=((0, 1), (1,)))
@@ -147,16 +137,3 @@ def test_dropout_is_off_in_the_exact_gradient():
     state = process.initialize()
     directions = [process.next(state, [c]).state.algorithm.plan.direction for c in (client, other)]
     assert_equal(*directions)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gradient": "exact"}, "Unknown gradient 'exact'"),
-        ({"direction": "mgdaa"}, "Did you mean 'mgda'"),
-        ({"gamma_mode": "const"}, "Unknown gamma_mode 'const'"),
-    ],
-)
-def test_bad_options(options, message):
-    with pytest.raises(UnknownNameError, match=message):
-        eager("fedpg", tiny_model(), local_sgd(), **options)

@@ -194,35 +194,6 @@ def test_of_equal_models_the_first_is_chosen():
     assert np.linalg.norm(found[1] - models[1]) > 0.1
 
 
-def test_models_in_another_order_give_the_same_in_that_order():
-    process = quadratic_process()
-    clients, start = quadratic_clients(process), process.initialize()
-    order = [2, 0, 1]
-    first, other = (
-        process.next(with_models(start, models), clients) for models in (START, START[order])
-    )
-    np.testing.assert_array_equal(models_of(other.state), models_of(first.state)[order])
-    assert shares_of(other.metrics) == [shares_of(first.metrics)[j] for j in order]
-    assert np.min(np.linalg.norm(models_of(first.state)[:2] - START[:2], axis=1)) > 0.1
-    own = (process.personalize(output.state, clients) for output in (first, other))
-    assert_equal(*own)
-
-
-def test_clients_that_are_left_out_have_no_share():
-    """Without examples, or with what is not finite, all losses are equal: the first is chosen."""
-    process = quadratic_process()
-    clients = quadratic_clients(process)
-    clients[1].data.x[:, -1] = np.nan
-    clients[3] = clients[3]._replace(data=clients[3].data._replace(size=np.int32(0)))
-    state = with_models(process.initialize(), START[[2, 0, 1]])
-    output = process.next(state, clients)
-    without = process.next(state, [clients[i] for i in (0, 2, 4, 5)])
-    assert output.metrics["train"]["num_nonfinite"] == output.metrics["train"]["num_empty"] == 1
-    assert_equal(output.state, without.state)
-    assert shares_of(output.metrics) == shares_of(without.metrics)
-    assert shares_of(output.metrics)[0] == 0
-
-
 def test_initial_models():
     models = quadratic_process().initialize().algorithm.models
     assert_equal(trees.row(models, 0), QUADRATIC.init(SEED))
@@ -243,37 +214,9 @@ def test_fixed_clusters_are_those_of_personal_models_too():
     np.testing.assert_array_equal(found, START[list(FIXED)])
 
 
-def test_fixed_clusters_may_be_any_iterable():
-    options = {"num_clients": 3, "num_clusters": 2}
-    options |= {"fixed_clusters": [1, 0, 1], "seed": 1}
-    process = eager("ifca", MODEL, local_sgd(), **options)
-    state, clients = process.initialize(), make_clients(process, SIZES)
-    own = process.personalize(state, clients)
-    assert_equal(own, [trees.row(state.algorithm.models, j) for j in (1, 0, 1)])
-
-
 def one_round(local, **options):
     process = eager("ifca", MODEL, local, num_clients=3, **options)
     return process.next(process.initialize(), make_clients(process, [4]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_share": 0.51}, "min_share must be at most 1 / num_clusters = 0.5, got 0.51"),
-        ({"min_share": 0.26, "num_clusters": 4}, "= 0.25, got 0.26"),
-        ({"averaging": "gradient"}, "Unknown averaging 'gradient'. Did you mean 'gradients'"),
-        ({"weighting": "unifrm"}, "Unknown weighting 'unifrm'. Did you mean 'uniform'"),
-        ({"fixed_clusters": (0, 1, 0), "min_share": 0.1}, "min_share=0.1, but with fixed_clusters"),
-        ({"fixed_clusters": (0, 1)}, r"0 to 1, for each of 3 clients, got \(0, 1\)"),
-        ({"fixed_clusters": ()}, r"for each of 3 clients, got \(\)"),
-        ({"fixed_clusters": (0, 1, 2)}, r"got \(0, 1, 2\)"),
-    ],
-    ids=str,
-)
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        one_round(local_sgd(), **options)
 
 
 def test_optimizers_that_persist_are_refused():

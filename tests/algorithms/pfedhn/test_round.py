@@ -1,6 +1,5 @@
 """pFedHN and PLGU-GHN: rounds by hand, and the specification's invariants."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -19,20 +18,15 @@ from tests.federation import (
     random_examples,
     run_rounds,
     tiny_model,
-    traced,
 )
 from tff_pfl.aggregators import Stack
-from tff_pfl.algorithms import make
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
-from tff_pfl.local import Batch, ClientContext, trees
+from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import Hypernetwork, partition
-from tff_pfl.names import UnknownNameError
-from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 PARTS = partition(MODEL)
-BODY_BYTES, MODEL_BYTES = 4 * 85, 4 * 103
 N, SIZES = 4, (4, 6, 3, 5)
 COHORTS = ((0, 1), (1, 2), (2, 0))
 # Without weight decay, momentum and limits: what makes pFedHN Local or FedAvg.
@@ -98,19 +92,6 @@ def test_plgu_ghn_without_rho_is_pfedhn():
         assert_equal(found, of_pfedhn)
     perturbed, _ = last(run(process_of("plgu_ghn")))
     assert not np.allclose(perturbed.algorithm.embeddings, of_pfedhn[0].algorithm.embeddings)
-
-
-def test_an_infinite_limit_is_none():
-    found, expected = (last(run(process_of(server_clip_norm=norm))) for norm in (np.inf, None))
-    assert_equal(found[0].algorithm, expected[0].algorithm)
-
-
-def test_without_local_steps_nothing_changes():
-    process = process_of("plgu_ghn", epochs=0, server_weight_decay=0.0)
-    start = process.initialize()
-    state, clients = last(run(process, ((0, 1), (1, 2)), start))
-    assert_equal(state.algorithm, start.algorithm)
-    assert_equal(process.personalize(state, clients), process.personalize(start, clients))
 
 
 # Options, and the server with hypernetwork that they stand for.
@@ -241,40 +222,6 @@ def test_where_embeddings_begin():
     assert abs(np.std(normal.algorithm.embeddings) - 1) < 0.02
 
 
-def test_personal_layers_never_leave_their_clients():
-    seen = []
-
-    def recorded(exchange):
-        def client_work(message, *args):
-            output = exchange.client_work(message, *args)
-            seen.append((message.shared, list(message.own), list(output.upload.change)))
-            return output
-
-        return dataclasses.replace(exchange, client_work=client_work)
-
-    algorithm = make("pfedhn_pc", MODEL, local_sgd(), num_clients=N, hidden_width=6)
-    process = EagerProcess(algorithm.with_exchanges(recorded), seed=1)
-    state = process.initialize()
-    assert list(process.initialize_client(0).layers) == ["head"]
-    assert list(state.algorithm.phi) == [
-        *(f"trunk{i}" for i in range(1, 5)),
-        "dense1/kernel",
-        "dense1/bias",
-    ]
-    metrics = process.next(state, make_clients(process, [4])).metrics
-    assert seen == [((), ["dense1"], ["dense1"])]
-    assert metrics["bytes_down_per_client"] == BODY_BYTES
-    assert metrics["bytes_up_per_client"] == BODY_BYTES + 8  # the id and the weight
-
-
-def test_without_personal_layers_clients_keep_nothing():
-    process = process_of()
-    assert leaves(process.initialize_client(0)) == []
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
-    assert metrics["bytes_down_per_client"] == MODEL_BYTES
-    assert metrics["bytes_up_per_client"] == MODEL_BYTES + 8
-
-
 def test_a_client_is_evaluated_with_its_own_layers():
     process = process_of("pfedhn_pc")
     state, clients = last(run(process, ((0, 1),)))
@@ -286,54 +233,3 @@ def test_a_client_is_evaluated_with_its_own_layers():
         assert_equal(model["head"], clients[i].state.layers["head"])
         assert_equal(other["head"], clients[N - 1 - i].state.layers["head"])
         assert_equal(model["dense1"], other["dense1"])
-
-
-def mean_loss(process, state, clients):
-    """Of the personalized models, on all of their clients' examples."""
-    losses = []
-    for weights, client in zip(process.personalize(state, clients), clients, strict=True):
-        data = client.data
-        batch = Batch(data.x, data.y, np.ones(len(data.y), np.float32), None)
-        losses.append(MODEL.totals(weights, batch)["loss"].mean)
-    return np.mean(losses)
-
-
-@pytest.mark.slow  # that losses fall is in the contract
-@pytest.mark.parametrize("build", ["pfedhn", "pfedhn_pc", "plgu_ghn"])
-def test_it_learns(build):
-    process = traced(
-        build,
-        MODEL,
-        local_sgd(learning_rate=0.1, epochs=5),
-        num_clients=N,
-        embedding_dim=N,
-        hidden_width=20,
-        server_learning_rate=0.02,
-        seed=1,
-    )
-    state, clients = process.initialize(), make_clients(process, [12] * N)
-    first = mean_loss(process, state, clients)
-    for _ in range(30):
-        state, states, _ = process.next(state, clients)
-        clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
-    assert mean_loss(process, state, clients) < 0.5 * first
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"personal_layers": MODEL.layers}, ValueError, "All layers of 'mlp' are personal"),
-        ({"personal_layers": ("hed",)}, UnknownNameError, "'hed'. Did you mean 'head'"),
-        ({"embeddings": "one-hot"}, UnknownNameError, "'one-hot'. Did you mean 'one_hot'"),
-        ({"embeddings": "one_hot", "embedding_dim": 3}, ValueError, "of 4 clients"),
-    ],
-    ids=str,
-)
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
-        process_of(**options)
-
-
-def test_one_hot_embeddings_may_say_their_dimension():
-    process = process_of(embeddings="one_hot", embedding_dim=N)
-    assert process.initialize().algorithm.embeddings.shape == (N, N)

@@ -9,6 +9,7 @@ from tests.federation import (
     assert_close,
     assert_equal,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_model, weights_of
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
@@ -151,16 +152,12 @@ def traced_mlp_jacobians(phi, v):
     return tape.jacobian(h, phi), tape.jacobian(h, v)
 
 
-@each_hypernetwork
+@pytest.mark.parametrize("hypernetwork", [slow(LINEAR), MLP], ids=["linear", "mlp"])
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"momentum": 0.9},
-        {"weight_decay": 0.1},
-        {"clip_norm": 0.3},
         {"rho": 0.6},
-        {"rho": 0.6, "layer_wise": True},
         {"embedding_learning_rate": 0.0, "weight_decay": 0.1, "rho": 0.6},
         {
             "momentum": 0.5,
@@ -176,8 +173,6 @@ def traced_mlp_jacobians(phi, v):
             "clip_norm": 0.3,
             "clip_jointly": True,
         },
-        {"embedding_momentum": 0.5, "rho": 0.9},
-        {"clip_norm": 0.3, "clip_jointly": True},
     ],
     ids=str,
 )
@@ -246,28 +241,6 @@ def test_own_weights_are_generated_of_the_own_embedding():
         assert_close(own, tf.nest.map_structure(lambda leaf: leaf[i], rows), tolerance=1e-6)  # noqa: B023
 
 
-def test_the_initial_state():
-    server = server_of(MLP, momentum=0.9)
-    embeddings = tf.ones([N, 2])
-    state = server.init(embeddings, seed=3)
-    assert_equal(state.phi, MLP.init(3))
-    assert_equal(state.embeddings, embeddings)
-    assert state.optimizer["learning_rate"] == RATE
-
-
-@pytest.mark.parametrize("layer_wise", [False, True])
-def test_where_phi_is_linear_the_perturbation_does_not_matter_to_it(layer_wise):
-    """It does to embeddings, whose gradients are at the perturbed `phi`."""
-    state = start(server_of(LINEAR))
-    expected, _ = finalize(server_of(LINEAR), state, (0, 2))
-    for rho in (0.1, 5.0):
-        server = server_of(LINEAR, rho=rho, layer_wise=layer_wise)
-        found, metrics = finalize(server, state, (0, 2))
-        assert_equal(found.phi, expected.phi)
-        assert_equal(metrics["perturbed_gradient_norm"], metrics["gradient_norm"])
-        assert not np.allclose(found.embeddings, expected.embeddings, atol=1e-3)
-
-
 @each_hypernetwork
 def test_phi_descends_along_the_numerical_gradient_of_what_clients_descended_along(hypernetwork):
     """Of `-<h(v; phi), change>`, the linear loss whose step is `change`."""
@@ -312,22 +285,3 @@ def test_without_changes_nothing_moves(hypernetwork, rho):
     found, metrics = server.finalize(state, uploads, tf.constant(0))
     assert_equal([found.phi, found.embeddings], [state.phi, state.embeddings])
     assert metrics["gradient_norm"] == 0
-
-
-@each_hypernetwork
-def test_the_order_of_the_cohort_does_not_matter(hypernetwork):
-    server = server_of(hypernetwork, momentum=0.9, rho=0.3, layer_wise=True)
-    state = start(server)
-    expected = finalize(server, state, (0, 1, 3))
-    for cohort in ((3, 1, 0), (1, 3, 0)):
-        assert_equal(finalize(server, state, cohort), expected)
-
-
-def test_without_accepted_clients_all_is_finite():
-    """The state that the composer then does not take over."""
-    server = server_of(MLP, rho=0.3, clip_norm=1.0, layer_wise=True)
-    state = start(server)
-    uploads = uploads_of((1, 2))._replace(weight=tf.zeros([2]))
-    found, metrics = server.finalize(state, uploads, tf.constant(0))
-    assert trees.all_finite(found.phi, found.embeddings, metrics)
-    assert_equal(found.embeddings, state.embeddings)

@@ -66,25 +66,6 @@ def test_without_mu_it_is_fedavg(options):
     assert_equal(dense(algorithm.alpha, 4), np.full([4, 4], 0.25, np.float32))
 
 
-@pytest.mark.parametrize("options", [{}, CE], ids=["pgfed", "pgfed_ce"])
-def test_the_first_round_is_fedavgs_whatever_mu(options):
-    weights, models = run(fedavg(), [(0, 1, 2)])
-    algorithm, found = run(tiny_process(0.1, **options), [(0, 1, 2)])
-    assert_equal([algorithm.weights, found], [weights, models])
-
-
-@pytest.mark.parametrize(
-    ("options", "models", "scalars"), [({}, (3, 2), 16), (CE, (2, 2), 4)], ids=["pgfed", "pgfed_ce"]
-)
-def test_messages_are_of_as_many_models_as_the_specification_has(options, models, scalars):
-    """And of some scalars; one with `alpha` of a cohort besides others has more than 4."""
-    process = tiny_process(0.1, **options)
-    metrics = process.next(process.initialize(), make_clients(process, [4])).metrics
-    for direction, n in zip(("down", "up"), models, strict=True):
-        rest = metrics[f"bytes_{direction}_per_client"] - n * 4 * TINY.num_weights
-        assert 0 < rest <= 4 * scalars
-
-
 def test_one_step_for_all_that_a_client_did_on_its_mini_batches():
     server = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE)
     process = tiny_process(0.1, **CE)

@@ -24,7 +24,7 @@ from tff_pfl.templates import Algorithm, ClientOutput, Exchange, extends
 
 
 class Search(NamedTuple):
-    """What the choice of the step needs to know; rows are those of `Plan.client_ids`.
+    """The data that the choice of the step needs; rows are those of `Plan.client_ids`.
 
     Attributes:
         ladder: The `step_ladder.Ladder`.
@@ -42,7 +42,7 @@ class Search(NamedTuple):
 
 
 class Trials(NamedTuple):
-    """What the server learns of a client in the search for a step.
+    """A client's upload in the search for a step.
 
     Attributes:
         client_id: int32 scalar.
@@ -147,7 +147,7 @@ def s_fedpg(
 
 
 def _no_search(max_trials: int) -> Search:
-    """That of a server that has not searched."""
+    """Returns the search of a server that has not searched yet."""
     return Search(
         step_ladder.Ladder(tf.zeros([max_trials]), tf.constant(1)),
         losses=trees.no_rows([], tf.float32),

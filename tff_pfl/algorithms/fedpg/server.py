@@ -72,7 +72,7 @@ class Server(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the server found of a cohort, beside the direction; rows are in the order of ids.
+    """The findings about a cohort beside the direction; rows are in the order of ids.
 
     Attributes:
         losses: float32 `[?]`, at `w`.

@@ -1,0 +1,76 @@
+"""Options that methods refuse; ranges of single numbers are tried in `tests/experiment/config`."""
+
+import pytest
+
+from tests.federation import local_sgd, tiny_model
+from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
+from tff_pfl.names import UnknownNameError
+
+FEDERATION = {"num_clients": 4, "clients_per_round": 2}
+# Variants, and methods that add to another one, have these options of that.
+DERIVED = ("fedprox", "fedsam", "heur_fedamp", "pfedhn_pc", "pgfed_ce", "pgfedmo", "pgfedmo_ce")
+CHOICES = [
+    (name, option)
+    for name in sorted(ALGORITHMS.keys() - {*DERIVED, "plgu_ghn", "s_fedpg"})
+    for option, default in hyperparameters(name).items()
+    if isinstance(default, str) and (option != "weighting" or name in ("fedavg", "ifca", "pgfed"))
+]
+LAYERS = [
+    ("fedbabu", "head_layers"),
+    ("fedper", "personal_layers"),
+    ("fedrep", "personal_layers"),
+    ("lg_fedavg", "shared_layers"),
+    ("pfedhn", "personal_layers"),
+    ("pfedmb", "branched_layers"),
+    ("plgu_grep", "personal_layers"),
+    ("splitgp", "exit_layers"),
+]
+
+
+def made(name, rate=0.5, **options):
+    return make(name, tiny_model(), local_sgd(rate), **FEDERATION, **options)
+
+
+@pytest.mark.parametrize(("name", "option"), CHOICES)
+def test_unknown_names_of_choices(name, option):
+    with pytest.raises(UnknownNameError, match=f"{option} .*'nonsense'"):
+        made(name, **{option: "nonsense"})
+
+
+@pytest.mark.parametrize(("name", "option"), LAYERS)
+def test_unknown_layers(name, option):
+    with pytest.raises(UnknownNameError, match="'hed'. Did you mean 'head'"):
+        made(name, **{option: ("hed",)})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),
+        ("fedbn", {}, "'mlp' has no normalisation layer"),
+        ("fedfomo", {"num_models": 5}, "num_models must be in 1 to 4, the clients, got 5"),
+        ("fedrep", {"personal_layers": "head"}, "not a string"),
+        ("ifca", {"min_share": 0.51}, "min_share must be at most 1 / num_clusters = 0.5"),
+        ("ifca", {"fixed_clusters": (0, 1, 0, 1), "min_share": 0.1}, "but with fixed_clusters"),
+        ("ifca", {"fixed_clusters": (0, 1)}, r"0 to 1, for each of 4 clients, got \(0, 1\)"),
+        ("ifca", {"fixed_clusters": (0, 1, 2, 0)}, r"got \(0, 1, 2, 0\)"),
+        ("pfedhn", {"personal_layers": ("dense1", "head")}, "All layers of 'mlp' are personal"),
+        ("pfedhn", {"embeddings": "one_hot", "embedding_dim": 3}, "of 4 clients"),
+        ("pfedme", {"lambda_": 4.0}, "the learning rate, 0.5, times lambda_=4 is 2"),
+        (
+            "pfedme",
+            {"rate": 0.1, "lambda_": 4.0, "personal_learning_rate": 0.5},
+            "personal_learning_rate, 0.5, times lambda_=4 is 2",
+        ),
+        ("plgu_grep", {"personal_layers": ("dense1", "head")}, "All layers of 'mlp' are personal"),
+        ("plgu_lf", {"num_personal_layers": 3}, "in 0 to 2, the layers of 'mlp', got 3"),
+    ],
+)
+def test_options_that_do_not_fit_the_model_or_the_federation(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        made(name, **options)
+
+
+def test_an_unknown_algorithm():
+    with pytest.raises(UnknownNameError, match="Unknown algorithm 'dito'. Did you mean 'ditto'"):
+        made("dito")
