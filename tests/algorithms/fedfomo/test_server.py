@@ -216,8 +216,9 @@ def explored(probability):
 
 
 class TestLastCohort:
-    @pytest.mark.parametrize("exploration", [0.0, 0.5])
-    @pytest.mark.parametrize("fresh", [(), (1, 3), (0, 1, 4, 6, 7)])
+    @pytest.mark.parametrize(
+        ("exploration", "fresh"), [(0.0, (0, 1, 4, 6, 7)), (0.5, (1, 3)), (0.5, ())]
+    )
     def test_only_those_trained_in_the_round_before_exist(self, fresh, exploration):
         server = with_options(candidates="last_cohort", exploration=exploration)
         state = random_state(fresh=fresh)

@@ -53,7 +53,7 @@ class TestLadder:
     @pytest.mark.parametrize(
         ("doublings", "max_trials"), [(0, MAX_TRIALS), (5, MAX_TRIALS), (1, 4)]
     )
-    @pytest.mark.parametrize("sigma", [1.0, 1.5, 3.999, 4.0, 1000.0])
+    @pytest.mark.parametrize("sigma", [1.0, 3.999, 4.0])
     def test_steps_are_halved_down_to_the_lower_bound(self, sigma, doublings, max_trials):
         ladder = ladder_of(sigma, doublings, max_trials)
         assert ladder.steps.dtype == tf.float32 and ladder.steps.shape == [max_trials]
