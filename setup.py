@@ -9,19 +9,22 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
 
 # tensorflow-federated is missing here on purpose: it pins jaxlib==0.4.14, which the package
-# registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt, as
-# does Vizier, with what studies.Search needs of it.
+# registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt.
 INSTALL_REQUIRES = [
     "absl-py>=1.0,<2",
     "dm-tree>=0.1.8,<0.2",
     "grpcio>=1.62,<1.63",
+    "jinja2>=3.1,<4",
     "lmdb>=1.4",
     "matplotlib>=3.8",
     "ml-collections>=1.0",
     "numpy>=1.25,<1.26",
+    "optuna>=4,<5",
+    "pandas>=2,<3",
     "safetensors>=0.8",
     "scikit-learn>=1.5,<1.6",
     "scipy>=1.9.3,<1.10",
+    "seaborn>=0.13,<1",
     "tensorboard>=2.14,<2.15",
     "tensorflow>=2.14,<2.15",
     "tensorflow-datasets>=4.9,<5",
@@ -37,5 +40,6 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
+    package_data={"tff_pfl.analysis": ["page.html"]},
     install_requires=INSTALL_REQUIRES,
 )

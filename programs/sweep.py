@@ -2,14 +2,14 @@
 
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
-`tff_pfl.studies.study` says what a study's file holds. A study that was stopped, or a run of which
+`tff_pfl.analysis.study` says what a study's file holds. A study that was stopped, or a run of which
 failed, goes on when it is started again; runs that are finished are not repeated. Where the study
 says how settings are chosen, that comes first, on validation data; what was chosen alone is tested.
 
 DIR receives a folder for each run, `results.csv` with a line a run, and `table.md` with a line a
 variant: means and standard deviations over seeds, after the last round; `report.py table` and
-`report.py page` show more of it. With tuning, its runs are
-in DIR/tuning, and `tuning.csv` has what each trial has reached.
+`report.py page` show more of it. With tuning, its runs are in DIR/tuning, Optuna's storage is
+`tuning.db`, and `tuning.csv` has what each trial has reached.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ import sys
 
 from absl import app, flags
 
-from tff_pfl import reports, studies
+from tff_pfl import analysis
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.files import whole_file
@@ -42,24 +42,20 @@ def main(argv):
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
-        study = studies.load_study(_STUDY.value)
+        study = analysis.load_study(_STUDY.value)
         with interruptible():
-            studies.check_settings(study, output_dir)
-            failed = studies.run_study(
+            analysis.check_settings(study, output_dir)
+            failed = analysis.run_study(
                 study,
                 output_dir,
                 _TRAIN,
                 jobs=_JOBS.value,
                 keep_checkpoints=_KEEP_CHECKPOINTS.value,
             )
-        comparison = studies.comparison_of_study(study, output_dir)
-        table = reports.to_markdown(reports.results_table(comparison))
-        studies.write_csv(output_dir / "results.csv", comparison)
-        if study.tuning:
-            studies.write_scores(output_dir / "tuning.csv", studies.Scores(study, output_dir))
+        table = analysis.to_markdown(analysis.results_table(output_dir))
         with whole_file(output_dir / "table.md") as file:
             file.write(f"{table}\n")
-    except (OSError, ValueError, OutputDirectoryError, studies.StudyError) as error:
+    except (OSError, ValueError, OutputDirectoryError, analysis.StudyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:

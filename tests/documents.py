@@ -3,12 +3,10 @@
 import ast
 import pathlib
 import re
-import runpy
-from collections.abc import Iterator, Mapping
-
-from absl.testing import flagsaver
+from collections.abc import Iterator
 
 from tests.runs import ROOT
+from tff_pfl.analysis import command_line
 
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
@@ -43,11 +41,7 @@ def flags_of(program: pathlib.Path) -> set[str]:
     texts = [program.read_text(), (ROOT / "tff_pfl" / "runtime" / "flags.py").read_text()]
     if "define_import_flags" in texts[0]:
         texts.append((ROOT / "tff_pfl" / "experiment" / "config" / "flags.py").read_text())
+    if "command_line" in texts[0]:
+        texts += (f'flags.DEFINE_x("{name}"' for name in (*command_line.OPTIONS, "output"))
     names = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', "".join(texts))
     return {"config", "help", "verbosity", *names}
-
-
-def subcommands_of_report() -> Mapping:
-    """`SUBCOMMANDS` of the program, whose flags are not left to other programs."""
-    with flagsaver.flagsaver():
-        return runpy.run_path(str(ROOT / "programs" / "report.py"))["SUBCOMMANDS"]

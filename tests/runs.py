@@ -109,7 +109,7 @@ def write_study(folder, config, settings=()) -> pathlib.Path:
     """A file of a study of one variant, `a`."""
     file = folder / "study.py"
     file.write_text(
-        "from tff_pfl.studies import Study, Variant\n"
+        "from tff_pfl.analysis import Study, Variant\n"
         "def get_study():\n"
         f"    return Study('One', {{'a': Variant('{config}', {dict(settings)})}})\n"
     )

@@ -1,10 +1,8 @@
 """Tables of numbers as text."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 _NARROWEST = 10
-_FORMULA = tuple("=+-@\t\r")  # how formulas begin in spreadsheets
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -23,11 +21,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def decimal(value: float) -> str:
     """Formats a number with four decimals, or as a power of ten if it is large."""
     return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"
-
-
-def cells_of_csv(row: Iterable[Any]) -> list[Any]:
-    """Returns a row with an apostrophe before each text that begins like a formula.
-
-    Spreadsheets execute formulas in CSV files. Numbers stay as they are.
-    """
-    return [f"'{of}" if isinstance(of, str) and of.startswith(_FORMULA) else of for of in row]

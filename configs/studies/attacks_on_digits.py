@@ -8,8 +8,7 @@ epochs, and has 300 rounds. The factor 100 was chosen after a look at test image
 by 10, FedAvg's mean did not suffer. So were the 300: after 30, FedPG without an attack was at 83 %.
 """
 
-from tff_pfl.reports.cross_table import SEPARATOR
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import SEPARATOR, Study, Variant
 
 _ATTACKS = {
     "none": {"attack.name": "scaled_uploads", "attack.factor": 1.0},

@@ -5,8 +5,7 @@ model is compressed; the gradient of the client's risk, as large, travels as it 
 of `configs/digits.py`; nothing is tuned.
 """
 
-from tff_pfl.reports.cross_table import SEPARATOR
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import SEPARATOR, Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "PGFed": "pgfed"}
 _COMPRESSORS = {

@@ -4,7 +4,7 @@ With the defaults FedAMP is Local; `tff_pfl/algorithms/fedamp/round.py` says why
 client's examples is for validation, of those that are for training otherwise.
 """
 
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import Study, Variant
 
 _BASE = "configs/fedpg.py:dir,fmnist"
 _MEDIAN = {"algorithm.distance_scale": "median", "algorithm.sigma": 1.0}

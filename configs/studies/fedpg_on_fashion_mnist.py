@@ -4,7 +4,7 @@ Rates are the 0.1 of the comparison, not tuned; the paper takes the best of thre
 Two classes a client come in equal amounts and, as Table 2 may be of those, in unequal ones.
 """
 
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import Study, Variant
 
 _OF_TABLE_1 = {
     "FedPG": "fedpg",

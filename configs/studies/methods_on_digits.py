@@ -1,7 +1,7 @@
 """All methods on handwritten digits: 20 clients, half of them a round, 30 rounds, three seeds."""
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import Study, Variant
 
 # Beside the defaults, for methods that these suit badly here.
 _OTHER_OPTIONS = {

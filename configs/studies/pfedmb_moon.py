@@ -8,8 +8,8 @@ the rate of all; its other options are those of the tables without the recipe. p
 takes five times that of FedAvg, is left out.
 """
 
+from tff_pfl.analysis import Study, Tuning, Variant, grid
 from tff_pfl.names import check_names
-from tff_pfl.studies import Study, Tuning, Variant, grid
 
 _RATES = grid({"local.learning_rate": (0.003, 0.01, 0.03)})
 # Branches start larger, so that their mean is as large as an ordinary start. At first the mixture

@@ -3,7 +3,7 @@
 All have the rate 0.001: `docs/results/pgfed.md` says which of them it was chosen for, and on what.
 """
 
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import Study, Variant
 
 _METHODS = ("pgfed", "fedper", "pgfedmo", "fedrod", "fedavg", "local")
 

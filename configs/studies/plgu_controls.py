@@ -7,7 +7,7 @@ layers add up to 1; with `xi_scale` = 5, as many as there are layers, it is the 
 Each variant has the better of two rates, on a tenth of each client's examples, after 20 rounds.
 """
 
-from tff_pfl.studies import Study, Tuning, Variant, grid
+from tff_pfl.analysis import Study, Tuning, Variant, grid
 
 _WITHOUT = {"algorithm.rho": 0.0}
 _VARIANTS = {

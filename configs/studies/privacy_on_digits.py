@@ -6,8 +6,7 @@ only difference. The clipping norm adapts; nothing is tuned. With more rounds, e
 more noise than `tff.aggregators` allows with 40 clients.
 """
 
-from tff_pfl.reports.cross_table import SEPARATOR
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import SEPARATOR, Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

@@ -6,8 +6,7 @@ drawn in the same way, so that privacy is the only difference. The model is smal
 grows with the root of its size; the clipping norm adapts; nothing is tuned.
 """
 
-from tff_pfl.reports.cross_table import SEPARATOR
-from tff_pfl.studies import Study, Variant
+from tff_pfl.analysis import SEPARATOR, Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

@@ -1,6 +1,6 @@
-"""A grid, random draws and a search of Vizier's, of two numbers of Ditto on handwritten digits."""
+"""A grid, random draws and a search by Optuna, of two numbers of Ditto on handwritten digits."""
 
-from tff_pfl.studies import Search, Study, Tuning, Variant, draws, grid, log_uniform
+from tff_pfl.analysis import Search, Study, Tuning, Variant, draws, grid, log_uniform
 
 _VALUES = {
     "local.learning_rate": log_uniform(0.003, 1.0),

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from tests.runs import tiny_config, train_run
+from tff_pfl.analysis import plot_mixtures
 from tff_pfl.clients.attackers import drawn_attackers
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
@@ -23,7 +24,6 @@ from tff_pfl.experiment import (
     build_dataset,
     read_summary,
 )
-from tff_pfl.reports import plot_mixtures
 
 NAME = MetricName("personalized", "local_test", "accuracy")
 
@@ -90,7 +90,7 @@ def test_what_is_printed_has_the_margins(tmp_path, capsys):
     assert row.split()[1:3] == [mean, margin]
 
 
-def test_clients_are_shown_by_their_ids(run_dir, tmp_path, monkeypatch):
+def test_clients_are_shown_by_their_ids(run_dir, monkeypatch):
     files, drawn, stackplot = RunFiles(run_dir), [], Axes.stackplot
     _, shown = ids = sampled_clients(0, 4, 2).tolist()
 
@@ -99,13 +99,13 @@ def test_clients_are_shown_by_their_ids(run_dir, tmp_path, monkeypatch):
         return stackplot(axis, x, y, **options)
 
     monkeypatch.setattr(Axes, "stackplot", recorded)
-    plot_mixtures(run_dir, tmp_path / "picture.png", clients=[shown])
+    plot_mixtures(run_dir, clients=[shown])
     alphas = np.array(files.snapshots("alpha/head")[1])
     assert alphas.shape == (2, 2, 3) and len(drawn) == 2
     np.testing.assert_array_equal(drawn[1], alphas[:, 1].T)
     (other, *_) = {0, 1, 2, 3} - {*ids}
-    with pytest.raises(OutputDirectoryError, match=rf"2 of them: \[{other}\]"):
-        plot_mixtures(run_dir, tmp_path / "picture.png", clients=[other])
+    with pytest.raises(OutputDirectoryError, match=rf"of the clients \[{other}\]; .* 2 clients"):
+        plot_mixtures(run_dir, clients=[other])
 
 
 def test_who_is_left_out_may_be_no_part_of_the_sample(run_dir):

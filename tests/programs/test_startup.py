@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
-from tests.reports.hand_written import write_run
+from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_python
 from tff_pfl.runtime.startup import announce_tensorflow
 
-MODULES = tuple(f"tff_pfl.{name}" for name in ("names", "ranges", "registry", "studies", "reports"))
-PROGRAMS = tuple(path.name for path in sorted((ROOT / "programs").glob("*.py")))
+MODULES = tuple(
+    f"tff_pfl.{name}" for name in ("names", "ranges", "registry", "analysis", "analysis.frames")
+)
+PROGRAMS = [path.name for path in sorted((ROOT / "programs").glob("*.py"))]
+PROGRAMS.remove("report.py")  # whose flags are those of its subcommands
 
 # One process for all command lines, which takes half a second; importing TensorFlow fails there.
 WITHOUT_TENSORFLOW = """
@@ -60,6 +63,8 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         **{
             (program, "--wrong=1"): (1, "Unknown command line flag 'wrong'") for program in PROGRAMS
         },
+        ("report.py", "--help"): (0, "usage: report.py"),
+        ("report.py", "curves", run, picture, "--wrong=1"): (2, "unknown arguments: --wrong=1"),
         ("train.py", config, output, "--config.rounds=2", "--wrong=1"): (1, "flag 'wrong'"),
         ("train.py", config, output, "--runtime=gpu"): (1, "--runtime=gpu: value should be one of"),
         ("train.py", config, output, "--config.locl.epochs=2"): (1, "Did you mean 'local'?"),
@@ -77,8 +82,8 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         ("evaluate.py", f"--run_dir={tmp_path}", "--output=x"): (1, "no config.json of a run"),
         ("sweep.py", "--study=no.py", output): (1, "There is no study 'no.py'."),
         ("benchmark.py", "--workloads=lin"): (1, "Did you mean 'linear'?"),
-        ("report.py", "tabel", run): (1, "Did you mean 'table'?"),
-        ("report.py", "curves", f"A:{tmp_path}", picture): (1, "has no config.json of a run"),
+        ("report.py", "tabel", run): (2, "invalid choice: 'tabel'"),
+        ("report.py", "curves", f"A:{tmp_path}/x", picture): (1, "has no config.json of a run"),
         ("report.py", "curves", run, "--column=lost", picture): (1, "Unknown"),
         ("report.py", "table", run): (0, "| ditto |"),
         ("report.py", "cross_table", cell, "--exclude_attackers"): (0, "| none | 62.50"),

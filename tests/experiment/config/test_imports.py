@@ -9,6 +9,7 @@ import pytest
 
 from tests.own_modules import own_modules
 from tests.runs import run_main, tiny_config, train_run
+from tff_pfl.analysis import loss_surfaces_of_run
 from tff_pfl.experiment import (
     ConfigError,
     RunFiles,
@@ -21,12 +22,11 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.models import MODELS
-from tff_pfl.reports import loss_surfaces_of_run
 
 MODULE = """
 import tensorflow as tf
 from tff_pfl.models import MODELS
-from tff_pfl.reports import loss_surfaces_of_run
+from tff_pfl.analysis import loss_surfaces_of_run
 
 @MODELS.register("tiny_of_a_user")
 def tiny(image_shape, num_classes, *, width=3):

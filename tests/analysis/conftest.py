@@ -1,0 +1,48 @@
+"""A training program that takes a moment, and what it was started with."""
+
+import pathlib
+
+import pytest
+import sqlalchemy
+
+
+class Program:
+    """The program, and its runs so far.
+
+    Attributes:
+        path: Its file.
+        log: The file with a line for each start.
+    """
+
+    path = pathlib.Path(__file__).with_name("program.py")
+
+    def __init__(self, log):
+        self.log = log
+
+    def started(self):
+        """The flags of all runs so far, without `--config.`, sorted."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return sorted(line.partition(" by ")[0].replace("--config.", "") for line in lines)
+
+    def process(self):
+        """The process of the last run, once it has started."""
+        return int(self.log.read_text().rpartition(" ")[2])
+
+    def is_running(self):
+        """Checks whether a run has started."""
+        return self.log.exists() and self.log.read_text().endswith("\n")
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.setenv("STARTED", str(tmp_path / "started.txt"))
+    return Program(tmp_path / "started.txt")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_without_a_disk():
+    """Optuna's storages need not survive a power cut."""
+
+    @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "connect")
+    def wait_for_nothing(connection, _):
+        connection.execute("PRAGMA synchronous=OFF")

@@ -1,0 +1,122 @@
+"""Finished runs that are written by hand: all files that tables and pages read, in no time."""
+
+import csv
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_pfl.data import Partition
+from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
+from tff_pfl.experiment import Evaluation, LateMean, Result, RunDirectory, Session, write_summary
+from tff_pfl.experiment.results import best_on
+
+
+def write_run(
+    path: pathlib.Path,
+    accuracies: Sequence[float],
+    *,
+    seed: int = 0,
+    first_row: int = 0,
+    algorithm: str = "ditto",
+    global_accuracies: Sequence[float] | None = None,
+    early: float = 0.5,
+    bytes_down: int = 1000,
+    seconds: float = 0.5,
+    epsilon: float | None = None,
+    finished: bool = True,
+    sessions: Sequence[tuple[int, Mapping[str, Any]]] = ((0, {"python": "3.11.1"}),),
+    **settings: Any,
+) -> pathlib.Path:
+    """Writes 10 rounds, evaluated at 5 and 10.
+
+    Args:
+        path: The output directory; what is there is written anew.
+        accuracies: Of each client's own model after the last round, and of the global one.
+        seed: Of the config.
+        first_row: Of the partition: those of different ones are different.
+        algorithm: Its name.
+        global_accuracies: As `accuracies`; `None`: there is no global model.
+        early: What accuracies are multiplied by at round 5.
+        bytes_down: That a client receives in a round; it sends twice as many.
+        seconds: Of each round but the first two.
+        epsilon: What all rounds reveal; `None`: there is no privacy.
+        finished: Whether there is a summary.
+        sessions: `(rounds before, versions)` of each; none: nothing is recorded of them.
+        **settings: Further ones of the config.
+    """
+    rows = [np.array([first_row + 2 * i, first_row + 2 * i + 1]) for i in range(len(accuracies))]
+    config = {"seed": seed, "algorithm": {"name": algorithm}, "data": {"name": "digits"}}
+    with RunDirectory(path, config | settings, overwrite=True) as directory:
+        Partition(rows, rows, rows).save(directory.file("partition.npz"))
+        finals = {
+            round_num: _evaluation(directory, round_num, share, accuracies, global_accuracies)
+            for round_num, share in ((5, early), (10, 1.0))
+        }
+        _write(
+            directory.file("metrics.csv"),
+            {
+                "round": range(1, 11),
+                "bytes_down_per_client": [bytes_down] * 10,
+                "bytes_up_per_client": [2 * bytes_down] * 10,
+                **({} if epsilon is None else {"privacy/epsilon": [epsilon / 10] * 9 + [epsilon]}),
+                **{
+                    str(name): [finals[i][name] if i in finals else "" for i in range(1, 11)]
+                    for name in finals[10]
+                },
+            },
+        )
+        _write(
+            directory.file("timings.csv"),
+            {
+                "round": range(1, 11),
+                "round_seconds": [9.0, 9.0] + [seconds] * 8,
+                "evaluation_seconds": [""] * 4 + [1.0] + [""] * 4 + [1.0],
+            },
+        )
+        if sessions:
+            recorded = [Session(*session)._asdict() for session in sessions]
+            directory.write_json("versions.json", {"sessions": recorded})
+        if finished:
+            evaluations = [Evaluation(*pair) for pair in finals.items()]
+            result = Result(
+                None,
+                evaluations[-1],
+                None,
+                best_on("test", evaluations),
+                LateMean.of(evaluations, share=1.0),
+                1.0,
+            )
+            write_summary(directory, result, f"{algorithm} on digits")
+    return path
+
+
+def keep_evaluated_rounds(path: pathlib.Path) -> pathlib.Path:
+    """Drops all other rows of `metrics.csv` and `timings.csv`, as published results do."""
+    for name in ("metrics.csv", "timings.csv"):
+        head, *rows = (path / name).read_text().splitlines()
+        kept = [row for row in rows if row.split(",")[0] in ("5", "10")]
+        (path / name).write_text("\n".join([head, *kept, ""]))
+    return path
+
+
+def _evaluation(directory, round_num, share, accuracies, global_accuracies):
+    values: Mapping[MetricName, np.ndarray] = {}
+    models = {"personalized": accuracies, "global": global_accuracies}
+    for model, own in models.items():
+        if own is not None:
+            own = share * np.array(own, float)
+            values[MetricName(model, "local_test", "loss")] = 1 - own
+            values[MetricName(model, "local_test", "accuracy")] = own
+    sizes = np.full(len(accuracies), 4)
+    clients = ClientMetrics(np.arange(len(accuracies)), sizes, values)
+    _write(directory.file("clients", f"round_{round_num:06d}.csv"), clients.columns())
+    return summarize(clients)
+
+
+def _write(path, columns):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))

@@ -1,0 +1,196 @@
+"""Mistakes in the settings of a study, found before anything is trained."""
+
+import concurrent.futures
+import json
+
+import pytest
+
+from tests.runs import run_main, write_study
+from tff_pfl.analysis import Study, Tuning, Variant, check, check_settings, grid
+from tff_pfl.analysis.check import first_change, first_problem
+from tff_pfl.experiment import ConfigError, read_config, resolved
+
+DITTO = "configs/digits.py:ditto"
+
+
+class ThisProcess:
+    """Takes the place of the process of a folder of configs, which takes seconds to begin."""
+
+    def __init__(self, *args):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def submit(self, work, *args):
+        future = concurrent.futures.Future()
+        future.set_result(work(*args))
+        return future
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(check.concurrent.futures, "ProcessPoolExecutor", ThisProcess)
+
+
+def study_of(settings, config=DITTO, **others):
+    variants = {
+        "FedAvg": Variant("configs/digits.py:fedavg"),
+        "The other": Variant(config, settings),
+    }
+    return Study("Two", variants, settings={"rounds": 3}, **others)
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "message"),
+    [
+        ({"roundz": 3}, DITTO, "Unknown config key 'roundz'. Did you mean 'rounds'?"),
+        ({"clients_per_round": 0}, DITTO, "config.clients_per_round must be"),
+        ({"algorithm.lambda_": "high"}, DITTO, "lambda_"),
+        ({"algorithm.lambda_": -1.0}, DITTO, "config.algorithm.lambda_ must be"),
+        ({"data.classes_per_client.classes": 2}, DITTO, "has no effect"),
+        ({"model.name": "resnet"}, DITTO, "Unknown model 'resnet'"),
+        ({"data.name": "digit"}, DITTO, "Unknown data set 'digit'. Did you mean 'digits'?"),
+        ({"clients_per_round": 99}, DITTO, "config.clients_per_round=99, but the federation has"),
+        ({"algorithm.weighting": "unifrom"}, DITTO, "Did you mean 'uniform'?"),
+        ({"attack.client_ids": (99,)}, DITTO, "config.attack.client_ids has [99]"),
+        ({"data.partition_file": "no.npz"}, DITTO, "there is no file 'no.npz'"),
+        ({"privacy.epsilon": 1.0}, "configs/digits.py:fedpg", "cannot be replaced"),
+        ({}, "configs/digits.py:dito", "Unknown algorithm 'dito'. Did you mean 'ditto'?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_run(settings, config, message):
+    problem = first_problem(list(study_of(settings, config).runs()))
+    assert problem.startswith("The_other/seed0 would fail: ") and message in problem
+
+
+def test_there_is_none():
+    assert first_problem(list(study_of({"algorithm.lambda_": 0.5}).runs())) is None
+
+
+def test_a_trial():
+    """Of the second one the config alone is read, which has no data and no algorithm."""
+    validation = {"data.fractions": (0.6, 0.2, 0.2)}
+    tuning = Tuning(grid({"local.learning_rate": (0.1, -0.1)}), validation, rounds=(2,))
+    study = study_of({}, tuning=tuning)
+    runs = [
+        run for trial in study.trials("FedAvg") for run in study.tuning_runs("FedAvg", trial, 2)
+    ]
+    assert first_problem(runs).startswith("tuning/FedAvg/learning_rate_-0.1/seed0 would fail: ")
+
+
+def test_a_metric_that_a_method_lacks():
+    """Else its trials would be trained first, and the runs of all others be lost."""
+    fedper = {"FedPer": Variant("configs/digits.py:fedper"), "FedAvg": Variant(DITTO)}
+    runs = list(Study("Two", fedper, settings={"rounds": 3}).runs())
+    problem = first_problem(runs, {"FedPer": "global/accuracy", "FedAvg": "global/accuracy"})
+    assert problem == (
+        "Trials of 'FedPer' cannot be compared by tuning's metric='global/accuracy', but this "
+        "algorithm has no global model. Choose 'personalized/accuracy'."
+    )
+    assert first_problem(runs, {"FedAvg": "global/accuracy"}) is None  # nothing chooses for FedPer
+    stops = {
+        "early_stop.patience": 2,
+        "early_stop.metric": "global/loss",
+        "data.fractions": (0.6, 0.2, 0.2),
+    }
+    runs = list(Study("One", {"FedPer": Variant("configs/digits.py:fedper", stops)}).runs())
+    assert "config.early_stop: metric='global/loss', but this algorithm has" in first_problem(runs)
+
+
+def test_the_metric_of_a_tuning_is_asked_of(tmp_path, in_this_process):
+    validation = {"data.fractions": (0.6, 0.2, 0.2)}
+    rates = grid({"local.learning_rate": (0.1, 0.2)})
+    tuning = Tuning(rates, validation, metric="global/accuracy")
+    study = Study("One", {"FedPer": Variant("configs/digits.py:fedper")}, tuning=tuning)
+    with pytest.raises(ConfigError, match="^Trials of 'FedPer' cannot be compared"):
+        check_settings(study, tmp_path)
+
+
+def test_what_has_begun_was_looked_at(tmp_path, in_this_process):
+    for label in ("FedAvg", "The_other"):
+        (tmp_path / label / "seed0").mkdir(parents=True)
+    check_settings(study_of({"roundz": 3}), tmp_path)
+
+
+def write_config(folder, flags, **changes):
+    """A run with the settings of flags, but for some."""
+    config = read_config(flags)
+    config.update(changes)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(resolved(config)))
+
+
+def test_a_config_that_has_changed_since(tmp_path, in_this_process):
+    """By its runs, finished or not, which would be compared with runs of the new one."""
+    study = study_of({}, seeds=(0, 1))
+    for run in study.runs():
+        changes = {"rounds": 9} if run.seed else {}  # they may go on
+        if (run.label, run.seed) == ("The other", 1):
+            changes = {"local": {"learning_rate": 0.7}}
+        write_config(tmp_path / run.folder, run.flags, **changes)
+    expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete it, undo"
+    with pytest.raises(ConfigError, match=f"The_other/seed1 is a run of other .*{expected}"):
+        check_settings(study, tmp_path)
+    write_config(tmp_path / "copy", next(study.runs()).flags)
+    (tmp_path / "copy" / "config.json").rename(tmp_path / "The_other" / "seed1" / "config.json")
+    assert first_change(list(study.runs())[2:3], tmp_path) is None  # of fedavg
+    assert "algorithm" in first_change(list(study.runs())[3:], tmp_path)
+
+
+def test_what_was_chosen_is_known_by_its_flags(tmp_path, in_this_process):
+    tuning = Tuning(grid({"local.learning_rate": (0.1, 0.2)}), {"data.fractions": (0.6, 0.2, 0.2)})
+    study = study_of({}, tuning=tuning)
+    (run,) = study.runs({"FedAvg": {"local.learning_rate": 0.2}})
+    (trial,) = study.tuning_runs("FedAvg", {"local.learning_rate": 0.1}, 3)
+    recorded = {run.folder: run.flags, trial.folder: trial.flags}
+    (tmp_path / "study.json").write_text(json.dumps(recorded))
+    for changed in (run, trial):
+        write_config(tmp_path / changed.folder, changed.flags, local={"batch_size": 99})
+        message = rf"{changed.folder} .*\n  local.batch_size: 99 then, \d+ now"
+        with pytest.raises(ConfigError, match=message):
+            check_settings(study, tmp_path)
+        (tmp_path / changed.folder / "config.json").unlink()
+
+
+def test_a_run_whose_config_is_not_any_more(tmp_path):
+    run = next(study_of({}).runs())
+    write_config(tmp_path / run.folder, run.flags)
+    run = run._replace(flags=("--config=configs/digits.py:fedavgg",))
+    problem = first_change([run], tmp_path)
+    assert "FedAvg/seed0 cannot be made again: " in problem
+    assert "Unknown algorithm 'fedavgg'" in problem
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="The config of 'The other', .* is not there"):
+        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path)
+
+
+@pytest.mark.slow
+def test_modules_of_the_same_names(tmp_path):
+    """As in a process of its own, each config has its own."""
+    variants = {}
+    for name in ("one", "another"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "method.py").write_text(
+            f"import tff_pfl\ntff_pfl.ALGORITHMS.variant('{name}', tff_pfl.ALGORITHMS['fedavg'])\n"
+        )
+        (folder / "config.py").write_text(
+            "import tff_pfl\n"
+            "def get_config():\n"
+            f"    return tff_pfl.default_config('{name}', imports=('method',))\n"
+        )
+        variants[name] = Variant(f"{folder}/config.py")
+    check_settings(Study("Two", variants), tmp_path / "out")
+
+
+def test_the_program_trains_nothing(tmp_path):
+    file = write_study(tmp_path, DITTO, {"roundz": 3})
+    ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
+    assert ended.returncode == 1 and not (tmp_path / "out").exists()
+    assert ended.stderr.startswith("error: a/seed0 would fail: Unknown config key 'roundz'.")

@@ -1,0 +1,272 @@
+"""Figures: their style, and that they show the numbers of data frames."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from tests.analysis.hand_written import write_run
+from tff_pfl import analysis
+from tff_pfl.analysis import figures
+from tff_pfl.analysis.curves import _marks
+from tff_pfl.analysis.distributions import shared_edges, tails
+from tff_pfl.experiment import OutputDirectoryError
+
+ACCURACY = "personalized/local_test/accuracy"
+LOSS = "personalized/local_test/loss"
+NAMES = ["a$x^{$", "_a", "100 % & <b>"]
+
+# Protanopia and deuteranopia of linear RGB, at full strength: Machado, Oliveira, Fernandes, 2009.
+_SIGHTS = {
+    "normal": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+def texts(figure):
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def frame(label, values, *, run=None, quantity="accuracy", statistic="mean", clients=None):
+    """One quantity at rounds, `{round: value}`, or `{round: values of clients}`."""
+    rows = [
+        (run or label, label, round_num, client, value)
+        for round_num, own in values.items()
+        for client, value in enumerate(np.atleast_1d(own))
+    ]
+    found = pd.DataFrame(rows, columns=["run", "label", "round", "client_id", "value"])
+    found = found.assign(model="personalized", pool="local_test", quantity=quantity)
+    return found if clients else found.assign(statistic=statistic)
+
+
+def test_no_two_of_many_series_look_the_same():
+    assert len({tuple(figures.series(i).values()) for i in range(252)}) == 252
+    first = [figures.series(i) for i in range(7)]
+    assert (
+        len({style["color"] for style in first}) == len({style["marker"] for style in first}) == 7
+    )
+
+
+def test_colours_are_told_apart_and_seen_on_white():
+    for sight in _SIGHTS.values():
+        seen = [np.dot(sight, linear(color)) for color in figures.COLORS]
+        for one, other in itertools.combinations(seen, 2):
+            assert np.linalg.norm(one - other) > 0.1
+    for color in figures.COLORS:
+        luminance = np.dot([0.2126, 0.7152, 0.0722], linear(color))
+        assert 1.05 / (luminance + 0.05) > 2.0
+
+
+def linear(color):
+    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize(
+    "labels", [["a"], [f"series {i}" for i in range(30)], ["a very long label " * 4] * 2, NAMES]
+)
+def test_the_legend_is_within_the_figure_and_above_the_axes(labels):
+    curves = [frame(f"{label}{i}", {1: i, 2: 1}) for i, label in enumerate(labels)]
+    figure = analysis.plot_curves(pd.concat(curves))
+    figure.draw_without_rendering()
+    legend, axes = figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()
+    width, height = figure.get_size_inches() * figure.dpi
+    assert legend.x0 >= 0 and legend.x1 <= width and legend.y1 <= height
+    assert legend.y0 >= axes.y1 and axes.height > 0.4 * height
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [f"{label}{i}" for i, label in enumerate(labels)]
+
+
+def test_the_same_figure_is_the_same_file_in_any_folder(tmp_path):
+    drawn = [figures.as_svg(analysis.plot_curves(frame("a$x^{$", {1: 0.5}))) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    for name in ("new/folder/figure.svg", "figure.png"):
+        analysis.save(analysis.plot_curves(frame("a", {1: 0.5})), tmp_path / name)
+    assert "<svg" in (tmp_path / "new/folder/figure.svg").read_text()
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_logarithmic_axes_have_plain_numbers():
+    figure = analysis.plot_curves(frame("a", {1: 1e-2, 2: 1e3}), log_scale=True)
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[1:-1] == ["0.01", "0.1", "1", "10", "100", "1000"]
+
+
+def test_lines_are_means_over_seeds_and_bands_their_deviations():
+    seeds = [{5: 2.0, 9: 0.0, 7: 8.0}, {5: 4.0, 9: 1.0}, {5: 6.0, 9: 2.0}]
+    three = [frame("three", values, run=str(i)) for i, values in enumerate(seeds)]
+    found = analysis.over_seeds(pd.concat(three))
+    # Round 7 is one of the first run alone: no line goes there.
+    assert found.values.tolist() == [["three", 5, 4.0, 2.0], ["three", 9, 1.0, 1.0]]
+    figure = analysis.plot_curves(pd.concat([*three, frame("one", {5: 1.0, 9: np.nan})]))
+    line, one = figure.axes[0].get_lines()
+    np.testing.assert_array_equal(line.get_xydata(), [[5, 4], [9, 1]])
+    np.testing.assert_array_equal(one.get_ydata(), [1, np.nan])
+    (band,) = figure.axes[0].collections
+    corners = {tuple(point) for point in band.get_paths()[0].vertices}
+    assert {(5, 2.0), (5, 6.0), (9, 0.0), (9, 2.0)} <= corners
+    assert "mean over clients; bands: deviation over 3 seeds" in texts(figure)
+    assert "accuracy of each client's own model" in texts(figure).replace("\n", " ")
+    with pytest.raises(OutputDirectoryError, match="No round was evaluated in all of a, b"):
+        parts = [frame("x", {1: 1.0}, run="a"), frame("x", {2: 1.0}, run="b")]
+        analysis.over_seeds(pd.concat(parts))
+
+
+def test_clients_are_averaged_before_seeds_and_can_be_left_out():
+    values = frame("a", {1: [1.0, 2.0, 6.0], 2: [1.0, np.nan, 3.0]}, clients=True)
+    (line,) = analysis.plot_curves(values).axes[0].get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), [3.0, np.nan])
+    figure = analysis.plot_curves(values, exclude_clients=iter([1]), top=9)
+    np.testing.assert_array_equal(figure.axes[0].get_lines()[0].get_ydata(), [3.5, 2.0])
+    assert "mean over clients but 1" in texts(figure) and figure.axes[0].get_ylim()[1] == 9
+
+
+def test_lone_points_and_long_lines_have_markers():
+    both = [frame("one", {5: 1.5}), frame("diverged", {5: np.nan})]
+    lines = analysis.plot_curves(pd.concat(both)).axes[0].get_lines()
+    assert [line.get_marker() for line in lines] == ["o", "s"]
+    assert [line.get_label() for line in lines] == ["one", "diverged (never finite)"]
+    is_drawn = np.ones(120, bool)
+    is_drawn[[40, 42]] = False
+    first, second = _marks(is_drawn, 0.0), _marks(is_drawn, 0.5)
+    assert len(first) == 12 + 1 and 41 in first
+    assert set(first) & set(second) == {41}
+
+
+def write_seeds(path, *accuracies, **options):
+    return [
+        write_run(path / str(seed), [accuracy], seed=seed, **options)
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_bytes_add_up_until_an_evaluation(tmp_path):
+    """Clients send twice what they receive."""
+    runs = {
+        "FedAvg | 32 bits": write_seeds(tmp_path / "a", 0.6, 0.8),
+        "FedAvg | top 1 %": write_seeds(tmp_path / "b", 0.5, bytes_down=20),
+        "FedPer | top 1 %": write_seeds(tmp_path / "c", 0.7, bytes_down=20),
+        "FedPer | nothing": write_seeds(tmp_path / "d", 0.3, bytes_down=0),
+    }
+    found = analysis.curves_against_bytes(runs)
+    np.testing.assert_allclose(found["megabytes"][:2], [0.010, 0.020])  # of rounds 5 and 10
+    np.testing.assert_allclose(found["mean"][:2], [0.35, 0.7])
+    np.testing.assert_allclose(found["deviation"][:2], np.array([0.05, 0.1]) * np.sqrt(2))
+    figure = analysis.plot_against_bytes(runs)
+    assert [axes.get_title() for axes in figure.axes] == ["FedAvg", "FedPer"]
+    (full, top), (other, level) = (axes.get_lines() for axes in figure.axes)
+    assert full.get_color() != top.get_color() == other.get_color()
+    np.testing.assert_allclose(top.get_xdata(), [0.0002, 0.0004])
+    np.testing.assert_allclose(level.get_ydata(), [0.3, 0.3])
+    assert "MB sent by a client" in texts(figure) and "32 bits" in texts(figure)
+
+
+def test_what_has_no_privacy_stands_by_itself_at_the_right(tmp_path):
+    runs = {
+        "FedAvg | none": write_seeds(tmp_path / "a", 0.9),
+        "FedAvg | 8": write_seeds(tmp_path / "b", 0.6, 0.8, epsilon=7.999),
+        "FedAvg | 2": write_seeds(tmp_path / "c", 0.5, epsilon=1.998),
+        "FedPer | 8": write_seeds(tmp_path / "d", 0.7, epsilon=7.998),
+        "FedPer | 0": write_seeds(tmp_path / "e", 0.1, epsilon=0.0),
+    }
+    points = analysis.points_against_epsilon(runs)
+    assert points["line"].tolist() == ["FedAvg"] * 3 + ["FedPer"] * 2
+    expected = [(2.0, 0.5, 0.0), (8.0, 0.7, 0.1 * np.sqrt(2)), (math.inf, 0.9, 0.0)]
+    numbers = points.iloc[:, 1:].to_numpy(float)
+    np.testing.assert_allclose(numbers, [*expected, (0, 0.1, 0), (8, 0.7, 0)])
+    figure = analysis.plot_against_epsilon(runs)
+    line, alone, other = (container.lines[0] for container in figure.axes[0].containers)
+    assert line.get_color() == alone.get_color() != other.get_color()
+    assert list(line.get_ydata()) == pytest.approx([0.5, 0.7])
+    left, middle, right = other.get_xdata()[0], line.get_xdata(), alone.get_xdata()[0]
+    assert left < middle[0] < middle[1] < right
+    assert 0 < other.get_xdata()[1] - middle[1] < 0.1  # beside each other, not on top
+    for words in ("without\nprivacy", "epsilon of all rounds", "FedPer"):
+        assert words in texts(figure)
+
+
+def test_histograms_and_their_table():
+    values = np.array([0.0, 0.1, *[0.5] * 36, 0.9, 1.0])  # of 40 clients, 2 are 5 %
+    frames = [
+        frame("many", {20: values}, clients=True),
+        frame("seeds", {5: [0.25]}, run="a", clients=True),
+        frame("seeds", {7: [0.75, np.nan, np.inf]}, run="b", clients=True),
+    ]
+    table = analysis.distribution_table(pd.concat(frames), threshold=0.6)
+    heads = ["", "round", "clients", "mean", "lowest 5 %", "top 5 %", "below 0.6"]
+    assert table.frame.columns.tolist() == heads
+    assert table.frame.values.tolist() == [
+        ["many", "20", "40", "0.5000", "0.0500", "0.9500", "95.0 %"],
+        ["seeds", "5 to 7", "4", "nan", "nan", "inf", "25.0 %"],
+    ]
+    assert "below 0.6" not in analysis.distribution_table(frames[0]).frame
+    figure = analysis.plot_histograms(pd.concat(frames), threshold=0.6)
+    for text in (
+        "many, round 20\n40 clients,\n95.0 % below 0.6",
+        "seeds, rounds 5 to 7\n4 clients of 2 runs,\n25.0 % below 0.6, 2 not finite",
+        "mean of the lowest 5 %",
+        "accuracy of each client's own model on its own test examples",
+    ):
+        assert text in texts(figure)
+    first, second = figure.axes
+    assert sum(bar.get_height() for bar in first.containers[0]) == 40
+    assert sum(bar.get_height() for bar in second.containers[0]) == 2
+    np.testing.assert_allclose([line.get_xdata()[0] for line in first.lines], [0.05, 0.5, 0.95])
+
+
+def test_a_loss_that_is_no_number_is_the_highest():
+    losses = np.array([0.1, np.nan, 0.9, 0.5])
+    assert tails(losses, "loss")["lowest 5 %"] == 0.1 and np.isnan(tails(losses, "loss")["top 5 %"])
+    accuracies = tails(losses, "accuracy")
+    assert np.isnan(accuracies["lowest 5 %"]) and accuracies["top 5 %"] == 0.9
+
+
+@pytest.mark.parametrize(
+    "values", [[0.31, 0.6, np.nan, np.inf, 1.0], [0.5, 0.5], [0.0], [np.nan], [-3e-9, 2e-9]]
+)
+def test_bins_are_equal_and_hold_everything(values):
+    values = np.array(values)
+    edges = shared_edges(values)
+    assert len(edges) <= 22
+    np.testing.assert_allclose(np.diff(edges), edges[1] - edges[0])
+    assert np.histogram(values[np.isfinite(values)], edges)[0].sum() == np.isfinite(values).sum()
+    # 12 * 0.05 is more than 0.6, which is not below 0.6.
+    assert 0.6 in shared_edges(np.array([0.0, 1.0]))
+
+
+def test_each_client_against_local(tmp_path):
+    """Runs of a seed are paired where the clients have the same examples."""
+
+    def write(name, algorithm, *seeds, **options):
+        return [
+            write_run(tmp_path / name / str(seed), of, seed=seed, algorithm=algorithm, **options)
+            for seed, of in enumerate(seeds)
+        ]
+
+    runs = {
+        "Ditto": write("a", "ditto", [0.5, 1.0, 0.75], [0.25, 0.75, 1.0], [0.0, 0.0, 0.0]),
+        "Alone": write("b", "local", [0.75, 0.5, 0.75], [0.5, 0.25, 0.5]),
+        "elsewhere": write("c", "fedavg", [0.5, 0.5, 0.5], first_row=100),
+    }
+    pairs = analysis.against_local(runs)
+    assert set(pairs["label"]) == {"Ditto"} and pairs["seed"].tolist() == [0, 0, 0, 1, 1, 1]
+    np.testing.assert_array_equal(pairs["own"], [0.5, 1.0, 0.75, 0.25, 0.75, 1.0])
+    np.testing.assert_array_equal(pairs["local"], [0.75, 0.5, 0.75, 0.5, 0.25, 0.5])
+    figure = analysis.plot_against_local(pairs)
+    assert "Ditto\n33 % hurt" in texts(figure)
+    (points,) = figure.axes[0].collections
+    np.testing.assert_array_equal(points.get_offsets(), pairs[["local", "own"]])
+    assert analysis.against_local({"Ditto": runs["Ditto"]}).empty

@@ -1,0 +1,188 @@
+"""The loss around the models of a tiny run, and pictures of surfaces that are written by hand."""
+
+import dataclasses
+import shutil
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from tests.runs import tiny_config, train_run
+from tff_pfl.analysis import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces, save
+from tff_pfl.analysis.loss_surface import rise_at_the_rim, training_examples
+from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.experiment import ConfigError, OutputDirectoryError, restored_run
+from tff_pfl.templates import PersonalizedProcess
+
+AXIS = np.linspace(-1, 1, 5, dtype=np.float32)
+BOWL = (AXIS[:, None] ** 2 + 2 * AXIS**2 + 0.5).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
+
+
+def largest_client(run_dir):
+    """`(client id, number of its training examples)`."""
+    sizes = [len(rows) for rows in Partition.load(str(run_dir / "partition.npz")).train]
+    return int(np.argmax(sizes)), max(sizes)
+
+
+def test_both_models_of_the_client_with_most_examples(run_dir):
+    found = loss_surfaces_of_run(run_dir, points=3, radius=0.5)
+    client_id, size = largest_client(run_dir)
+    assert found.title == (
+        f"ditto on digits, round 2\nloss on the {size} training examples of client {client_id}"
+    )
+    np.testing.assert_array_equal(found.axis, np.array([-0.5, 0.0, 0.5], np.float32))
+    assert list(found.surfaces) == ["global", "personalized"]
+    with restored_run(run_dir) as run:
+        examples = run.dataset.examples(client_id)
+        (client,) = run.source.select_clients([client_id])
+        for name, weights in (
+            ("global", run.server_state.algorithm.weights),
+            ("personalized", client.state.model),
+        ):
+            logits = run.model.apply(weights, examples.x, training=False, seed=None)
+            exact = np.mean(run.model.example_loss(examples.y, logits))
+            assert found.surfaces[name][1, 1] == pytest.approx(exact, rel=1e-5)
+    assert found.surfaces["global"][1, 1] != found.surfaces["personalized"][1, 1]
+
+
+def test_another_client_on_some_of_its_examples(run_dir):
+    client_id = (largest_client(run_dir)[0] + 1) % 4
+    found = loss_surfaces_of_run(run_dir, client_id=client_id, points=3, max_examples=10)
+    assert "loss on 10 of the " in found.title and f"of client {client_id}" in found.title
+    with restored_run(run_dir) as run:
+        everything = run.dataset.examples(client_id)
+        size = int(everything.size)
+        drawn, again, most, all_ = (
+            training_examples(run, client_id, number) for number in (10, 10, size - 1, size)
+        )
+        logits = run.model.apply(
+            run.server_state.algorithm.weights, drawn.x, training=False, seed=None
+        )
+        exact = np.mean(run.model.example_loss(drawn.y, logits))
+    np.testing.assert_array_equal(drawn.x, again.x)
+    np.testing.assert_array_equal(all_.x, everything.x)
+    assert drawn.size == len(drawn.x) == len(drawn.y) == 10
+    # Any of them, each with its label and at most once: no two of these pictures are equal.
+    pictures = [x.tobytes() for x in everything.x]
+    assert len(set(pictures)) == size
+    assert len({x.tobytes() for x in most.x}) == size - 1
+    rows = [pictures.index(x.tobytes()) for x in drawn.x]
+    assert max(rows) > 10
+    np.testing.assert_array_equal(everything.y[rows], drawn.y)
+    assert found.surfaces["global"][1, 1] == pytest.approx(exact, rel=1e-5)
+
+
+def test_an_algorithm_without_a_global_model(run_dir, monkeypatch):
+    monkeypatch.setattr(PersonalizedProcess, "global_weights", None)
+    found = loss_surfaces_of_run(run_dir, points=3, max_examples=5)
+    assert list(found.surfaces) == ["personalized"]
+
+
+def test_the_rise_is_that_of_the_border():
+    surface = np.zeros([5, 5], np.float32)
+    surface[0], surface[:, 0], surface[2, 2], surface[1, 1] = 8.0, 8.0, 1.0, 100.0
+    assert rise_at_the_rim(surface) == 9 * 8 / 16 - 1
+    surface[4, 4] = np.inf
+    assert rise_at_the_rim(surface) == np.inf
+
+
+def texts(figure):
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_what_the_figure_says():
+    found = LossSurfaces("a title", AXIS, {"global": BOWL, "personalized": 2 * BOWL})
+    shown = texts(plot_loss_surfaces(found))
+    # 41 / 16 is the mean of the border, 0.5 is in the centre.
+    for text in (
+        "a title",
+        "the global model\nloss 0.5 at the cross,\n+2.06 on average at the rim",
+        "the client's own model\nloss 1 at the cross,\n+4.12",
+    ):
+        assert text in shown
+    assert "not finite" not in shown and "logarithmic" not in shown
+    steep = found._replace(surfaces={"global": BOWL**3})
+    assert "logarithmic" in texts(plot_loss_surfaces(steep))
+
+
+def gap(surface, path):
+    """Where the figure is grey, over more than the edge of a letter."""
+    figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, {"global": surface}))
+    save(figure, path)
+    grey = np.abs(matplotlib.image.imread(path)[..., :3] - 0.6).max(axis=-1) < 0.01
+    for shift, axis in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        grey = grey & np.roll(grey, shift, axis)
+    return grey, texts(figure)
+
+
+def test_what_is_not_finite_is_a_gap(tmp_path):
+    assert not gap(BOWL, tmp_path / "a.png")[0].any()
+    holed = BOWL.copy()
+    holed[3:, 3:] = [[np.nan, np.inf], [-np.inf, np.nan]]
+    grey, shown = gap(holed, tmp_path / "b.png")
+    # In the quarter where both steps are large, the first to the right and the second up.
+    rows, columns = (np.argwhere(grey) / grey.shape).mean(axis=0)
+    assert rows < 0.4 < columns
+    assert 0.03 < grey.mean() < 0.3
+    assert "4 of 25 losses are not finite" in shown and "not finite at the rim" in shown
+    # The first direction goes to the right.
+    grey, _ = gap(np.where(AXIS[:, None] > 0.4, np.nan, BOWL), tmp_path / "c.png")
+    height, width = np.ptp(np.argwhere(grey), axis=0)
+    assert height > 1.5 * width
+
+
+def test_surfaces_share_their_colours():
+    surfaces = {"global": 100 * BOWL, "personalized": 0.01 * BOWL}
+    figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, surfaces))
+    first, second = (axes.collections[0] for axes in figure.axes[:2])
+    assert first.norm.vmin == second.norm.vmin == pytest.approx(0.005)
+    assert first.norm.vmax == second.norm.vmax == pytest.approx(350)
+
+
+@pytest.mark.parametrize(
+    "surfaces", [[np.zeros_like(BOWL)], [np.full_like(BOWL, np.nan)], [1e30 * BOWL, -BOWL]]
+)
+def test_odd_surfaces_are_drawn_without_warnings(tmp_path, surfaces, recwarn):
+    named = dict(zip(("global", "personalized"), surfaces, strict=False))
+    save(plot_loss_surfaces(LossSurfaces("a title", AXIS, named)), tmp_path / "a.png")
+    assert not [str(warning.message) for warning in recwarn]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"client_id": 4}, r"Client 4 does not exist: ids are 0\.\.3"),
+        ({"client_id": -1}, r"Client -1 does not exist: ids are 0\.\.3"),
+        ({"points": 4}, "odd number of points a side, 3 or more, got points=4"),
+        ({"radius": -1.0}, "radius of a loss surface is positive and finite, got -1.0"),
+        ({"max_examples": 0}, "needs 1 example or more, got 0"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be(run_dir, options, message):
+    with pytest.raises(ConfigError, match=message):
+        loss_surfaces_of_run(run_dir, **options)
+
+
+def test_a_client_without_training_examples(run_dir):
+    with restored_run(run_dir) as run:
+        rows = list(run.dataset.partition.train)
+        rows[2] = rows[2][:0]
+        partition = dataclasses.replace(run.dataset.partition, train=tuple(rows))
+        dataset = FederatedDataset(run.dataset.x, run.dataset.y, 10, partition)
+        with pytest.raises(ConfigError, match="Client 2 has no training examples"):
+            training_examples(run._replace(dataset=dataset), 2, 10)
+
+
+def test_runs_without_a_checkpoint(run_dir, tmp_path):
+    with pytest.raises(OutputDirectoryError, match="no_run has no config.json of a run"):
+        loss_surfaces_of_run(tmp_path / "no_run")
+    shutil.copytree(run_dir, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint"))
+    with pytest.raises(OutputDirectoryError, match="run has no checkpoint of a run"):
+        loss_surfaces_of_run(tmp_path / "run")

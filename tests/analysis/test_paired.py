@@ -1,0 +1,138 @@
+"""The paired test on differences of which the truth is known, and which clients are paired."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.analysis.hand_written import write_run
+from tff_pfl.analysis import client_values, paired_differences, paired_test
+from tff_pfl.evaluation import differences
+from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.names import UnknownNameError
+
+ACCURACY = "personalized/local_test/accuracy"
+
+
+def drawn(rng, num_seeds, mean=0.0):
+    """Differences of 30 clients with heavy tails; the clients of a seed share its luck."""
+    luck = rng.normal(mean, 0.02, size=(num_seeds, 1))
+    return list(luck + 0.05 * rng.standard_t(4, size=(num_seeds, 30)))
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5])
+def test_p_values_are_uniform_where_there_is_no_difference(num_seeds):
+    rng = np.random.default_rng(num_seeds)
+    found = [paired_test(drawn(rng, num_seeds)).p_value for _ in range(300)]
+    assert stats.kstest(found, "uniform").pvalue > 0.01
+    # Clients are not independent: to take them to be finds differences where there are none.
+    rng = np.random.default_rng(num_seeds)
+    naive = [stats.ttest_1samp(np.concatenate(drawn(rng, num_seeds)), 0)[1] for _ in range(300)]
+    assert np.mean(np.array(naive) < 0.05) > 0.2
+
+
+@pytest.mark.slow
+def test_other_tests_take_luck_for_a_difference():
+    """What the docstring says of them, where luck is ten times the clients' spread in a mean."""
+    rng = np.random.default_rng(0)
+    p_values = []
+    for _ in range(200):
+        found = 0.1 * rng.normal(size=(2, 1)) + 0.05 * rng.standard_t(4, size=(2, 50))
+        means = [
+            np.mean([rng.choice(found[seed], 50).mean() for seed in rng.integers(2, size=2)])
+            for _ in range(200)
+        ]
+        beyond = np.abs(np.array(means) - found.mean()) >= abs(found.mean())
+        wilcoxon = stats.wilcoxon(found.mean(axis=0)).pvalue
+        p_values.append((paired_test(list(found)).p_value, beyond.mean(), wilcoxon))
+    ours, bootstrap, wilcoxon = np.mean(np.array(p_values) < 0.05, axis=0)
+    assert ours < 0.1 and bootstrap > 0.3 and wilcoxon > 0.7
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5])
+def test_intervals_hold_a_known_shift_as_often_as_they_say(num_seeds):
+    rng = np.random.default_rng(10 + num_seeds)
+    tests = [paired_test(drawn(rng, num_seeds, mean=0.1)) for _ in range(300)]
+    assert np.mean([test.difference for test in tests]) == pytest.approx(0.1, abs=0.005)
+    assert 0.91 < np.mean([test.low < 0.1 < test.high for test in tests]) < 0.99
+    power = np.mean([test.p_value < 0.05 for test in tests])
+    assert power > {2: 0.2, 3: 0.7, 5: 0.99}[num_seeds]
+    for test in tests:
+        assert (test.p_value < 0.05) == (test.low > 0 or test.high < 0)
+
+
+def test_the_numbers_are_those_of_students_t():
+    differences = [np.array([0.1, 0.3]), np.array([0.0, 0.2]), np.array([-0.1, 0.4, 0.6])]
+    test = paired_test(differences)
+    # The means of the seeds are 0.2, 0.1 and 0.3; 4.302653 is in tables, of 2 degrees of freedom.
+    half = 4.302653 * 0.1 / np.sqrt(3)
+    assert test.difference == pytest.approx(0.2)
+    assert (test.low, test.high) == pytest.approx((0.2 - half, 0.2 + half))
+    assert test.p_value == pytest.approx(stats.ttest_rel([0.2, 0.1, 0.3], np.zeros(3)).pvalue)
+    assert (test.num_seeds, test.share_worse) == (3, 1 / 7)
+    assert paired_test(differences, direction=-1).share_worse == 5 / 7  # one is 0
+
+
+def test_rounding_is_no_difference():
+    # In floats, .2 - .1 + .5 - .6 is 8e-17 and the means of the three seeds are all the same.
+    own, others = np.array([0.2, 0.5, 0.5]), np.array([0.1, 0.5, 0.6])
+    test = paired_test([differences(own, others, 1)] * 3)
+    assert (test.difference, test.low, test.high, test.p_value) == (0, 0, 0, 1)
+    late = np.array([0.1 + 0.2 + 0.3, 0.5]) / [3, 1], np.array([0.3 + 0.2 + 0.1, 0.5]) / [3, 1]
+    assert (late[0] != late[1]).any()
+    np.testing.assert_array_equal(differences(*late, 1), 0.0)
+    shifted = paired_test([0.01 + np.array([-0.1, 0.1]), 0.01 + np.array([-0.3, 0.3])])
+    assert shifted.difference == pytest.approx(0.01)
+    assert shifted.p_value == 0.0
+    assert differences(np.array([np.inf]), np.array([1.0]), 1) == np.inf
+
+
+def test_what_cannot_be_tested():
+    one = paired_test([np.array([0.1, 0.3])])
+    assert one.difference == pytest.approx(0.2)
+    assert np.isnan([one.low, one.high, one.p_value]).all()
+    same = paired_test([np.zeros(4), np.zeros(4)])
+    assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
+    shifted = paired_test([np.full(4, 0.5), np.full(4, 0.5)])
+    assert (shifted.low, shifted.high, shifted.p_value) == (0.5, 0.5, 0)
+    assert np.isnan(paired_test([np.array([np.nan]), np.zeros(1)]).p_value)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    def write(name, seed, *accuracies):
+        return write_run(tmp_path / name, accuracies, seed=seed)
+
+    a = [write("a0", 0, 0.5, 0.75, 1.0), write("a1", 1, 0.5, 0.5, 0.5)]
+    b = [write("b1", 1, 0.5, 0.25, 1.0), write("b2", 2, 0.0, 0.0, 0.0)]
+    return {"a": a, "b": b}
+
+
+def test_the_same_clients_of_the_same_seeds_are_compared(runs):
+    (found,) = paired_differences(runs, "a", "b", ACCURACY)
+    np.testing.assert_array_equal(found, [0.0, 0.25, -0.5])
+    # Of rounds 5 and 10, with half as much in the first.
+    (found,) = paired_differences(runs, "a", "b", ACCURACY, "late_mean")
+    np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
+    assert paired_differences({"a": runs["a"][:1], "b": runs["b"]}, "a", "b", ACCURACY) == []
+
+
+def test_clients_stand_beside_each_other_by_seed_and_id(runs):
+    found = client_values(runs, ACCURACY)
+    assert found.columns.tolist() == ["a", "b"]
+    assert found.index.tolist() == [(seed, client) for seed in range(3) for client in range(3)]
+    np.testing.assert_array_equal(found["a"], [0.5, 0.75, 1, 0.5, 0.5, 0.5, *[np.nan] * 3])
+    np.testing.assert_array_equal(found["b"], [*[np.nan] * 3, 0.5, 0.25, 1, 0, 0, 0])
+
+
+def test_other_clients_and_columns_are_refused(runs):
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
+        client_values(runs, "personalized/local_test/acuracy")
+    table = runs["b"][0] / "clients" / "round_000010.csv"
+    whole = table.read_text()
+    table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    (runs["b"][0] / "metrics.csv").unlink()  # which would say that a client is missing
+    with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have evaluated different clients"):
+        client_values(runs, ACCURACY)
+    write_run(runs["b"][0], [0.5, 0.25, 1.0], seed=1, first_row=1)
+    with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have different partitions"):
+        paired_differences(runs, "a", "b", ACCURACY)

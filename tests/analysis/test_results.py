@@ -1,0 +1,284 @@
+"""Tables of runs that are written by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from tests.analysis.hand_written import write_run
+from tests.runs import config_of_flags
+from tff_pfl import analysis
+from tff_pfl.analysis import cross_table, cross_values, results_table
+from tff_pfl.analysis.details import costs_to_target, default_target, target_table, versions_tables
+from tff_pfl.analysis.results import paper_value
+from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
+from tff_pfl.attacks import drawn_attackers
+from tff_pfl.evaluation import MARGIN, MetricName
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, resolved
+from tff_pfl.names import UnknownNameError
+
+ACCURACY = "personalized/local_test/accuracy"
+LOSS = "personalized/local_test/loss"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root, folders = tmp_path_factory.mktemp("runs"), {}
+    for label, values, options in (
+        ("A & B", [(0.5, 1.0), (0.5, 0.75), (0.75, 1.0)], {"global_accuracies": [0.25, 0.75]}),
+        ("Local_1", [(0.5, 0.5), (0.5, 0.5), (0.5, 0.75)], {"seconds": 0.25, "bytes_down": 0}),
+    ):
+        folders[label] = [
+            write_run(root / label / str(seed), accuracies, seed=seed, **options)
+            for seed, accuracies in enumerate(values)
+        ]
+    folders["going on"] = [write_run(root / "going on", [1.0, 1.0], finished=False)]
+    return folders
+
+
+def rows(table):
+    return table.frame.values.tolist()
+
+
+def test_means_deviations_and_costs(runs):
+    table = results_table(runs)
+    assert table.frame.columns.tolist() == [
+        *("method", "personalized (%)", "global (%)", "seeds", "kB down", "kB up"),
+        "seconds a round, relative",
+    ]
+    assert rows(table) == [
+        ["A & B", "75.00 ± 12.50", "50.00 ± 0.00", "3", "1.0", "2.0", "1.00"],
+        ["Local_1", "54.17 ± 7.22", "-", "3", "0.0", "0.0", "0.50"],
+        ["going on", "-", "-", "0 of 1", "-", "-", "-"],
+    ]
+    assert table.bold == {(0, 1)}  # no best of one
+    assert "accuracy of each client's own model on its own test examples" in table.notes[0]
+
+
+def test_other_columns(runs):
+    columns = [f"{ACCURACY}_worst_5_percent", LOSS, f"{ACCURACY}_std", f"late_mean:{ACCURACY}"]
+    table = results_table(runs, columns)
+    assert table.frame.columns.tolist()[1:5] == [
+        "personalized, lowest 5 % (%)",
+        "personalized, loss",
+        "personalized, standard deviation (%)",
+        "personalized, late mean (%)",
+    ]
+    assert rows(table)[1][1:4] == ["50.00 ± 0.00", "0.458 ± 0.0722", "4.17 ± 7.22"]
+    assert rows(table)[0][4] == "56.25 ± 9.38"  # half of the accuracies at the first evaluation
+    # The lowest loss is the best; of a spread there is none.
+    assert table.bold == {(0, 1), (0, 2), (0, 4)}
+    assert "mean of the late evaluations of a run." in table.notes[3]
+    for name, near in (
+        ("personal/local_test/accuracy", ACCURACY),
+        (f"best_test:{LOSS}", "best_on"),
+    ):
+        with pytest.raises(UnknownNameError, match=f"Did you mean '{near}"):
+            results_table(runs, [name])
+
+
+def test_against_a_label(runs):
+    table = results_table(runs, against="Local_1")
+    heads = ["personalized, less Local_1's", "95 % interval", "p", "clients worse"]
+    assert table.frame.columns.tolist()[3:7] == heads
+    # Of the seeds 0.25, 0.125 and 0.25.
+    assert rows(table)[0][3:7] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %"]
+    assert rows(table)[1][3:7] == rows(table)[2][3:7] == ["-"] * 4
+    assert any("t test" in note for note in table.notes)
+    late = rows(results_table(runs, [f"late_mean:{ACCURACY}"], against="Local_1"))
+    assert late[0][2] == "+15.62"
+    without = results_table(runs, ["global/local_test/accuracy"], against="Local_1")
+    assert [row[2:6] for row in rows(without)] == [["-"] * 4] * 3
+    assert rows(results_table(runs, [LOSS], against="Local_1"))[0][2] == "-0.208"
+    with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
+        results_table(runs, against="Local")
+    for columns in ([], [f"{ACCURACY}_worst_5_percent"]):
+        with pytest.raises(OutputDirectoryError, match="first column, which must be a mean"):
+            results_table(runs, columns, against="Local_1")
+
+
+def test_differences_are_of_common_seeds(runs):
+    fewer = {"A": runs["A & B"][1:], "B": runs["Local_1"][:2]}
+    told = [note for note in results_table(fewer, against="B").notes if "Differences" in note]
+    assert told == ["Differences between A and B are of the seeds that both have: 1."]
+    none = {"A": runs["A & B"][2:], "B": runs["Local_1"][:2]}
+    assert "both have: none." in " ".join(results_table(none, against="B").notes)
+
+
+def test_samples_and_runs_that_are_no_repetitions_are_told_of(runs, tmp_path, monkeypatch):
+    other = [write_run(tmp_path / str(s), [0.5], seed=s, local={"rate": s}) for s in range(2)]
+    notes = results_table({"A": other}).notes
+    assert "The runs of A differ in more than the seed: in local.rate." in notes
+    assert "sample" not in " ".join(notes)
+    row = analysis.evaluations({"A": other}).iloc[:1].assign(statistic=MARGIN)
+    monkeypatch.setattr(analysis.frames, "evaluations", lambda runs: row)
+    assert "Of A, a sample of the clients was evaluated." in results_table({"A": other}).notes
+
+
+@pytest.mark.filterwarnings("error")
+def test_models_that_have_diverged_are_no_warnings(tmp_path):
+    """Losses are 1 less the accuracies."""
+    values = {"a": [(0.5, -math.inf), (0.5, 1.0)], "b": [(-math.inf, 0.5), (-math.inf, 1.0)]}
+    runs = {
+        label: [write_run(tmp_path / f"{label}{i}", own, seed=i) for i, own in enumerate(of_seeds)]
+        for label, of_seeds in values.items()
+    }
+    table = results_table(runs, [LOSS], against="b")
+    assert [row[1:3] for row in rows(table)] == [["nan ± nan", "+nan"], ["-", "-"]]
+    assert not table.bold
+
+
+def test_the_difference_to_the_paper(tmp_path):
+    write_run(tmp_path / "a", [0.5, 1.0], paper={"personalized_accuracy_percent": 74.0})
+    write_run(tmp_path / "b", [0.5, 0.5])
+    table = results_table([tmp_path / "a", tmp_path / "b"])
+    assert table.frame.columns[2] == "personalized, less the paper's"
+    assert [row[:3] for row in rows(table)] == [["a", "75.00", "+1.00"], ["b", "50.00", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [
+        ("fedpg.py:dir,fmnist,fedpg", "personalized/local_test/accuracy_mean", 0.889),
+        ("fedpg.py:dir,fmnist,fedpg", "personalized/synthetic50_test/accuracy_mean", 0.879),
+        ("fedpg.py:dir,fmnist,fedpg", "global/generalization_test/accuracy_mean", 0.885),
+        ("fedpg.py:dir,fmnist,fedpg", "personalized/local_test/accuracy_std", None),
+        ("fedpg.py:dir,fmnist,fedpg", "global/local_test/accuracy_mean", None),
+        ("plgu.py:cifar10,10,fedavg", "global/local_test/accuracy_mean", 0.6479),
+        ("plgu.py:cifar10,10,fedavg", "global/local_test/accuracy_worst_5_percent", 0.6069),
+        ("plgu.py:cifar10,10,fedavg", "personalized/local_test/loss_mean", None),
+    ],
+)
+def test_numbers_of_papers(config, name, value, monkeypatch):
+    paper = resolved(config_of_flags(monkeypatch, f"--config=configs/{config}"))["paper"]
+    found = paper_value(paper, MetricName.parse(name))
+    assert found is None if value is None else found == pytest.approx(value)
+
+
+def test_the_plain_key_of_papers_is_of_own_models():
+    own = MetricName("personalized", "local_test", "accuracy", "mean")
+    assert paper_value({"accuracy_percent": 80.0}, own) == pytest.approx(0.8)
+    assert paper_value({"accuracy_percent": 80.0}, own._replace(model="global")) is None
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    """Client 0 attacks."""
+    root = tmp_path_factory.mktemp("attacked")
+    values = {
+        "Ditto, noise | mean": [(0.0, 0.5, 0.75), (0.0, 0.75, 0.75)],
+        "Ditto, noise | median": [(0.75, 1.0, 0.75), (0.0, 1.0, 0.75)],
+        "FedPG, noise | its own": [(1.0, 0.25, 0.5)],
+    }
+    settings = {"attack": {"client_ids": [0], "fraction": 0.0}}
+    folders = {
+        label: [
+            write_run(root / label / str(seed), of, seed=seed, **settings)
+            for seed, of in enumerate(of_seeds)
+        ]
+        for label, of_seeds in values.items()
+    }
+    return folders | {"FedPG, noise | median": []}
+
+
+def test_rows_and_columns_are_the_parts_of_labels(attacked):
+    table = cross_table(attacked, ACCURACY, exclude_attackers=True)
+    assert table.frame.columns.tolist() == ["", "mean", "median", "its own"]
+    assert rows(table) == [
+        ["Ditto, noise", "68.75 ± 8.84", "87.50 ± 0.00", "-"],
+        ["FedPG, noise", "-", "-", "37.50"],
+    ]
+    assert table.bold == {(0, 2)}
+    assert "Of honest clients alone." in table.notes
+    assert rows(cross_table(attacked))[1][-1] == "58.33"
+    table = cross_table(attacked, exclude_attackers=True, exclude_clients=[0, 2])
+    assert rows(table)[1][-1] == "25.00" and "Without clients 0, 2." in table.notes
+    table = cross_table(attacked, LOSS, exclude_attackers=True)
+    assert rows(table)[0] == ["Ditto, noise", "0.312 ± 0.0884", "0.125 ± 0", "-"]
+    assert table.bold == {(0, 2)}  # the lowest
+    values = cross_values(attacked, exclude_attackers=True)
+    assert values.columns.tolist() == ["row", "column", "seed", "value"]
+    assert values.values.tolist()[1:3] == [
+        ["Ditto, noise", "mean", 1, 0.75],
+        ["Ditto, noise", "median", 0, 0.875],
+    ]
+
+
+def test_labels_and_attackers_of_a_cross_table(attacked, tmp_path):
+    run = write_run(tmp_path / "run", (0.5, 1.0))
+    with pytest.raises(ValueError, match="are 'ROW | COLUMN', found 'Ditto'"):
+        cross_table({"Ditto": [run]})
+
+    def attackers(**settings):
+        return RunFiles(write_run(tmp_path / "run", [0.5] * 10, seed=3, **settings)).attackers()
+
+    assert attackers() == ()  # of a version without attacks
+    assert attackers(attack={"name": "scaled_uploads", "client_ids": [4, 7]}) == (4, 7)
+    assert attackers(attack={"client_ids": [], "fraction": 0.3}) == drawn_attackers(0.3, 10, 3)
+
+
+def test_what_a_target_takes(runs, tmp_path):
+    """Accuracies of A & B are 75, 62.5 and 87.5 %, half of that after five rounds."""
+    assert default_target(runs) == pytest.approx(0.95 * 0.75)
+    costs = list(costs_to_target(runs, 0.4).values())
+    assert costs[0] == (10, 0.03, 22.0) and costs[2] == (5, 0.015, 19.5)
+    assert costs[4] == (10, 0.0, 20.0)  # nothing is sent
+    assert rows(target_table(runs, 0.7)) == [
+        ["A & B", "2 of 3", "10.0", "0.03", "22.0"],
+        ["Local_1", "0 of 3", "-", "-", "-"],
+    ]
+    exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
+    assert costs_to_target(exact, 0.3)[str(exact)].rounds == 10  # rounding is no difference
+
+
+def test_versions_that_are_the_same_and_others(tmp_path):
+    commit = "0123456789abcdef"
+    a = write_run(tmp_path / "a", [0.5], sessions=[(0, {"python": "3.11", "commit": commit})])
+    parts = [(0, {"python": "3.11", "devices": ["x", "y"]}), (4, {"python": "3.12"})]
+    b = write_run(tmp_path / "b", [0.5], seed=1, sessions=parts)
+    old = write_run(tmp_path / "c", [0.5], seed=2, sessions=())
+    (same,) = versions_tables({"A": [a]})
+    assert rows(same) == [["python", "3.11"], ["commit", "0123456789ab"]]
+    common, different = versions_tables({"A": [a, b, old]})
+    assert rows(common) == [] and common.notes == ["Runs that do not record theirs: 1."]
+    assert different.frame.columns.tolist() == ["run", "python", "commit", "devices"]
+    assert rows(different) == [
+        ["A, seed 0", "3.11", "0123456789ab", "-"],
+        ["A, seed 1", "3.11", "-", "x, y"],
+        ["A, seed 1, after round 4", "3.12", "-", "-"],
+    ]
+
+
+TABLE = Table(
+    pd.DataFrame([["50 % & <more>_", "-1.0 ± 0.5"], ["a|b, t-1", "-"]], columns=["a_b", "x (%)"]),
+    ["In 5 %."],
+    frozenset({(0, 1)}),
+)
+
+
+def test_formats():
+    assert to_markdown(TABLE).splitlines() == [
+        "| a_b | x (%) |",
+        "|---|---:|",
+        r"| 50 % & \<more\>\_ | **-1.0 ± 0.5** |",
+        r"| a\|b, t-1 | - |",
+        "",
+        "In 5 %.",
+    ]
+    assert to_latex(TABLE).splitlines() == [
+        "% In 5 %.",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a\_b & x (\%) \\",
+        r"\midrule",
+        r"50 \% \& <more>\_ & \textbf{-1.0 ± 0.5} \\",
+        r"a|b, t-1 & - \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert to_csv(TABLE) == 'a_b,x (%)\n50 % & <more>_,-1.0 ± 0.5\n"a|b, t-1",-'
+
+
+def test_what_rows_lack_is_absent():
+    table = table_of([{"a": "x"}, {"a": "y", "b": "1"}], best={"b": {"y"}})
+    assert rows(table) == [["x", "-"], ["y", "1"]] and table.bold == {(1, 1)}

@@ -1,0 +1,92 @@
+"""Which runs a command line or a notebook names, and by which labels."""
+
+import json
+import re
+
+import pytest
+
+from tests.analysis.hand_written import write_run
+from tff_pfl.analysis import Study, Variant, find_runs
+from tff_pfl.experiment import OutputDirectoryError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs of seeds 0, 1, 2 and so on, and a study of two variants, of which one has begun."""
+    root = tmp_path_factory.mktemp("runs")
+    names = ("quickstart", "a/ditto", "b/ditto", "c:d", "e/A_1/seed5", "e/A_1/seed6")
+    for seed, name in enumerate(names):
+        write_run(root / name, [0.5], seed=seed)
+    write_run(root / "study/Ditto/seed7", [0.5], seed=7, finished=False)
+    study = Study("Two", {"FedAvg": Variant("x"), "Ditto": Variant("y")}, seeds=(7, 8))
+    record = study.record() | {"chosen": {"Ditto": "rate 1"}}
+    (root / "study/variants.json").write_text(json.dumps(record))
+    (root / "damaged").mkdir()
+    (root / "damaged/variants.json").write_text("{}")
+    (root / "study.py").write_text(
+        "from tff_pfl.analysis import Study, Variant\n"
+        "def get_study():\n"
+        "    return Study('By its file', {'Ditto': Variant('y')}, seeds=(7,))\n"
+    )
+    return root
+
+
+@pytest.mark.parametrize(
+    ("source", "folders"),
+    [
+        ("quickstart", {"quickstart": ["quickstart"]}),
+        (["a/ditto/", "./quickstart"], {"ditto": ["a/ditto"], "quickstart": ["quickstart"]}),
+        (["c:d"], {"c:d": ["c:d"]}),
+        (["x:a/ditto", "x=b/ditto"], {"x": ["a/ditto", "b/ditto"]}),
+        (["lambda=1:a/ditto"], {"lambda=1": ["a/ditto"]}),
+        (["a/ditto", "b/ditto"], {"ditto": ["a/ditto", "b/ditto"]}),
+        ("e/A_1", {"A_1": ["e/A_1/seed5", "e/A_1/seed6"]}),
+        ("A:e/A_1", {"A": ["e/A_1/seed5", "e/A_1/seed6"]}),
+        ({"A": ["a/ditto"], "B": "b/ditto"}, {"A": ["a/ditto"], "B": ["b/ditto"]}),
+        ("study", {"FedAvg": [], "Ditto": ["study/Ditto/seed7"]}),
+        ("s:study", {"s, FedAvg": [], "s, Ditto": ["study/Ditto/seed7"]}),
+        (
+            ["quickstart", "study"],
+            {"quickstart": ["quickstart"], "FedAvg": [], "Ditto": ["study/Ditto/seed7"]},
+        ),
+        (["study.py", "study"], {"Ditto": ["study/Ditto/seed7"]}),
+    ],
+    ids=str,
+)
+def test_labels(folder, monkeypatch, source, folders):
+    monkeypatch.chdir(folder)
+    found = find_runs(source)
+    assert {label: list(map(str, paths)) for label, paths in found.folders.items()} == folders
+    assert list(found.folders) == list(folders)
+    assert find_runs(found) is found
+
+
+def test_what_a_study_tells_of_itself(folder):
+    found = find_runs(folder / "study")
+    assert (found.title, found.baseline, found.chosen) == ("Two", "FedAvg", {"Ditto": "rate 1"})
+    assert found.planned == {"FedAvg": 2, "Ditto": 2}
+    assert found.finished.folders == {"FedAvg": [], "Ditto": []}
+    more = find_runs([folder / "quickstart", folder / "study"])
+    assert (more.title, more.baseline) == ("quickstart; Two", "FedAvg")
+    assert more.planned == {"quickstart": 1, "FedAvg": 2, "Ditto": 2}
+    by_file = find_runs([folder / "study.py", folder / "study"])
+    assert (by_file.title, by_file.chosen) == ("By its file", {"Ditto": "rate 1"})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (["x:a/ditto", "x:a/ditto"], "'x' has two runs with seed 1"),
+        (["ditto:a/ditto", "a/ditto"], "'ditto' has two runs with seed 1"),
+        ("x:nowhere", "x:nowhere has no config.json of a run: there is no such folder."),
+        ({"x": "nowhere"}, "nowhere has no config.json of a run: there is no such folder."),
+        ("empty", "empty has no config.json of a run."),
+        ("damaged", "variants.json is damaged: 'variants'"),
+    ],
+    ids=str,
+)
+def test_what_names_no_run(folder, monkeypatch, source, message):
+    monkeypatch.chdir(folder)
+    (folder / "empty").mkdir(exist_ok=True)
+    with pytest.raises(OutputDirectoryError, match=re.escape(message)):
+        find_runs(source)

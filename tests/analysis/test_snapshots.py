@@ -1,0 +1,138 @@
+"""Figures of one run: influence, mixtures and the timeline."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from tff_pfl.analysis import plot_influence, plot_mixtures, plot_timeline
+from tff_pfl.analysis.snapshots import spans_of_round
+from tff_pfl.data import Partition
+from tff_pfl.experiment import OutputDirectoryError
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """With snapshots of four clients, of 1, 2, 3 and 4 examples, at two rounds."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    (path / "snapshots").mkdir(parents=True)
+    rows = np.split(np.arange(10), [1, 3, 6])
+    Partition(rows[::-1], rows, rows).save(path / "partition.npz")
+    for round_num in (2, 3):
+        alpha = np.arange(16.0).reshape(4, 4) / round_num
+        mixtures = {f"mix/{layer}": np.full([4, 2], 1 / round_num) for layer in ("body", "head")}
+        mixtures["mix/head"][1] = (0.75, 0.25)
+        file = path / "snapshots" / f"round_{round_num:06d}.npz"
+        np.savez(file, alpha=alpha, flat=np.zeros([4, 2]), **mixtures)
+    return path
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text)]
+
+
+def test_influence(run_dir):
+    figure = plot_influence(run_dir)
+    *matrices, helps, is_helped = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in matrices] == ["round 2", "round 3"]
+    # Clients are in the order of their examples, of which the last has fewest.
+    shown = matrices[1].images[0].get_array()
+    np.testing.assert_allclose(shown, (np.arange(16.0).reshape(4, 4) / 3)[::-1, ::-1])
+    points = helps.collections[0].get_offsets()
+    assert points[:, 0].tolist() == [4, 3, 2, 1]
+    np.testing.assert_allclose(points[0], [4, (4 + 8 + 12) / 9])  # without itself
+    np.testing.assert_allclose(is_helped.collections[0].get_offsets()[0], [4, (1 + 2 + 3) / 9])
+
+
+def test_mixtures(run_dir):
+    figure = plot_mixtures(run_dir, "mix", clients=[1, 0])
+    (_, _), (of_client_1, _) = np.reshape(figure.axes, [2, 2])
+    # The first part fills what is below 0.75.
+    heights = [path.get_paths()[0].vertices[:, 1] for path in of_client_1.collections]
+    assert heights[0].min() == 0 and heights[0].max() == heights[1].min() == 0.75
+    shown = texts(figure)
+    assert shown.index("client 1") < shown.index("client 0") and "client 2" not in shown
+    assert {"body", "head", "branch 0", "branch 1"} <= set(shown)
+    everybody = texts(plot_mixtures(run_dir, "mix", clients=[]))
+    assert {f"client {i}" for i in range(4)} <= set(everybody)
+
+
+def test_one_evaluation_fills_the_figure(run_dir, tmp_path):
+    (tmp_path / "snapshots").mkdir()
+    name = "snapshots/round_000002.npz"
+    (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    axes = plot_mixtures(tmp_path, "mix").axes[0]
+    assert axes.get_xlim() == (2, 3) and len(axes.collections) == 2
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda run: plot_influence(run.parent), "no snapshots"),
+        (lambda run: plot_influence(run, "alpa"), "Did you mean 'alpha'"),
+        (lambda run: plot_influence(run, "flat"), "shape .4, 2., which is no matrix"),
+        (lambda run: plot_mixtures(run, "mixx"), "Did you mean 'mix'"),
+        (lambda run: plot_mixtures(run, "mix", clients=[1, 4]), r"clients \[4\]; .* 0 to 3"),
+        (lambda run: plot_timeline(pd.DataFrame({"round": []})), "does not say what rounds did"),
+    ],
+)
+def test_what_there_is_not(run_dir, draw, message):
+    with pytest.raises(OutputDirectoryError, match=message):
+        draw(run_dir)
+
+
+ROUND = {
+    "round": 7,
+    "round_seconds": 10.0,
+    "select_seconds": 1.0,
+    "compute_seconds": 5.0,
+    "write_seconds": 7.0,
+    "prepare_seconds": 0.5,
+    "update_seconds": 1.5,
+}
+
+
+def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
+    spans = {lane: (start, seconds) for lane, start, seconds in spans_of_round(ROUND)}
+    assert spans == {
+        "select": (0.0, 1.0),
+        "compute": (1.0, 5.0),
+        "write": (1.0, 7.0),
+        "prepare": (8.0, 0.5),
+        "update": (8.5, 1.5),
+    }
+    evaluated = spans_of_round(ROUND | {"evaluation_seconds": 6.0})
+    assert evaluated[-1] == ("evaluation", 10.0, 6.0)
+
+
+def test_each_span_is_in_its_lane():
+    """Where nothing is read ahead, no lane moves up."""
+    timings = pd.DataFrame([ROUND, {**ROUND, "round": 8, "prepare_seconds": np.nan}])
+    figure = plot_timeline(timings.assign(evaluation_seconds=[2.0, np.nan]), rounds=1)
+    axes = figure.axes[0]
+    lanes = [label.get_text() for label in axes.get_yticklabels()]
+    bars = {
+        lanes[round(bar.get_y() + bar.get_height() / 2)]: (bar.get_x(), bar.get_width())
+        for bar in axes.patches
+        if bar.get_width()
+    }
+    assert bars == {
+        "select the cohort": (0, 1000),
+        "compute it": (1000, 5000),
+        "write the last round": (1000, 7000),
+        "take its new states": (8500, 1500),
+    }
+    assert "round 8" in texts(figure) and "round 7" not in texts(figure)
+    both = plot_timeline(timings.assign(evaluation_seconds=[2.0, np.nan]), rounds=9).axes[0]
+    assert both.get_xlim() == (0, 22000)
+
+
+def test_labels_of_short_rounds_leave_those_of_others_legible():
+    seconds = {1001: 9.0, 1002: 0.01, 1003: 0.01, 1004: 9.0}
+    rows = [
+        {"round": number, "round_seconds": each, "compute_seconds": each}
+        for number, each in seconds.items()
+    ]
+    found = texts(plot_timeline(pd.DataFrame(rows), rounds=4))
+    shown = [text for text in ("round 1001", *map(str, seconds)) if text in found]
+    assert shown == ["round 1001", "1002", "1004"]

@@ -1,0 +1,190 @@
+"""What a study consists of: its runs and trials, its file, and what is refused."""
+
+import numpy as np
+import pytest
+
+from tests.runs import ROOT
+from tff_pfl import analysis
+from tff_pfl.analysis import Search, Study, Tuning, Variant, draws, grid, load_study
+from tff_pfl.analysis.study import trial_name
+
+STUDY = Study(
+    "Two",
+    {
+        "FedAvg": Variant("configs/digits.py:fedavg"),
+        "Ditto, lambda 1": Variant("configs/digits.py:ditto", {"algorithm.lambda_": 1.0}),
+    },
+    seeds=(0, np.int64(7)),
+    settings={"rounds": 3, "algorithm.lambda_": 2.0},
+)
+RATES = grid({"rate": (1.0, 4.0)})
+RATE = analysis.uniform(0.1, 1.0)
+
+
+def test_the_runs_of_a_study():
+    runs = list(STUDY.runs())
+    assert [(run.label, run.seed) for run in runs] == [
+        ("FedAvg", 0),
+        ("Ditto, lambda 1", 0),
+        ("FedAvg", 7),
+        ("Ditto, lambda 1", 7),
+    ]
+    assert [run.folder for run in runs[1::2]] == ["Ditto_lambda_1/seed0", "Ditto_lambda_1/seed7"]
+    assert runs[3].flags == (
+        "--config=configs/digits.py:ditto",
+        "--config.rounds=3",
+        "--config.algorithm.lambda_=1.0",  # its own, and not that of all
+        "--config.seed=7",
+    )
+
+
+def test_the_runs_of_trials():
+    tuning = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5), seeds=(2, 3))
+    variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=[{}])}
+    study = Study("t", variants, settings={"x": 1}, tuning=tuning)
+    runs = list(study.tuning_runs("A", RATES[1], 5))
+    assert [run.folder for run in runs] == [f"tuning/A/rate_4.0/seed{seed}" for seed in (2, 3)]
+    assert [run.rounds for run in runs] == [5, 5]
+    assert runs[0].flags[1:] == (
+        "--config.x=1",
+        "--config.data.fractions=(0.6, 0.1, 0.3)",
+        "--config.rate=4.0",
+        "--config.evaluation.split=validation",
+        "--config.seed=2",
+    )
+    (chosen,) = study.runs({"A": RATES[1]})
+    assert (chosen.folder, chosen.flags[2]) == ("A/seed0", "--config.rate=4.0")
+    assert [study.is_tuned(label) for label in "AB"] == [True, False]
+
+
+def test_a_grid_and_draws():
+    assert grid({"a": (1, 2), "b": ("x",)}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    assert grid({}) == [{}]
+    values = {
+        "rate": analysis.log_uniform(1e-3, 1.0),
+        "share": analysis.uniform(0.25, 0.5),
+        "name": analysis.one_of("x", "y"),
+        "low": analysis.uniform(1.004, 2.0),
+        "high": analysis.log_uniform(0.99, 0.9996),
+    }
+    trials = draws(values, 2000, seed=1)
+    assert trials[:50] == draws(values, 50, seed=1) != draws(values, 50, seed=2)
+    columns = (np.array([trial[key] for trial in trials]) for key in values)
+    rates, shares, names, low, high = columns
+    assert 1e-3 <= rates.min() < 2e-3 and 0.9 < rates.max() <= 1
+    assert np.median(rates) == pytest.approx(10**-1.5, rel=0.2)
+    assert shares.min() >= 0.25 and shares.max() <= 0.5
+    assert np.mean(shares) == pytest.approx(0.375, abs=0.01)
+    assert set(names) == {"x", "y"} and 900 < np.sum(names == "x") < 1100
+    assert all(len(f"{share}") <= 5 for share in shares)  # three digits
+    assert low.min() >= 1.004 and high.max() == 0.9996  # rounding stays between the bounds
+
+
+def test_names_of_trials_tell_them_apart_and_equal_ones_are_one():
+    trials = [{}, {"a.x": 1, "b.x": 2}, {"a.x": 2, "b.x": 1}, {"c.y": 1}, {"c.y": 1}]
+    study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
+    names = [trial_name(trial) for trial in study.trials("A")]
+    assert names == ["as it is", "a.x 1, b.x 2", "a.x 2, b.x 1", "y 1"]
+
+
+def study_of(variant, tuning=None, **options):
+    return Study("t", {"A": variant}, tuning=tuning, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Study("t", {}), "variants must be one Variant or more, by labels, got {}"),
+        (lambda: Study("t", {"a": "a.py"}), "variants must be .*, got {'a': 'a.py'}"),
+        (lambda: study_of(Variant("x", {"seed": 1})), "a study has seeds, a run for each"),
+        (lambda: study_of(Variant("x"), Tuning(Search({"seed": RATE}, 3))), "a study has seeds"),
+        (lambda: study_of(Variant("x"), seeds=()), r"one seed or more, different .*, got \(\)"),
+        (lambda: study_of(Variant("x"), seeds=3), "different whole numbers in a tuple, got 3"),
+        (lambda: study_of(Variant("x"), seeds=(0, 1.5)), r"got \(0, 1.5\)"),
+        (lambda: study_of(Variant("x"), seeds=(0, 0)), r"different whole numbers .* got \(0, 0\)"),
+        (lambda: study_of(Variant("x"), baseline="B"), "baseline is no variant of the study: 'B'"),
+        (lambda: Study("t", {"a b": Variant("x"), "a,b": Variant("y")}), "'a b' needs a name"),
+        (lambda: Variant("x", "rounds"), "settings are a mapping, such as .*, got 'rounds'"),
+        (lambda: Variant("x", trials=[]), "A variant has a trial, or more"),
+        (lambda: Tuning({"rate": (1.0, 2.0)}), "as grid and draws make them, or a Search, got {"),
+        (lambda: Tuning(RATES, seeds=()), "Tuning has one seed or more"),
+        (lambda: Tuning(RATES, rounds=(5, 2)), r"rounds increase from 1 or more, .* got \(5, 2\)"),
+        (lambda: Tuning(RATES, rounds=5), "whole numbers in a tuple, got 5"),
+        (lambda: Tuning(RATES, metric="personal/accuracy"), "Did you mean 'personalized'"),
+        (lambda: study_of(Variant("x", trials=RATES)), "has trials, but the study has no tuning"),
+        (
+            lambda: study_of(Variant("x", trials=[{"a.rate": 1}, {"b.rate": 1}]), Tuning(RATES)),
+            "'rate 1' needs a name",
+        ),
+        (
+            lambda: study_of(Variant("x"), Tuning([{"rounds": 3}], rounds=(1, 2))),
+            "Trials of 'A' have 'rounds', and so has the tuning",
+        ),
+        (
+            lambda: study_of(Variant("x", {"privacy.epsilon": 2.0}), Tuning(RATES, rounds=(1, 2))),
+            "made for a number of rounds",
+        ),
+        (
+            lambda: study_of(
+                Variant("x"), Tuning(Search({"kind": analysis.one_of("a b", "a,b")}, 3))
+            ),
+            "needs a name of letters or digits of its own",
+        ),
+        (lambda: grid({"rate": 0.1}), r"values of 'rate' must be a tuple, such as \(0.1,\)"),
+        (lambda: draws({"a": 3}, 2), "a mapping from keys of the config to uniform, .* got {'a'"),
+        (lambda: Search({"rate": RATE}, number=0), "number must be a whole number of at least 1"),
+        (lambda: Search({}, number=3), "a mapping from keys of the config to uniform, .* got {}"),
+        (lambda: analysis.uniform(1.0, 0.1), "from less to more, got 1.0 to 0.1"),
+        (lambda: analysis.uniform(0.1, np.inf), "must be a finite number"),
+        (lambda: analysis.log_uniform(0, 1), "must be a finite number above 0"),
+        (lambda: analysis.one_of(), "one_of needs a value or more"),
+    ],
+)
+def test_what_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("import no_such_module", ValueError, r"study.py fails: ModuleNotFoundError: .*, line 1\)"),
+        ("def get_study():\n  return {}['a']", ValueError, r"fails: KeyError: 'a' .*py, line 2\)"),
+        ("raise ValueError('No.')", ValueError, r"^No\.$"),
+        (None, FileNotFoundError, "There is no study"),
+        ("x = 1", ValueError, "defines no function get_study"),
+        ("def get_study(): return 3", ValueError, "returns no Study, but 3"),
+        ("def get_study(choice): pass", ValueError, "needs a choice, as in FILE:CHOICE"),
+    ],
+)
+def test_files_that_are_no_studies(tmp_path, content, error, message):
+    path = tmp_path / "study.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(error, match=message):
+        load_study(path)
+
+
+def test_a_file_of_several_studies(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(
+        "from tff_pfl.analysis import Study, Variant\n"
+        "def get_study(choice): return Study(choice, {'a': Variant('x')})"
+    )
+    assert load_study(f"{path}:two,three").title == "two,three"
+    path.write_text("def get_study(): pass")
+    with pytest.raises(ValueError, match="takes no choice, found '.*study.py:two'"):
+        load_study(f"{path}:two")
+
+
+def test_the_studies_of_the_repository():
+    choices = {"pfedmb_moon.py": (":pairs", ":two_classes", ":dirichlet")}
+    files = sorted((ROOT / "configs/studies").glob("*.py"))
+    assert len(files) > 10
+    for file in files:
+        for choice in choices.get(file.name, ("",)):
+            study = load_study(f"{file}{choice}")
+            runs = {run.folder for run in study.runs()}
+            assert len(runs) == len(study.variants) * len(study.seeds)
+            for variant in study.variants.values():
+                assert (ROOT / variant.config.partition(":")[0]).is_file()

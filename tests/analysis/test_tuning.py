@@ -1,0 +1,245 @@
+"""How studies choose settings: on validation data, by stages, each score measured once."""
+
+import csv
+import dataclasses
+import math
+import shutil
+
+import optuna
+import pytest
+
+from tff_pfl import analysis
+from tff_pfl.analysis import Search, Study, StudyError, Tuning, Variant, grid, run_study
+from tff_pfl.analysis.tuning import Tuner
+from tff_pfl.experiment import OutputDirectoryError
+
+RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
+TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
+HALVING = Study(
+    "Rates",
+    {"A": Variant("a.py"), "B": Variant("b.py", {"rate": 7.0}, trials=[{"rate": 5.0}])},
+    seeds=(3, 4),
+    tuning=TUNING,
+)
+SEARCH = Search({"rate": analysis.log_uniform(1.0, 9.0)}, number=7)
+SEARCHING = Study("Found", {"A": Variant("a.py")}, tuning=Tuning(SEARCH))
+
+
+def with_tuning(study, **changes):
+    return dataclasses.replace(study, tuning=dataclasses.replace(study.tuning, **changes))
+
+
+def rows(folder):
+    with open(folder / "tuning.csv", newline="") as file:
+        return [list(row.values()) for row in csv.DictReader(file)]
+
+
+def test_the_better_half_goes_on(tmp_path, program):
+    """Accuracies are the rates after one round, then rounds * (10 - rate)."""
+    folder = tmp_path / "study"
+    assert run_study(HALVING, folder, program.path, jobs=2) == []
+    assert rows(folder) == [
+        *(["A", f"rate {rate}", "1", f"{rate}", "False"] for rate in (1.0, 4.0, 2.0)),
+        ["A", "rate 3.0", "1", "3.0", "True"],
+        ["A", "rate 4.0", "5", "30.0", "False"],
+        ["A", "rate 3.0", "5", "35.0", "True"],
+        ["A", "rate 3.0", "9", "63.0", "True"],
+    ]
+    started = program.started()
+    trials = [flags for flags in started if "validation" in flags]
+    assert len(trials) == 4 + 2 + 1 and all("(0.6, 0.1, 0.3)" in flags for flags in trials)
+    assert [flags for flags in started if "validation" not in flags] == [
+        f"--config={config} rate={rate} seed={seed}"
+        for config, rate in (("a.py", 3.0), ("b.py", 5.0))
+        for seed in (3, 4)
+    ]
+    # Once more, nothing is run, even where the trials' folders are gone: their scores are known.
+    shutil.rmtree(folder / "tuning")
+    assert run_study(HALVING, folder, program.path) == []
+    assert program.started() == started
+
+
+def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):
+    study = with_tuning(HALVING, rounds=(), seeds=(0, 1), metric="personalized/loss")
+    run_study(study, tmp_path, program.path)
+    assert [row[1:4] for row in rows(tmp_path)] == [
+        [f"rate {rate}", "nan", f"{-3 * (10 - rate)}"] for rate in (1.0, 4.0, 2.0, 3.0)
+    ]
+    assert [row[1] for row in rows(tmp_path) if row[4] == "True"] == ["rate 1.0"]
+    assert len([flags for flags in program.started() if "validation" in flags]) == 8
+
+
+def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, monkeypatch):
+    trials = [{"rate": math.inf}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
+    variants = {
+        "A": Variant("a.py"),
+        "all fail": Variant("b.py", trials=grid({"rate": (1.0, 2.0), "fails": (True,)})),
+        "all diverge": Variant("c.py", trials=grid({"rate": (math.inf, -math.inf)})),
+    }
+    study = Study("Bad", variants, tuning=Tuning(trials))
+    folder = tmp_path / "study"
+    failed = run_study(study, folder, program.path)
+    assert [run.folder for run in failed] == [
+        "tuning/A/rate_2.0_fails_True/seed0",
+        "tuning/all_fail/rate_1.0_fails_True/seed0",
+        "tuning/all_fail/rate_2.0_fails_True/seed0",
+    ]
+    assert [row[:2] for row in rows(folder) if row[4] == "True"] == [["A", "rate 3.0"]]
+    assert rows(folder)[0][3] == "nan"
+    printed = "".join(capsys.readouterr())
+    for label in ("all fail", "all diverge"):
+        assert f"{label}: no trial has a finite score" in printed
+    assert not (folder / "all_fail").exists()
+    # The same command tries again what failed; what it reaches then may be better.
+    shutil.rmtree(folder / "A")
+    monkeypatch.setenv("MENDED", "1")
+    assert run_study(study, folder, program.path) == []
+    chosen = [row[:2] for row in rows(folder) if row[4] == "True"]
+    assert chosen == [["A", "rate 2.0, fails True"], ["all fail", "rate 1.0, fails True"]]
+
+
+def test_another_metric_seeds_or_settings_are_another_tuning(tmp_path, program):
+    study = with_tuning(HALVING, rounds=())
+    run_study(study, tmp_path, program.path)
+    for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
+        tuner = Tuner(other, "A", tmp_path)
+        assert tuner.chosen() is None and list(tuner.scores()) == []
+    with pytest.raises(StudyError, match="(?s)is a run of other settings.*0.6.*and not.*0.5"):
+        run_study(
+            with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path, program.path
+        )
+    with pytest.raises(StudyError, match="Runs of 'A' have no global/accuracy"):
+        run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
+
+
+def test_what_went_on_is_not_compared_after_fewer_rounds(tmp_path, program):
+    run_study(HALVING, tmp_path, program.path)
+    with pytest.raises(StudyError, match="rate_4.0/seed0 has done 5 rounds: .* after 1 "):
+        run_study(with_tuning(HALVING, seeds=(0, 1)), tmp_path, program.path)
+
+
+def test_a_better_trial_does_not_replace_runs_unasked(tmp_path, program):
+    few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
+    run_study(few, tmp_path, program.path)
+    more = with_tuning(few, trials=RATES)
+    with pytest.raises(StudyError, match="A/seed3 is a run of other settings"):
+        run_study(more, tmp_path, program.path)
+    assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
+
+
+def test_a_storage_that_is_damaged(tmp_path):
+    (tmp_path / "tuning.db").write_text("no database" * 99)
+    with pytest.raises(OutputDirectoryError, match="tuning.db is damaged"):
+        Tuner(HALVING, "A", tmp_path)
+
+
+def trials_of(folder):
+    return [trial.params for trial in Tuner(SEARCHING, "A", folder)._trials()]
+
+
+def test_a_search_proposes_the_same_again_and_finds_what_is_good(tmp_path, program):
+    """The lowest rate is the best."""
+    run_study(SEARCHING, tmp_path / "a", program.path)
+    found = trials_of(tmp_path / "a")
+    assert len(found) == 7 and found[0] == {"rate": 3.0}  # the centre
+    assert len({trial["rate"] for trial in found}) == 7
+    assert all(1 <= trial["rate"] <= 9 for trial in found)
+    run_study(SEARCHING, tmp_path / "b", program.path, jobs=2)
+    assert trials_of(tmp_path / "b") == found
+    (best,) = [row for row in rows(tmp_path / "a") if row[4] == "True"]
+    lowest = min(trial["rate"] for trial in found)
+    assert best[1] == f"rate {float(f'{lowest:.3g}')}"
+    # Once more, nothing is run; raised, the number goes on from there.
+    started = program.started()
+    run_study(SEARCHING, tmp_path / "a", program.path)
+    assert program.started() == started
+    shutil.rmtree(tmp_path / "a/A")
+    longer = with_tuning(SEARCHING, trials=dataclasses.replace(SEARCH, number=9))
+    run_study(longer, tmp_path / "a", program.path)
+    assert len(trials_of(tmp_path / "a")) == 9 and trials_of(tmp_path / "a")[:7] == found
+
+
+def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path, program, monkeypatch):
+    run_study(SEARCHING, tmp_path / "whole", program.path)
+    add = Tuner._add
+    for kill_at in (1, 4, 6):
+
+        def killed(self, name, *args, number=kill_at):
+            add(self, name, *args)
+            if len(self._trials()) == number:
+                raise SystemExit  # nothing more is written, as by SIGKILL
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(Tuner, "_add", killed)
+            run_study(SEARCHING, tmp_path / "killed", program.path)
+    run_study(SEARCHING, tmp_path / "killed", program.path)
+    assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+def test_searches_side_by_side_with_halving(tmp_path, program):
+    """A trial goes on while it is in the better half of those that have come as far."""
+    pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)
+    variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=pairs)}
+    study = Study("Two", variants, tuning=Tuning(SEARCH, rounds=(1, 5)))
+    assert run_study(study, tmp_path, program.path, jobs=2) == []
+    found = rows(tmp_path)
+    assert [[row[0] for row in found if row[2] == "1"].count(label) for label in "AB"] == [7, 5]
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/tuning.db")
+    (of_b,) = [
+        of for of in optuna.get_all_study_summaries(storage) if of.study_name.startswith("B")
+    ]
+    trials = optuna.load_study(study_name=of_b.study_name, storage=storage).trials
+    # The accuracy after one round is the rate.
+    reached = [trial.intermediate_values[1] for trial in trials]
+    going_on = [5 in trial.intermediate_values for trial in trials]
+    expected = []
+    for batch in ((0, 2), (2, 4), (4, 5)):
+        so_far = sorted(reached[: batch[1]], reverse=True)
+        bound = so_far[(len(so_far) + 1) // 2 - 1]
+        expected += [rate >= bound for rate in reached[slice(*batch)]]
+    assert going_on == expected
+
+
+def test_values_of_every_kind(tmp_path, program):
+    """Optuna has the place of a value, which may be anything."""
+    values = {
+        "rate": analysis.log_uniform(0.001, 1.0),
+        "share": analysis.uniform(0.0, 1.0),
+        "kind": analysis.one_of("plain", ("a", "b"), True),
+    }
+    study = with_tuning(SEARCHING, trials=Search(values, number=6, seed=3))
+    other = with_tuning(SEARCHING, trials=Search(values, number=6, seed=4))
+    found = {}
+    for name, of in (("a", study), ("b", other)):
+        run_study(of, tmp_path / name, program.path)
+        tuner = Tuner(of, "A", tmp_path / name)
+        found[name] = [tuner._settings(trial) for trial in tuner._trials()]
+    first, *rest = found["a"]
+    assert first == {"rate": 0.0316, "share": 0.5, "kind": "plain"}
+    assert {trial["kind"] for trial in rest} <= {"plain", ("a", "b"), True}
+    for trial in rest:
+        assert all(trial[key] == float(f"{trial[key]:.3g}") for key in ("rate", "share"))
+    assert found["b"][0] == first and found["b"][1:] != rest
+
+
+def test_a_search_of_failures_waits(tmp_path, program):
+    study = Study("Bad", {"A": Variant("a.py", {"fails": True})}, tuning=Tuning(SEARCH))
+    assert len(run_study(study, tmp_path, program.path)) == 1
+
+
+def test_a_trial_that_diverged_is_no_reason_to_search_beside_it(tmp_path, program):
+    """From 5 on, rates are infinite: few of the later trials are there."""
+    search = Search({"rate": analysis.uniform(1.0, 9.0)}, number=20)
+    study = with_tuning(SEARCHING, trials=search)
+    tuner = Tuner(study, "A", tmp_path)
+    for _ in range(20):
+        assert tuner.propose()
+        (trial,) = tuner._open()
+        rate = trial.params["rate"]
+        tuner._report(trial, None, math.nan if rate > 5 else -rate)
+        tuner.score(None)
+    assert not tuner.propose()
+    rates = [trial.params["rate"] for trial in tuner._trials()]
+    assert sum(rate > 5 for rate in rates[10:]) <= 3
+    assert tuner.chosen()["rate"] == float(f"{min(rates):.3g}") < 2

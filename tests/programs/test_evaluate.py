@@ -1,0 +1,94 @@
+"""The program `evaluate.py`, by its command lines."""
+
+import csv
+import json
+
+import pytest
+
+from tests.marks import slow
+from tests.runs import run_main, run_python, tiny_config, train_run
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
+
+
+def run_process(program, *arguments):
+    return run_python(f"programs/{program}", *arguments)
+
+
+@pytest.mark.parametrize("run_evaluate", [run_process, slow(run_main)])
+def test_evaluate(run_dir, tmp_path, run_evaluate):
+    output = tmp_path / "evaluated"
+    done = run_evaluate(
+        "evaluate.py",
+        f"--run_dir={run_dir}",
+        f"--output={output}",
+        "--synthetic=0,0.5",
+        "--subsample",
+        "--fine_tune_epochs=2",
+        "--fine_tune_learning_rate=0.05",
+        "--further_models=fine_tuned",
+        f"--baseline={run_dir}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == "round 2 of ditto on digits"
+    assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
+    result = json.loads(output.with_suffix(".json").read_text())
+    assert result["options"]["subsample"] is True
+    assert result["options"]["fine_tune_epochs"] == 2
+    assert result["options"]["fine_tune_learning_rate"] == 0.05
+    assert result["baseline"]["run"] == "ditto on digits"
+    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
+    with open(output.with_suffix(".csv"), newline="") as file:
+        clients = list(csv.DictReader(file))
+    assert len(clients) == 4
+    name = "global/local_test/accuracy_mean"
+    assert result["metrics"][name] == pytest.approx(final[name])
+    own = "personalized/local_test/loss_mean"
+    assert result["metrics"][own] == pytest.approx(final[own])
+    assert result["metrics"]["fine_tuned/local_test/loss_mean"] < final[own] - 0.01
+    for model in ("personalized", "fine_tuned", "global"):
+        for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
+            assert any(line.strip().startswith(f"{model}/{pool}/accuracy") for line in lines)
+            for client in clients:
+                right = float(client[f"{model}/{pool}/accuracy"]) * int(client["num_examples"])
+                assert right == pytest.approx(round(right))  # of as many examples in each pool
+
+
+def test_evaluate_without_other_clients(run_dir, tmp_path):
+    output = tmp_path / "evaluated"
+    done = run_main(
+        "evaluate.py", f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    metrics = json.loads(output.with_suffix(".json").read_text())["metrics"]
+    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
+    pools = {name.split("/")[1] for name in metrics if "/" in name}
+    assert pools == {"local_test"}
+    name = "personalized/local_test/accuracy_mean"
+    assert metrics[name] == pytest.approx(final[name])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--run_dir=run", "--synthetic=0.5,1.5"], "Fractions are numbers in [0, 1]."),
+        (["--run_dir=run", "--synthetic=half"], "--synthetic=['half']: Fractions are"),
+        (["--run_dir=run", "--split=train"], "flag --split=train: value should be"),
+        (["--run_dir=run", "--fine_tune_epochs=-1"], "flag --fine_tune_epochs=-1: -1 is not"),
+        (["--run_dir=no_run"], "no_run has no config.json of a run"),
+        ([], "Flag --run_dir must have a value"),
+        (["--run_dir=RUN", "--nogeneralization", "--synthetic=0.5"], "(0.5,) has no effect, as"),
+        (["--run_dir=RUN", "--output=x/"], "x/ is a folder; name the files in it: x/NAME."),
+    ],
+)
+def test_mistakes_are_answered_with_one_message(run_dir, tmp_path, flags, message):
+    flags = [flag.replace("RUN", str(run_dir)) for flag in flags]
+    done = run_main("evaluate.py", f"--output={tmp_path / 'evaluated'}", *flags)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,144 @@
+"""The program `report.py`, by its command lines."""
+
+import os
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tests.analysis.hand_written import write_run
+from tests.runs import ROOT, run_main, tiny_config, train_run
+from tff_pfl.analysis.command_line import SUBCOMMANDS
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three runs that are written by hand, of labels of all kinds."""
+    root = tmp_path_factory.mktemp("runs")
+    attack = {"attack": {"client_ids": [0], "fraction": 0.0}}
+    for seed, name in enumerate(("quickstart", "b", "c")):
+        write_run(root / name, [0.0, 0.5, 0.75 + seed / 8], seed=seed, epsilon=2.0, **attack)
+    return root
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("curves", "quickstart", "both:b", "both:c"),
+        ("curves", "quickstart", "--exclude_clients=0,2", "--log_scale", "--top=5", "b"),
+        ("curves", "quickstart", "--column=personalized/local_test/loss"),
+        ("histogram", ".", "--threshold=0.6", "--round=5", "--exclude_clients=1"),
+        ("against_bytes", "a | x:b", "b | x:c"),
+        ("against_epsilon", "quickstart", "b"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_figures(runs, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(runs)
+    done = run_main("report.py", *arguments, f"--output={tmp_path / 'new/figure.png'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    pixels = matplotlib.image.imread(tmp_path / "new/figure.png")
+    assert 0.01 < np.mean(pixels[..., :3].min(axis=-1) < 0.9) < 0.6  # neither blank nor filled
+    if arguments[0] == "histogram":
+        row = next(line for line in done.stdout.splitlines() if "quickstart" in line)
+        assert row == "| quickstart | 5 | 2 | 0.1875 | 0.0000 | 0.3750 | 100.0 % |"
+    else:
+        assert done.stdout == ""
+
+
+def test_tables_and_the_page(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(runs)
+    done = run_main("report.py", "table", "quickstart", "b", "--against=b", "--format=csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith('method,personalized (%),"personalized, less b\'s",')
+    cells = ["none | mean:quickstart", "none | median:b", "--exclude_attackers"]
+    done = run_main("report.py", "cross_table", *cells)
+    assert done.stdout.splitlines()[2] == "| none | 62.50 | **68.75** |"
+    done = run_main("report.py", "cross_table", *cells, "--each_run")
+    assert done.stdout == "row,column,seed,value\nnone,mean,0,0.625\nnone,median,1,0.6875\n"
+    done = run_main("report.py", "clients", "quickstart")
+    assert done.stdout == "seed,client_id,quickstart\n0,0,0.0\n0,1,0.5\n0,2,0.75\n"
+    done = run_main("report.py", "page", "quickstart", f"--output={tmp_path / 'page.html'}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "<h1>quickstart</h1>" in (tmp_path / "page.html").read_text()
+
+
+def test_figures_of_a_real_run(tmp_path):
+    config = tiny_config("pfedmb", evaluation={"every": 1})
+    config.algorithm.branches = 3
+    run = train_run(tmp_path / "run", config)
+    for name, *options in (
+        ("mixtures", "--clients=2,0"),
+        ("timeline", "--rounds=2"),
+        ("loss_surface", "--client=1", "--points=3", "--radius=0.5", "--examples=20"),
+    ):
+        path = tmp_path / "new" / f"{name}.png"
+        done = run_main("report.py", name, run, f"--output={path}", *options)
+        assert done.returncode == 0, done.stderr
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert done.stdout == f"numbers: {path.with_suffix('.npz')}\n"
+    with np.load(path.with_suffix(".npz")) as numbers:
+        np.testing.assert_array_equal(numbers["axis"], [-0.5, 0.0, 0.5])
+        assert np.isfinite(numbers["personalized"]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["histgram"], "invalid choice: 'histgram'"),
+        (["curves", "--output=x.png"], "the following arguments are required: DIR"),
+        (["curves", "b"], "the following arguments are required: --output"),
+        (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
+        (["curves", "b", "--threshold=1", "--output=x.png"], "unknown arguments: --threshold=1"),
+        (["page", "b", "--output=page.png"], "it ends in .html, found page.png"),
+        (["curves", "b", "--output=b/config.json/x.png"], "config.json is a file."),
+        (["curves", "b", "--exclude_clients=one", "--output=x.png"], "ids are whole numbers"),
+        (
+            ["curves", "b", "--top=nan", "--output=x.png"],
+            "--top: it is from -inf to inf, found nan",
+        ),
+        (["page", "b", "--target=70", "--output=x.html"], "--target: it is from 0 to 1, found 70"),
+        (["curves", "nowhere", "--output=x.png"], "nowhere has no config.json of a run: there is"),
+        (["curves", "b", "--column=lost", "--output=x.png"], "Unknown column 'lost'"),
+        (
+            ["histogram", "b", "--round=7", "--output=x.png"],
+            "not evaluated at round 7, but at 5, 10",
+        ),
+        (["influence", "b", "--output=x.png"], "has no snapshots"),
+        (["loss_surface", "b", "--points=4", "--output=x.png"], "an odd number of points a side"),
+        (["table", "b", "--against=c"], "Unknown label with finished runs 'c'"),
+        (["cross_table", "b"], "Labels of a cross table are 'ROW | COLUMN', found 'b'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_answered_with_one_message(runs, monkeypatch, arguments, message):
+    monkeypatch.chdir(runs)
+    before = sorted(runs.rglob("*"))
+    done = run_main("report.py", *arguments)
+    assert done.returncode in (1, 2) and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_whoever_reads_the_output_may_leave(runs):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "programs/report.py", "table", runs / "b"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_each_subcommand_explains_itself(name):
+    done = run_main("report.py", name, "--help")
+    assert done.returncode == 0
+    assert SUBCOMMANDS[name].__doc__.split()[:4] == done.stdout.split("\n\n")[1].split()[:4]

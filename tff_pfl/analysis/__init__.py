@@ -1,0 +1,54 @@
+"""Runs and studies: as pandas data frames, tables, figures and pages; many runs by one command.
+
+from tff_pfl import analysis
+
+metrics = analysis.metrics(["runs/quickstart", "tuned:runs/digits"])     # a DataFrame
+analysis.plot_curves(metrics, "global/local_test/loss")                  # a Matplotlib figure
+print(analysis.to_markdown(analysis.results_table("runs/quickstart")))
+"""
+
+from tff_pfl.lazy import offer
+
+__getattr__, __dir__, __all__ = offer(
+    __name__,
+    {
+        "check": ("check_settings",),
+        "curves": (
+            "curves_against_bytes",
+            "over_seeds",
+            "plot_against_bytes",
+            "plot_against_epsilon",
+            "plot_curves",
+            "points_against_epsilon",
+        ),
+        "details": ("against_local", "costs_to_target", "target_table", "versions_tables"),
+        "distributions": ("distribution_table", "plot_against_local", "plot_histograms"),
+        "figures": ("save",),
+        "frames": (
+            "clients",
+            "evaluations",
+            "metrics",
+            "select",
+            "settings",
+            "summaries",
+            "timings",
+            "versions",
+        ),
+        "loss_surface": (
+            "LossSurfaces",
+            "loss_surfaces_of_run",
+            "plot_loss_surfaces",
+            "save_loss_surfaces",
+        ),
+        "page": ("write_page",),
+        "paired": ("PairedTest", "client_values", "paired_differences", "paired_test"),
+        "results": ("cross_table", "cross_values", "results_table"),
+        "runs": ("Runs", "find_runs"),
+        "snapshots": ("plot_influence", "plot_mixtures", "plot_timeline"),
+        "study": ("Run", "SEPARATOR", "Study", "StudyError", "Tuning", "Variant", "load_study"),
+        "sweep": ("run_study",),
+        "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
+        "trials": ("Search", "Settings", "draws", "grid", "log_uniform", "one_of", "uniform"),
+        "words": ("in_words",),
+    },
+)

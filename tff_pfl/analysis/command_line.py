@@ -1,0 +1,235 @@
+"""The subcommands of `programs/report.py`: what each takes, and what it makes of runs."""
+
+import argparse
+import inspect
+import math
+import os
+from collections.abc import Callable, Sequence
+
+from tff_pfl import analysis
+from tff_pfl.runtime.startup import announce_tensorflow
+
+ACCURACY = "personalized/local_test/accuracy"
+_COMPARED = "the runs: DIR, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
+
+
+def _number(kind: type, least: float = -math.inf, most: float = math.inf):
+    """Returns a parser of finite numbers in a range."""
+
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"it is a number, found {text!r}") from error
+        if not (math.isfinite(value) and least <= value <= most):
+            raise argparse.ArgumentTypeError(f"it is from {least:g} to {most:g}, found {text}")
+        return value
+
+    return parse
+
+
+def _texts(text: str) -> list[str]:
+    return list(filter(None, text.split(",")))
+
+
+def _ids(text: str) -> list[int]:
+    if not all(map(str.isdecimal, _texts(text))):
+        raise argparse.ArgumentTypeError(f"ids are whole numbers, as 0,5, found {text}")
+    return list(map(int, _texts(text)))
+
+
+OPTIONS = {
+    "against": dict(metavar="NAME", help="compare each other one with this, client by client"),
+    "client": dict(type=int, help="its id; by default the one with most training examples"),
+    "clients": dict(type=_ids, metavar="0,5", help="ids of the clients, in this order"),
+    "column": dict(default=ACCURACY, help="MODEL/POOL/QUANTITY; by default %(default)s"),
+    "columns": dict(
+        type=_texts,
+        metavar="COLUMN,COLUMN",
+        help="metrics of summary.json, such as global/local_test/accuracy_worst_5_percent; of "
+        "another evaluation than the last as EVALUATION:METRIC, with best_on_validation, "
+        "best_on_test (chosen on what it reports) or late_mean",
+    ),
+    "each_run": dict(action="store_true", help="a line of CSV for each run instead of the table"),
+    "examples": dict(type=int, default=1000, help="training examples at most, drawn of more"),
+    "exclude_attackers": dict(action="store_true", help="leave out the clients that attack"),
+    "exclude_clients": dict(type=_ids, default=[], metavar="0,5", help="ids that are left out"),
+    "format": dict(choices=["markdown", "latex", "csv"], default="markdown"),
+    "imports": dict(
+        type=_texts,
+        default=[],
+        metavar="MODULE,MODULE",
+        help="modules of the run's config to import from the working directory",
+    ),
+    "log_scale": dict(action="store_true", help="draw on a logarithmic scale"),
+    "matrix": dict(default="alpha", help="its name in snapshots/round_*.npz"),
+    "points": dict(type=int, default=21, help="points a side of the plane, odd"),
+    "radius": dict(
+        type=float, default=1.0, help="where the plane ends; 1 is as far from the model as 0 is"
+    ),
+    "round": dict(type=int, help="the evaluation after this round; by default the last"),
+    "rounds": dict(type=_number(int, 1), default=3, help="how many of the last rounds"),
+    "target": dict(type=_number(float, 0, 1), help="the accuracy that is to be reached"),
+    "threshold": dict(type=_number(float), help="count the clients below it"),
+    "top": dict(type=_number(float), help="where the vertical axis ends"),
+    "trust_imports": dict(
+        action="store_true",
+        help="import the modules that the run's config names, from the folders that it names: "
+        "code of whoever made the run",
+    ),
+}
+
+
+def curves(runs, output, column, exclude_clients, log_scale, top):
+    """Draws the mean over clients over the rounds; runs of one name are seeds, with a band."""
+    frame = analysis.clients(runs, "all") if exclude_clients else analysis.metrics(runs)
+    figure = analysis.plot_curves(
+        frame, column, exclude_clients=exclude_clients, log_scale=log_scale, top=top
+    )
+    analysis.save(figure, output)
+
+
+def against_bytes(runs, output, column):
+    """Draws the same over the megabytes that a client has sent which is in every round.
+
+    Labels "PANEL | LINE", such as method and compressor, have a panel a method.
+    """
+    analysis.save(analysis.plot_against_bytes(runs, column), output)
+
+
+def against_epsilon(runs, output, column):
+    """Draws the last value over epsilon, a line a method; labels are "METHOD | EPSILON"."""
+    analysis.save(analysis.plot_against_epsilon(runs, column), output)
+
+
+def histogram(runs, output, column, threshold, round, exclude_clients):
+    """Draws how a quantity is distributed over clients, and prints its mean and tails."""
+    frame = analysis.clients(runs, "last" if round is None else round)
+    options = {"threshold": threshold, "exclude_clients": exclude_clients}
+    analysis.save(analysis.plot_histograms(frame, column, **options), output)
+    return analysis.to_markdown(analysis.distribution_table(frame, column, **options))
+
+
+def influence(run, output, matrix):
+    """Draws who helps whom, for algorithms that learn it, such as PGFed."""
+    analysis.save(analysis.plot_influence(run, matrix), output)
+
+
+def mixtures(run, output, clients):
+    """Draws what clients mix their models of, for algorithms such as pFedMB."""
+    analysis.save(analysis.plot_mixtures(run, clients=clients), output)
+
+
+def loss_surface(run, output, client, points, radius, examples, trust_imports, imports):
+    """Draws the training loss of a client around the global model and around its own.
+
+    The plane is of two random directions, normalised filter by filter; the models are those of the
+    last checkpoint. The losses are written beside the figure, as .npz.
+    """
+    announce_tensorflow()
+    from tff_pfl import runtime
+
+    runtime.set_graph_context()
+    found = analysis.loss_surfaces_of_run(
+        run,
+        client_id=client,
+        points=points,
+        radius=radius,
+        max_examples=examples,
+        trust_imports=trust_imports or imports,
+    )
+    numbers = f"{os.path.splitext(output)[0]}.npz"
+    analysis.save_loss_surfaces(found, numbers)
+    analysis.save(analysis.plot_loss_surfaces(found), output)
+    return f"numbers: {numbers}"
+
+
+def timeline(run, output, rounds):
+    """Draws what the last rounds did when, and what was done while the devices computed."""
+    analysis.save(analysis.plot_timeline(analysis.timings(run), rounds=rounds), output)
+
+
+def table(runs, format, columns, against):
+    """Prints means and deviations over seeds, the paper's number, bytes and seconds.
+
+    With --against, a paired test of every other label is added, on the first column.
+    """
+    return analysis.FORMATS[format](analysis.results_table(runs, columns, against))
+
+
+def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
+    """Prints one column of labels "ROW | COLUMN", such as attack and aggregator."""
+    options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
+    if each_run:
+        return _csv(analysis.cross_values(runs, column, **options))
+    return analysis.FORMATS[format](analysis.cross_table(runs, column, **options))
+
+
+def clients(runs, column):
+    """Prints CSV, a line a client of a seed and a column a name; partitions must be the same."""
+    return _csv(analysis.client_values(runs, column).reset_index())
+
+
+def page(runs, output, columns, target, against):
+    """Writes all of it on one page of HTML that needs no other file."""
+    analysis.write_page(runs, output, columns=columns, target=target, against=against)
+
+
+def _csv(frame):
+    return frame.to_csv(index=False).rstrip("\n")
+
+
+SUBCOMMANDS: dict[str, Callable[..., str | None]] = {
+    of.__name__: of
+    for of in (
+        *(curves, against_bytes, against_epsilon, histogram, influence, mixtures, loss_surface),
+        *(timeline, table, cross_table, clients, page),
+    )
+}
+
+
+def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
+    """Parses a command line; ends the process where it is wrong, or asks for help.
+
+    Args:
+        argv: Without the name of the program.
+        description: Of the program.
+
+    Returns:
+        `subcommand`, and the arguments of its function in `SUBCOMMANDS`.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+    for name, run in SUBCOMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=run.__doc__.splitlines()[0], description=run.__doc__, allow_abbrev=False
+        )
+        for argument in inspect.signature(run).parameters:
+            if argument == "runs":
+                sub.add_argument("runs", nargs="+", metavar="DIR", help=_COMPARED)
+            elif argument == "run":
+                sub.add_argument("run", metavar="DIR", help="the run's output directory")
+            elif argument == "output":
+                endings = (".html",) if name == "page" else (".png", ".pdf", ".svg")
+                sub.add_argument("--output", required=True, type=_file(endings))
+            else:
+                sub.add_argument(f"--{argument}", **OPTIONS[argument])
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and ("runs" not in arguments or any(text.startswith("-") for text in rest)):
+        subparsers.choices[arguments.subcommand].error(f"unknown arguments: {' '.join(rest)}")
+    if rest:  # runs behind a flag
+        arguments.runs += rest
+    return arguments
+
+
+def _file(endings: Sequence[str]) -> Callable[[str], str]:
+    def of(text):
+        if not text.endswith(tuple(endings)):
+            raise argparse.ArgumentTypeError(f"it ends in {' or '.join(endings)}, found {text}")
+        return text
+
+    return of

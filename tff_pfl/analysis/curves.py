@@ -1,0 +1,264 @@
+"""Figures of a quantity over the rounds, over bytes, and over epsilon."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tff_pfl.analysis import figures
+from tff_pfl.analysis.frames import means, metrics, select, summaries
+from tff_pfl.analysis.results import ACCURACY
+from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.study import SEPARATOR
+from tff_pfl.analysis.words import in_words
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+
+_MARKS = 12  # of a line, about
+_PANEL_WIDTH = 4.2  # inches, of one of several panels
+_WITHOUT = "without\nprivacy"
+# Between the largest epsilon and what has no privacy, or the smallest and 0, and between points of
+# one epsilon, as parts of the width of what has an epsilon.
+_GAP, _SHIFT = 0.3, 0.015
+
+
+def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Returns mean and deviation over the seeds of each label, at the rounds that all of them have.
+
+    Args:
+        frame: One quantity of `metrics`, or of `clients` at all rounds, of which the mean over
+            clients is taken first; see `select`.
+
+    Returns:
+        Columns `label`, `round`, `mean`, `deviation` (0 of one run); NaN where a run has diverged.
+
+    Raises:
+        OutputDirectoryError: If no round was evaluated in all runs of a label.
+    """
+    found = []
+    for label, of_label in frame.groupby("label", sort=False):
+        wide = means(of_label, ["round", "run"]).unstack("run")
+        is_there = of_label.groupby(["round", "run"]).size().unstack("run").notna().all(axis=1)
+        wide = wide[is_there.reindex(wide.index)].sort_index()
+        if wide.empty:
+            runs = ", ".join(wide.columns)
+            raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
+        with np.errstate(invalid="ignore"):  # what has diverged is a gap
+            deviation = wide.std(axis=1, skipna=False) if wide.shape[1] > 1 else 0.0
+        mean = wide.mean(axis=1, skipna=False)
+        found.append(pd.DataFrame({"label": label, "mean": mean, "deviation": deviation}))
+    return pd.concat(found).reset_index()[["label", "round", "mean", "deviation"]]
+
+
+@figures.styled
+def plot_curves(
+    frame: pd.DataFrame,
+    column: str = ACCURACY,
+    *,
+    exclude_clients=(),
+    log_scale: bool = False,
+    top: float | None = None,
+):
+    """Draws the mean over clients of a quantity over the rounds, a line a label.
+
+    Runs of one label are those of several seeds: the line is their mean, the band their standard
+    deviation. What is not finite leaves a gap.
+
+    Args:
+        frame: `metrics`; or `clients` at all rounds, of which clients can be left out.
+        column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss".
+        exclude_clients: Ids of clients that are left out, such as attackers.
+        log_scale: Whether the quantity is drawn on a logarithmic scale.
+        top: Where the vertical axis ends; by default at the largest value.
+
+    Returns:
+        The Matplotlib figure.
+
+    Raises:
+        UnknownNameError: If there is no such quantity.
+        OutputDirectoryError: See `over_seeds`.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    exclude_clients = list(exclude_clients)
+    selected = select(frame, column, exclude_clients)
+    curves = over_seeds(selected)
+    figure = figures.new_figure()
+    axes = figure.subplots()
+    labels = list(curves["label"].unique())
+    for index, label in enumerate(labels):
+        curve = curves[curves["label"] == label]
+        is_finite = np.isfinite(curve["mean"].to_numpy())
+        marks = _marks(is_finite, index / len(labels))
+        shown = label if is_finite.any() else f"{label} (never finite)"
+        style = figures.series(index) | {"label": shown, "markevery": marks}
+        figures.draw_band(axes, curve["round"], curve["mean"], curve["deviation"], style)
+    title = "mean over clients"
+    if exclude_clients:
+        title += f" but {', '.join(map(str, exclude_clients))}"
+    num_seeds = selected.groupby("label")["run"].nunique().max()
+    if num_seeds > 1:
+        title += f"; bands: deviation over {num_seeds} seeds"
+    axes.set(xlabel="round", ylabel=_words(column), title=figures.wrapped(title, 64))
+    if log_scale:
+        figures.set_log_scale(axes, "y")
+    if top is not None:
+        axes.set_ylim(top=top)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    lines = axes.get_lines()
+    figures.legend_above(figure, lines, [line.get_label() for line in lines])
+    return figure
+
+
+def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+    """Returns `over_seeds` of finished runs with a column `megabytes`.
+
+    It is what a client that takes part in every round has sent, the mean over the runs of a label.
+    """
+    runs = find_runs(runs).finished
+    sent = summaries(runs).groupby("label")["bytes_up"].mean()
+    curves = over_seeds(select(metrics(runs), column))
+    return curves.assign(megabytes=curves["round"] * curves["label"].map(sent) / 1e6)
+
+
+@figures.styled
+def plot_against_bytes(runs: Any, column: str = ACCURACY):
+    """Draws a quantity over the megabytes that a client has sent, a line a label.
+
+    The axis is logarithmic. Where nothing is sent, as by local training, it is a level line at the
+    last value.
+
+    Args:
+        runs: See `find_runs`; the finished ones count. Those with labels "PANEL | LINE" are drawn
+            in the panel of their method, and in all panels by the same line.
+        column: "MODEL/POOL/QUANTITY".
+
+    Returns:
+        The Matplotlib figure.
+    """
+    curves = curves_against_bytes(runs, column)
+    curves["panel"], curves["line"] = _parts(curves["label"])
+    lines = {line: figures.series(i) for i, line in enumerate(curves["line"].unique())}
+    groups = list(curves.groupby("panel", sort=False))
+    width = _PANEL_WIDTH if len(groups) > 1 else figures.WIDTH
+    figure, every_axes = figures.panels(len(groups), len(groups), width, 3.8)
+    handles = {}
+    for axes, (panel, of_panel) in zip(every_axes, groups, strict=True):
+        for line, curve in of_panel.groupby("line", sort=False):
+            handles[line] = _draw_over_bytes(axes, curve, lines[line])
+        figures.set_log_scale(axes, "x")
+        axes.set(xlabel="MB sent by a client that is in every round", title=panel)
+    every_axes[0].set_ylabel(_words(column))
+    figures.legend_above(figure, list(handles.values()), list(handles))
+    return figure
+
+
+def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+    """Returns a quantity after the last round beside what finished runs reveal.
+
+    Args:
+        runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" of a single point. Epsilon is
+            what the runs have spent, whatever the label says.
+        column: "MODEL/POOL/QUANTITY".
+
+    Returns:
+        Columns `line`, `epsilon` (of all rounds, to two digits, infinite without privacy), `mean`
+        and `deviation` over the seeds; lines in order, points by epsilon.
+    """
+    runs = find_runs(runs).finished
+    final = select(metrics(runs), column).groupby("run", sort=False)["value"].last()
+    table = summaries(runs).set_index("run").assign(value=final).reset_index()
+    groups = table.groupby("label", sort=False)
+    points = pd.DataFrame(
+        {
+            # Noise that is made for an epsilon of 2 has one of 1.999.
+            "epsilon": groups["epsilon"].mean().map(lambda epsilon: float(f"{epsilon:.2g}")),
+            "mean": means(table, ["label"]),
+            "deviation": groups["value"].std().fillna(0.0),
+        }
+    ).reset_index()
+    panels, lines = _parts(points["label"])
+    points["line"] = [panel or line for panel, line in zip(panels, lines, strict=True)]
+    order = points["line"].map({line: i for i, line in enumerate(points["line"].unique())})
+    points = points.assign(order=order).sort_values(["order", "epsilon"])
+    return points[["line", "epsilon", "mean", "deviation"]].reset_index(drop=True)
+
+
+@figures.styled
+def plot_against_epsilon(runs: Any, column: str = ACCURACY):
+    """Draws a quantity over epsilon, a line a method, with the deviation over seeds as bars.
+
+    What has no privacy stands by itself, at the right.
+
+    Args:
+        runs: See `points_against_epsilon`.
+        column: See `points_against_epsilon`.
+
+    Returns:
+        The Matplotlib figure.
+    """
+    points = points_against_epsilon(runs, column)
+    places = _places(set(points["epsilon"]))
+    figure = figures.new_figure()
+    axes = figure.subplots()
+    lines, handles = list(points.groupby("line", sort=False)), {}
+    for index, (line, of_line) in enumerate(lines):
+        shift = _SHIFT * (index - (len(lines) - 1) / 2) * _width(places)
+        # It ends where there is no privacy: that is a point by itself.
+        for _, part in of_line.groupby(np.isinf(of_line["epsilon"])):
+            handles[line] = axes.errorbar(
+                part["epsilon"].map(places) + shift,
+                part["mean"],
+                yerr=part["deviation"],
+                capsize=3,
+                elinewidth=1,
+                **figures.series(index),
+            )
+    names = [_WITHOUT if math.isinf(epsilon) else f"{epsilon:g}" for epsilon in places]
+    axes.set_xticks(list(places.values()), names)
+    axes.set_xlabel("epsilon of all rounds; the smaller, the more private")
+    axes.set_ylabel(_words(column))
+    figures.legend_above(figure, list(handles.values()), list(handles))
+    return figure
+
+
+def _words(column):
+    return figures.wrapped(in_words(MetricName.parse(column)))
+
+
+def _parts(labels):
+    """The parts of "PANEL | LINE"; the first is empty where there is none."""
+    split = [label.rpartition(SEPARATOR) for label in labels]
+    return [panel for panel, *_ in split], [line for *_, line in split]
+
+
+def _draw_over_bytes(axes, curve, style):
+    if not curve["megabytes"].any():
+        style = {name: style[name] for name in ("color", "linestyle")}
+        return axes.axhline(curve["mean"].iloc[-1], **style)
+    return figures.draw_band(axes, curve["megabytes"], curve["mean"], curve["deviation"], style)
+
+
+def _places(epsilons: set[float]) -> dict[float, float]:
+    """Where each epsilon stands: on a logarithmic axis, 0 at the left of it, infinity right."""
+    places = {epsilon: math.log2(epsilon) for epsilon in epsilons - {0.0, math.inf}}
+    gap = _GAP * _width(places)
+    start, end = (extreme(places.values(), default=0.0) for extreme in (min, max))
+    places |= {0.0: start - gap, math.inf: end + gap}
+    return {epsilon: places[epsilon] for epsilon in sorted(epsilons)}
+
+
+def _width(places) -> float:
+    """The width of the axis as far as there is an epsilon that has a logarithm."""
+    on_it = [place for epsilon, place in places.items() if 0 < epsilon < math.inf]
+    return max(on_it, default=0.0) - min(on_it, default=0.0) or 1.0
+
+
+def _marks(is_drawn, shift):
+    """Which points of a line have a marker: some, and those beside no other, without a line."""
+    step = max(1, len(is_drawn) // _MARKS)
+    is_marked = np.arange(len(is_drawn)) % step == int(shift * step)
+    beside = np.pad(is_drawn, 1)
+    is_marked |= is_drawn & ~beside[:-2] & ~beside[2:]
+    return np.flatnonzero(is_marked).tolist()

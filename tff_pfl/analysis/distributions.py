@@ -1,0 +1,178 @@
+"""Figures of how a quantity is distributed over clients, and of each client against Local."""
+
+import numpy as np
+import pandas as pd
+
+from tff_pfl.analysis import figures
+from tff_pfl.analysis.frames import select
+from tff_pfl.analysis.results import ACCURACY
+from tff_pfl.analysis.tables import Table, table_of
+from tff_pfl.analysis.words import in_words
+from tff_pfl.evaluation import MetricName, direction, over_clients
+from tff_pfl.tables import decimal
+
+_BINS = 20
+_MOST_A_ROW = 3
+_TITLE_CHARACTERS = 34  # that fit on a panel
+# What is marked of a distribution: name, colour, line style.
+_MARKS = {
+    "lowest 5 %": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
+    "mean": ("mean", "black", "-"),
+    "top 5 %": ("mean of the top 5 %", figures.COLORS[2], "-."),
+}
+
+
+def tails(values: np.ndarray, quantity: str) -> dict[str, float]:
+    """Returns `mean`, and those of 5 % of the clients, `lowest 5 %` and `top 5 %`.
+
+    NaN, of a model that has diverged, is the worst value.
+    """
+    sign = direction(quantity)
+    found = over_clients(values, sign)
+    low, high = (found[f"{end}_5_percent"] for end in ("worst", "best")[::sign])
+    return {"mean": found["mean"], "lowest 5 %": low, "top 5 %": high}
+
+
+def distribution_table(
+    frame: pd.DataFrame,
+    column: str = ACCURACY,
+    *,
+    threshold: float | None = None,
+    exclude_clients=(),
+) -> Table:
+    """Returns mean, tails and, with a threshold, the share of clients below it; a row a label.
+
+    Args:
+        frame: `clients`, at one evaluation a run; those of several seeds count together.
+        column: "MODEL/POOL/QUANTITY".
+        threshold: NaN is not below it.
+        exclude_clients: Ids of clients that are left out, such as attackers.
+    """
+    rows = []
+    for label, of_label in select(frame, column, exclude_clients).groupby("label", sort=False):
+        values = of_label["value"].to_numpy()
+        row = {"": label, "round": _rounds(of_label), "clients": str(len(values))}
+        row |= {name: decimal(value) for name, value in tails(values, column).items()}
+        if threshold is not None:
+            row[f"below {threshold:g}"] = f"{100 * np.mean(values < threshold):.1f} %"
+        rows.append(row)
+    return table_of(rows)
+
+
+@figures.styled
+def plot_histograms(
+    frame: pd.DataFrame,
+    column: str = ACCURACY,
+    *,
+    threshold: float | None = None,
+    exclude_clients=(),
+):
+    """Draws a histogram over clients for each label, all with the same bins and axes.
+
+    Args:
+        frame: See `distribution_table`.
+        column: See `distribution_table`.
+        threshold: The share of clients below it is told, if given.
+        exclude_clients: See `distribution_table`.
+
+    Returns:
+        The Matplotlib figure.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    selected = select(frame, column, exclude_clients)
+    edges = shared_edges(selected["value"].to_numpy())
+    groups = list(selected.groupby("label", sort=False))
+    figure, every_axes = figures.panels(len(groups), _MOST_A_ROW, 2.9, 2.4, extra=0.9)
+    for axes, (label, of_label) in zip(every_axes, groups, strict=True):
+        _draw_histogram(axes, label, of_label, edges, threshold, column)
+    margin = 0.02 * (edges[-1] - edges[0])  # marks at an end are seen
+    every_axes[0].set_xlim(edges[0] - margin, edges[-1] + margin)
+    every_axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    words = in_words(MetricName.parse(column))
+    figure.supxlabel(figures.wrapped(words, 64), fontsize="medium")
+    figure.supylabel("clients", fontsize="medium")
+    figures.legend_above(figure, *every_axes[0].get_legend_handles_labels())
+    return figure
+
+
+def shared_edges(values: np.ndarray) -> np.ndarray:
+    """Returns the edges of at most 20 equal bins at round numbers, which hold all finite values."""
+    from matplotlib.ticker import MaxNLocator
+
+    values = values[np.isfinite(values)]
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = MaxNLocator(nbins=_BINS, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
+    # A multiple such as 12 * 0.05 is not the number 0.6 that a client may have.
+    edges = np.array([float(f"{edge:.12g}") for edge in edges])
+    edges[[0, -1]] = min(edges[0], low), max(edges[-1], high)
+    return edges
+
+
+def _draw_histogram(axes, label, of_label, edges, threshold, column):
+    import seaborn
+
+    values = of_label["value"].to_numpy()
+    finite = values[np.isfinite(values)]
+    if threshold is not None:
+        least = min(edges[0] - 1.0, threshold)  # out of sight
+        axes.axvspan(
+            least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
+        )
+    seaborn.histplot(
+        x=finite, bins=list(edges), ax=axes, color=figures.COLORS[0], alpha=0.6, edgecolor="white"
+    )
+    axes.set(xlabel="", ylabel="")
+    found = tails(values, column)
+    for name, (words, color, style) in _MARKS.items():
+        axes.axvline(found[name], color=color, linestyle=style, linewidth=1.5, label=words)
+    rounds, num_runs = _rounds(of_label), of_label["run"].nunique()
+    when = f"round {rounds}" if rounds.isdecimal() else f"rounds {rounds}"
+    title = figures.wrapped(f"{label}, {when}", _TITLE_CHARACTERS)
+    title += f"\n{len(values)} clients" + f" of {num_runs} runs" * (num_runs > 1)
+    if threshold is not None:
+        title += f",\n{100 * np.mean(values < threshold):.1f} % below {threshold:g}"
+    if len(finite) < len(values):
+        title += f", {len(values) - len(finite)} not finite"
+    axes.set_title(title, fontsize="small")
+
+
+def _rounds(of_label) -> str:
+    """The evaluations in words: "10", or "5 to 10"."""
+    return " to ".join(map(str, sorted({of_label["round"].min(), of_label["round"].max()})))
+
+
+@figures.styled
+def plot_against_local(pairs: pd.DataFrame):
+    """Draws a panel for each label, a point for each client of `against_local`.
+
+    Returns:
+        The Matplotlib figure.
+    """
+    import seaborn
+
+    groups = list(pairs.groupby("label", sort=False))
+    figure, every_axes = figures.panels(len(groups), _MOST_A_ROW, 2.6, 2.9, extra=0.4)
+    for axes, (label, clients) in zip(every_axes, groups, strict=True):
+        axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, zorder=1)
+        is_hurt = clients["own"] < clients["local"]
+        seaborn.scatterplot(
+            x=clients["local"],
+            y=clients["own"],
+            hue=is_hurt,
+            style=is_hurt,
+            palette={False: figures.COLORS[0], True: figures.COLORS[1]},
+            markers={False: "o", True: "v"},
+            s=25,
+            alpha=0.7,
+            legend=False,
+            ax=axes,
+        )
+        title = figures.wrapped(label, _TITLE_CHARACTERS)
+        axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
+        axes.set(aspect="equal", xlabel="", ylabel="")
+    figure.supxlabel("accuracy of the client's model under Local", fontsize="medium")
+    figure.supylabel("accuracy of its own model", fontsize="medium")
+    return figure

@@ -1,0 +1,356 @@
+"""Tables of finished runs: results, cross tables, the costs of a target, versions, settings."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tff_pfl.analysis import frames
+from tff_pfl.analysis.paired import paired_differences, paired_test
+from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.study import SEPARATOR
+from tff_pfl.analysis.tables import (
+    ABSENT,
+    Table,
+    best_of,
+    is_share,
+    mean_and_deviation,
+    scaled,
+    table_of,
+)
+from tff_pfl.analysis.words import in_short, in_words
+from tff_pfl.evaluation import MARGIN, MetricName, direction
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.names import check_names
+
+ACCURACY = "personalized/local_test/accuracy"
+# Of which evaluation, by the names of `summary.json`: in short for heads, and in words.
+_EVALUATIONS = {
+    "final": ("", ""),
+    "best_on_validation": (
+        "best on validation",
+        "at the evaluation that is best on validation examples",
+    ),
+    "best_on_test": (
+        "best on test",
+        "at the evaluation that is best on test examples, which is chosen on what it reports",
+    ),
+    "late_mean": ("late mean", "mean of the late evaluations of a run"),
+}
+# FedPG's L, S (with c = 0.5), G and GM, as shares, in `config.paper`.
+_FEDPG = {
+    ("personalized", "local_test"): "l_acc",
+    ("personalized", "synthetic50_test"): "s_acc",
+    ("personalized", "generalization_test"): "g_acc",
+    ("global", "generalization_test"): "gm_acc",
+}
+
+
+class Column(NamedTuple):
+    """A metric of an evaluation.
+
+    Attributes:
+        name: The metric.
+        evaluation: Which one, by its name in `summary.json`; "final" is the last.
+    """
+
+    name: MetricName
+    evaluation: str = "final"
+
+    @property
+    def head(self) -> str:
+        """What differs from the mean accuracy on own examples after the last round."""
+        return ", ".join(filter(None, [in_short(self.name), _EVALUATIONS[self.evaluation][0]]))
+
+    @property
+    def note(self) -> str:
+        """A sentence that says what is measured, and when."""
+        words = [in_words(self.name), _EVALUATIONS[self.evaluation][1]]
+        text = f"{self.head}: {', '.join(filter(None, words))}."
+        return text[0].upper() + text[1:]
+
+
+def default_columns(evaluations: pd.DataFrame) -> list[Column]:
+    """Returns the means of personalized and global models after the last round.
+
+    They are of accuracy, or else of the loss or another quantity, each in the first pool that has
+    it.
+
+    Args:
+        evaluations: The frame.
+    """
+    final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
+    for quantity in dict.fromkeys(["accuracy", "loss", *final["quantity"]]):
+        found = []
+        for model in ("personalized", "global"):
+            rows = final[(final["quantity"] == quantity) & (final["model"] == model)]
+            found += [Column(MetricName(*row)) for row in rows[list(MetricName._fields)].values[:1]]
+        if found:
+            return found
+    return []
+
+
+def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Column]:
+    """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
+
+    A name without a statistic is that of the mean, without an evaluation that of the last one.
+
+    Raises:
+        UnknownNameError: If no finished run has it, with the nearest one.
+    """
+    fields = ["evaluation", *MetricName._fields]
+    known = {}
+    for evaluation, *name in evaluations[fields].drop_duplicates().values:
+        column = Column(MetricName(*name), evaluation)
+        known[f"{evaluation}:{column.name}"] = column
+        if evaluation == "final":
+            known[str(column.name)] = column
+    full = [f"{text}_mean" if f"{text}_mean" in known else text for text in texts]
+    check_names("column", full, known)
+    return [known[text] for text in full]
+
+
+def results_table(
+    runs: Any, columns: Sequence[str] | None = None, against: str | None = None
+) -> Table:
+    """Returns means and deviations over seeds, what clients send and how long rounds take.
+
+    Args:
+        runs: See `find_runs`; labels without a finished run have dashes.
+        columns: See `named_columns`; by default those of `default_columns`. Where a config has the
+            paper's number, the difference to it is shown.
+        against: A label; the first column of every other one is compared with its own, client by
+            client: see `paired_test`.
+
+    Raises:
+        UnknownNameError: If no run has a column, or there is no label `against`.
+        OutputDirectoryError: If there is `against`, and the first column is no mean; and see
+            `client_values`.
+    """
+    runs = find_runs(runs)
+    found = frames.evaluations(runs)
+    shown = default_columns(found) if columns is None else named_columns(found, columns)
+    rows = {label: {"method": label} for label in runs.folders}
+    if runs.chosen:
+        for label in rows:
+            rows[label]["chosen"] = runs.chosen.get(label, "")
+    best = {}
+    for column in shown:
+        best |= _add_metric(rows, runs, found, column)
+    if against is not None:
+        check_names("label with finished runs", [against], set(found["label"]))
+        _add_paired(rows, runs, found, _paired_column(shown), against)
+    costs = frames.summaries(runs)
+    _add_costs(rows, runs, costs)
+    return table_of(rows.values(), _notes(runs, found, shown, costs, against), best)
+
+
+def _add_metric(rows, runs, found, column) -> dict[str, set[str]]:
+    """Adds a metric, and its difference to the paper if a config has that; returns the best."""
+    name, head = column.name, column.head + " (%)" * is_share(column.name)
+    scale = 100.0 if is_share(name) else 1.0
+    of_column = found[found["evaluation"] == column.evaluation]
+    chosen = (of_column[list(MetricName._fields)] == list(name)).all(axis=1)
+    values = {
+        label: scaled(name, of.to_numpy())
+        for label, of in of_column[chosen].groupby("label")["value"]
+    }
+    papers = {
+        label: paper_value(RunFiles(paths[0]).settings().get("paper") or {}, name)
+        for label, paths in runs.finished.folders.items()
+        if label in values
+    }
+    has_paper = any(value is not None for value in papers.values())
+    for label, row in rows.items():
+        own = values.get(label)
+        row[head] = ABSENT if own is None else mean_and_deviation(name, own)
+        if has_paper:
+            expected = papers.get(label)
+            less = ABSENT if expected is None else f"{own.mean() - scale * expected:+.2f}"
+            row[f"{column.head}, less the paper's"] = less
+    return {head: best_of(name, values)}
+
+
+def _paired_column(columns) -> Column:
+    found = columns[0].name if columns else None
+    if found is None or found.statistic != "mean" or found.pool.startswith("new_clients"):
+        raise OutputDirectoryError(
+            "Clients are compared by the first column, which must be a mean over those that train, "
+            f"such as {ACCURACY}_mean; found {found}."
+        )
+    return columns[0]
+
+
+def _add_paired(rows, runs, found, column, against):
+    name = str(column.name._replace(statistic=""))
+    of_column = found[found["evaluation"] == column.evaluation]
+    have_it = set(
+        of_column[(of_column[list(MetricName._fields)] == list(column.name)).all(axis=1)].run
+    )
+
+    def signed(value):
+        return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
+
+    heads = [f"{column.head}, less {against}'s", "95 % interval", "p", "clients worse"]
+    finished = runs.finished.folders
+    for label, row in rows.items():
+        row |= dict.fromkeys(heads, ABSENT)
+        compared = [*map(str, (*finished[label], *finished[against]))]
+        if label == against or not finished[label] or not have_it.issuperset(compared):
+            continue
+        differences = paired_differences(runs, label, against, name, column.evaluation)
+        if differences:
+            test = paired_test(differences, direction(column.name.quantity))
+            row |= {heads[0]: signed(test.difference), heads[3]: f"{100 * test.share_worse:.0f} %"}
+            if not math.isnan(test.p_value):
+                p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
+                row |= {heads[1]: f"{signed(test.low)} to {signed(test.high)}", heads[2]: p_value}
+
+
+def _add_costs(rows, runs, costs):
+    seconds = costs.groupby("label")["round_seconds"].median()
+    unit = seconds.get(runs.baseline, math.nan)
+    for label, row in rows.items():
+        of = costs[costs["label"] == label]
+        planned = runs.planned[label]
+        row["seeds"] = f"{planned}" if len(of) == planned else f"{len(of)} of {planned}"
+        row |= dict.fromkeys(["kB down", "kB up", "seconds a round, relative"], ABSENT)
+        if len(of):
+            row["kB down"] = f"{of['bytes_down'].iloc[0] / 1000:.1f}"
+            row["kB up"] = f"{of['bytes_up'].iloc[0] / 1000:.1f}"
+            if not math.isnan(seconds[label] / unit):
+                row["seconds a round, relative"] = f"{seconds[label] / unit:.2f}"
+
+
+def _notes(runs, found, columns, costs, against):
+    yield from (column.note for column in columns)
+    yield (
+        "After the last round, where nothing else is said; mean and standard deviation over seeds, "
+        "the best in bold."
+    )
+    if against is not None:
+        yield (
+            f"Less {against}'s: difference of the same clients, its interval and p value by a "
+            "t test of the means of the seeds; clients worse: their share, of all seeds."
+        )
+        seeds = {label: set(of) for label, of in costs.groupby("label")["seed"]}
+        for label in filter(seeds.get, runs.folders):
+            if seeds[label] != seeds[against]:
+                common = ", ".join(map(str, sorted(seeds[label] & seeds[against]))) or "none"
+                yield (
+                    f"Differences between {label} and {against} are of the seeds that both have: "
+                    f"{common}."
+                )
+    sampled = set(found[found["statistic"] == MARGIN]["label"])
+    if sampled:
+        labels = ", ".join(filter(sampled.__contains__, runs.folders))
+        yield f"Of {labels}, a sample of the clients was evaluated."
+    for label, keys in frames.mixed(runs.finished).items():
+        yield f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
+    yield (
+        f"kB a client receives and sends in a round; seconds relative to those of {runs.baseline}."
+    )
+
+
+def paper_value(paper, name: MetricName) -> float | None:
+    """Returns what a paper has for a metric, in the metric's own unit, or `None`.
+
+    Args:
+        paper: `config.paper`. `accuracy_percent`, `MODEL_accuracy_percent` and
+            `MODEL_accuracy_percent_STATISTIC` are of clients' own test examples; FedPG's are
+            `l_acc_mean` and so on. A paper's deviation is over seeds or clients, as it says: no
+            statistic of this library is compared with it.
+        name: Of the metric, with its statistic.
+    """
+    if name.quantity != "accuracy" or name.statistic == "std":
+        return None
+    model, pool, statistic = name.model, name.pool, name.statistic
+    if pool == "local_test":
+        keys = [f"{model}_accuracy_percent_{statistic}"]
+        if statistic == "mean":
+            keys.append(f"{model}_accuracy_percent")
+            keys += ["accuracy_percent"] * (model == "personalized")
+        for key in keys:
+            if key in paper:
+                return paper[key] / 100
+    if statistic == "mean" and (model, pool) in _FEDPG:
+        return paper.get(f"{_FEDPG[model, pool]}_mean")
+    return None
+
+
+def cross_values(
+    runs: Any,
+    column: str = ACCURACY,
+    *,
+    exclude_attackers: bool = False,
+    exclude_clients: Iterable[int] = (),
+) -> pd.DataFrame:
+    """Returns the number of each finished run that a `cross_table` is made of; see there.
+
+    Returns:
+        Columns `row`, `column`, `seed` and `value`, the mean over clients, as measured.
+    """
+    runs = find_runs(runs).finished
+    values = frames.select(frames.clients(runs, "final"), column, exclude_clients)
+    if exclude_attackers:
+        attackers = {str(path): RunFiles(path).attackers() for _, path in runs}
+        attacks = [client in attackers[run] for run, client in values[["run", "client_id"]].values]
+        values = values[~np.array(attacks, bool)]
+    found = frames.means(values, ["label", "seed"]).reset_index()
+    parts = [_parts(label) for label in found["label"]]
+    return pd.DataFrame(parts, columns=["row", "column"]).join(found[["seed", "value"]])
+
+
+def cross_table(
+    runs: Any,
+    column: str = ACCURACY,
+    *,
+    exclude_attackers: bool = False,
+    exclude_clients: Iterable[int] = (),
+) -> Table:
+    """Returns the mean over clients of a quantity after the last round, by both parts of a label.
+
+    Args:
+        runs: See `find_runs`. Labels are "ROW | COLUMN", as "FedAvg, noise | median". Where there
+            is no such label, or no finished run of it, is a dash.
+        column: "MODEL/POOL/QUANTITY".
+        exclude_attackers: Whether the clients are left out that attacked in a run.
+        exclude_clients: Ids of others that are left out.
+
+    Raises:
+        ValueError: If a label is of another form.
+        UnknownNameError: If no run has the column.
+    """
+    runs, exclude_clients = find_runs(runs), sorted(exclude_clients)
+    name = MetricName.parse(f"{column}_mean")
+    values = cross_values(
+        runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
+    )
+    heads = dict.fromkeys(_parts(label)[1] for label in runs.folders)
+    rows, best = {}, {}
+    for row in dict.fromkeys(_parts(label)[0] for label in runs.folders):
+        of_row = values[values["row"] == row]
+        found = {head: scaled(name, of) for head, of in of_row.groupby("column")["value"]}
+        for head in best_of(name, found):
+            best.setdefault(head, set()).add(row)
+        texts = {head: mean_and_deviation(name, of) for head, of in found.items()}
+        rows[row] = {"": row} | {head: texts.get(head, ABSENT) for head in heads}
+    words = in_words(name)
+    notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]
+    notes += ["Of honest clients alone."] * exclude_attackers
+    if exclude_clients:
+        notes.append(f"Without clients {', '.join(map(str, exclude_clients))}.")
+    notes.append(
+        "After the last round; mean and standard deviation over seeds, the best of a row in bold."
+    )
+    return table_of(rows.values(), notes, best)
+
+
+def _parts(label):
+    row, separator, head = label.partition(SEPARATOR)
+    if not separator:
+        raise ValueError(f"Labels of a cross table are 'ROW{SEPARATOR}COLUMN', found {label!r}.")
+    return row, head

@@ -1,0 +1,198 @@
+"""Which runs are analysed: folders of runs and studies, by the labels they are shown by."""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tff_pfl.analysis.study import load_study
+from tff_pfl.experiment.run_directory import (
+    OF_NO_NUMBER,
+    OutputDirectoryError,
+    flatten,
+    read_json,
+    reading,
+)
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import finished_summary
+
+VARIANTS = "variants.json"
+"""The file in a study's folder with its title, variants, their runs and what tuning has chosen."""
+
+Path = str | os.PathLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Runs by labels; those of one label differ in their seeds.
+
+    Attributes:
+        title: Of tables and pages.
+        folders: The output directories that exist, by labels; a label may have none yet.
+        planned: How many runs each label is to have.
+        baseline: The label that seconds are relative to.
+        chosen: The settings that tuning has chosen, by labels; empty without tuning.
+    """
+
+    title: str
+    folders: Mapping[str, Sequence[pathlib.Path]]
+    planned: Mapping[str, int]
+    baseline: str
+    chosen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[tuple[str, pathlib.Path]]:
+        """Iterates over `(label, folder)` of all runs."""
+        return ((label, path) for label, paths in self.folders.items() for path in paths)
+
+    @property
+    def finished(self) -> "Runs":
+        """The same with the finished runs alone."""
+        folders = {
+            label: [path for path in paths if finished_summary(path) is not None]
+            for label, paths in self.folders.items()
+        }
+        return dataclasses.replace(self, folders=folders)
+
+
+def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path]]") -> Runs:
+    """Finds the runs that a caller or a command line names.
+
+    Args:
+        source: One or several of: a run's folder, which is named after the folder; a folder of
+            such folders; a study's folder; each of these as `NAME:DIR` or `NAME=DIR`, too. Or a
+            study's file and then its folder. Or folders of runs by labels.
+
+    Raises:
+        OutputDirectoryError: If there is no such run, or two runs of one label have the same seed.
+        ValueError: If a study's file is wrong, see `load_study`.
+    """
+    if isinstance(source, Runs):
+        return source
+    if isinstance(source, Mapping):
+        given = [(label, path) for label, paths in source.items() for path in _several(paths)]
+        return _together([_plain(label, [path]) for label, path in given])
+    arguments = [os.fspath(argument) for argument in _several(source)]
+    if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
+        study = load_study(arguments[0])
+        path = pathlib.Path(arguments[1], VARIANTS)
+        chosen = read_json(str(path))["chosen"] if path.exists() else {}
+        return _of_study(path, study.record() | {"chosen": chosen})
+    return _together([_found(argument) for argument in arguments])
+
+
+def _several(paths):
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+
+
+def _plain(label: str, paths: Iterable[Path]) -> Runs:
+    paths = [pathlib.Path(path) for path in paths]
+    for path in paths:
+        if not _is_run(path):
+            where = "" if path.exists() else ": there is no such folder"
+            raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
+    return Runs(label, {label: paths}, {label: len(paths)}, label)
+
+
+def _found(argument: str) -> Runs:
+    """What one argument of a command line names."""
+    name, folder = "", argument
+    if not os.path.isdir(argument):
+        for separator in re.finditer("[:=]", argument):
+            if separator.start() and os.path.isdir(argument[separator.end() :]):
+                name, folder = argument[: separator.start()], argument[separator.end() :]
+                break
+    path = pathlib.Path(folder)
+    if (path / VARIANTS).exists():
+        study = _of_study(path / VARIANTS, read_json(str(path / VARIANTS)))
+        return _renamed(study, lambda label: f"{name}, {label}") if name else study
+    if _is_run(path):
+        return _plain(name or _name(path), [path])
+    inside = sorted(filter(_is_run, path.glob("*"))) if path.is_dir() else []
+    if not inside:
+        where = "" if path.exists() else ": there is no such folder"
+        raise OutputDirectoryError(f"{folder} has no config.json of a run{where}.")
+    return _together([_plain(name or _name(run), [run]) for run in inside])
+
+
+def _is_run(path: Path) -> bool:
+    return os.path.exists(os.path.join(path, "config.json"))
+
+
+def _name(path: Path) -> str:
+    """The name of a run's folder, or of the one above `seed0`."""
+    path = pathlib.Path(os.path.abspath(path))
+    return path.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
+
+
+def _of_study(path: pathlib.Path, record: Mapping[str, Any]) -> Runs:
+    with reading(path):
+        planned = {
+            label: [path.parent / folder for folder in folders]
+            for label, folders in record["variants"].items()
+        }
+        return Runs(
+            record["title"],
+            {label: list(filter(_is_run, folders)) for label, folders in planned.items()},
+            {label: len(folders) for label, folders in planned.items()},
+            record["baseline"],
+            dict(record["chosen"]),
+        )
+
+
+def _renamed(runs: Runs, rename) -> Runs:
+    by_label = {
+        name: {rename(label): value for label, value in getattr(runs, name).items()}
+        for name in ("folders", "planned", "chosen")
+    }
+    return dataclasses.replace(runs, baseline=rename(runs.baseline), **by_label)
+
+
+def _together(parts: Sequence[Runs]) -> Runs:
+    """Joins runs; those of equal labels are taken for seeds of one another."""
+    folders, planned, chosen = {}, {}, {}
+    for part in parts:
+        for label, paths in part.folders.items():
+            folders.setdefault(label, []).extend(paths)
+            planned[label] = planned.get(label, 0) + part.planned[label]
+        chosen |= part.chosen
+    for label, paths in folders.items():
+        seeds = [seed_of(path) for path in paths] if len(paths) > 1 else []
+        for path, seed in zip(paths, seeds, strict=False):
+            if seeds.count(seed) > 1:
+                raise OutputDirectoryError(
+                    f"{label!r} has two runs with seed {seed}, one of them {path}. Runs of one "
+                    "name differ in their seeds; name others apart, as NAME:DIR."
+                )
+    title = "; ".join(dict.fromkeys(part.title for part in parts))
+    studies = [part.baseline for part in parts if len(part.folders) > 1]
+    return Runs(title, folders, planned, (studies or list(folders))[0], chosen)
+
+
+def seed_of(path: Path) -> int:
+    """Returns the seed of a run: `config.seed`, or 0 where its settings do not say."""
+    return RunFiles(path).settings().get("seed", 0)
+
+
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the keys, besides the seed, in which runs of one label differ.
+
+    Such runs are no repetitions of one another. A key that some lack, as older runs do, does not
+    count.
+
+    Args:
+        settings: Of each run, flat.
+    """
+    common = [key for key in (settings or [{}])[0] if all(key in of for of in settings)]
+    return [
+        key
+        for key in common
+        if len({repr(of[key]) for of in settings}) > 1
+        and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
+    ]
+
+
+def flat_settings(path: Path) -> dict[str, Any]:
+    """Returns the resolved config of a run, one level, with "." in the keys."""
+    return flatten(RunFiles(path).settings(), ".")

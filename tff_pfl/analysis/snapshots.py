@@ -1,0 +1,231 @@
+"""Figures of one run: who helps whom, what clients mix their models of, when rounds did what."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_pfl.analysis import figures
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.names import unknown_name
+
+_MOST_MATRICES = 4
+_MOST_CLIENTS = 15  # that are shown where none are chosen
+_HATCHES = ("", "//", "..", "\\\\", "xx")  # of parts, which are told apart in grey, too
+# What a round does, and what is done while it is computed; from the top of the figure to its end.
+_LANES = {
+    "select": "select the cohort",
+    "compute": "compute it",
+    "write": "write the last round",
+    "prepare": "read the next cohort",
+    "update": "take its new states",
+    "evaluation": "evaluate",
+}
+_MEANWHILE = ("write", "prepare")
+_CHARACTER = 0.014  # of a label, of the width of the figure
+
+
+@figures.styled
+def plot_influence(run_dir: str | os.PathLike, matrix: str = "alpha"):
+    """Draws a matrix over clients at some rounds, and its means against the clients' data.
+
+    Row `i` is the client that takes, column `j` the one it takes from; clients are in the order of
+    their numbers of training examples.
+
+    Args:
+        run_dir: The run's output directory.
+        matrix: Its name in the run's snapshots.
+
+    Returns:
+        The Matplotlib figure.
+
+    Raises:
+        OutputDirectoryError: As in `RunFiles.snapshots`; or the array is no matrix over clients.
+    """
+    files = RunFiles(run_dir)
+    rounds, matrices = files.snapshots(matrix)
+    sizes = np.array([len(rows) for rows in files.partition().train])
+    if matrices[0].shape != (len(sizes), len(sizes)):
+        raise OutputDirectoryError(
+            f"{matrix!r} in {run_dir} has shape {matrices[0].shape}, which is no matrix over its "
+            f"{len(sizes)} clients."
+        )
+    order = np.argsort(sizes)
+    chosen = np.unique(np.linspace(0, len(rounds) - 1, _MOST_MATRICES).round().astype(int))
+    least, most = np.min(matrices), np.max(matrices)
+
+    figure = figures.new_figure(max(2.6 * len(chosen), figures.WIDTH), 6.2)
+    above, below = figure.subfigures(2, 1)
+    panels = above.subplots(1, len(chosen), squeeze=False)[0]
+    for axes, index in zip(panels, chosen, strict=True):
+        shown = matrices[index][np.ix_(order, order)]
+        image = axes.imshow(shown, vmin=least, vmax=most, cmap="viridis", interpolation="nearest")
+        axes.set(title=f"round {rounds[index]}", xticks=(), yticks=())
+        axes.set_xlabel("who helps:\nfew to many examples")
+    panels[0].set_ylabel("who is helped:\nmany to few examples")
+    above.colorbar(image, ax=panels, label=matrix)
+
+    others = np.where(np.eye(len(sizes), dtype=bool), np.nan, matrices[-1])
+    titles = ("how much it helps others", "how much others help it")
+    for index, (axes, title) in enumerate(zip(below.subplots(1, 2), titles, strict=True)):
+        axes.scatter(sizes, np.nanmean(others, axis=index), color=figures.COLORS[0], alpha=0.7)
+        axes.set(
+            title=f"{title}, round {rounds[-1]}",
+            xlabel="training examples of the client",
+            ylabel=f"mean of {matrix},\nitself left out",
+        )
+    return figure
+
+
+@figures.styled
+def plot_mixtures(
+    run_dir: str | os.PathLike, name: str = "alpha", *, clients: Iterable[int] | None = None
+):
+    """Draws the parts of each client's mixture over the rounds, a row a layer, a column a client.
+
+    Args:
+        run_dir: The run's output directory.
+        name: Of the coefficients, which the snapshots have as `NAME/LAYER`, `[clients, parts]`.
+        clients: Ids of the clients that are shown, in this order; by default the first ones.
+
+    Returns:
+        The Matplotlib figure.
+
+    Raises:
+        OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture, or client.
+    """
+    rounds, mixtures, ids = _mixtures(RunFiles(run_dir), name)
+    shown = list(clients or ()) or ids[:_MOST_CLIENTS]
+    if unknown := [client for client in shown if client not in ids]:
+        raise OutputDirectoryError(
+            f"{run_dir} has no mixtures of the clients {unknown}; it has those of {len(ids)} "
+            f"clients, {ids[0]} to {ids[-1]}."
+        )
+    figure = figures.new_figure(1.6 + 1.1 * len(shown), 1 + 1.1 * len(mixtures))
+    axes = figure.subplots(len(mixtures), len(shown), sharex=True, sharey=True, squeeze=False)
+    for row, (layer, mixture) in zip(axes, mixtures.items(), strict=True):
+        colors = [figures.series(part)["color"] for part in range(mixture.shape[2])]
+        for panel, client in zip(row, shown, strict=True):
+            parts = panel.stackplot(rounds, mixture[:, ids.index(client)].T, colors=colors)
+            for number, part in enumerate(parts):
+                part.set(hatch=_HATCHES[number % len(_HATCHES)], edgecolor="white", linewidth=0)
+            panel.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 1))
+            panel.set(xticks=[rounds[0], rounds[-1]], yticks=())
+        row[0].set_ylabel(layer, rotation=0, ha="right", va="center")
+    for panel, client in zip(axes[0], shown, strict=True):
+        panel.set_title(f"client {client}", fontsize="small")
+    figure.supxlabel("round", fontsize="medium")
+    figure.supylabel("parts of each client's mixture, by layer", fontsize="medium")
+    figures.legend_above(figure, parts, [f"branch {part}" for part in range(len(parts))])
+    return figure
+
+
+def _mixtures(files, name):
+    """`(rounds, arrays [rounds, clients, parts] by layer, ids of the clients)`."""
+    names = files.snapshot_names()
+    layers = [other.removeprefix(f"{name}/") for other in names if other.startswith(f"{name}/")]
+    if not layers:
+        known = sorted({other.partition("/")[0] for other in names if "/" in other})
+        raise OutputDirectoryError(unknown_name(f"mixture of {files.path}", name, known))
+    snapshots = {layer: files.snapshots(f"{name}/{layer}") for layer in layers}
+    rounds = snapshots[layers[0]][0]
+    mixtures = {layer: np.array(of_rounds) for layer, (_, of_rounds) in snapshots.items()}
+    if len({mixture.shape[1] if mixture.ndim == 3 else None for mixture in mixtures.values()}) != 1:
+        raise OutputDirectoryError(
+            f"{name!r} in {files.path} is no mixture of each client and layer."
+        )
+    if len(rounds) == 1:  # which alone would have no width
+        rounds = np.append(rounds, rounds + 1)
+        mixtures = {layer: np.repeat(mixture, 2, 0) for layer, mixture in mixtures.items()}
+    ids = list(range(mixtures[layers[0]].shape[1]))
+    if "client_id" in names:  # of a sample
+        ids = files.snapshots("client_id")[1][0].tolist()
+    return rounds, mixtures, ids
+
+
+class Span(NamedTuple):
+    """Something that a round does.
+
+    Attributes:
+        lane: "select", "compute", "write", "prepare", "update" or "evaluation".
+        start: In seconds from the start of the round.
+        seconds: That it takes.
+    """
+
+    lane: str
+    start: float
+    seconds: float
+
+
+def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
+    """Returns when a round did what.
+
+    Args:
+        seconds: A row of `timings`, with NaN where nothing is.
+    """
+    lengths = {lane: float(seconds.get(f"{lane}_seconds", np.nan)) for lane in _LANES}
+    compute = lengths["select"]
+    starts = {
+        "select": 0.0,
+        "compute": compute,
+        "write": compute,
+        "prepare": compute + np.nan_to_num(lengths["write"]),
+        "update": seconds["round_seconds"] - lengths["update"],
+        "evaluation": seconds["round_seconds"],
+    }
+    return [Span(lane, starts[lane], n) for lane, n in lengths.items() if np.isfinite(n)]
+
+
+@figures.styled
+def plot_timeline(timings, *, rounds: int = 3):
+    """Draws the last rounds of a run, a lane for each thing that a round does.
+
+    Args:
+        timings: The frame, of one run.
+        rounds: How many rounds are shown, of which a run may have fewer.
+
+    Returns:
+        The Matplotlib figure.
+
+    Raises:
+        OutputDirectoryError: If the frame does not say what rounds did.
+    """
+    if "compute_seconds" not in timings:
+        raise OutputDirectoryError("timings.csv does not say what rounds did: no compute_seconds.")
+    shown = timings.dropna(subset="compute_seconds").tail(rounds).to_dict("records")
+    figure = figures.new_figure(width=8.0, height=3.1)
+    axes = figure.subplots()
+    ends = []
+    for row in shown:
+        start = ends[-1] if ends else 0.0
+        for span in spans_of_round(row):
+            color = figures.COLORS[1 if span.lane in _MEANWHILE else 0]
+            left, width = 1000 * (start + span.start), 1000 * span.seconds
+            # The edge shows what takes too little to be seen otherwise.
+            lane = list(_LANES).index(span.lane)
+            axes.barh(lane, width, left=left, color=color, edgecolor=color)
+        ends.append(start + row["round_seconds"] + np.nan_to_num(row.get("evaluation_seconds", 0)))
+    for label, middle in _labels([row["round"] for row in shown], ends):
+        axes.text(1000 * middle, -0.75, label, ha="center", va="bottom")
+    for end in ends[:-1]:
+        axes.axvline(1000 * end, color="black", linestyle=":", linewidth=1.2)
+    axes.set_yticks(range(len(_LANES)), _LANES.values())
+    axes.set(xlabel="milliseconds", xlim=(0, 1000 * ends[-1]), ylim=(len(_LANES) - 0.5, -0.6))
+    axes.grid(axis="y", visible=False)
+    handles = [axes.barh(0, 0, color=figures.COLORS[index]) for index in (0, 1)]
+    figures.legend_above(figure, handles, ["one after the other", "meanwhile, in another thread"])
+    return figure
+
+
+def _labels(numbers, ends) -> list[tuple[str, float]]:
+    """Labels rounds at the middle of their seconds, skipping labels that would overlap."""
+    labels, free = [], 0.0
+    for number, start, end in zip(numbers, [0.0, *ends], ends, strict=False):
+        label = f"{number:.0f}" if labels else f"round {number:.0f}"
+        middle, half = (start + end) / 2, _CHARACTER * ends[-1] * len(label) / 2
+        if middle - half >= free or not labels:
+            labels.append((label, middle))
+            free = middle + half
+    return labels

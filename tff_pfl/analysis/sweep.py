@@ -1,0 +1,310 @@
+"""Runs a study: a process a run, several at a time, none twice."""
+
+import concurrent.futures
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import tqdm
+
+from tff_pfl.analysis import tied
+from tff_pfl.analysis.check import RECORD, read_record
+from tff_pfl.analysis.frames import evaluations, summaries
+from tff_pfl.analysis.runs import VARIANTS, Runs, find_runs
+from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
+from tff_pfl.analysis.tuning import Tuner
+from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.files import whole_file, write_json
+
+
+def run_study(
+    study: Study,
+    output_dir: str | os.PathLike,
+    program: str | os.PathLike,
+    jobs: int = 1,
+    *,
+    keep_checkpoints: bool = True,
+) -> list[Run]:
+    """Runs what of a study is not finished: first what settings are chosen by, then the rest.
+
+    A run that was stopped goes on; one that fails is reported, and stops no other. What was tried
+    is written to `tuning.csv`, and the results of finished runs to `results.csv`.
+
+    Args:
+        study: The study.
+        output_dir: Of the study; each run has a folder in it.
+        program: The training program, such as `programs/train.py`.
+        jobs: Runs at a time.
+        keep_checkpoints: Whether the runs of the table keep theirs once they are finished. Without
+            one, a run is in all reports as before, but cannot go on or be evaluated again.
+
+    Returns:
+        The runs that failed.
+
+    Raises:
+        OSError: If a record of the study cannot be written.
+        OutputDirectoryError: If a record is damaged.
+        StudyError: If the directory is a file; if a run of it was one of other settings; or a study
+            is run there already.
+    """
+    root = pathlib.Path(output_dir)
+    if root.exists() and not root.is_dir():
+        raise StudyError(f"{root} is a file, not a directory.")
+    root.mkdir(parents=True, exist_ok=True)
+    with _alone_in(root), _Pool(root, program, jobs, study.title, _count(study)) as pool:
+        chosen = None if study.tuning is None else _tune(study, pool)
+        runs = list(study.runs(chosen))
+        pool.expect(runs)
+        _record(root, study, runs, chosen)
+        pool.run(runs, keep_checkpoints)
+        if chosen and (shares := shares_chosen_with(study, root, chosen)):
+            of_seeds = ", ".join(f"{share:.0%} of seed {seed}" for seed, share in shares.items())
+            pool.write(
+                f"note: of the test examples, {of_seeds} are among those that settings were chosen "
+                "with, as each seed divides all examples anew. config.data.merge=False, or one "
+                "config.data.partition_file, has the same test examples for all seeds."
+            )
+    write_results(root / "results.csv", find_runs(root))
+    return pool.failed
+
+
+def write_results(path: str | os.PathLike, runs: Runs) -> None:
+    """Writes what finished runs gave, a row a run.
+
+    `personalized` and `global` are means over clients of the accuracy after the last round, in the
+    first pool that has it, NaN where there is none; the rest is as of `summaries`.
+    """
+    table = summaries(runs).set_index("run")
+    final = evaluations(runs).query("evaluation == 'final'")
+    accuracies = final.query("quantity == 'accuracy' and statistic == 'mean'")
+    for model in ("personalized", "global"):
+        of_model = accuracies[accuracies["model"] == model].groupby("run")["value"].first()
+        table[model] = of_model.reindex(table.index)
+    heads = ["label", "seed", "personalized", "global", "bytes_down", "bytes_up", "round_seconds"]
+    _write_csv(path, table[heads])
+
+
+def _write_csv(path, frame):
+    with whole_file(path, newline="") as file:
+        frame.to_csv(file, index=False, na_rep="nan", lineterminator="\n")
+
+
+def _tune(study: Study, pool: "_Pool") -> dict:
+    """Runs the trials; returns the settings of each variant that has some."""
+    tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
+    # All propose, not only the first that has something to run.
+    while any([tuner.propose() for tuner in tuners]):
+        for rounds in study.tuning.stages:
+            runs = [run for tuner in tuners for run in tuner.runs(rounds)]
+            _record(pool.root, study, runs)
+            pool.run(runs)
+            for tuner in tuners:
+                tuner.score(rounds)
+    scores = pd.DataFrame([score for tuner in tuners for score in tuner.scores()])
+    if not scores.empty:
+        _write_csv(pool.root / "tuning.csv", scores.astype({"rounds": "Int64"}))
+    chosen = {tuner.label: tuner.chosen() for tuner in tuners}
+    for label in study.variants:
+        if label not in chosen:
+            (chosen[label],) = study.trials(label)
+        elif chosen[label] is None:
+            pool.write(f"{label}: no trial has a finite score, so that it is not run.")
+    return {label: chosen[label] for label in study.variants if chosen[label] is not None}
+
+
+def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) -> None:
+    """Writes which flags each run has, and what reports know of the study without its file.
+
+    Raises:
+        StudyError: If a run that is there has other settings; then nothing is written.
+    """
+    recorded = read_record(root)
+    for run in runs:
+        found, wanted = recorded.get(run.folder), list(run.flags)
+        if found not in (None, wanted) and (root / run.folder).exists():
+            raise StudyError(
+                f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
+                f"  {' '.join(wanted)}\nDelete it, or give another output directory."
+            )
+        recorded[run.folder] = wanted
+    write_json(str(root / RECORD), recorded)
+    path = root / VARIANTS
+    if chosen is not None:
+        names = {label: trial_name(trial) for label, trial in chosen.items()}
+    else:  # as it was, until all is chosen
+        names = read_json(str(path))["chosen"] if path.exists() else {}
+    write_json(str(path), study.record() | {"chosen": names})
+
+
+def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, float]:
+    """Returns the share of a seed's test examples that settings were chosen with, by seeds.
+
+    Args:
+        study: With tuning.
+        root: The study's folder.
+        chosen: The settings of its variants, by labels.
+
+    Returns:
+        Of the first variant that shares any, as far as partitions are there; without the seeds
+        that share none.
+    """
+
+    def partitions(runs):
+        there = [run for run in runs if (root / run.folder / "partition.npz").exists()]
+        return {run.seed: RunFiles(root / run.folder).partition() for run in there}
+
+    for label, trial in chosen.items():
+        tuned = partitions(study.tuning_runs(label, trial, None)).values()
+        rows = [rows for of in tuned for rows in (*of.train, *of.validation)]
+        if rows:
+            shares = {
+                seed: float(np.isin(np.concatenate(of.test), np.concatenate(rows)).mean())
+                for seed, of in partitions(study.runs({label: trial})).items()
+            }
+            if any(shares.values()):
+                return {seed: share for seed, share in shares.items() if share > 0}
+    return {}
+
+
+def _count(study: Study) -> int:
+    """Runs of a study, where those of several stages count each time."""
+    total = len(study.variants) * len(study.seeds)
+    for label in filter(study.is_tuned, study.variants):
+        search = study.search(label)
+        left = search.number if search else len(study.trials(label))
+        for _ in study.tuning.stages:
+            total += left * len(study.tuning.seeds)
+            left = (left + 1) // 2
+    return total
+
+
+@contextlib.contextmanager
+def _alone_in(root: pathlib.Path) -> Iterator[None]:
+    """Two that go on with a study would take each other's runs for failed ones."""
+    directory = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise StudyError(
+            f"A study is run in {root} already. Wait until it is done, stop it, or give another "
+            "output directory."
+        ) from e
+    else:
+        yield
+    finally:
+        os.close(directory)
+
+
+class _Pool:
+    """Processes of runs, which end when the study is interrupted."""
+
+    def __init__(self, root, program, jobs, title, total):
+        self.failed = []
+        self.root = root
+        self._program = os.fspath(program)
+        self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
+        self._executor = concurrent.futures.ThreadPoolExecutor(jobs)
+        self._processes = {}
+        self._counted = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        with self._lock:
+            self._stopped = True
+            for process in self._processes.values():
+                process.send_signal(signal.SIGTERM)  # not Ctrl-C, which it may have to ignore
+        self._executor.shutdown(cancel_futures=True)
+        self._bar.close()
+
+    def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
+        """Runs those that are not finished, and waits for them."""
+        runs = list(dict.fromkeys(runs))  # trials of a search may be equal
+        todo = [run for run in runs if run not in self.failed and not self._is_finished(run)]
+        for run in set(runs) - set(todo):
+            self._count_finished(run, keep_checkpoints)
+        futures = {self._executor.submit(self._run, run): run for run in todo}
+        for future in concurrent.futures.as_completed(futures):
+            run = futures[future]
+            if future.result() != 0:
+                self.failed.append(run)
+                log = pathlib.Path(f"{self.root / run.folder}.log")
+                self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
+            self._count_finished(run, keep_checkpoints)
+
+    def expect(self, runs: Iterable[Run]) -> None:
+        """Counts as all of the study what was counted so far, and these runs."""
+        self._bar.total = len(self._counted | set(runs))
+        self._bar.refresh()
+
+    def write(self, message: str) -> None:
+        """Prints a line above the progress bar."""
+        self._bar.write(message)
+
+    def _is_finished(self, run):
+        return finished_summary(self.root / run.folder, run.rounds) is not None
+
+    def _count_finished(self, run, keep_checkpoints):
+        if run not in self._counted:
+            self._counted.add(run)
+            self._bar.update(1)
+        checkpoint = self.root / run.folder / CHECKPOINT
+        if not keep_checkpoints and run not in self.failed and checkpoint.exists():
+            shutil.rmtree(checkpoint)
+
+    def _run(self, run: Run) -> int | None:
+        """The exit status; `None` of a run that was not started any more."""
+        folder = self.root / run.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{folder}.log", "w") as log, self._process(run, folder, log) as process:
+            return process and process.wait()
+
+    @contextlib.contextmanager
+    def _process(self, run, folder, log) -> Iterator[subprocess.Popen | None]:
+        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
+        with self._lock:
+            if self._stopped:
+                process = None
+            else:
+                process = self._processes[run.folder] = subprocess.Popen(
+                    [
+                        *(sys.executable, tied.__file__, str(os.getpid()), self._program),
+                        *(*run.flags, *rounds, f"--output_dir={folder}", "--resume"),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
+                )
+            self._show()
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._processes.pop(run.folder, None)
+                self._show()
+
+    def _show(self):
+        self._bar.set_postfix_str(", ".join(self._processes))
+
+
+def _reason(log: pathlib.Path) -> str:
+    """The message of a run that failed, or else what it printed last."""
+    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
+    last = lines[-3:]  # of which those after a message say where there is more
+    messages = [line for line in last if line.startswith("error: ")]
+    return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")

@@ -1,0 +1,125 @@
+"""Tables of results: what a report writes of several numbers, in Markdown, LaTeX or CSV."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tff_pfl.evaluation import MARGIN, MetricName, direction
+
+ABSENT = "-"
+
+
+class Table(NamedTuple):
+    """A table of names in the first column, and numbers in the others.
+
+    Attributes:
+        frame: Of texts.
+        notes: Sentences that say what is in it.
+        bold: `(row, column)` of each cell that is the best of its column, or row.
+    """
+
+    frame: pd.DataFrame
+    notes: Sequence[str] = ()
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+
+def table_of(
+    rows: Iterable[Mapping[str, str]],
+    notes: Sequence[str] = (),
+    best: Mapping[str, set[str]] | None = None,
+) -> Table:
+    """Makes a table of its rows.
+
+    Args:
+        rows: Texts by heads; a head that a row lacks is absent there.
+        notes: See `Table`.
+        best: By heads, the names in the first column whose cells are the best.
+    """
+    frame = pd.DataFrame(list(rows)).fillna(ABSENT)
+    bold = {
+        (row, frame.columns.get_loc(head))
+        for head, names in (best or {}).items()
+        for row in np.flatnonzero(frame.iloc[:, 0].isin(names))
+    }
+    return Table(frame, list(notes), frozenset(bold))
+
+
+def to_markdown(table: Table) -> str:
+    """Returns the table, and the notes as a paragraph below."""
+    cells = table.frame.map(_markdown)
+    for row, column in table.bold:
+        cells.iloc[row, column] = f"**{cells.iloc[row, column]}**"
+    alignment = "|".join(["---", *["---:"] * (cells.shape[1] - 1)])
+    rows = [map(_markdown, cells.columns), *cells.itertuples(index=False)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    notes = ["", " ".join(map(_markdown, table.notes))] if table.notes else []
+    return "\n".join([lines[0], f"|{alignment}|", *lines[1:], *notes])
+
+
+def to_latex(table: Table) -> str:
+    """Returns a `tabular` of the package booktabs; the notes are comments above."""
+    styler = table.frame.style.hide(axis="index")
+    styler.format(escape="latex").format_index(escape="latex", axis="columns")
+    styler.apply(lambda frame: _bold_style(table, frame), axis=None)
+    text = styler.to_latex(hrules=True, column_format=f"l{'r' * (table.frame.shape[1] - 1)}")
+    return "\n".join([*(f"% {note}" for note in table.notes), text.rstrip("\n")])
+
+
+def to_csv(table: Table) -> str:
+    """Returns the cells of the table as lines of CSV; it does not end the last line."""
+    return table.frame.to_csv(index=False).rstrip("\n")
+
+
+FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
+
+
+def _bold_style(table, frame):
+    styles = pd.DataFrame("", frame.index, frame.columns)
+    for row, column in table.bold:
+        styles.iloc[row, column] = "textbf:--rwrap;"
+    return styles
+
+
+def _markdown(text):
+    # An underscore within a word is none of emphasis.
+    return re.sub(r"([\\|*`<>$]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+
+
+def is_share(name: MetricName) -> bool:
+    """Checks whether tables have a quantity in percent."""
+    return name.quantity == "accuracy"
+
+
+def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
+    """Returns numbers as tables have them: shares in percent."""
+    return (100.0 if is_share(name) else 1.0) * np.array(values)
+
+
+def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
+    """Returns the mean and the standard deviation of `scaled` numbers; of one, the number."""
+    if np.isnan(values).all():
+        return ABSENT
+    if len(values) == 1:
+        return number(name, values[0])
+    with np.errstate(invalid="ignore"):  # of losses that are not finite
+        deviation = values.std(ddof=1)
+    return f"{number(name, values.mean())} ± {number(name, deviation)}"
+
+
+def best_of(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
+    """Returns the labels with the best mean, if there is more than one to choose from."""
+    means = {label: float(own.mean()) for label, own in values.items()}
+    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
+    if len(means) < 2 or name.statistic in ("std", MARGIN):
+        return set()
+    sign = direction(name.quantity)
+    first = sign * max(sign * mean for mean in means.values())
+    return {label for label, mean in means.items() if number(name, mean) == number(name, first)}
+
+
+def number(name: MetricName, value: float) -> str:
+    """Returns a `scaled` number as text."""
+    return f"{value:.2f}" if is_share(name) else f"{value:.3g}"

@@ -1,0 +1,286 @@
+"""How a study chooses the settings of a variant: trials, scores and halving, kept by Optuna."""
+
+import math
+import os
+import pathlib
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+
+from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
+from tff_pfl.analysis.trials import Interval, Search, Settings
+from tff_pfl.evaluation import direction
+from tff_pfl.experiment.run_directory import reading
+from tff_pfl.experiment.summary import finished_summary
+
+TUNING = "tuning.db"
+"""Optuna's storage in a study's folder: an SQLite file with an Optuna study a variant."""
+
+_RANDOM_TRIALS = 5  # before the estimator proposes
+
+
+class Score(NamedTuple):
+    """What a trial has reached, a row of `tuning.csv`.
+
+    Attributes:
+        label: Of the variant.
+        trial: The name of the trial.
+        rounds: After which it was measured; `None`: those of the config.
+        score: The mean over the seeds of the tuning; NaN of a model that has diverged.
+        chosen: Whether the runs of the table have its settings.
+    """
+
+    label: str
+    trial: str
+    rounds: int | None
+    score: float
+    chosen: bool
+
+
+class Tuner:
+    """The trials of one variant.
+
+    A trial is "running" in Optuna until all its scores are known, so that a study that was killed
+    goes on with it; then it is "complete", or "pruned" if it was left behind or has diverged.
+    Scores are Optuna's intermediate values, by rounds.
+
+    Attributes:
+        label: Of the variant.
+    """
+
+    def __init__(self, study: Study, label: str, root: str | os.PathLike):
+        """Opens the storage, or makes it.
+
+        What the scores follow from is part of the name of the Optuna study: where a metric, seeds
+        or settings of a study's file are changed, its tuning begins anew.
+
+        Args:
+            study: With tuning.
+            label: Of the variant.
+            root: The study's folder.
+
+        Raises:
+            OutputDirectoryError: If the storage is damaged.
+        """
+        self.label = label
+        self._study, self._search = study, study.search(label)
+        self._root = pathlib.Path(root)
+        self._sign = direction(study.tuning.decides[1])
+        self._failed = set()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with reading(self._root / TUNING):
+            self._optuna = optuna.create_study(
+                storage=f"sqlite:///{self._root.resolve() / TUNING}",
+                study_name=f"{label} ({zlib.crc32(self._identity().encode()):08x})",
+                direction="maximize" if self._sign > 0 else "minimize",
+                load_if_exists=True,
+            )
+
+    def propose(self) -> bool:
+        """Adds the trials that come next, if there are none to run.
+
+        All of a list come at once. Where all trials so far have failed, which has another reason
+        than their settings, a search proposes no more.
+
+        Returns:
+            Whether there are trials to run.
+        """
+        trials = self._trials()
+        if self._search is None:
+            new = set(self._listed()) - {_name(trial) for trial in trials}
+            for name in self._listed():
+                if name in new:
+                    self._add(name)
+        elif not self._open() and not (trials and len(self._failed) == len(trials)):
+            for _ in range(min(self._search.at_a_time, self._search.number - len(trials))):
+                self._add_suggested()
+        return bool(self._open())
+
+    def runs(self, rounds: int | None) -> Iterator[Run]:
+        """Yields the runs of the trials that are trained in the stage of so many rounds.
+
+        Raises:
+            StudyError: If a run has gone on further, whose score after these rounds is unknown.
+        """
+        for trial in self._of_stage(rounds):
+            for run in self._study.tuning_runs(self.label, self._settings(trial), rounds):
+                summary = finished_summary(self._root / run.folder, rounds)
+                done = 0 if summary is None or summary.stopped else summary.final.round_num
+                if rounds is not None and done > rounds:
+                    raise StudyError(
+                        f"{self._root / run.folder} has done {done} rounds: what it had reached "
+                        f"after {rounds} is not known any more, and cannot be compared. Give "
+                        "another output directory."
+                    )
+                yield run
+
+    def score(self, rounds: int | None) -> None:
+        """Keeps what the trials of a stage have reached, and ends those that go no further.
+
+        Raises:
+            StudyError: If the runs have no such metric.
+        """
+        trials = self._of_stage(rounds)
+        for trial in trials:
+            runs = self._study.tuning_runs(self.label, self._settings(trial), rounds)
+            summaries = [finished_summary(self._root / run.folder, rounds) for run in runs]
+            if None in summaries:
+                self._failed.add(trial.number)
+            else:
+                self._report(trial, rounds, self._mean(summaries))
+        is_last = rounds == self._study.tuning.stages[-1]
+        ranked = self._ranked(rounds)
+        ahead = ranked if is_last else ranked[: (len(ranked) + 1) // 2]
+        for trial in self._open():
+            if _step(rounds) in trial.intermediate_values:
+                if trial.number not in ahead or not self._is_finite(trial, rounds):
+                    self._optuna.tell(trial.number, state=TrialState.PRUNED)
+                elif is_last:
+                    self._optuna.tell(trial.number, trial.intermediate_values[_step(rounds)])
+
+    def chosen(self) -> Settings | None:
+        """Returns the settings with the best score, the first of equals; `None` without any."""
+        complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
+        best = max(complete, key=lambda trial: self._sign * trial.value, default=None)
+        return None if best is None else self._settings(best)
+
+    def scores(self) -> Iterator[Score]:
+        """Yields all that is known, by stages and then trials."""
+        chosen = self.chosen()
+        best = None if chosen is None else trial_name(chosen)
+        for rounds in self._study.tuning.stages:
+            for trial in self._trials():
+                if _step(rounds) in trial.intermediate_values:
+                    score = trial.intermediate_values[_step(rounds)]
+                    yield Score(self.label, _name(trial), rounds, score, _name(trial) == best)
+
+    def _identity(self) -> str:
+        study, tuning = self._study, self._study.tuning
+        variant = study.variants[self.label]
+        settings = {**study.settings, **variant.settings, **tuning.settings}
+        search = self._search and (dict(self._search.values), self._search.seed)
+        parts = (variant.config, settings, tuning.metric, list(tuning.rounds), list(tuning.seeds))
+        return repr((*parts, search))
+
+    def _listed(self) -> dict[str, Settings]:
+        return {trial_name(trial): trial for trial in self._study.trials(self.label)}
+
+    def _trials(self) -> list[optuna.trial.FrozenTrial]:
+        """All but those that are not in the list any more."""
+        trials = self._optuna.get_trials(deepcopy=False)
+        listed = self._listed()
+        return [trial for trial in trials if self._search or _name(trial) in listed]
+
+    def _open(self) -> list[optuna.trial.FrozenTrial]:
+        return [
+            trial
+            for trial in self._trials()
+            if trial.state == TrialState.RUNNING and trial.number not in self._failed
+        ]
+
+    def _of_stage(self, rounds) -> list[optuna.trial.FrozenTrial]:
+        stages = self._study.tuning.stages
+        before = set(map(_step, stages[: stages.index(rounds)]))
+        return [
+            trial
+            for trial in self._open()
+            if before <= trial.intermediate_values.keys()
+            and _step(rounds) not in trial.intermediate_values
+        ]
+
+    def _ranked(self, rounds) -> list[int]:
+        """The numbers of all trials with a score after these rounds, the best first."""
+        scores = {
+            trial.number: trial.intermediate_values[_step(rounds)]
+            for trial in self._trials()
+            if _step(rounds) in trial.intermediate_values
+        }
+        scores = {n: -math.inf if math.isnan(x) else self._sign * x for n, x in scores.items()}
+        return sorted(scores, key=scores.get, reverse=True)
+
+    def _is_finite(self, trial, rounds):
+        return math.isfinite(trial.intermediate_values[_step(rounds)])
+
+    def _settings(self, trial) -> Settings:
+        if self._search is None:
+            return self._listed()[_name(trial)]
+        return _settings(self._search, trial.params)
+
+    def _mean(self, summaries) -> float:
+        model, quantity = self._study.tuning.decides
+        values = [summary.final.mean(quantity, model) for summary in summaries]
+        if None in values:
+            raise StudyError(
+                f"Runs of {self.label!r} have no {self._study.tuning.metric}: choose another "
+                "metric."
+            )
+        mean = sum(values) / len(values)
+        return mean if math.isfinite(mean) else math.nan
+
+    def _report(self, trial, rounds, score):
+        # The way to go on with a trial of an earlier process.
+        optuna.trial.Trial(self._optuna, trial._trial_id).report(score, _step(rounds))
+
+    def _add(self, name, params=None, distributions=None):
+        """Adds a trial at once: a process that is killed leaves the whole of it, or nothing."""
+        self._optuna.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=params,
+                distributions=distributions,
+                user_attrs={"trial": name},
+            )
+        )
+
+    def _add_suggested(self):
+        """Adds what follows from the trials so far: those of a copy, which alone is asked."""
+        trials = self._optuna.get_trials(deepcopy=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                n_startup_trials=_RANDOM_TRIALS,
+                multivariate=True,
+                constant_liar=True,  # trials without a score count as bad
+                seed=(1_000_003 * self._search.seed + len(trials)) % 2**32,
+            )
+        copy = optuna.create_study(sampler=sampler, direction=self._optuna.direction)
+        copy.add_trials(trials)
+        if not trials:
+            copy.enqueue_trial(_center(self._search))
+        trial = copy.ask(_distributions(self._search))
+        name = trial_name(_settings(self._search, trial.params))
+        self._add(name, trial.params, trial.distributions)
+
+
+def _step(rounds: int | None) -> int:
+    return rounds or 0
+
+
+def _name(trial) -> str:
+    return trial.user_attrs["trial"]
+
+
+def _settings(search: Search, params) -> Settings:
+    """A trial's parameters as they are in a config: of other values, Optuna has the places."""
+    return {
+        key: of.rounded(params[key]) if isinstance(of, Interval) else of.values[params[key]]
+        for key, of in search.values.items()
+    }
+
+
+def _center(search: Search):
+    return {key: of.center if isinstance(of, Interval) else 0 for key, of in search.values.items()}
+
+
+def _distributions(search: Search):
+    return {
+        key: FloatDistribution(of.least, of.most, log=of.by_logarithm)
+        if isinstance(of, Interval)
+        else CategoricalDistribution(range(len(of.values)))
+        for key, of in search.values.items()
+    }
