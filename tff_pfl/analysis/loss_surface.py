@@ -9,7 +9,7 @@ import numpy as np
 from tff_pfl import evaluation, experiment
 from tff_pfl.analysis import figures
 from tff_pfl.experiment import ConfigError
-from tff_pfl.files import save_compressed, whole_file
+from tff_pfl.files import whole_file
 
 if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
     from tff_pfl.experiment import RestoredRun

@@ -19,11 +19,9 @@ _LANES = {
     "select": "select the cohort",
     "compute": "compute it",
     "write": "write the last round",
-    "prepare": "read the next cohort",
     "update": "take its new states",
     "evaluation": "evaluate",
 }
-_MEANWHILE = ("write", "prepare")
 _CHARACTER = 0.014  # of a label, of the width of the figure
 
 
@@ -149,7 +147,7 @@ class Span(NamedTuple):
     """Something that a round does.
 
     Attributes:
-        lane: "select", "compute", "write", "prepare", "update" or "evaluation".
+        lane: "select", "compute", "write", "update" or "evaluation".
         start: In seconds from the start of the round.
         seconds: That it takes.
     """
@@ -171,7 +169,6 @@ def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
         "select": 0.0,
         "compute": compute,
         "write": compute,
-        "prepare": compute + np.nan_to_num(lengths["write"]),
         "update": seconds["round_seconds"] - lengths["update"],
         "evaluation": seconds["round_seconds"],
     }
@@ -201,7 +198,7 @@ def plot_timeline(timings, *, rounds: int = 3):
     for row in shown:
         start = ends[-1] if ends else 0.0
         for span in spans_of_round(row):
-            color = figures.COLORS[1 if span.lane in _MEANWHILE else 0]
+            color = figures.COLORS[1 if span.lane == "write" else 0]
             left, width = 1000 * (start + span.start), 1000 * span.seconds
             # The edge shows what takes too little to be seen otherwise.
             lane = list(_LANES).index(span.lane)
