@@ -87,7 +87,6 @@ ROUND = {
     "select_seconds": 1.0,
     "compute_seconds": 5.0,
     "write_seconds": 7.0,
-    "prepare_seconds": 0.5,
     "update_seconds": 1.5,
 }
 
@@ -98,7 +97,6 @@ def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
         "select": (0.0, 1.0),
         "compute": (1.0, 5.0),
         "write": (1.0, 7.0),
-        "prepare": (8.0, 0.5),
         "update": (8.5, 1.5),
     }
     evaluated = spans_of_round(ROUND | {"evaluation_seconds": 6.0})
@@ -106,8 +104,7 @@ def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
 
 
 def test_each_span_is_in_its_lane():
-    """Where nothing is read ahead, no lane moves up."""
-    timings = pd.DataFrame([ROUND, {**ROUND, "round": 8, "prepare_seconds": np.nan}])
+    timings = pd.DataFrame([ROUND, {**ROUND, "round": 8}])
     figure = plot_timeline(timings.assign(evaluation_seconds=[2.0, np.nan]), rounds=1)
     axes = figure.axes[0]
     lanes = [label.get_text() for label in axes.get_yticklabels()]
