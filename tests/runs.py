@@ -60,10 +60,11 @@ def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
     that nothing but the result is printed, and how it ends.
 
     Args:
-        program: A file of `programs/`.
+        program: A file of `programs/`, or its path in the repository.
         *arguments: Its command line.
     """
-    argv = [str(ROOT / "programs" / program), *map(str, arguments)]
+    path = ROOT / program if "/" in program else ROOT / "programs" / program
+    argv = [str(path), *map(str, arguments)]
     output, errors = io.StringIO(), io.StringIO()
 
     def run(main, flags_parser=app.parse_flags_with_usage):

@@ -201,7 +201,7 @@ def test_the_table_of_registries_is_right():
 def test_the_layout_has_all_rooms():
     layout = (ROOT / "CONTRIBUTING.md").read_text().partition("## Layout")[2]
     rooms = [path.parent.name for path in (ROOT / "tff_pfl").glob("*/*.py")]
-    rooms += [path.parent.name for path in (ROOT / "programs").glob("*/*.py")]
+    rooms += [path.parent.name for path in (ROOT / "benchmarks").glob("*/*.py")]
     assert set(rooms) == set(re.findall(r"^      (\w+)/", layout, re.MULTILINE))
 
 
@@ -227,7 +227,7 @@ def test_commands_have_the_programs_and_flags_that_exist(document):
     text = document.read_text()
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in commands(document):
-        for program in re.findall(r"(programs/\w+\.py)", command):
+        for program in re.findall(r"((?:programs|benchmarks)/\w+\.py)", command):
             given = re.findall(r"--(?:no)?(\w+)", command)
             assert set(given) <= flags_of(ROOT / program), command
         for arguments in re.findall(r"programs/report\.py (.*)", command):

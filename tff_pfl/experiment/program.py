@@ -163,7 +163,7 @@ def suitable_capacity(
 
     On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
     their steps are small, and padding does not double their rows. Clients of equal sizes are
-    computed at once without padding. `programs/benchmark.py --unequal` measures it.
+    computed at once without padding. `benchmarks/benchmark.py --unequal` measures it.
 
     Args:
         model: What clients train.

@@ -1,0 +1,360 @@
+"""Measures implementations of one round of FedAvg, in the runtimes that execute them.
+
+A contender is built from a workload and its data, and is then a function that does one more round
+at each call, from the same initial weights, and returns the round's mean training loss: of FedAvg,
+or of another algorithm whose first round trains as FedAvg's does.
+Adding one adds a function and a row of `CONTENDERS`.
+"""
+
+import dataclasses
+import functools
+import itertools
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks.processes import RUNTIMES, cohort_of, installed, process_of
+from benchmarks.timing import in_turns, ratio, spread
+from benchmarks.workloads import SEED, Workload
+from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.names import unknown_name
+
+Round = Callable[[], float]
+
+
+def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """A loop over clients, epochs and batches in one `tf.function`, without this library or TFF."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+
+    def logits(weights, x):
+        x = tf.cast(x, tf.float32) / 255.0
+        *hidden, head = zip(weights[::2], weights[1::2], strict=True)
+        for kernel, bias in hidden:
+            if kernel.shape.rank == 4:
+                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "VALID") + bias)
+                x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+            else:
+                x = tf.nn.relu(tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias)
+        kernel, bias = head
+        return tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias
+
+    def step(weights, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits(weights, x))
+            loss = tf.reduce_mean(losses)
+        gradient = tape.gradient(loss, weights)
+        weights = [w - workload.learning_rate * g for w, g in zip(weights, gradient, strict=True)]
+        return weights, tf.reduce_sum(losses)
+
+    @tf.function
+    def one_round(server, round_num):
+        mean = [tf.zeros_like(w) for w in server]
+        loss = 0.0
+        for client in tf.range(clients):
+            weights, x_client, y_client = server, x[client], y[client]
+            for epoch in tf.range(workload.epochs):
+                seed = [round_num * clients + client, epoch]
+                order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
+                for start in tf.range(0, size, workload.batch_size):
+                    rows = order[start : start + workload.batch_size]
+                    x_batch, y_batch = tf.gather(x_client, rows), tf.gather(y_client, rows)
+                    weights, batch_loss = step(weights, x_batch, y_batch)
+                    loss += batch_loss
+            mean = [m + w / clients for m, w in zip(mean, weights, strict=True)]
+        return mean, loss / (clients * size * workload.epochs)
+
+    return _in_turn(one_round, workload.initial_weights())
+
+
+def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
+    network = _eager_network(workload)
+
+    def step(x, y):
+        losses, gradients = _keras_gradient(network, x, y)
+        _descend(network, gradients, workload.learning_rate)
+        return losses
+
+    return _bare_keras_rounds(workload, x, y, [network], step)
+
+
+def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """Likewise what PLGU-LF computes in a first round: two models, two gradients a step."""
+    personal, shared = _eager_network(workload), _eager_network(workload)
+
+    def step(x, y):
+        losses, ascent = _keras_gradient(personal, x, y)
+        scale = 0.05 / (len(ascent) * tf.linalg.global_norm(ascent))
+        _descend(shared, ascent, -scale)
+        _, gradients = _keras_gradient(shared, x, y)
+        _descend(shared, ascent, scale)
+        _descend(shared, gradients, workload.learning_rate)
+        _descend(personal, ascent, workload.learning_rate)
+        return losses
+
+    return _bare_keras_rounds(workload, x, y, [shared, personal], step)
+
+
+def _eager_network(workload):
+    # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
+    with tf.__internal__.eager_context.eager_mode():
+        return workload.keras_model()
+
+
+def _keras_gradient(network, x, y):
+    """The summed loss of a batch, and the gradient of its mean."""
+    with tf.GradientTape() as tape:
+        logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        loss = tf.reduce_mean(losses)
+    return tf.reduce_sum(losses), tape.gradient(loss, network.trainable_variables)
+
+
+def _descend(network, gradients, rate):
+    for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
+        variable.assign_sub(rate * gradient)
+
+
+def _bare_keras_rounds(workload, x, y, networks, step) -> Round:
+    """Rounds in which all networks start from the server's, and the first is averaged."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+    initial = workload.model().init(SEED)
+    variables = networks[0].trainable_variables
+    names = [variable.name.removesuffix(":0").rpartition("/") for variable in variables]
+
+    @tf.function
+    def one_round(server, round_num):
+        mean = [tf.zeros_like(w) for w in server]
+        loss = 0.0
+        for client in tf.range(clients):
+            for network in networks:
+                for variable, weight in zip(network.trainable_variables, server, strict=True):
+                    variable.assign(weight)
+            for epoch in tf.range(workload.epochs):
+                seed = [round_num * clients + client, epoch]
+                order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
+                for start in tf.range(0, size, workload.batch_size):
+                    rows = order[start : start + workload.batch_size]
+                    loss += step(tf.gather(x[client], rows), tf.gather(y[client], rows))
+            mean = [m + v / clients for m, v in zip(mean, variables, strict=True)]
+        return mean, loss / (clients * size * workload.epochs)
+
+    server = [tf.constant(initial[layer][weight]) for layer, _, weight in names]
+    return _in_turn(one_round, server)
+
+
+def _in_turn(one_round, server) -> Round:
+    """Rounds of a `(server, number of the round) -> (server, loss)`, from the first on."""
+    rounds = itertools.count()
+
+    def run() -> float:
+        nonlocal server
+        server, loss = one_round(server, tf.constant(next(rounds)))
+        return float(loss)
+
+    return run
+
+
+def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """An algorithm of this library, in the execution context that is TFF's when it runs."""
+    process = process_of(name, workload)
+    cohort = cohort_of(process, x, y)
+    state = process.initialize()
+
+    def run() -> float:
+        nonlocal state, cohort
+        output = process.next(state, cohort)
+        state = output.state
+        cohort = [c._replace(state=s) for c, s in zip(cohort, output.clients, strict=True)]
+        return float(output.metrics["train"]["loss"])
+
+    return run
+
+
+def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
+    """TFF's own FedAvg on `tf.data` clients, in the execution context that is TFF's."""
+
+    def scale(x, y):
+        return tf.cast(x, tf.float32) / 255.0, y
+
+    def client_data(x, y):
+        examples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(y), seed=SEED)
+        return examples.batch(workload.batch_size).map(scale).repeat(workload.epochs)
+
+    cohort = [client_data(*examples) for examples in zip(x, y, strict=True)]
+
+    def model_fn():
+        return tff.learning.models.from_keras_model(
+            workload.keras_model(),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=cohort[0].element_spec,
+        )
+
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(workload.learning_rate),
+    )
+    initial = tff.learning.models.ModelWeights(workload.initial_weights(), [])
+    state = process.set_model_weights(process.initialize(), initial)
+
+    def run() -> float:
+        nonlocal state
+        state, metrics = process.next(state, cohort)
+        return float(metrics["client_work"]["train"]["loss"])
+
+    return run
+
+
+Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
+
+
+def _within(runtime: str, build: Build) -> Build:
+    """The contender that builds and runs in an execution context of its own."""
+
+    def build_within(workload, x, y):
+        context = RUNTIMES[runtime]()
+
+        def within(function, *arguments):
+            with installed(context):
+                return function(*arguments)
+
+        return functools.partial(within, within(build, workload, x, y))
+
+    return build_within
+
+
+def _with(algorithm: str, **options) -> Build:
+    """An algorithm in a loop over clients, of a model with other options."""
+
+    def build(workload, x, y):
+        return tff_pfl_algorithm(algorithm, dataclasses.replace(workload, **options), x, y)
+
+    return _within("graph_loop", build)
+
+
+_MODEL_OPTIONS = {
+    "4_segments": {"segments": 4},
+    "bfloat16": {"compute_type": "bfloat16"},
+    "bfloat16_4_segments": {"segments": 4, "compute_type": "bfloat16"},
+}
+
+CONTENDERS: dict[str, Build] = {
+    "bare_tensorflow": bare_tensorflow,
+    "bare_keras": bare_keras,
+    "bare_keras_plgu_lf": bare_keras_plgu_lf,
+    **{
+        f"{contender}_{name}": _with(algorithm, **options)
+        for contender, algorithm in (("tff_pfl", "fedavg"), ("plgu_lf", "plgu_lf"))
+        for name, options in _MODEL_OPTIONS.items()
+    },
+    **{
+        f"tff_pfl_{name}": _within(name, functools.partial(tff_pfl_algorithm, "fedavg"))
+        for name in RUNTIMES
+    },
+    "tff_learning_cpp_runtime": _within("cpp_runtime", tff_learning_fedavg),
+    # Data sets of clients cannot be vectorized.
+    "tff_learning_graph_loop": _within("graph_loop", tff_learning_fedavg),
+    **{
+        name: _within("graph_loop", functools.partial(tff_pfl_algorithm, name))
+        for name in ALGORITHMS
+    },
+}
+
+# Who runs a workload unless asked otherwise. On CPUs, convolutions whose filters differ by client
+# cannot be vectorized.
+_OURS = tuple(f"tff_pfl_{name}" for name in RUNTIMES)
+_DEFAULT = {
+    "linear": ("bare_tensorflow", *_OURS, "tff_learning_cpp_runtime"),
+    "cnn": ("bare_tensorflow", "tff_pfl_cpp_runtime", "tff_pfl_graph_loop"),
+    "resnet18": ("bare_keras", "tff_pfl_graph_loop", "bare_keras_plgu_lf", "plgu_lf"),
+}
+_LOSS_TOLERANCE = 0.02
+
+
+class DifferentWorkError(RuntimeError):
+    """Contenders that were to do the same work did not: their times cannot be compared."""
+
+
+def default_contenders(workload: str) -> tuple[str, ...]:
+    """Returns who runs a workload on this machine unless asked otherwise."""
+    more = workload == "cnn" and tf.config.list_logical_devices("GPU")
+    return _DEFAULT[workload] + (("tff_pfl_graph_vectorized",) if more else ())
+
+
+def measure(
+    name: str, workload: Workload, contenders: Sequence[str], *, rounds: int, warmup: int
+) -> Iterator[dict[str, Any]]:
+    """Runs contenders of a workload, in turns.
+
+    Args:
+        name: Of the workload.
+        workload: What is run.
+        contenders: Keys of `CONTENDERS`.
+        rounds: Rounds of each contender that count.
+        warmup: Rounds of each before that, in which graphs are traced and memory is allocated.
+
+    Yields:
+        A record a contender, then one with the ratios of the medians of all pairs, or of a single
+        contender with the memory of the process at its peak. The loss in a record is the mean
+        training loss of the first round, the same for all contenders.
+
+    Raises:
+        ValueError: A contender is unknown.
+        DifferentWorkError: The losses of the first round differ.
+    """
+    for contender in contenders:
+        if contender not in CONTENDERS:
+            raise ValueError(unknown_name("contender", contender, CONTENDERS))
+    data, losses = workload.data(), {}
+
+    def run_of(contender):
+        run = CONTENDERS[contender](workload, *data)
+
+        def note():
+            loss = run()
+            losses.setdefault(contender, loss)
+
+        return note
+
+    seconds = in_turns(
+        name,
+        {contender: run_of(contender) for contender in contenders},
+        rounds=rounds,
+        warmup=warmup,
+        after_first=lambda: check_same_work(losses),
+    )
+    spreads = {contender: spread(values) for contender, values in seconds.items()}
+    for contender, of_round in spreads.items():
+        yield {
+            "workload": name,
+            "contender": contender,
+            "seconds_per_round": of_round,
+            "ms_per_client": round(1000 * of_round["median"] / workload.clients, 4),
+            "rounds": rounds,
+            "clients": workload.clients,
+            "examples_per_client": workload.examples_per_client,
+            "epochs": workload.epochs,
+            "batch_size": workload.batch_size,
+            "first_round_loss": round(losses[contender], 5),
+        }
+    if len(spreads) == 1:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        yield {"workload": name, "peak_memory_mib": round(peak, 1)}
+        return
+    pairs = itertools.combinations(spreads, 2)
+    ratios = {f"{b}/{a}": ratio(spreads[b], spreads[a]) for a, b in pairs}
+    yield {"workload": name, "ratios_of_medians": ratios}
+
+
+def check_same_work(losses: dict[str, float]) -> None:
+    """Raises DifferentWorkError unless the losses agree, up to the order of the batches."""
+    values = list(losses.values())
+    if not np.allclose(values, values[0], rtol=_LOSS_TOLERANCE, atol=0.0):
+        raise DifferentWorkError(f"The contenders' losses after the first round differ: {losses}.")

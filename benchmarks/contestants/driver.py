@@ -1,0 +1,335 @@
+"""Runs contestants, each a process: they are started one by one, then take turns, a round each.
+
+A machine that slows down slows all of them. Who waits for a turn sleeps.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import tqdm
+
+from benchmarks.timing import hardware, ratio, spread
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_ROOT = _FOLDER.parents[1]
+BARE = "bare_tensorflow"
+_SECONDS_TO_END = 10
+_LINES_OF_ERRORS = 15
+
+
+class ContestantError(RuntimeError):
+    """A contestant that ended, did not answer or did other work: the message says which."""
+
+
+class Framework(NamedTuple):
+    """What is run with a framework.
+
+    Attributes:
+        methods: Those that it has, by their names in this library.
+        needs_checkout: It is no package: its repository has to be there.
+        is_foreign: It has a Python of its own, which need not have this library.
+    """
+
+    methods: tuple[str, ...]
+    needs_checkout: bool = False
+    is_foreign: bool = True
+
+
+FRAMEWORKS = {
+    BARE: Framework(("fedavg",), is_foreign=False),
+    "tff_pfl": Framework(("fedavg", "fedrep", "ditto", "apfl", "pgfed"), is_foreign=False),
+    "pfllib": Framework(("fedavg", "fedrep", "ditto", "apfl"), needs_checkout=True),
+    "pgfed_authors": Framework(("pgfed",), needs_checkout=True),
+    "pfl_research": Framework(("fedavg",)),
+    "fedjax": Framework(("fedavg", "apfl")),
+    "flower": Framework(("fedavg",)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a round is: training of PGFed's CNN by SGD on synthetic 32x32x3 images.
+
+    Attributes:
+        clients: Of the federation.
+        clients_per_round: How many the framework selects of them; at most `clients`.
+        examples_per_client: All clients have as many; a multiple of `batch_size`.
+        epochs: Passes over a client's examples in a round, for each model that a method trains.
+        batch_size: Examples a step.
+        learning_rate: Of all models.
+        seed: Of the data, and of what a framework takes a seed for.
+
+    Raises:
+        ValueError: The sizes are not as above.
+    """
+
+    clients: int = 100
+    clients_per_round: int = 10
+    examples_per_client: int = 500
+    epochs: int = 5
+    batch_size: int = 50
+    learning_rate: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"{self.clients_per_round} clients a round cannot be selected of {self.clients}."
+            )
+        if self.examples_per_client % self.batch_size:
+            raise ValueError(
+                f"Clients have {self.examples_per_client} examples, which make no full batches of "
+                f"{self.batch_size}; frameworks differ in what they do with the rest."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A method of a framework.
+
+    Attributes:
+        framework: A key of `FRAMEWORKS`, or what the lines call another program.
+        method: One of its methods.
+        python: The Python that has it.
+        checkout: Folder of its repository, where it is no package.
+        program: What speaks the protocol of `common.py`; the framework's script here by default.
+    """
+
+    framework: str
+    method: str
+    python: str = sys.executable
+    checkout: str | None = None
+    program: str | None = None
+
+    def command(self, work: Work) -> list[str]:
+        """Returns what starts it."""
+        program = self.program or str(_FOLDER / f"with_{self.framework}.py")
+        options = {"method": self.method, "checkout": self.checkout} | dataclasses.asdict(work)
+        given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        return [self.python, program, *given]
+
+    def commit(self) -> dict[str, str]:
+        """Returns that of the checkout, if it has one."""
+        if self.checkout is None:
+            return {}
+        command = ["git", f"--git-dir={self.checkout}/.git", "rev-parse", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True)
+        return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
+
+    def environment(self, folder: pathlib.Path) -> dict[str, str]:
+        """Returns the driver's; this library can be imported by its own contestants alone."""
+        is_own = self.framework in FRAMEWORKS and not FRAMEWORKS[self.framework].is_foreign
+        return os.environ | {"PYTHONPATH": str(_ROOT) if is_own else "", "TMPDIR": str(folder)}
+
+
+def machine() -> dict[str, Any]:
+    """Returns what the seconds are measured on."""
+    with open("/proc/cpuinfo") as file:
+        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return {"machine": {**hardware(), "model": models[0] if models else None}}
+
+
+def place(framework: str, where: str) -> dict[str, str]:
+    """Returns the Python and the checkout of a framework, as arguments of `Contestant`.
+
+    Args:
+        framework: A key of `FRAMEWORKS`, of one that is foreign.
+        where: "PYTHON", or "PYTHON:CHECKOUT" if it needs a checkout.
+
+    Raises:
+        ValueError: There is no such Python or checkout, or one is missing or too much.
+    """
+    python, _, checkout = where.partition(":")
+    needs_checkout = FRAMEWORKS[framework].needs_checkout
+    if not shutil.which(python):
+        raise ValueError(f"{python!r} is no program that can be run; it should be a Python.")
+    if bool(checkout) != needs_checkout:
+        form = "PYTHON:CHECKOUT" if needs_checkout else "PYTHON"
+        raise ValueError(f"Found {where!r}, where {form} is expected.")
+    if not checkout:
+        return {"python": python}
+    if not os.path.isdir(os.path.join(checkout, "system", "flcore")):
+        raise ValueError(f"{checkout!r} is no checkout of the repository: it has no system/flcore.")
+    return {"python": python, "checkout": os.path.abspath(checkout)}
+
+
+def compare(
+    contestants: Sequence[Contestant], work: Work, *, rounds: int, time_limit: float
+) -> Iterator[dict[str, Any]]:
+    """Runs contestants in turns.
+
+    Args:
+        contestants: Who runs; the bare loop's seconds are what the others are compared with.
+        work: What a round is.
+        rounds: Rounds of each that count, after one that does not.
+        time_limit: Seconds until a contestant that has not answered has failed.
+
+    Yields:
+        A record a contestant, in their order: `seconds_per_round`, and `times_bare`, the ratio of
+        the medians, which is `None` without a bare loop; or of one that failed, why, and the end of
+        what it wrote to its errors. One that trains another number of weights than the first one
+        has failed.
+    """
+    with contextlib.ExitStack() as resources:
+        folder = pathlib.Path(resources.enter_context(tempfile.TemporaryDirectory()))
+        total = len(contestants) * (2 + rounds)
+        bar = resources.enter_context(tqdm.tqdm(total=total, unit="turn", disable=None))
+        running, expected = [], None
+        for number, contestant in enumerate(contestants):
+            one = _Running(contestant, work, folder / str(number), time_limit)
+            running.append(resources.enter_context(one))
+            one.trying(one.get_ready, expected)
+            expected = expected or one.num_weights
+            bar.update()
+        for _ in range(1 + rounds):
+            for one in running:
+                one.trying(one.take_turn)
+                bar.update()
+    bare = [one.spread() for one in running if one.contestant.framework == BARE and not one.failed]
+    for one in running:
+        yield one.record(*bare)
+
+
+def markdown_table(records: Iterable[Mapping[str, Any]]) -> str:
+    """Returns a row a framework and a column a method: seconds, and times the bare loop's.
+
+    Args:
+        records: Those of `compare`.
+    """
+    cells = pd.DataFrame([{**record, "cell": _cell(record)} for record in records])
+    table = cells.pivot_table("cell", "framework", "method", aggfunc="first", sort=False)
+    rows = [["framework", *table], ["---"] + ["---:"] * table.shape[1]]
+    rows += table.fillna("").reset_index().to_numpy().tolist()
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(record):
+    if "failed" in record:
+        return "failed"
+    seconds = f"{record['seconds_per_round']['median']:.3g} s"
+    times = record["times_bare"]
+    return seconds if times is None else f"{seconds} ({times:.2f} x)"
+
+
+class _Running:
+    """A contestant's process, which ends when it is left."""
+
+    def __init__(self, contestant, work, folder, time_limit):
+        folder.mkdir()
+        self.contestant = contestant
+        self.num_weights = None
+        self.failed = {}
+        self._errors = folder.with_suffix(".stderr")
+        self._time_limit = time_limit
+        self._unread = b""
+        self._seconds = []
+        self._versions = {}
+        with open(self._errors, "wb") as errors:
+            self._process = subprocess.Popen(
+                contestant.command(work),
+                cwd=folder,
+                env=contestant.environment(folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        """Ends it, which it does by itself where no round is wanted any more."""
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS_TO_END)
+        self._kill()
+        self._process.stdout.close()
+
+    def _kill(self):
+        """Ends it at once, with all processes that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def trying(self, step, *arguments):
+        """Does a step of it, unless it has failed before."""
+        if self.failed:
+            return
+        try:
+            step(*arguments)
+        except ContestantError as error:
+            self._kill()
+            lines = self._errors.read_text(errors="replace").splitlines()
+            self.failed = {"failed": str(error), "stderr": lines[-_LINES_OF_ERRORS:]}
+
+    def get_ready(self, expected):
+        """Waits until it is ready, with so many weights; `None` if it may have any."""
+        ready = self._answer("is not ready")
+        try:
+            self._versions = ready["versions"] | self.contestant.commit()
+            num_weights = ready["num_weights"]
+        except (KeyError, TypeError) as error:
+            raise ContestantError(f"It answered {ready!r} when it should be ready.") from error
+        if expected not in (None, num_weights):
+            raise ContestantError(
+                f"Its model has {num_weights:,} weights, where all have {expected:,}."
+            )
+        self.num_weights = num_weights
+
+    def take_turn(self):
+        """Does one more round."""
+        with contextlib.suppress(BrokenPipeError):  # the answer says how it ended
+            self._process.stdin.write(b"round\n")
+        seconds = self._answer("has not finished a round")
+        if not isinstance(seconds, float):
+            raise ContestantError(f"It answered {seconds!r} in the place of a round's seconds.")
+        self._seconds.append(seconds)
+
+    def spread(self):
+        return spread(self._seconds[1:])
+
+    def record(self, *bare):
+        """Returns what was measured; `bare` is the spread of the bare loop, if there is one."""
+        names = {"framework": self.contestant.framework, "method": self.contestant.method}
+        if self.failed:
+            return names | self.failed
+        return names | {
+            "versions": self._versions,
+            "num_weights": self.num_weights,
+            "rounds": len(self._seconds) - 1,
+            "seconds_per_round": self.spread(),
+            "times_bare": ratio(self.spread(), bare[0], 2) if bare else None,
+        }
+
+    def _answer(self, what_is_late):
+        deadline = time.monotonic() + self._time_limit
+        while b"\n" not in self._unread:
+            left = max(0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise ContestantError(f"It {what_is_late} after {self._time_limit:g} seconds.")
+            received = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not received:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_SECONDS_TO_END)
+                raise ContestantError(f"It ended with exit code {self._process.poll()}.")
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise ContestantError(f"It answered {line!r}, which is no JSON.") from error

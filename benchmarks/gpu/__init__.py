@@ -1,0 +1,1 @@
+"""Shows in figures that a machine's GPU does its work: what `gpu_check.py` runs."""

@@ -1,0 +1,152 @@
+"""Part 1: the device, and whether what it computes is right; nothing of TFF is imported."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import numpy as np
+
+from benchmarks.gpu.report import CheckError, Report
+from benchmarks.timing import spread
+from tff_pfl.runtime import cuda
+
+_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
+_SMI_SECONDS = 20.0
+_LIBRARY = re.compile(r"/lib(cu|nv)[^/]*\.so[^/]*$")
+# The largest error, over the largest value of the result; cuDNN has convolutions that round more.
+_CONVOLUTION = 1e-4
+_TOLERANCES = {"float32": 1e-5, "TF32": 2e-3, "bfloat16": 2e-2}
+
+
+def run(report: Report) -> None:
+    """Finds the device, and computes on it ever more; what is there is saved at each step.
+
+    Raises:
+        CheckError: There is no device, or a result is wrong.
+    """
+    report.add("driver", value=driver())
+    import tensorflow as tf
+
+    report.add("TensorFlow imported", value=tf.__version__, seconds_from_start=report.elapsed())
+    require(report)
+    for device in tf.config.list_physical_devices(report.devices):
+        details = tf.config.experimental.get_device_details(device)
+        text = ", ".join(f"{key} {value}" for key, value in details.items())
+        report.add(device.name, value=text or device.device_type)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, *(2 * [64 if report.is_toy else 1024]))).astype(np.float32)
+    expected = a.astype(np.float64) @ b
+    by_xla = tf.function(lambda a, b: tf.tanh(a @ b / len(a)), jit_compile=True)
+    with tf.device(tf.config.list_logical_devices(report.devices)[0].name):
+        compare(report, "first product", tf.matmul(a, b), expected)
+        report.add("libraries opened", value=opened_libraries())
+        _convolve(report, tf, rng)
+        compare(report, "product by XLA", by_xla(a, b), np.tanh(expected / len(a)))
+        for precision in _TOLERANCES:
+            if precision != "TF32" or not report.is_toy:  # TF32 is of GPUs
+                _time_products(report, tf, precision)
+
+
+def require(report: Report) -> None:
+    """Raises CheckError if TensorFlow lists no device of the kind, with what may be missing."""
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices(report.devices):
+        missing = ", ".join(cuda.missing_libraries()) or "none"
+        there = "is" if cuda.has_driver() else "is not"
+        raise CheckError(
+            f"TensorFlow lists no {report.devices}. NVIDIA's driver {there} there; CUDA libraries "
+            f"that are missing: {missing}."
+        )
+
+
+def driver() -> str:
+    """Returns what NVIDIA's driver says of itself and its GPUs, or "none"."""
+    said = _DRIVER_FILE.read_text().splitlines()[:1] if _DRIVER_FILE.exists() else []
+    if shutil.which("nvidia-smi"):
+        query = "--query-gpu=name,driver_version,memory.total,compute_cap"
+        command = ["nvidia-smi", query, "--format=csv,noheader"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS)
+            said += (done.stdout or done.stderr).splitlines()
+        except subprocess.TimeoutExpired:
+            said.append(f"nvidia-smi did not answer within {_SMI_SECONDS:g} s")
+    return "; ".join(line.strip() for line in said) or "none"
+
+
+def opened_libraries() -> list[str]:
+    """Returns paths of the CUDA libraries, and of the driver's, that this process has opened."""
+    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    return sorted(filter(_LIBRARY.search, {line.split(maxsplit=5)[-1] for line in lines}))
+
+
+def compare(report, what, result, expected, tolerance=_TOLERANCES["float32"], **figures):
+    """Adds a record of a result; raises CheckError if it is wrong."""
+    result = np.asarray(result, np.float64)
+    error = float(np.max(np.abs(result - expected)) / np.max(np.abs(expected)))
+    figures = {"relative_error": error, "seconds_from_start": report.elapsed(), **figures}
+    if not error <= tolerance:  # NaN is wrong, too
+        figures["error"] = f"relative error {error:.3g}, where {tolerance:.3g} was to be expected"
+    report.add(what, **figures)
+    if "error" in figures:
+        raise CheckError(f"{what}: {figures['error']}.")
+
+
+def _convolve(report, tf, rng):
+    """Computes a convolution and the gradient of its filters, as clients do: cuDNN's work."""
+    images = rng.normal(size=(8, 12, 12, 3)).astype(np.float32)
+    filters = rng.normal(size=(5, 5, 3, 16)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(images, (5, 5), axis=(1, 2))
+    expected = np.einsum("nyxcij,ijco->nyxo", windows.astype(np.float64), filters)
+    with tf.GradientTape() as tape:
+        tape.watch(filters := tf.constant(filters))
+        result = tf.nn.conv2d(images, filters, 1, "VALID")
+        half_square = tf.reduce_sum(result**2) / 2
+    compare(report, "convolution", result, expected, _CONVOLUTION)
+    gradient = np.einsum("nyxcij,nyxo->ijco", windows.astype(np.float64), expected)
+    result = tape.gradient(half_square, filters)
+    compare(report, "gradient of a convolution", result, gradient, _CONVOLUTION)
+
+
+def _time_products(report, tf, precision):
+    size = 256 if report.is_toy else 8192
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
+    dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
+    a, b = (tf.cast(tf.random.stateless_normal([size, size], [0, i]), dtype) for i in range(2))
+    rows = np.asarray(tf.cast(a[:4], tf.float32), np.float64)
+    expected = rows @ np.asarray(tf.cast(b, tf.float32), np.float64)
+    seconds = []
+    for _ in range(6):
+        start = time.perf_counter()
+        first_rows = tf.cast(tf.matmul(a, b)[:4], tf.float32).numpy()  # waits for the product
+        seconds.append(time.perf_counter() - start)
+    teraflops = 2 * size**3 / spread(seconds[1:])["median"] / 1e12
+    what = f"{size} x {size} in {precision}"
+    compare(report, what, first_rows, expected, _TOLERANCES[precision], teraflops=teraflops)
+
+
+def reset_peak() -> None:
+    """Begins anew to look for the peak of the memory."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.reset_memory_stats(gpu.name.removeprefix("/device:"))
+    if not gpus:
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the resident size's, proc(5)
+
+
+def peak_mib() -> float:
+    """Returns the peak since `reset_peak`: of the GPU that has most, or of this process."""
+    import tensorflow as tf
+
+    peaks = [
+        tf.config.experimental.get_memory_info(gpu.name.removeprefix("/device:"))["peak"] / 2**20
+        for gpu in tf.config.list_logical_devices("GPU")
+    ]
+    status = pathlib.Path("/proc/self/status").read_text()
+    resident = int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) / 1024
+    return round(max(peaks, default=resident), 1)

@@ -1,0 +1,200 @@
+"""Part 4: trainings on the device and on the CPU. Part 5: one training, while there is time."""
+
+import os
+import pathlib
+import signal
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.gpu.device import peak_mib, require, reset_peak
+from benchmarks.gpu.report import CheckError, Report
+from tff_pfl import experiment, runtime
+from tff_pfl.evaluation import MetricName
+
+ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
+# Of the first round's training loss, where rounding has not been amplified yet, relative; and of
+# the accuracy after the last round.
+_SAME_LOSS = 1e-3
+_SAME_ACCURACY = 0.02
+_ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
+_ENDLESS = 1_000_000
+_SHORTEST_SECONDS = 60.0
+_STOPPED = 128 + signal.SIGTERM
+
+
+def run(report: Report) -> None:
+    """Trains with each algorithm in both places.
+
+    Raises:
+        CheckError: There is no GPU, or no data set.
+    """
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    name = "two CPUs" if report.is_toy else "GPU"
+    places = {name: _devices(report), "CPU": ["CPU:0"]}
+    for algorithm in ALGORITHMS:
+        for place, devices in places.items():
+            what = f"{algorithm} on {place}"
+            if report.is_due(what):
+                folder = report.folder / "trainings" / what.replace(" ", "_")
+                report.add(what, **_train(config_of(algorithm, report), folder, devices))
+        first, second = (report.find(f"{algorithm} on {place}") for place in places)
+        if first and second and (wrong := difference(first, second)):
+            report.add(**second, error=wrong)
+
+
+def run_long(report: Report) -> None:
+    """Trains PLGU-LF with ResNet-18 until the time is over, and says how far it came.
+
+    Raises:
+        CheckError: There is no GPU, or no data set, or the training failed.
+    """
+    devices = _devices(report)
+    if not report.is_due("plgu_lf with ResNet-18", 0 if report.is_toy else _SHORTEST_SECONDS):
+        return
+    folder, config = report.folder / "long_training", long_config(report)
+    reset_peak()
+    # `run_program` ends after what it does at the moment, with all files as they have to be.
+    timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    code = _run_program(config, folder, devices)
+    timer.cancel()
+    if code not in (0, _STOPPED):
+        raise CheckError(f"The training ended with exit code {code}, see the log.")
+    if not (folder / "timings.csv").exists():
+        report.leave_out("the first round: it did not end in time")
+        return
+    files = experiment.RunFiles(folder)
+    metrics = files.metrics()
+    rounds, accuracies = metrics["round"], metrics.get(str(_ACCURACY), np.array([]))
+    pairs = zip(rounds, accuracies, strict=False)
+    evaluations = {int(number): float(x) for number, x in pairs if np.isfinite(x)}
+    report.add(
+        "plgu_lf with ResNet-18",
+        rounds=len(rounds),
+        seconds_per_round=_seconds_per_round(files),
+        first_round_seconds=float(files.timings()["round_seconds"][0]),
+        accuracy=list(evaluations.values())[-1] if evaluations else None,
+        memory_mib=peak_mib(),
+        evaluations=evaluations,
+    )
+
+
+def _devices(report: Report) -> list[str]:
+    """Returns those that are checked; for toys, two devices are made of the CPU."""
+    if report.is_toy:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = 2 * [tf.config.LogicalDeviceConfiguration()]
+        tf.config.set_logical_device_configuration(cpu, two)
+    require(report)
+    return [device.name for device in tf.config.list_logical_devices(report.devices)]
+
+
+def data_set(report: Report, *wanted: str) -> str:
+    """Returns the first of these data sets that is prepared in TFDS_DATA_DIR; for toys, digits.
+
+    Raises:
+        CheckError: None is.
+    """
+    if report.is_toy:
+        return "digits"
+    folder = os.environ.get("TFDS_DATA_DIR", "")
+    there = [name for name in wanted if os.path.isdir(os.path.join(folder, name))]
+    if not there:
+        raise CheckError(
+            f"None of {', '.join(wanted)} is in TFDS_DATA_DIR, which is {folder or 'not set'!r}."
+        )
+    if there[0] != wanted[0]:
+        report.note(f"{wanted[0]} is not in {folder}: on {there[0]} instead")
+    return there[0]
+
+
+def config_of(algorithm: str, report: Report):
+    """Returns the config of a training of part 4."""
+    config = experiment.default_config(algorithm)
+    config.data.name = data_set(report, "fashion_mnist", "cifar10")
+    config.data.partitioner = "dirichlet"
+    config.data.dirichlet.alpha = 0.3
+    config.rounds, config.data.num_clients, config.clients_per_round = 20, 100, 10
+    config.model.name = "lenet"
+    if report.is_toy:
+        config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
+        config.model.name = "mlp"
+        config.model.options.hidden = (8,)
+    config.local.learning_rate = 0.05
+    config.local.epochs = 1
+    config.local.batch_size = 50
+    config.evaluation.every = 0
+    config.checkpoint_every = config.rounds
+    if algorithm == "plgu_lf":
+        config.algorithm.num_personal_layers = 1
+    return config
+
+
+def long_config(report: Report):
+    """Returns the config of part 5, whose training does not end by itself."""
+    config = experiment.default_config("plgu_lf")
+    config.data.name = data_set(report, "cifar10", "fashion_mnist")
+    config.data.partitioner = "classes_per_client"
+    config.data.classes_per_client.classes = 3
+    config.data.classes_per_client.assignment = "random"
+    config.data.fractions = (5 / 6, 0.0, 1 / 6)
+    config.data.normalization = "half"
+    config.model.name = "resnet18"
+    config.algorithm.num_personal_layers = 5
+    config.rounds, config.data.num_clients, config.clients_per_round = _ENDLESS, 100, 10
+    config.local.learning_rate = 0.05
+    config.local.epochs = 5
+    config.local.batch_size = 50
+    config.evaluation.every = 5
+    if report.is_toy:
+        config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
+        config.model.options.update(width=4, blocks=(1, 1), groups=2)
+        config.algorithm.num_personal_layers = 1
+        config.local.epochs = 1
+        config.evaluation.every = 1
+    return config
+
+
+def _train(config, folder: pathlib.Path, devices: list[str]) -> dict:
+    """Returns figures of a run on these devices; where it failed, the exit code as the error."""
+    reset_peak()
+    if code := _run_program(config, folder, devices):
+        return {"error": f"the training ended with exit code {code}, see the log"}
+    summary, files = experiment.read_summary(folder), experiment.RunFiles(folder)
+    return {
+        "accuracy": summary.final.metrics[_ACCURACY],
+        "first_loss": float(files.metrics()["train/loss"][0]),
+        "seconds": summary.seconds,
+        "seconds_per_round": _seconds_per_round(files),
+        "memory_mib": peak_mib(),
+    }
+
+
+def _run_program(config, folder, devices):
+    return experiment.run_program(
+        config,
+        os.fspath(folder),
+        resume=True,
+        set_context=lambda: runtime.set_graph_context(devices=devices),
+    )
+
+
+def _seconds_per_round(files: experiment.RunFiles) -> float:
+    """Returns the median over rounds, without the first, which traces and compiles."""
+    seconds = files.timings()["round_seconds"]
+    return float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds))
+
+
+def difference(first: dict, second: dict) -> str | None:
+    """Says what differs between two places by more than rounding may."""
+    if "error" in first or "error" in second:
+        return None
+    losses, accuracies = ([run[k] for run in (first, second)] for k in ("first_loss", "accuracy"))
+    if not abs(losses[0] - losses[1]) <= _SAME_LOSS * abs(losses[1]):
+        return f"the first round's training losses are {losses[0]} and {losses[1]}"
+    if not abs(accuracies[0] - accuracies[1]) <= _SAME_ACCURACY:
+        return f"the accuracies are {accuracies[0]} and {accuracies[1]}"
+    return None

@@ -1,0 +1,295 @@
+"""Measures rounds and whole runs as cohorts and federations grow: time, memory and disk.
+
+`measure_scaling` measures rounds of Ditto, whose clients keep a model: the states of all clients of
+the federation lie on disk before the first round. `measure_runs` measures runs of training as
+`programs/train.py` makes them, once the data are there: only clients that took part have a state,
+and the data lie in memory-mapped files, labels at random and inputs of zeros, whose file has holes
+in their place. So the time to read inputs from a disk is not part of a round.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import io
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.processes import RUNTIMES, installed, process_of
+from benchmarks.timing import in_new_processes, memory_mib, size_mib, spread
+from benchmarks.workloads import SEED, Workload
+from tff_pfl import experiment
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import ClientRows, FederatedDataset, Partition
+from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
+from tff_pfl.experiment.metrics_log import TIMINGS
+from tff_pfl.local import Examples
+
+_COHORT_SIZE = 100  # of populations; or all clients, if they are fewer
+# Clients with examples of their own; others have the same. So data do not grow with a federation.
+_DISTINCT_CLIENTS = 100
+# Few, so that writing the first states takes less memory than a round.
+_STATES_PER_COMMIT = 100
+_EVALUATED_CLIENTS = 1000
+_TEST_EXAMPLES = 4  # of each client
+_NUM_CLASSES = 10
+_WRITTEN_AT_A_TIME = 1 << 20  # numbers; bounds memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """What is measured in one process.
+
+    Attributes:
+        workload: Model, data and training of a client. Its number of clients is not used.
+        population: Clients of the federation.
+        rounds: Rounds that count.
+        warmup: Rounds before that.
+        cohort_size: Clients a round.
+        algorithm: By name.
+    """
+
+    workload: Workload
+    population: int
+    rounds: int
+    warmup: int
+    cohort_size: int = _COHORT_SIZE
+    algorithm: str = "ditto"
+
+
+def measure_scaling(
+    workload: Workload,
+    *,
+    cohort_sizes: Sequence[int],
+    populations: Sequence[int],
+    rounds: int,
+    warmup: int,
+) -> Iterator[dict[str, Any]]:
+    """Yields a record a size of cohorts and of federations, each measured in a new process.
+
+    Args:
+        workload: See `Point`.
+        cohort_sizes: The first series: cohorts of a federation as large as the largest of them.
+        populations: The second: federations with a cohort of 100, or of all clients if these are
+            fewer. A size of both series is measured once.
+        rounds: See `Point`.
+        warmup: See `Point`.
+    """
+    sizes = [(size, max(cohort_sizes)) for size in cohort_sizes]
+    sizes += [(min(_COHORT_SIZE, population), population) for population in populations]
+    points = [
+        Point(workload, population, rounds, warmup, cohort_size)
+        for cohort_size, population in dict.fromkeys(sizes)
+    ]
+    return in_new_processes(rounds_at, points, "scaling")
+
+
+def rounds_at(point: Point) -> dict[str, Any]:
+    """Measures rounds in this process.
+
+    Returns:
+        A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
+        the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
+        the last round. `training` is what `compute` takes
+        where nothing else is done, on the same clients in turn with the rounds;
+        `round_over_training` is the ratio of the medians. `memory_mib` is what the process has
+        resident, without GPUs' memory: `start` before there are clients and data, `peak` the
+        highest of all times. Of the latter, about `files` are pages of files, libraries and the
+        store, which the kernel drops when others need the memory.
+    """
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(installed(RUNTIMES["graph_vectorized"]()))
+        process = _process_of(point)
+        memory = {"start": memory_mib("VmRSS")}
+        path = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
+        store = resources.enter_context(
+            ClientStateStore(process.initialize_clients, process.client_state_type, path)
+        )
+        _store_states(store, point.population, process.initialize_client(np.int32(0)))
+        dataset = _Federation(point.workload, point.population)
+        iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
+        meanwhile = resources.enter_context(Meanwhile())
+        state, measured = process.initialize(), []
+        for _ in range(point.warmup + point.rounds):
+            watch = Stopwatch()
+            state = _round(process, state, iterator, store, meanwhile, watch, point.cohort_size)
+            measured.append(watch.seconds)
+        memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
+        states_on_disk = size_mib(path)
+    seconds = {part: [of[part] for of in measured[point.warmup :]] for part in measured[0]}
+    medians = {part: statistics.median(values) for part, values in seconds.items()}
+    whole = medians.pop("round")
+    return {
+        "scaling": point.algorithm,
+        "cohort_size": point.cohort_size,
+        "population": point.population,
+        "seconds_per_round": spread(seconds["round"]),
+        "rounds_per_second": round(1 / whole, 3),
+        "ms_per_client": round(1000 * whole / point.cohort_size, 4),
+        "round_over_training": round(whole / medians["training"], 3),
+        "ms_of": {part: round(1000 * median, 3) for part, median in medians.items()},
+        "memory_mib": memory,
+        "states_on_disk_mib": states_on_disk,
+        "rounds": point.rounds,
+        "examples_per_client": point.workload.examples_per_client,
+        "epochs": point.workload.epochs,
+        "batch_size": point.workload.batch_size,
+    }
+
+
+def _process_of(point: Point):
+    return process_of(
+        point.algorithm,
+        point.workload,
+        num_clients=point.population,
+        clients_per_round=point.cohort_size,
+    )
+
+
+def _round(process, server_state, iterator, store, meanwhile, watch, cohort_size):
+    """Does the next round, and the same training alone; returns the new server state."""
+
+    def write():
+        with watch.measuring("write"):
+            store.commit({"iterator": position.to_bytes()})
+
+    with watch.measuring("round"):
+        with watch.measuring("select"):
+            position = copy.deepcopy(iterator)
+            cohort = iterator.select(cohort_size)
+        with meanwhile.running(write), watch.measuring("compute"):
+            output = process.next(server_state, cohort)
+        with watch.measuring("update"):
+            iterator.update(output.clients)
+    with watch.measuring("training"):
+        process.next(server_state, cohort)
+    return output.state
+
+
+def _store_states(store: ClientStateStore, num_clients: int, state: Any) -> None:
+    for start in range(0, num_clients, _STATES_PER_COMMIT):
+        client_ids = range(start, min(start + _STATES_PER_COMMIT, num_clients))
+        store.put(client_ids, [state] * len(client_ids))
+        store.commit()
+
+
+class _Federation:
+    """A data set for `CohortDataSource` whose clients share a few arrays."""
+
+    def __init__(self, workload: Workload, num_clients: int):
+        self.num_clients = num_clients
+        self.fingerprint = f"benchmark {num_clients}"
+        self._data = dataclasses.replace(workload, clients=_DISTINCT_CLIENTS).data()
+
+    def examples(self, client_id: int, split: str) -> Examples:
+        """Returns a view of the arrays; all splits are the same."""
+        x, y = (array[client_id % _DISTINCT_CLIENTS] for array in self._data)
+        return Examples(x, y, np.int32(len(y)))
+
+
+def measure_runs(
+    workload: Workload, populations: Sequence[int], *, algorithm: str, rounds: int, warmup: int
+) -> Iterator[dict[str, Any]]:
+    """Yields a record a federation, of a run of training, each measured in a new process."""
+    points = [
+        Point(workload, population, rounds, warmup, min(_COHORT_SIZE, population), algorithm)
+        for population in populations
+    ]
+    return in_new_processes(run_at, points, "runs")
+
+
+def run_at(point: Point) -> dict[str, Any]:
+    """Measures a run in this process, and its resumption by another round.
+
+    Returns:
+        A record. `ms_of` has the medians of the columns of `timings.csv` for a round and its parts;
+        `seconds_to` what is there once: to `make_data` of files and to check them, to `start` the
+        run, with its partition and picture, to `evaluate` the sample, and to `resume` the run, up
+        to its next round. `memory_mib` is as of `rounds_at`, `mib_on_disk` what the folders and
+        files of the run occupy.
+    """
+    evaluated = min(_EVALUATED_CLIENTS, point.population)
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        installed(RUNTIMES["graph_vectorized"]()),
+        tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
+    ):
+        process = _process_of(point)
+        memory = {"start": memory_mib("VmRSS")}
+        watch = time.perf_counter()
+        dataset = memory_mapped_federation(point, pathlib.Path(folder))
+        seconds_to = {"make_data": time.perf_counter() - watch}
+        rounds, path = point.warmup + point.rounds, pathlib.Path(folder) / "run"
+        for what, first, number in (("start", 0, rounds), ("resume", rounds, rounds + 1)):
+            watch = time.perf_counter()
+            with experiment.RunDirectory(path, {}, resume=what == "resume") as directory:
+                experiment.train(
+                    process,
+                    point.workload.model(),
+                    dataset,
+                    directory,
+                    rounds=number,
+                    clients_per_round=point.cohort_size,
+                    seed=SEED,
+                    evaluate_every=0,
+                    evaluate=EvaluationOptions(
+                        clients=evaluated, clients_per_call=point.cohort_size
+                    ),
+                    capacity="cohort",
+                )
+            whole = time.perf_counter() - watch
+            timings = experiment.RunFiles(path).timings()
+            in_rounds = timings["round_seconds"][first:].sum()
+            seconds_to[what] = whole - in_rounds - timings["evaluation_seconds"][-1]
+        seconds_to["evaluate"] = timings["evaluation_seconds"][-1]
+        memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
+        on_disk = {entry.name: size_mib(entry) for entry in sorted(path.iterdir())}
+    medians = {
+        name.removesuffix("_seconds"): float(np.nanmedian(timings[name][point.warmup : rounds]))
+        for name in TIMINGS
+        if name in timings and name != "evaluation_seconds"
+    }
+    return {
+        "run": point.algorithm,
+        "population": point.population,
+        "cohort_size": point.cohort_size,
+        "rounds": point.rounds,
+        "evaluated_clients": evaluated,
+        "ms_of": {part: round(1000 * seconds, 3) for part, seconds in medians.items()},
+        "seconds_to": {what: round(seconds, 3) for what, seconds in seconds_to.items()},
+        "memory_mib": memory,
+        "mib_on_disk": {name: mib for name, mib in on_disk.items() if mib >= 0.1},
+        "examples_per_client": point.workload.examples_per_client,
+    }
+
+
+def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDataset:
+    """Makes files of all clients' examples: those to train on come first, then those to test on."""
+    splits, num_examples = {}, 0
+    sizes = {"train": point.workload.examples_per_client, "test": _TEST_EXAMPLES}
+    for split, each in sizes.items():
+        rows = _mapped(folder / f"{split}.npy", np.int64, each * point.population)
+        for start in range(0, len(rows), _WRITTEN_AT_A_TIME):
+            end = min(start + _WRITTEN_AT_A_TIME, len(rows))
+            rows[start:end] = np.arange(num_examples + start, num_examples + end)
+        splits[split] = ClientRows(rows, each * np.arange(point.population + 1))
+        num_examples += len(rows)
+    splits["validation"] = ClientRows.of([[]] * point.population)
+    x = _mapped(folder / "x.npy", np.uint8, num_examples, *point.workload.image_shape)
+    y = _mapped(folder / "y.npy", np.int32, num_examples)
+    rng = np.random.default_rng(SEED)
+    for start in range(0, num_examples, _WRITTEN_AT_A_TIME):
+        some = y[start : start + _WRITTEN_AT_A_TIME]
+        some[:] = rng.integers(_NUM_CLASSES, size=len(some), dtype=np.int32)
+    return FederatedDataset(x, y, _NUM_CLASSES, Partition(**splits))
+
+
+def _mapped(path: pathlib.Path, dtype: type, *shape: int) -> np.ndarray:
+    """Returns an array of zeros in a new file."""
+    return np.lib.format.open_memmap(path, "w+", dtype, shape)

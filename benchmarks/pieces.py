@@ -1,0 +1,319 @@
+"""Measures pieces of a round in the graph runtime: what one of them costs beside the rest."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.processes import RUNTIMES, cohort_of, installed, local_training, process_of
+from benchmarks.timing import in_new_processes, in_turns, ratio, spread
+from benchmarks.workloads import SEED, Workload
+from tff_pfl import algorithms, models, runtime
+from tff_pfl.aggregators import Stack
+from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.clients.padding import pad_examples, shared_capacity
+from tff_pfl.compression import COMPRESSORS, compressed
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import PooledEvaluation
+from tff_pfl.local import ClientContext, Examples, examples_type
+from tff_pfl.numerics.min_norm import min_norm_weights
+from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
+
+# --descent: all clients take part in turn, as many rounds as this: so many columns of the quadratic
+# program there are a client online.
+_TURNS = 7
+_PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
+_BATCH_SIZE = 1000  # of bare passes, as of the evaluation
+
+
+def measure_aggregators(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields a record for each aggregator and compressor: a round of FedAvg beside the plain mean.
+
+    Every round starts from the same state. That they are made and traced is not in it.
+
+    Args:
+        workload: Model and data. Aggregators with noise need more than 10 clients.
+        rounds: Of each that count.
+    """
+    fedavg = algorithms.make("fedavg", workload.model(), local_training(workload))
+    sent = {}
+
+    def run_of(name, algorithm):
+        process = compose(algorithm, examples_type(workload.image_shape), SEED)
+        state, cohort = process.initialize(), cohort_of(process, *workload.data())
+
+        def run():
+            output = process.next(state, cohort)
+            tf.nest.map_structure(np.asarray, output.state)
+            sent[name] = int(output.metrics["bytes_up_per_client"])
+
+        return run
+
+    with installed(runtime.create_graph_context()):
+        changed = _changed(fedavg, workload.clients)
+        runs = {name: run_of(name, algorithm) for name, algorithm in changed.items()}
+        seconds = in_turns("aggregators", runs, rounds=rounds)
+    spreads = {name: spread(values) for name, values in seconds.items()}
+    for name, of_round in spreads.items():
+        yield {
+            "aggregator": name,
+            "network": workload.network,
+            "clients": workload.clients,
+            "bytes_up_per_client": sent[name],
+            "seconds_per_round": of_round,
+            "times_mean": ratio(of_round, spreads["mean"]),
+        }
+
+
+def _changed(fedavg: Algorithm, clients: int) -> dict[str, Algorithm]:
+    """Returns FedAvg with each aggregator and with each compressor."""
+    changed = {"mean": fedavg}
+    for name in AGGREGATORS:
+        options = {"clients_per_round": clients, "noise_multiplier": 0.5}
+        known = AGGREGATORS.parameters(name)
+        options = {key: value for key, value in options.items() if key in known}
+        changed[name] = with_aggregator(fedavg, AGGREGATORS[name](**options))
+    for name in COMPRESSORS:
+        for suffix, feedback in (("", False), (", fed back", True)):
+            compressor = COMPRESSORS[name]()
+            changed[name + suffix] = compressed(fedavg, compressor, error_feedback=feedback)
+    return changed
+
+
+def measure_branches(workload: Workload, *, rounds: int, branches: int = 5):
+    """Yields the seconds of a local step of pFedMB: an ordinary one, of the branches, and of alpha.
+
+    Args:
+        workload: Model and data, of which one client is trained.
+        rounds: How often each kind of training is done.
+        branches: `B`.
+    """
+    model = workload.model()
+    branched = models.multi_branch(model, branches)
+    weights, alpha = branched.init(SEED), branched.uniform()
+    local, (images, labels) = local_training(workload), workload.data()
+    examples = Examples(images[0], labels[0], np.int32(workload.examples_per_client))
+    context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([SEED, 0]))
+
+    def training(trained, start):
+        train = tf.function(lambda w, examples: local.train(trained, w, examples, context).weights)
+        return lambda: tf.nest.map_structure(np.asarray, train(start, examples))
+
+    kinds = {
+        "ordinary": training(model, model.init(SEED)),
+        "branches": training(branched.weights_model(alpha), weights),
+        "alpha": training(branched.alpha_model(weights), alpha),
+    }
+    steps = workload.epochs * -(-workload.examples_per_client // workload.batch_size)
+    seconds = in_turns("branches", kinds, rounds=rounds)
+    spreads = {kind: spread([x / steps for x in values]) for kind, values in seconds.items()}
+    for kind, of_step in spreads.items():
+        yield {
+            "step": kind,
+            "network": workload.network,
+            "branches": 1 if kind == "ordinary" else branches,
+            "batch_size": workload.batch_size,
+            "seconds_per_step": of_step,
+            "times_ordinary": ratio(of_step, spreads["ordinary"]),
+        }
+
+
+def measure_descent(
+    name: str, workload: Workload, cohort_sizes: Sequence[int], *, rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Yields a record for each size of FedPG's cohorts: a round, and its quadratic program alone.
+
+    Each is measured in a new process, after the rounds in which all gradients come in.
+
+    Args:
+        name: Of the workload.
+        workload: Model and data; how many clients it has does not matter.
+        cohort_sizes: Clients online. Of seven times as many the server remembers gradients.
+        rounds: Rounds that count.
+    """
+    measure = functools.partial(_descent, workload, rounds=rounds)
+    for record in in_new_processes(measure, cohort_sizes, f"fedpg {name}"):
+        yield {"fedpg": name, **record}
+
+
+def _descent(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any]:
+    with installed(RUNTIMES["graph_loop"]()):
+        population = _TURNS * cohort_size
+        process = process_of("fedpg", workload, memory_size=population)
+        clients = cohort_of(process, *dataclasses.replace(workload, clients=population).data())
+        state, first = process.initialize(), 0
+
+        def one_round():
+            nonlocal state, first
+            state = process.next(state, clients[first : first + cohort_size]).state
+            first = (first + cohort_size) % population
+
+        seconds = in_turns("rounds", {"round": one_round}, rounds=rounds, warmup=_TURNS + 1)
+        gram = np.asarray(state.algorithm.memory.gram)
+        norms = np.sqrt(np.diag(gram))
+        gram = tf.constant(gram / np.outer(norms, norms))
+        solve = tf.function(min_norm_weights)
+        run = {"program": lambda: solve(gram).numpy()}
+        seconds |= in_turns("programs", run, rounds=max(rounds, 5))
+        used = int(np.sum(solve(gram).numpy() > 0))
+    of_round, of_solver = spread(seconds["round"]), spread(seconds["program"])
+    return {
+        "clients_online": cohort_size,
+        "columns": population,
+        "columns_used": used,
+        "examples_per_client": workload.examples_per_client,
+        "seconds_per_round": of_round,
+        "seconds_of_quadratic_program": of_solver,
+        "share_of_round": ratio(of_solver, of_round, 5),
+    }
+
+
+def measure_pgfed_server(workload: Workload, *, rounds: int, population: int = 1000):
+    """Yields a record of PGFed: the seconds of a round, and of all that the server does in it.
+
+    Args:
+        workload: Model and data; its clients are a cohort.
+        rounds: Rounds that count, after one in which there is no last cohort.
+        population: Clients of the federation.
+    """
+    cohort_size = workload.clients
+    with installed(RUNTIMES["graph_loop"]()):
+        process = process_of("pgfed", workload, num_clients=population, **_PGFED)
+        clients = cohort_of(process, *workload.data())
+        state, rng = process.initialize(), np.random.default_rng(SEED)
+
+        def one_round():
+            nonlocal state
+            ids = np.sort(rng.choice(population, cohort_size, replace=False)).astype(np.int32)
+            cohort = [c._replace(client_id=i) for c, i in zip(clients, ids, strict=True)]
+            state = process.next(state, cohort).state
+
+        seconds = in_turns("rounds", {"round": one_round}, rounds=rounds)
+    run = {"server": _server_of_pgfed(state.algorithm, population, cohort_size)}
+    seconds |= in_turns("server", run, rounds=max(rounds, 5))
+    of_round, of_server = spread(seconds["round"]), spread(seconds["server"])
+    yield {
+        "pgfed_server": f"{population} clients",
+        "clients_online": cohort_size,
+        "num_weights": workload.model().num_weights,
+        "seconds_per_round": of_round,
+        "seconds_of_server": of_server,
+        "share_of_round": ratio(of_server, of_round, 4),
+    }
+
+
+def _server_of_pgfed(state, population, cohort_size):
+    """Returns what does all of the server's work: each client's message, and the new state."""
+    server = PGFedServer(population, cohort_size, cohort_size, *_PGFED.values())
+    state = tf.nest.map_structure(tf.constant, state)
+    last, pairs = state.last, tf.ones([cohort_size, cohort_size])
+    risk = Risk(last.client_ids, last.gradients, last.intercepts, pairs)
+    uploads = {"change": state.weights, "risk": Stack(risk, tf.ones([cohort_size]))}
+
+    @tf.function
+    def work(state, uploads):
+        own = [server.own(state, client_id) for client_id in tf.unstack(last.client_ids)]
+        return server.shared(state), own, server.finalize(state, uploads, tf.constant(1))
+
+    return lambda: work(state, uploads)
+
+
+def measure_unequal(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields a record for each network and spread of sizes: FedAvg with own and with padded rows.
+
+    Sizes are lognormal; rows are padded to the largest client's.
+
+    Args:
+        workload: Data and training; `examples_per_client` is the mean.
+        rounds: Measured rounds of each kind.
+    """
+    for network, hidden in {"linear": (), "mlp 30": (30,), "mlp 200-200": (200, 200)}.items():
+        of_network = dataclasses.replace(workload, options={"hidden": hidden})
+        for sigma in (0.25, 0.5, 1.0):
+            yield {"unequal": network, "sigma": sigma, **_unequal(of_network, sigma, rounds)}
+
+
+def _unequal(workload, sigma, rounds):
+    mean, number = workload.examples_per_client, workload.clients
+    sizes = np.random.default_rng(SEED).lognormal(0, sigma, number)
+    sizes = np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
+    capacity = shared_capacity(sizes)
+    images, labels = dataclasses.replace(workload, examples_per_client=max(sizes)).data()
+    with installed(runtime.create_graph_context()):
+        process = process_of("fedavg", workload)
+        state = process.initialize()
+        rows = (
+            [array[:size] for array, size in zip(of, sizes, strict=True)] for of in (images, labels)
+        )
+        own = cohort_of(process, *rows)
+        padded = [c._replace(data=pad_examples(c.data, capacity)) for c in own]
+        runs = {"own": lambda: process.next(state, own)}
+        runs["padded"] = lambda: process.next(state, padded)
+        seconds = in_turns("unequal", runs, rounds=rounds)
+    of_own, of_padded = spread(seconds["own"]), spread(seconds["padded"])
+    return {
+        "clients": number,
+        "examples": int(sizes.sum()),
+        "rows_over_examples": round(capacity * number / int(sizes.sum()), 2),
+        "batch_size": workload.batch_size,
+        "seconds_own": of_own,
+        "seconds_padded": of_padded,
+        "padded_over_own": ratio(of_padded, of_own),
+    }
+
+
+def measure_pooled(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields a record of evaluating clients' own models on the test examples of all of them.
+
+    In turns with the bare forward passes that it is made of, in a plain `tf.function`.
+
+    Args:
+        workload: Model and data; `examples_per_client` test examples of each client are the pool.
+        rounds: Evaluations that count.
+    """
+    model, (images, labels) = workload.model(), workload.data()
+    clients = [(x[:1], y[:1], x, y) for x, y in zip(images, labels, strict=True)]
+    dataset = FederatedDataset.from_client_arrays(clients, int(labels.max()) + 1)
+    with installed(runtime.create_graph_context()):
+        process = process_of("local", workload)
+        store = ClientStateStore(process.initialize_clients, process.client_state_type)
+        source = CohortDataSource(dataset, store, process.client_type, seed=SEED)
+        state, number = process.initialize(), workload.clients
+        own = [process.initialize_client(np.int32(i)) for i in range(number)]
+        store.put(range(number), own)
+        evaluation = PooledEvaluation(process, model, dataset, batch_size=_BATCH_SIZE)
+        runs = {
+            "bare": _bare_passes(
+                model, [c.model for c in own], images.reshape(-1, *workload.image_shape)
+            ),
+            "evaluation": lambda: evaluation(state, source, clients_per_call=number),
+        }
+        seconds = in_turns("pooled", runs, rounds=rounds)
+    ratios = np.divide(seconds["evaluation"], seconds["bare"])
+    yield {
+        "pooled": workload.network,
+        "clients": number,
+        "images": number * workload.examples_per_client,
+        "seconds_of_bare_passes": spread(seconds["bare"]),
+        "seconds_of_evaluation": spread(seconds["evaluation"]),
+        "median_of_ratios": round(statistics.median(ratios.tolist()), 3),
+    }
+
+
+def _bare_passes(model, weights_of_clients, images):
+    starts = range(0, len(images), _BATCH_SIZE)
+    batches = [tf.constant(images[start : start + _BATCH_SIZE]) for start in starts]
+    forward = tf.function(lambda weights, x: model.apply(weights, x, training=False))
+
+    def run():
+        for weights in weights_of_clients:
+            weights = tf.nest.map_structure(tf.constant, weights)
+            for x in batches:
+                forward(weights, x).numpy()
+
+    return run

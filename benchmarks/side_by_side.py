@@ -1,0 +1,110 @@
+"""Measures a round of this library beside the same work by other frameworks, on this machine.
+
+    side_by_side.py [--pfllib=PYTHON:CHECKOUT] [--pgfed_authors=PYTHON:CHECKOUT]
+        [--pfl_research=PYTHON] [--fedjax=PYTHON] [--flower=PYTHON] [--methods=fedavg,ditto]
+
+A framework takes part if it is named: PYTHON is the interpreter of an environment that has it, and
+CHECKOUT the folder of its repository, where it is no package. docs/side_by_side.md says how to get
+each. This library and a bare TensorFlow loop of FedAvg always take part. Methods:
+
+    bare_tensorflow  fedavg; a loop without any framework, which others are compared with
+    tff_pfl          fedavg, fedrep, ditto, apfl, pgfed
+    pfllib           fedavg, fedrep, ditto, apfl; needs a checkout
+    pgfed_authors    pgfed; needs a checkout
+    pfl_research     fedavg
+    fedjax           fedavg, apfl
+    flower           fedavg; its simulation with a client in PyTorch
+
+A round is the same for all: 10 of 100 clients with 500 synthetic 32x32x3 images, 5 epochs for each
+model that a method trains, batches of 50, SGD, on PGFed's CNN, on the CPU. Each framework selects
+clients, loads data and keeps what clients keep in its own way, in its own loop of training;
+evaluations are left out. Threads are what the framework takes by default.
+
+Each contestant is a process. They are started one by one, with a round each that does not count,
+and then take turns, a round each; while one runs, the others sleep. All of them are in memory at
+the same time, about a gigabyte each.
+
+Prints JSON lines: the machine; then, of each contestant, its versions, the seconds of its rounds,
+and how many times the bare loop's median theirs is. One that fails is printed with the end of what
+it wrote to its standard error, and does not stop the others; the exit code is then 1. A Markdown
+table of all comes last.
+"""
+
+import pathlib
+import sys
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from benchmarks.contestants import driver
+from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.files import to_json
+from tff_pfl.names import unknown_name
+
+flags.DEFINE_string("pfllib", None, "PYTHON:CHECKOUT of PFLlib.")
+flags.DEFINE_string("pgfed_authors", None, "PYTHON:CHECKOUT of the code of PGFed's authors.")
+flags.DEFINE_string("pfl_research", None, "A Python with pfl-research and PyTorch.")
+flags.DEFINE_string("fedjax", None, "A Python with fedjax.")
+flags.DEFINE_string("flower", None, "A Python with Flower, its simulation, and PyTorch.")
+_ALL_METHODS = driver.FRAMEWORKS["tff_pfl"].methods
+_METHODS = flags.DEFINE_list("methods", list(_ALL_METHODS), "Methods that are measured, see above.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
+_CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the federation.", lower_bound=1)
+_CLIENTS_PER_ROUND = flags.DEFINE_integer(
+    "clients_per_round", 10, "Clients of a round.", lower_bound=1
+)
+_EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
+    "examples_per_client", 500, "All clients have as many, full batches of 50.", lower_bound=50
+)
+_TIME_LIMIT = flags.DEFINE_float(
+    "time_limit", 600.0, "Seconds to start, and for a round, until a contestant has failed."
+)
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    try:
+        sizes = (_CLIENTS.value, _CLIENTS_PER_ROUND.value, _EXAMPLES_PER_CLIENT.value)
+        work, contestants = driver.Work(*sizes), _chosen()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    _print(driver.machine())
+    options, records = {"rounds": _ROUNDS.value, "time_limit": _TIME_LIMIT.value}, []
+    try:
+        with interruptible():
+            for record in driver.compare(contestants, work, **options):
+                _print(record)
+                records.append(record)
+    except KeyboardInterrupt as interruption:
+        return exit_code(interruption)
+    print(driver.markdown_table(records))
+    return 1 if any("failed" in record for record in records) else 0
+
+
+def _chosen():
+    """Returns the contestants that the flags name."""
+    for method in _METHODS.value:
+        if method not in _ALL_METHODS:
+            raise ValueError(unknown_name("method", method, _ALL_METHODS))
+    chosen = []
+    for name, framework in driver.FRAMEWORKS.items():
+        where = {}
+        if framework.is_foreign:
+            if flags.FLAGS[name].value is None:
+                continue
+            where = driver.place(name, flags.FLAGS[name].value)
+        for method in framework.methods:
+            if name == driver.BARE or method in _METHODS.value:
+                chosen.append(driver.Contestant(name, method, **where))
+    return chosen
+
+
+def _print(record):
+    print(to_json(record), flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

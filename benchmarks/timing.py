@@ -1,0 +1,101 @@
+"""Times work in turns, so that a machine that slows down slows all of it; and weighs memory."""
+
+import concurrent.futures
+import multiprocessing
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tqdm
+
+from tff_pfl.runtime.startup import prepare_process
+
+
+def hardware() -> dict[str, Any]:
+    """Returns the cores that this process may use, and the memory of the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpus": len(os.sched_getaffinity(0)), "memory_gib": round(memory / 2**30, 1)}
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Returns the median and the ends of a measurement."""
+    ends = {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
+    return {key: round(value, 6) for key, value in ends.items()}
+
+
+def ratio(of: Mapping[str, float], to: Mapping[str, float], digits: int = 3) -> float:
+    """Returns the ratio of the medians of two spreads."""
+    return round(of["median"] / to["median"], digits)
+
+
+def in_turns(
+    name: str,
+    runs: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    warmup: int = 1,
+    after_first: Callable[[], None] = lambda: None,
+) -> dict[str, list[float]]:
+    """Times functions in turns.
+
+    Args:
+        name: What a progress bar is called, at a terminal.
+        runs: Functions by name.
+        rounds: Calls of each that count.
+        warmup: Calls of each before that, in which graphs are traced and memory is allocated.
+        after_first: Called after the first turn of all, to check it.
+
+    Returns:
+        The seconds of the calls that count, by name.
+    """
+    seconds = {key: [] for key in runs}
+    with tqdm.tqdm(total=(warmup + rounds) * len(runs), desc=name, disable=None) as bar:
+        for turn in range(warmup + rounds):
+            for key, run in runs.items():
+                start = time.perf_counter()
+                run()
+                seconds[key].append(time.perf_counter() - start)
+                bar.set_postfix({key: f"{seconds[key][-1]:.3g} s"})
+                bar.update()
+            if turn == 0:
+                after_first()
+    return {key: values[warmup:] for key, values in seconds.items()}
+
+
+def in_new_processes(
+    measure: Callable[[Any], dict[str, Any]], points: Sequence[Any], name: str
+) -> Iterator[dict[str, Any]]:
+    """Yields what is measured of each point, in a process whose peak of memory is its own."""
+    for point in tqdm.tqdm(points, desc=name, unit="point", disable=None):
+        with concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
+        ) as process:
+            yield process.submit(measure, point).result()
+
+
+def memory_mib(field: str) -> float:
+    """Returns a field of `/proc/PID/status`, summed over this process and its children.
+
+    `VmRSS` is the resident memory, `VmHWM` the highest since the process began: unlike
+    `resource.getrusage`'s, not that of the process which started this one, where it was higher.
+    """
+    total = 0
+    for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue  # it has ended
+        status = dict(line.split(":", 1) for line in lines)
+        if os.getpid() in (int(status["Pid"]), int(status["PPid"])):
+            total += int(status.get(field, "0 kB").split()[0])
+    return round(total / 1024, 1)
+
+
+def size_mib(path: str | pathlib.Path) -> float:
+    """Returns what a file, or all files of a directory, occupy; those of a store have holes."""
+    path = pathlib.Path(path)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return round(sum(file.stat().st_blocks for file in files) * 512 / 2**20, 1)

@@ -1,0 +1,112 @@
+"""What is benchmarked: rounds of federated averaging, of a known amount of training."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tff_pfl
+
+if TYPE_CHECKING:  # a program that shows its flags does without TensorFlow
+    import tensorflow as tf
+
+SEED = 0
+_NUM_CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A round of FedAvg by SGD, one pass over a client's examples unless it says otherwise.
+
+    Attributes:
+        network: A key of `models.MODELS`.
+        options: Further arguments of the network.
+        image_shape: `(height, width, channels)`.
+        clients: Size of the cohort, which is the same in every round.
+        examples_per_client: All clients have as many.
+        epochs: Passes over a client's examples in a round.
+        batch_size: Examples a step.
+        learning_rate: Small enough that the order of the batches hardly changes the loss.
+        classes_per_client: So many classes, drawn for each client, are all that it has.
+        segments: Of `models.build`, for contenders of this library.
+        compute_type: Likewise.
+    """
+
+    network: str
+    clients: int
+    examples_per_client: int
+    batch_size: int
+    learning_rate: float
+    epochs: int = 1
+    image_shape: tuple[int, int, int] = (32, 32, 3)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    classes_per_client: int = _NUM_CLASSES
+    segments: int = 1
+    compute_type: str = "float32"
+
+    def keras_model(self) -> "tf.keras.Model":
+        """The network, which takes images scaled to [0, 1]."""
+        return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
+
+    def model(self) -> "tff_pfl.Model":
+        """The network as a pure model, which takes images as they are stored."""
+        return tff_pfl.models.build(
+            self.network,
+            self.image_shape,
+            _NUM_CLASSES,
+            segments=self.segments,
+            compute_type=self.compute_type,
+            **self.options,
+        )
+
+    def initial_weights(self) -> list["tf.Tensor"]:
+        """Kernel, bias, kernel, bias and so on, from input to output."""
+        layers = self.model().init(SEED).values()
+        return [weight for layer in layers for weight in layer.values()]
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Images `uint8[clients, examples, ...]`, `int32` labels: a prototype a class, and noise.
+
+        Classes can be told apart, so that contenders that do the same work reach the same loss.
+        """
+        rng = np.random.default_rng(SEED)
+        prototypes = rng.integers(0, 128, (_NUM_CLASSES, *self.image_shape), np.uint8)
+        size = (self.clients, self.examples_per_client)
+        classes = rng.permuted(np.tile(np.arange(_NUM_CLASSES), (self.clients, 1)), axis=1)
+        drawn = rng.integers(self.classes_per_client, size=size)
+        y = np.take_along_axis(classes, drawn, axis=1)
+        images = rng.integers(0, 128, (*size, *self.image_shape), np.uint8)
+        images += prototypes[y]
+        return images, y.astype(np.int32)
+
+
+_MNIST = (28, 28, 1)
+_LINEAR = {"hidden": ()}
+
+WORKLOADS: dict[str, Workload] = {
+    # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
+    "linear": Workload("mlp", 100, 20, 20, 0.005, image_shape=_MNIST, options=_LINEAR),
+    # PGFed's network, 50 steps a client: what training costs.
+    "cnn": Workload("cnn_pgfed", 10, 500, 50, 0.05, epochs=5),
+    # A network whose steps are all that a round costs, 2 steps a client.
+    "resnet18": Workload("resnet18", 2, 64, 32, 0.001),
+}
+
+# FedPG's own, of clients with as many examples as in its paper on average, and as in its Table 2
+# with two classes, so that many of their gradients matter.
+DESCENT_WORKLOADS: dict[str, Workload] = {
+    "mlp": Workload("mlp", 10, 600, 50, 0.05, image_shape=_MNIST, classes_per_client=2),
+    "cnn": Workload("cnn_fedpg", 10, 500, 50, 0.05, classes_per_client=2),
+}
+
+# PGFed's, of the clients of a federation of a thousand that shares 60,000 examples.
+MANY_CLIENTS = Workload("mlp", 50, 60, 10, 0.01, epochs=5, image_shape=_MNIST, options=_LINEAR)
+
+# A perceptron of 100,000 weights, little training, and clients enough for noise.
+AGGREGATED = Workload("mlp", 20, 50, 50, 0.01, image_shape=_MNIST, options={"hidden": (128,)})
+
+# pFedMB's network, and a client of its federation of 15.
+BRANCHED = Workload("lenet", 1, 2667, 64, 0.05)
+
+# PGFed's network; the pool is as large as CIFAR-10's test set.
+POOLED = Workload("cnn_pgfed", 10, 1000, 50, 0.05)

@@ -1,0 +1,151 @@
+"""The driver of side-by-side measurements, with contestants of ten lines and no framework."""
+
+import json
+import time
+
+import pytest
+
+from benchmarks.contestants.driver import Contestant, Work, compare, markdown_table, place
+from tests.runs import ROOT, run_python
+
+# What a contestant does is its "method".
+TOY = """
+import json, sys, time
+(does,) = [argument.partition("=")[2] for argument in sys.argv if "--method=" in argument]
+if does == "never starts":
+    time.sleep(60)
+num_weights = 6 if does == "other weights" else 5
+print(json.dumps({"versions": {"toy": "1"}, "num_weights": num_weights}), flush=True)
+for number, line in enumerate(sys.stdin):
+    if does == "dies":
+        sys.exit("It cannot go on.")
+    if does == "never answers":
+        time.sleep(60)
+    print("done" if does == "babbles" else 10.0 - number, flush=True)
+"""
+FRAMEWORK = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT / "benchmarks" / "contestants")!r})
+import common
+turns, work = common.Turns(), common.arguments()
+print("Welcome to the framework!")
+turns.ready(work.clients, "numpy", toy="2")
+one_round = turns.before_each(lambda: os.system("echo a round"))
+while True:
+    one_round()
+"""
+
+
+def toys(tmp_path, *methods):
+    program = tmp_path / "toy.py"
+    program.write_text(TOY)
+    return [Contestant("toy", method, program=str(program)) for method in methods]
+
+
+def records_of(contestants, **options):
+    return list(compare(contestants, Work(), **{"rounds": 3, "time_limit": 30} | options))
+
+
+def test_contestants_take_turns_after_a_round_that_does_not_count(tmp_path):
+    (toy,) = toys(tmp_path, "works")
+    bare = Contestant("bare_tensorflow", "fedavg", program=toy.program)
+    records = records_of([bare, toy])
+    assert [record.pop("framework") for record in records] == ["bare_tensorflow", "toy"]
+    assert [record.pop("method") for record in records] == ["fedavg", "works"]
+    assert records == 2 * [
+        {
+            "versions": {"toy": "1"},
+            "num_weights": 5,
+            "rounds": 3,
+            "seconds_per_round": {"median": 8.0, "min": 7.0, "max": 9.0},
+            "times_bare": 1.0,
+        }
+    ]
+
+
+def test_one_that_fails_is_reported_and_does_not_stop_the_others(tmp_path):
+    methods = ["works", "dies", "other weights", "babbles"]
+    works, *failed = records_of(toys(tmp_path, *methods))
+    assert (works["seconds_per_round"]["median"], works["times_bare"]) == (8.0, None)
+    assert [record["failed"] for record in failed] == [
+        "It ended with exit code 1.",
+        "Its model has 6 weights, where all have 5.",
+        "It answered b'done', which is no JSON.",
+    ]
+    assert failed[0]["stderr"] == ["It cannot go on."]
+
+
+def test_one_that_does_not_answer_has_failed_after_a_time(tmp_path):
+    began = time.monotonic()
+    late = records_of(toys(tmp_path, "never starts", "never answers", "works"), time_limit=1.0)
+    assert time.monotonic() - began < 20
+    assert [record.get("failed") for record in late] == [
+        "It is not ready after 1 seconds.",
+        "It has not finished a round after 1 seconds.",
+        None,
+    ]
+
+
+def test_what_a_framework_prints_does_not_disturb(tmp_path):
+    program = tmp_path / "framework.py"
+    program.write_text(FRAMEWORK)
+    (record,) = records_of([Contestant("toy", "works", program=str(program))], rounds=2)
+    assert record["versions"].keys() == {"numpy", "toy"}
+    assert (record["num_weights"], record["rounds"]) == (Work().clients, 2)
+    assert 0 < record["seconds_per_round"]["median"] < 5
+
+
+@pytest.mark.parametrize(
+    ("framework", "where", "answer"),
+    [
+        ("fedjax", "no_python", "'no_python' is no program that can be run"),
+        ("pfllib", "sh", "Found 'sh', where PYTHON:CHECKOUT is expected."),
+        ("pgfed_authors", "sh:.", "it has no system/flcore."),
+    ],
+)
+def test_where_a_framework_is_not(framework, where, answer):
+    with pytest.raises(ValueError, match=answer):
+        place(framework, where)
+
+
+def test_where_a_framework_is(tmp_path):
+    (tmp_path / "system" / "flcore").mkdir(parents=True)
+    assert place("pfllib", f"sh:{tmp_path}") == {"python": "sh", "checkout": str(tmp_path)}
+    assert place("fedjax", "sh") == {"python": "sh"}
+
+
+def test_clients_have_full_batches():
+    with pytest.raises(ValueError, match="70 examples, which make no full batches of 50"):
+        Work(examples_per_client=70)
+
+
+@pytest.mark.slow
+def test_this_library_beside_the_bare_loop():
+    sizes = ("--clients=4", "--clients_per_round=2", "--examples_per_client=50", "--rounds=1")
+    ended = run_python("benchmarks/side_by_side.py", *sizes, "--methods=ditto")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    machine, *records, heads, _, bare, own = ended.stdout.splitlines()
+    assert "machine" in json.loads(machine)
+    bare_record, record = map(json.loads, records)
+    assert bare_record["num_weights"] == record["num_weights"] == 878_538
+    assert (bare_record["times_bare"], heads) == (1.0, "| framework | fedavg | ditto |")
+    assert f"({record['times_bare']:.2f} x)" in own
+
+
+def test_the_page_has_the_table_of_the_run():
+    lines = (ROOT / "docs" / "side_by_side.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines[1:]]
+    page = (ROOT / "docs" / "side_by_side.md").read_text()
+    rows = [_cells(line) for line in page.splitlines() if line.startswith("|")]
+    expected = [_cells(line) for line in markdown_table(records).splitlines()[2:]]
+    assert rows[2 : 2 + len(expected)] == expected
+
+
+def test_one_that_failed_in_a_table():
+    records = [{"framework": "fedjax", "method": "apfl", "failed": "It ended."}]
+    assert markdown_table(records).endswith("| fedjax | failed |")
+
+
+def _cells(line):
+    """Returns the cells of a row of a table, but for its label."""
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
