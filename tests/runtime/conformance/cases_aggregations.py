@@ -67,11 +67,6 @@ def sum_that_wraps():
     return Run(aggregated("federated_sum", np.int8), [100, 100], gives=np.int8(-56))
 
 
-@case(fast=["float16"], dtype=[*FLOATS, np.complex64])
-def mean_of_scalars(dtype):
-    return Run(aggregated("federated_mean", dtype), [dtype(n) for n in (1, 2, 6)], gives=dtype(3))
-
-
 @case(dtype=[np.float32, np.float64], weight=[np.float64, np.uint8, np.int32])
 def weighted_mean_of_scalars(dtype, weight):
     values, weights = [dtype(1), dtype(4)], [weight(1), weight(2)]
@@ -247,24 +242,6 @@ def concatenation_of_different_numbers_of_rows(sizes):
 @case(fast=True)
 def concatenation_without_clients():
     return Run(collection(ROWS, ROWS, join), [], gives=np.zeros([0], np.float32))
-
-
-@case()
-def concatenation_of_structs():
-    rows = collections.OrderedDict(z=ROWS, a=[ROWS_OF_TWO, ROWS])
-
-    def accumulate(rows, value):
-        pairs, sizes = rows["a"]
-        pairs, sizes = join(pairs, [value[:2]]), join(sizes, [tf.cast(tf.size(value), tf.float32)])
-        return collections.OrderedDict(z=join(rows["z"], value), a=[pairs, sizes])
-
-    def merge(first, second):
-        return tf.nest.map_structure(join, first, second)
-
-    function = collection(ROWS, rows, accumulate, merge)
-    pairs, sizes = np.array([[0, 1], [2, 3]], np.float32), np.array([2, 3], np.float32)
-    gives = collections.OrderedDict(z=np.arange(5, dtype=np.float32), a=[pairs, sizes])
-    return Run(function, ranges(2, 3), gives=gives)
 
 
 @case(fast=True)

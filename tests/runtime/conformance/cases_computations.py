@@ -25,21 +25,6 @@ def quadruple(x):
     return double(double(x))
 
 
-@tff.federated_computation(np.float32)
-def both(x):
-    return collections.OrderedDict(x=x, b=(double(x), [quadruple(x), 7]))
-
-
-@tff.federated_computation(at_clients(np.float32))
-def total_of_doubles(x):
-    return tff.federated_sum(tff.federated_map(double, x))
-
-
-def both_of(x):
-    b = (np.float32(2 * x), [np.float32(4 * x), np.int32(7)])
-    return collections.OrderedDict(x=np.float32(x), b=b)
-
-
 @case(fast=True)
 def tensorflow_called_directly():
     @tff.tensorflow.computation(np.float32, np.int32)
@@ -65,15 +50,6 @@ def tensorflow_that_returns_its_argument_twice():
     return Run(function, 1.5, gives=(np.float32(1.5), [np.float32(1.5)], np.float32(3)))
 
 
-@case()
-def lambda_mapped_at_clients():
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        return tff.federated_map(both, x)
-
-    return Run(function, [1.5, 2.0], gives=[both_of(1.5), both_of(2.0)])
-
-
 @case(fast=["identity"], name=["identity", "constant", "selection"])
 def lambda_without_tensorflow(name):
     struct = collections.OrderedDict(b=np.float32, a=(np.int32, np.str_))
@@ -95,29 +71,6 @@ def lambda_without_tensorflow(name):
         "selection": [b"x", np.float32(1.5)],
     }[name]
     return Run(function_of_all, [value, value], value, gives=([gives, gives], gives))
-
-
-@case()
-def federated_computation_that_calls_others():
-    @tff.federated_computation(at_clients(np.float32), at_server(np.float32))
-    def inner(x, y):
-        return tff.federated_map(subtract, (x, tff.federated_broadcast(y)))
-
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        mean = tff.federated_mean(x)
-        centred = inner(x, mean)
-        return collections.OrderedDict(
-            mean=mean, centred=centred, twice=inner(centred, mean), sum=total_of_doubles(centred)
-        )
-
-    gives = collections.OrderedDict(
-        mean=np.float32(2),
-        centred=[np.float32(-1), np.float32(1)],
-        twice=[np.float32(-3), np.float32(-1)],
-        sum=np.float32(0),
-    )
-    return Run(function, [1.0, 3.0], gives=gives)
 
 
 @case(fast=True)

@@ -80,23 +80,16 @@ BAD_VALUES = {
     "bool_for_int": (np.int32, True),
     "int_for_bool": (np.bool_, 1),
     "int_too_large": (np.uint8, 300),
-    "int_negative": (np.uint8, -1),
     "wide_scalar": (np.float32, np.float64(1)),
-    "numpy_int_for_float": (np.float32, np.int32(1)),
     "int_for_string": (np.str_, 1),
-    "string_for_int": (np.int32, "1"),
     "array_for_scalar": (np.float32, np.ones(1, np.float32)),
     "scalar_for_array": (VECTOR, np.float32(1)),
-    "scalar_for_unknown": (UNKNOWN, np.float32(1)),
     "other_length": (VECTOR, np.ones(3, np.float32)),
-    "other_rank": (UNKNOWN, np.ones((2, 2), np.float32)),
     "wide_array": (VECTOR, np.ones(2)),
     "int_list": (VECTOR, [1, 2]),
-    "short_list": (VECTOR, [1.0]),
     "array_for_struct": ((np.float32, np.float32), np.ones(2, np.float32)),
     "long_struct": ((np.float32, np.float32), (1.0, 2.0, 3.0)),
     "scalar_for_sequence": (tff.types.SequenceType(np.float32), 1.0),
-    "tuple_for_sequence": (tff.types.SequenceType(np.float32), (1.0,)),
     "array_for_sequence": (tff.types.SequenceType(np.float32), np.ones(2, np.float32)),
     "other_dataset": (tff.types.SequenceType(np.float32), tf.data.Dataset.range(2)),
 }
@@ -109,8 +102,8 @@ def bad_value_at_clients(name):
 
 
 @case(
-    fast=["array_for_sequence", "long_struct", "other_length"],
-    name=list(BAD_VALUES),
+    fast=["long_struct"],
+    name=["array_for_sequence", "long_struct", "other_length"],
     raises=TypeError,
 )
 def bad_value_at_server(name):
@@ -118,15 +111,13 @@ def bad_value_at_server(name):
     return Run(identity(at_server(type_signature)), value)
 
 
-@case(fast=["long_struct"], name=["int_for_float", "other_length", "long_struct"], raises=TypeError)
-def bad_value_that_is_not_used(name):
-    type_signature, value = BAD_VALUES[name]
-
-    @tff.federated_computation(at_clients(type_signature))
+@case(fast=True, raises=TypeError)
+def bad_value_that_is_not_used():
+    @tff.federated_computation(at_clients(VECTOR))
     def function(_):
         return tff.federated_value(1, tff.SERVER)
 
-    return Run(function, [value])
+    return Run(function, [np.ones(3, np.float32)])
 
 
 @case(fast=True, raises=ValueError)
@@ -135,24 +126,10 @@ def string_that_is_not_ascii():
     return Run(identity(np.str_), "h\u00e9", gives=b"h\xc3\xa9")
 
 
-@case(fast=["tuple", "array"], name=["tuple", "array", "scalar"], raises=TypeError)
+@case(fast=["tuple"], name=["tuple", "array"], raises=TypeError)
 def clients_that_are_no_list(name):
-    value = {"tuple": (1.0, 2.0), "array": np.ones(2, np.float32), "scalar": 1.0}[name]
+    value = {"tuple": (1.0, 2.0), "array": np.ones(2, np.float32)}[name]
     return Run(identity(at_clients(np.float32)), value)
-
-
-@case(fast=True, raises=ValueError, match="Conflicting cardinalities")
-def numbers_of_clients_that_differ():
-    @tff.federated_computation(at_clients(np.float32), at_clients(np.float32))
-    def function(x, y):
-        return tff.federated_sum(x), tff.federated_sum(y)
-
-    return Run(function, [1.0], [1.0, 2.0])
-
-
-@case(fast=True, raises=TypeError)
-def argument_that_is_missing():
-    return Run(identity(at_server(np.float32)))
 
 
 @case(fast=True, raises=ValueError, match="non-sorted")

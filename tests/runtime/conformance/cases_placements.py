@@ -48,15 +48,6 @@ def eval_at_clients():
     return Run(evaluate, [1.0, 2.0], gives=[gives, gives])
 
 
-@case()
-def value_of_a_computation_at_server():
-    @tff.federated_computation(np.float32)
-    def value(x):
-        return tff.federated_value((double(x), x), tff.SERVER)
-
-    return Run(value, 1.5, gives=(np.float32(3), np.float32(1.5)))
-
-
 @case(fast=True)
 def value_at_clients():
     """All clients' values are equal: the result is one value, and no list."""
@@ -118,16 +109,6 @@ def sum_and_mean_of_a_broadcast():
     return Run(function, 1.5, [1.0, 2.0, 3.0], gives=gives)
 
 
-@case()
-def zip_at_server():
-    @tff.federated_computation(at_server(np.float32), at_server(np.int32))
-    def function(x, y):
-        return tff.federated_zip(collections.OrderedDict(b=x, a=(y, [x])))
-
-    gives = collections.OrderedDict(b=np.float32(1), a=(np.int32(2), [np.float32(1)]))
-    return Run(function, 1.0, 2, gives=gives)
-
-
 @case(fast=True)
 def zip_at_clients():
     @tff.federated_computation(at_clients(np.float32), at_clients(np.int32))
@@ -154,17 +135,6 @@ def zip_with_all_equal_members():
         return collections.OrderedDict(c=np.float32(c), b=(np.int32(b), [b"z"]), a=np.int32(7))
 
     return Run(function, [1.0, 3.0], [2, 4], "z", gives=[gives(1, 2), gives(3, 4)])
-
-
-@case()
-def zip_of_all_equal_members_only():
-    @tff.federated_computation(at_clients(np.float32), at_server(np.float32))
-    def function(_, y):
-        y = tff.federated_broadcast(y)
-        return tff.federated_zip((y, tff.federated_value(7, tff.CLIENTS)))
-
-    gives = [(np.float32(2), np.int32(7))] * 2
-    return Run(function, [1.0, 3.0], 2.0, gives=gives)
 
 
 def select(keys, table, function, *, secure=False) -> tff.Computation:
@@ -203,24 +173,6 @@ def select_of_one_key():
     one_key = tensor(np.int32, 1)
     function = select(one_key, TABLE, lambda table, key: tf.gather(table, key))
     return Run(function, [keys(1), keys(0)], TABLE_VALUE, gives=[TABLE_VALUE[1:2], TABLE_VALUE[:1]])
-
-
-@case()
-def select_from_a_struct():
-    struct = collections.OrderedDict(table=TABLE, name=np.str_)
-
-    def slice_of(value, key):
-        row = tf.gather(value["table"], key)
-        return collections.OrderedDict(key=key, name=value["name"], row=row)
-
-    def gives(*numbers):
-        names = np.array([b"x", b"x"], object)
-        rows = TABLE_VALUE[list(numbers)]
-        return collections.OrderedDict(key=keys(*numbers), name=names, row=rows)
-
-    value = collections.OrderedDict(table=TABLE_VALUE, name="x")
-    function = select(KEYS, struct, slice_of)
-    return Run(function, [keys(2, 1), keys(0, 0)], value, gives=[gives(2, 1), gives(0, 0)])
 
 
 @case(fast=True, raises=RUN_ERRORS)

@@ -82,12 +82,6 @@ def sequence_of_structs(name):
     return Run(mapped(all_of, STRUCTS), [value, value], gives=[gives, gives])
 
 
-@case()
-def sequence_of_strings():
-    function = mapped(lambda x: x.reduce("", lambda a, b: a + b), tff.types.SequenceType(np.str_))
-    return Run(function, [["a", b"b"], Dataset.from_tensor_slices(["c"])], gives=[b"ab", b"c"])
-
-
 @case(fast=True)
 def sequence_in_a_struct():
     """As examples come to a learning algorithm: data with something beside it."""
@@ -110,12 +104,6 @@ def sequences_of_different_static_shapes():
     return Run(mapped(function, batches), values, gives=[np.float32(10)] * 3)
 
 
-@case()
-def sequence_of_infinite_length():
-    function = mapped(lambda x: total(x.take(5)), FLOATS)
-    return Run(function, [floats(1, 2).repeat()], gives=[np.float32(7)])
-
-
 @case(fast=True, reshuffle=[False, True])
 def sequence_that_is_shuffled(reshuffle):
     """The order is that of the seed: for each client, and again in the next call."""
@@ -127,12 +115,6 @@ def sequence_that_is_shuffled(reshuffle):
 
     order = np.array(list(numbers.as_numpy_iterator()))
     return Run(twice, [numbers, numbers], gives=([order, order], [order, order]))
-
-
-@case()
-def sequence_that_is_reshuffled_for_each_epoch():
-    numbers = floats(*range(10)).shuffle(10, seed=1)
-    return Run(mapped(lambda x: all_of(x.repeat(2)), FLOATS), [numbers, numbers])
 
 
 @case(fast=True)
@@ -199,29 +181,9 @@ def sequence_reduce_at_server():
     return Run(function, floats(1, 2), gives=np.float32(13))
 
 
-@case()
-def sequence_reduce_in_a_lambda():
-    @tff.federated_computation(FLOATS)
-    def reduce_sequence(x):
-        return tff.sequence_reduce(x, np.float32(10), add)
-
-    @tff.federated_computation(at_clients(FLOATS))
-    def function(x):
-        return tff.federated_map(reduce_sequence, x)
-
-    return Run(function, [floats(1, 2), []], gives=[np.float32(13), np.float32(10)])
-
-
 def sum_in_tensorflow(elements):
     zero = tf.nest.map_structure(lambda spec: tf.zeros([], spec.dtype), elements.element_spec)
     return elements.reduce(zero, lambda a, b: tf.nest.map_structure(tf.add, a, b))
-
-
-@case(element=[np.float32, np.int64])
-def sequence_sum_of_scalars(element):
-    function = tff.federated_computation(tff.sequence_sum, tff.types.SequenceType(element))
-    instead = tff.tensorflow.computation(sum_in_tensorflow, tff.types.SequenceType(element))
-    return Run(function, [element(1), element(2)], instead=instead, gives=element(3))
 
 
 @case(fast=True)
@@ -229,14 +191,6 @@ def sequence_sum_of_nothing():
     function = tff.federated_computation(tff.sequence_sum, FLOATS)
     instead = tff.tensorflow.computation(total, FLOATS)
     return Run(function, floats(), instead=instead, gives=np.float32(0))
-
-
-@case()
-def sequence_sum_at_clients():
-    function = tff.federated_computation(tff.sequence_sum, at_clients(FLOATS))
-    values = [[1.0, 2.0], floats(5), []]
-    gives = [np.float32(n) for n in (3, 5, 0)]
-    return Run(function, values, instead=mapped(total, FLOATS), gives=gives)
 
 
 @case(fast=True)

@@ -51,36 +51,12 @@ def while_loop_with_tensor_array():
     return Run(mapped(function, np.int32), [3, 1], gives=gives)
 
 
-@case()
-def scan_and_map_fn():
-    def function(x):
-        return tf.scan(lambda a, b: a + b, x), tf.map_fn(lambda v: v * v, x)
-
-    values = [np.arange(n, dtype=np.float32) for n in (3, 5)]
-    gives = [(np.cumsum(v, dtype=np.float32), v * v) for v in values]
-    return Run(mapped(function, UNKNOWN), values, gives=gives)
-
-
 @case(fast=True)
 def switch_case():
     def function(i):
         return tf.switch_case(i, [lambda: 1.5, lambda: 2.5], default=lambda: -1.0)
 
     return Run(mapped(function, np.int32), [0, 1, 9], gives=[np.float32(n) for n in (1.5, 2.5, -1)])
-
-
-@case()
-def nested_functions():
-    @tf.function
-    def inner(x):
-        return x + 1
-
-    @tf.function
-    def outer(x):
-        return inner(x) * inner(2 * x)
-
-    function = mapped(lambda x: (outer(x), inner(outer(x))), np.float32)
-    return Run(function, [1.0, 2.0], gives=[(np.float32(n), np.float32(n + 1)) for n in (6, 15)])
 
 
 @case()
@@ -107,21 +83,6 @@ def functions_of_one_name():
 
 
 @case()
-def computation_that_calls_another():
-    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
-    struct = tff.tensorflow.computation(lambda x: {"x": double(x), "y": (x,)}, np.float32)
-
-    def function(x):
-        once = struct(x)
-        return once, double(once["x"]), double(once["y"][0])
-
-    def gives(x):
-        return {"x": np.float32(2 * x), "y": (np.float32(x),)}, np.float32(4 * x), np.float32(2 * x)
-
-    return Run(mapped(function, np.float32), [1.0, 2.0], gives=[gives(1), gives(2)])
-
-
-@case()
 def data_pipeline_inside():
     def function(n):
         numbers = tf.data.Dataset.range(n).map(lambda x: x * n).batch(2)
@@ -129,17 +90,6 @@ def data_pipeline_inside():
 
     gives = [(np.int64(n * triangle(n)), np.int32((n + 1) // 2)) for n in (3, 0, 6)]
     return Run(mapped(function, np.int64), [3, 0, 6], gives=gives)
-
-
-@case()
-def lookup_table_of_a_client():
-    def function(key):
-        rows = tf.lookup.KeyValueTensorInitializer([key, "z"], [1, 2])
-        table = tf.lookup.StaticHashTable(rows, default_value=-1)
-        return table.lookup(tf.constant(["a", "b", "z"])), table.size()
-
-    gives = [(np.array(v, np.int32), np.int64(2)) for v in ([1, -1, 2], [-1, 1, 2])]
-    return Run(mapped(function, np.str_), ["a", "b"], gives=gives)
 
 
 @case(fast=True)
@@ -217,17 +167,6 @@ def assertion_that_nothing_depends_on():
     return Run(mapped(function, np.float32), [1.0, -2.0], gives=[np.float32(2), np.float32(-4)])
 
 
-@case()
-def shapes_that_are_known_late():
-    def function(x):
-        x = tf.ensure_shape(x, [None])
-        pair = tf.reshape(x, [2, -1])
-        return pair, tf.shape(pair), tf.boolean_mask(x, x > 1), tf.where(x > 1), tf.size(x)
-
-    values = [np.arange(n, dtype=np.float32) for n in (4, 6)]
-    return Run(mapped(function, UNKNOWN), values)
-
-
 @case(fast=True)
 def results_that_are_no_tensors():
     function = mapped(lambda x: collections.OrderedDict(b=3, a=(np.ones(2), True, "s")), np.float32)
@@ -279,41 +218,6 @@ def linear_algebra():
     rng = np.random.default_rng(0)
     values = [rng.normal(size=(3, 4)).astype(np.float32) for _ in range(3)]
     return Run(mapped(function, tensor(np.float32, 3, 4)), values)
-
-
-@case()
-def gather_scatter_and_sort():
-    def function(x):
-        order = tf.argsort(x, stable=True)
-        counts = tf.tensor_scatter_nd_add(
-            tf.zeros([4], tf.int32), x[:, tf.newaxis], tf.ones_like(x)
-        )
-        unique, _ = tf.unique(x)
-        return tf.gather(x, order), counts, unique, tf.one_hot(x, 4), tf.reduce_max(x)
-
-    values = [np.array(v, np.int32) for v in ([3, 0, 3], [1, 2, 1, 1])]
-    return Run(mapped(function, tensor(np.int32, None)), values)
-
-
-@case()
-def softmax_cross_entropy():
-    def function(client):
-        logits, labels = client
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return loss, tape.gradient(loss, logits), tf.math.in_top_k(labels, logits, 1)
-
-    member = (
-        tensor(np.float32, 2, 3),
-        tensor(np.int32, 2),
-    )
-    rng = np.random.default_rng(0)
-    values = [
-        (rng.normal(size=(2, 3)).astype(np.float32), rng.integers(0, 3, 2).astype(np.int32))
-        for _ in range(3)
-    ]
-    return Run(mapped(function, member), values)
 
 
 @case()

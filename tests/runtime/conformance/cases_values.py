@@ -152,30 +152,6 @@ def unknown_dimension():
     )
 
 
-@case()
-def unknown_dimension_that_a_map_makes():
-    function = mapped(lambda n: tf.range(n), np.int32)
-    return Run(function, [3, 0, 1], gives=[np.arange(n, dtype=np.int32) for n in (3, 0, 1)])
-
-
-@case()
-def unknown_dimension_at_server():
-    @tff.federated_computation(at_server(tensor(np.float32, None)), at_clients(np.float32))
-    def function(x, y):
-        add = tff.tensorflow.computation(lambda a, b: a + b, (tensor(np.float32, None), np.float32))
-        return x, tff.federated_map(add, (tff.federated_broadcast(x), y))
-
-    array = np.array([1, 2, 3], np.float32)
-    return Run(function, array, [1.0, 2.0], gives=(array, [array + 1, array + 2]))
-
-
-@case()
-def two_unknown_dimensions():
-    function = mapped(lambda x: (tf.transpose(x), tf.size(x)), tensor(np.float32, None, None))
-    values = [np.ones(shape, np.float32) for shape in ((2, 3), (3, 2), (0, 4))]
-    return Run(function, values, gives=[(v.T, np.int32(v.size)) for v in values])
-
-
 @case(fast=True)
 def unknown_rank():
     function = mapped(lambda x: tf.reduce_sum(x), tff.types.TensorType(np.float32, None))

