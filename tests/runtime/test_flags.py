@@ -10,8 +10,6 @@ from absl.testing import flagsaver
 from tff_pfl import runtime
 from tff_pfl.runtime import flags
 
-CHOOSE = {"set": flags.set_context_from_flags, "create_async": flags.async_context_from_flags}
-
 
 @pytest.fixture
 def parse():
@@ -27,7 +25,6 @@ def test_a_remote_runtime_needs_a_worker(parse):
         flags.set_context_from_flags()
 
 
-@pytest.mark.parametrize("how", CHOOSE)
 @pytest.mark.parametrize(
     ("arguments", "kind", "given", "unused"),
     [
@@ -38,18 +35,21 @@ def test_a_remote_runtime_needs_a_worker(parse):
         (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"], None),
     ],
 )
-def test_what_flags_choose(parse, monkeypatch, caplog, how, arguments, kind, given, unused):
+def test_what_flags_choose(parse, monkeypatch, caplog, arguments, kind, given, unused):
     calls = []
 
     def record(*args, **options):
         calls.append([*args, *options.items()])
 
-    monkeypatch.setattr(runtime, f"{how}_{kind}_context", record, raising=False)
+    for how in ("set", "create_async"):
+        monkeypatch.setattr(runtime, f"{how}_{kind}_context", record, raising=False)
     parse(*arguments)
     with caplog.at_level("WARNING", logger="absl"):
-        CHOOSE[how]()
+        flags.set_context_from_flags()
     assert calls == [given]
     assert [unused] == ([m.partition(" has no effect")[0][2:] for m in caplog.messages] or [None])
+    flags.async_context_from_flags()
+    assert calls == [given, given]
 
 
 @pytest.mark.parametrize(

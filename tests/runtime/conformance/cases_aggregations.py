@@ -43,7 +43,7 @@ def weighted_mean(member, weight) -> tff.Computation:
 
 
 @case(
-    fast=["int8", "float16", "bfloat16"],
+    fast=["int8", "bfloat16"],
     dtype=[*FLOATS, *INTEGERS, np.complex64, tf.bfloat16.as_numpy_dtype],
 )
 def sum_of_scalars(dtype):
@@ -55,7 +55,7 @@ def sum_of_structs():
     return Run(aggregated("federated_sum", MODEL), [model(1), model(2), model(4)], gives=model(7))
 
 
-@case(fast=True)
+@case()
 def sum_of_arrays_without_elements():
     array = np.zeros((0, 3), np.float32)
     member = tensor(np.float32, 0, 3)

@@ -100,7 +100,7 @@ def cohort(size):
 
 
 @case(
-    fast=["float16", "int8"],
+    fast=["float16"],
     dtype=[np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64],
 )
 def extremes_of_no_clients(dtype):

@@ -38,7 +38,7 @@ def tensorflow_called_directly():
     return Run(call, gives=(gives, gives))
 
 
-@case(fast=True)
+@case()
 def tensorflow_that_ignores_all_arguments():
     function = tff.tensorflow.computation(lambda a, b: 7, (np.float32, np.int32))
     return Run(function, 1.5, 2, gives=np.int32(7))
@@ -73,7 +73,7 @@ def lambda_without_tensorflow(name):
     return Run(function_of_all, [value, value], value, gives=([gives, gives], gives))
 
 
-@case(fast=True)
+@case()
 def value_that_is_used_often():
     @tff.federated_computation(at_clients(np.float32))
     def function(x):
@@ -119,7 +119,7 @@ def functions_as_inner_arguments():
     return Run(function, [1.0, 2.0], gives=[np.float32(16), np.float32(32)])
 
 
-@case(fast=True)
+@case()
 def arguments_that_are_all_ignored():
     @tff.federated_computation(at_clients(np.float32), np.int32)
     def function(x, y):

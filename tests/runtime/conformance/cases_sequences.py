@@ -64,7 +64,7 @@ def sequence_given_as(name):
     return Run(function, value, value, clients, gives=(gives, gives, [gives, np.float32(5), gives]))
 
 
-@case(fast=True)
+@case()
 def sequence_lists_are_cast():
     return Run(tff.tensorflow.computation(total, FLOATS), [1, np.float64(2)], gives=np.float32(3))
 
@@ -140,7 +140,7 @@ def sequence_identity(name):
     return Run(function, value, value, [value, [5.0]], gives=gives)
 
 
-@case(fast=True)
+@case()
 def sequence_of_batches_identity():
     @tff.federated_computation(tff.types.SequenceType(tensor(np.float32, None)))
     def function(x):
@@ -186,7 +186,7 @@ def sum_in_tensorflow(elements):
     return elements.reduce(zero, lambda a, b: tf.nest.map_structure(tf.add, a, b))
 
 
-@case(fast=True)
+@case()
 def sequence_sum_of_nothing():
     function = tff.federated_computation(tff.sequence_sum, FLOATS)
     instead = tff.tensorflow.computation(total, FLOATS)

@@ -63,7 +63,7 @@ STRUCTS = {
 }
 
 
-@case(fast=True, name=list(STRUCTS))
+@case(fast=["list", "dict", "named_tuple", "attrs", "other_names", "nested"], name=list(STRUCTS))
 def struct(name):
     """At all placements, and mapped by TensorFlow."""
     type_signature, value, gives = STRUCTS[name]

@@ -140,7 +140,7 @@ def variable_in_a_loop():
     return Run(mapped(function, np.int32), [3, 0, 5], gives=gives)
 
 
-@case(fast=True)
+@case()
 def variable_at_server():
     def function(x):
         variable = tf.Variable(1.0)
@@ -167,7 +167,7 @@ def assertion_that_nothing_depends_on():
     return Run(mapped(function, np.float32), [1.0, -2.0], gives=[np.float32(2), np.float32(-4)])
 
 
-@case(fast=True)
+@case()
 def results_that_are_no_tensors():
     function = mapped(lambda x: collections.OrderedDict(b=3, a=(np.ones(2), True, "s")), np.float32)
     gives = collections.OrderedDict(b=np.int32(3), a=(np.ones(2), np.bool_(True), b"s"))

@@ -22,7 +22,7 @@ FLOATS = [np.float16, np.float32, np.float64, BFLOAT16]
 DTYPES = [np.bool_, *INTEGERS, *FLOATS, np.complex64, np.complex128]
 
 
-@case(fast=["int8", "uint64", "bfloat16", "complex128"], dtype=DTYPES)
+@case(fast=["uint64", "bfloat16"], dtype=DTYPES)
 def scalars_of(dtype):
     @tff.federated_computation(dtype, at_server(dtype), at_clients(dtype))
     def function(unplaced, server, clients):
@@ -56,7 +56,7 @@ def python_numbers():
     return Run(function, [(1.5, 2.5, 255, 2**40, True)], gives=[gives])
 
 
-@case(fast=True)
+@case()
 def narrower_numbers_than_the_type():
     function = identity((np.float64, np.int64, tensor(np.float64, 2)))
     value = (np.float32(1.5), np.int8(3), np.ones(2, np.float32))
@@ -70,7 +70,7 @@ def lists_for_arrays():
     return Run(function, ([1.0, 2.0], (3,), ["a", b"b"]), gives=gives)
 
 
-@case(fast=True)
+@case()
 def tensors_and_variables_for_arrays():
     @tff.federated_computation(at_clients(tensor(np.float32, 2)), np.str_)
     def function(x, y):
@@ -114,7 +114,7 @@ def arrays_that_change_between_calls():
 
 
 @case(
-    fast=["big_endian", "zero_dimensional"],
+    fast=["big_endian"],
     name=["fortran", "strided", "big_endian", "read_only", "zero_dimensional"],
 )
 def array_layout(name):
@@ -169,7 +169,7 @@ def unknown_rank_in_the_result():
     return Run(function, values, gives=values)
 
 
-@case(fast=True)
+@case()
 def arrays_without_elements():
     function = mapped(lambda x: (x, tf.reduce_sum(x), tf.transpose(x)), tensor(np.float32, 0, 3))
     array = np.zeros((0, 3), np.float32)

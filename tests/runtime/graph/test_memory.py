@@ -223,12 +223,9 @@ def others_than_arrays(x):
 
 
 COMPUTED = {
-    "sum": lambda x: x + 1,
-    "copy": lambda x: x.copy(),
     "deep copy": copy.deepcopy,
     "pickled": lambda x: pickle.loads(pickle.dumps(x)),
     "view": lambda x: x[::-1],
-    "whole view": lambda x: x[:],
     "plain array": np.asarray,
     "joined": lambda x: np.concatenate([x[500:], x[:500]]),
 }
@@ -241,7 +238,7 @@ def test_what_is_computed_from_a_result_is_not_taken_for_it(installed, name):
     computed = COMPUTED[name](result)
     assert getattr(computed, "tensor", None) is None
     np.testing.assert_array_equal(identity(computed), np.array(computed))
-    if name in ("copy", "deep copy", "pickled"):
+    if name in ("deep copy", "pickled"):
         computed += 1
         np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
 

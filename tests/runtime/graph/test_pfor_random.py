@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_equal
+from tests.marks import slow
 from tests.runtime.graph.vectorizing import alone, vectorize
 from tff_pfl.runtime.graph import vectorization
 
@@ -48,17 +49,21 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
+# TensorFlow draws these from the others, or they have rules like theirs.
+LIKE_OTHERS = ("float64", "truncated normal", "gamma", "poisson", "categorical", "index shuffle")
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in LIKE_OTHERS else name for name in DRAWS])
 def test_random_numbers_are_those_of_each_client_alone(name):
     assert_equal(vectorize(DRAWS[name], SEEDS), alone(DRAWS[name], SEEDS))
 
 
-@pytest.mark.parametrize("name", ["int32", "uint32", "uniform", "fold in"])
+@pytest.mark.parametrize("name", ["uint32", "uniform", "fold in"])
 def test_seeds_of_64_bits(name):
     assert_equal(vectorize(DRAWS[name], LONG_SEEDS), alone(DRAWS[name], LONG_SEEDS))
 
 
-@pytest.mark.parametrize("name", ["int32", "int64", "normal", "shuffle", "uniform of no numbers"])
+@pytest.mark.parametrize("name", ["int32", "normal", "uniform of no numbers"])
 def test_random_numbers_of_no_clients(name):
     drawn, one = vectorize(DRAWS[name], SEEDS[:0]), DRAWS[name](tf.constant(SEEDS[0]))
     assert (drawn.shape, drawn.dtype) == ((0, *one.shape), one.dtype)

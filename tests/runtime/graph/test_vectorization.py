@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal
+from tests.marks import slow
 from tests.runtime.graph.vectorizing import alone, in_loop, normal, vectorize
 from tff_pfl.runtime.graph import internals, vectorization
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, grouped_convolutions
@@ -84,8 +85,7 @@ def shared_becomes_own(x):
 # Each has something that TensorFlow's parallel-for lacks, or gets wrong.
 RULES = {
     "top_k": (lambda x: (tf.math.top_k(x, 2), tf.math.top_k(x, 6)), integers(0, 4, 3, 4, 6)),
-    "l2_loss": (tf.nn.l2_loss, X),
-    "l2_loss of matrices": (tf.nn.l2_loss, Y),
+    "l2_loss": (tf.nn.l2_loss, Y),
     "pad": (
         lambda x: (tf.pad(x, [[1, 2], [0, 3]], constant_values=7.0), tf.pad(x, [[1, 0]] * 2)),
         Y,
@@ -143,7 +143,10 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+SLOW = [f"unsorted segments, {name}" for name in ("max", "min", "prod")]
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RULES])
 def test_clients_together_give_what_each_gives_alone(name):
     function, *stacks = RULES[name]
     for clients in (slice(None), slice(1)):  # TensorFlow's rules may drop the axis of one client
@@ -269,6 +272,7 @@ def test_convolution(which, stacked):
     assert_close(result, alone(function, *args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "stacked"), [pair for pair in STACKED if len(pair[1]) == 1])
 def test_convolution_that_has_groups_itself(which, stacked):
     function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked, groups=2)
@@ -277,7 +281,9 @@ def test_convolution_that_has_groups_itself(which, stacked):
     assert_close(result, alone(tf.function(function, jit_compile=True), *args))
 
 
-@pytest.mark.parametrize(("which", "stacked"), STACKED)
+@pytest.mark.parametrize(
+    ("which", "stacked"), [pair if pair[1] in ("w", "wg", "x") else slow(*pair) for pair in STACKED]
+)
 def test_depthwise_convolution(which, stacked):
     function, args = with_shared(DEPTHWISE[which], (3, 2, 3, 2), stacked)
     assert_close(vectorize(function, *args), alone(function, *args))
