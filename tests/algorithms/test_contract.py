@@ -153,7 +153,7 @@ ROWS = [
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),
     Row("local", 0, 0, traits=SINGLE, newcomer=initial),
     Row("per_fedavg", *AVERAGED, traits=ADAPTED),
-    Row("pfedhn", *GENERATED, traits=SINGLE),
+    Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
     Row("pfedhn_pc", *(size - HEAD for size in GENERATED), traits=SINGLE),
     Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),
     Row("pfedme", *AVERAGED, {"lambda_": 1.0}),

@@ -119,16 +119,6 @@ class TestFedAvg:
         trained = local_sgd().train(MODEL, MODEL.init(1), random_examples(6, seed=1), context)
         assert_close(state.algorithm.weights, trained.weights, tolerance=1e-6)
 
-    def test_with_one_client_in_all_every_algorithm_is_plain_training(self):
-        cohorts = ((0,),) * 2
-        _, (client,) = run(build("local"), (7,), cohorts)
-        for name in ("fedavg", "ditto"):
-            state, _ = run(build(name), (7,), cohorts)
-            assert_close(state.algorithm.weights, client.state.model)
-        process = build("fedper")
-        state, clients = run(process, (7,), cohorts)
-        assert_close(process.personalize(state, clients)[0], client.state.model)
-
     def test_one_full_batch_step_of_all_is_gradient_descent_on_the_weighted_loss(self):
         local = local_sgd(learning_rate=0.3, epochs=1, batch_size=16)
         state, clients = run(build("fedavg", local), cohorts=((0, 1, 2),))

@@ -48,9 +48,9 @@ def test_blocks_refuse_them(name):
     assert_refuses_unknown_clients(in_blocks(name), takes_new_clients="hn" not in name)
 
 
-@pytest.mark.parametrize("name", ["fedamp", "pfedhn"])
-def test_a_process_refuses_them(name):
-    assert_refuses_unknown_clients(composed(name), takes_new_clients="hn" not in name)
+def test_a_process_refuses_them():
+    process = composed("pfedhn", hidden_width=2, hidden_layers=1)
+    assert_refuses_unknown_clients(process, takes_new_clients=False)
 
 
 def test_clusters_that_are_fixed_are_those_of_known_clients():

@@ -1,9 +1,6 @@
 """Tests of `tff_pfl.algorithms.fedpg.step_ladder`."""
 
-import collections
-import functools
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -68,103 +65,12 @@ class TestLadder:
         assert ladder_of(sigma, doublings=2).count == 5
 
 
-class Search(NamedTuple):
-    sigma: Any
-    doublings: Any
-    max_trials: Any
-    losses: Any
-    slopes: Any
-    live: Any
-    trial_losses: Any
-    beta: Any
-
-
-def fairness(losses):
-    return -np.sum(losses) / (math.sqrt(len(losses)) * np.linalg.norm(losses))
-
-
 def fairness_gradient(losses, live):
     """Of the live losses; the others have 0."""
     gradient, losses = np.zeros(len(losses)), losses.astype(np.float64)
     norm, total, root = np.linalg.norm(losses[live]), np.sum(losses[live]), math.sqrt(np.sum(live))
     gradient[live] = total * losses[live] / (root * norm**3) - 1.0 / (root * norm)
     return gradient
-
-
-def backtracking(search):
-    """`(index, how)`, step by step, of the clients that are live alone."""
-    live = search.live
-    losses, slopes = search.losses[live].astype(np.float64), search.slopes[live]
-    fairness_slope = fairness_gradient(search.losses, live)[live] @ slopes
-    fairness_slope = min(fairness_slope, 0.0)
-    tried = []
-    steps = admissible(search.sigma, search.doublings, search.max_trials)
-    for index, eta in enumerate(steps):
-        trial = search.trial_losses[live, index].astype(np.float64)
-        tried.append(np.sum(trial))
-        bounds = losses + search.beta * eta * slopes
-        fairness_bound = fairness(losses) + search.beta * eta * fairness_slope
-        if np.all(trial <= bounds) and fairness(trial) <= fairness_bound:
-            return index, "accepted"
-    for index, total in enumerate(tried):
-        if total < np.sum(losses):
-            return index, "lower"
-    return int(np.argmin(tried)), "least"
-
-
-def random_search(seed):
-    """Quadratic losses along a direction which the clients leave at random."""
-    rng = np.random.default_rng(seed)
-    k = rng.integers(1, 6)
-    sigma, doublings = 10.0 ** rng.uniform(0.0, 3.0), int(rng.choice([0, 1, 5]))
-    max_trials = int(rng.choice([3, MAX_TRIALS]))
-    losses = rng.uniform(0.5, 2.0, size=k).astype(np.float32)
-    live = rng.random(k) < 0.7
-    live[rng.integers(k)] = True
-    if rng.random() < 0.5:
-        slopes = -losses * rng.uniform(0.9, 1.1)  # in equal parts, which is fair
-    else:
-        slopes = rng.normal(-0.5, 0.5, size=k)
-    steps = float(RATE) * 2.0**doublings * 0.5 ** np.arange(max_trials)
-    curvatures = 10.0 ** rng.uniform(-2.0, 4.0, size=(k, 1))
-    worse = rng.choice([0.0, 0.3])
-    trial = losses[:, None] + slopes[:, None] * steps + curvatures * steps**2 / 2 + worse
-    trial = np.maximum(trial * np.exp(rng.choice([0.0, 0.1]) * rng.normal(size=trial.shape)), 1e-3)
-    # Of what was not tried, and of who is not live, nothing may be read.
-    trial[:, len(admissible(sigma, doublings, max_trials)) :] = 1e-6
-    trial[~live] = rng.choice([1e-6, FAILED])
-    losses[~live] = rng.choice([0.0, 5.0])
-    trial, beta = trial.astype(np.float32), rng.choice([1e-4, 0.1, 0.5])
-    return Search(sigma, doublings, max_trials, losses, slopes, live, trial, beta)
-
-
-@functools.cache
-def random_searches(num=400):
-    """`(search, index, how)`."""
-    searches = map(random_search, range(num))
-    return [(search, *backtracking(search)) for search in searches]
-
-
-def run(search):
-    return choose(
-        ladder_of(search.sigma, search.doublings, search.max_trials),
-        search.losses,
-        search.slopes,
-        search.live,
-        fairness_gradient(search.losses, search.live),
-        search.trial_losses,
-        search.beta,
-    )
-
-
-@pytest.mark.parametrize("how", ["accepted", "lower", "least"])
-def test_it_chooses_what_a_search_step_by_step_chooses(how):
-    found = [(search, index) for search, index, ending in random_searches() if ending == how]
-    for search, expected in found:
-        index, accepted = run(search)
-        assert (index, accepted) == (expected, how == "accepted")
-    first = collections.Counter(index > 0 for _, index in found)
-    assert min(first[True], first[False]) >= 10  # cases in which it goes on, and does not
 
 
 def choose_simply(losses, slopes, trial_losses, live=None, beta=0.5):

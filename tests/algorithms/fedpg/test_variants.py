@@ -113,13 +113,6 @@ def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
     assert float(trees.norm(step)) > 1e-3
 
 
-def test_the_gradient_memory_is_bounded():
-    _, state, _ = network_run("fedpg", cohorts=((0,), (1,), (2,)), memory_size=2)
-    assert state.algorithm.memory.client_ids.tolist() == [2, 1]
-    assert state.algorithm.clients_seen == 3
-    assert state.algorithm.memory.gradients.shape == (2, tiny_model().num_weights)
-
-
 def test_dropout_is_off_in_the_exact_gradient():
     def network():
         return tf.keras.Sequential(

@@ -5,7 +5,6 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.algorithms.ifca.test_round import (
     DECAY,
@@ -21,7 +20,6 @@ from tests.algorithms.ifca.test_round import (
     N,
     models_of,
     quadratic_clients,
-    quadratic_process,
 )
 from tests.federation import assert_equal, local_sgd
 from tests.quadratics import vector_of
@@ -127,21 +125,6 @@ def test_models_that_never_start_anew(options):
         expected = trained(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
         assert_models(state, expected)
         assert metrics["restarts"] == 0
-
-
-def test_models_start_anew_from_what_the_state_has():
-    """Drawn before the first round, time by time; nothing, where they never do."""
-    process = restarting_process()
-    start = process.initialize()
-    rows = [np.asarray(layer["w"]) for layer in start.algorithm.starts.values()]
-    np.testing.assert_array_equal(np.concatenate(rows, axis=-1), initial_models()[1:])
-    moved = tf.nest.map_structure(lambda leaf: leaf + 1.0, start.algorithm.starts)
-    state = start._replace(algorithm=start.algorithm._replace(starts=moved))
-    clients = quadratic_clients(process)
-    state = process.next(state, [clients[i] for i in TOO_FEW]).state
-    np.testing.assert_array_equal(models_of(state), initial_models()[1] + 1.0)
-    assert_equal(state.algorithm.starts, moved)
-    assert quadratic_process().initialize().algorithm.starts == ()
 
 
 def test_a_cohort_without_examples_starts_nothing_anew():

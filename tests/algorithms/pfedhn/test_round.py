@@ -191,22 +191,6 @@ def split(weights, generated):
     ]
 
 
-def test_every_clients_model_is_generated_of_its_current_embedding():
-    """Of those who took part in the last round, or in none, too."""
-    process = process_of()
-    start = process.initialize().algorithm
-    state, clients = last(run(process))
-    phi, v = state.algorithm.phi, state.algorithm.embeddings
-    generated = Hypernetwork(MODEL, v.shape[1], (6,) * 4).generate(phi, v)
-    models = process.personalize(state, clients)
-    for i, model in enumerate(models):
-        assert_close(model, tf.nest.map_structure(lambda leaf: leaf[i], generated))  # noqa: B023
-    moved = np.any(v != start.embeddings, axis=1)
-    assert list(moved) == [True, True, True, False]
-    assert not np.allclose(leaves(models[3])[1], leaves(process.personalize(state, clients)[0])[1])
-    assert process.global_weights is None
-
-
 def test_where_embeddings_begin():
     initial = {
         name: process_of(embeddings=name).initialize().algorithm.embeddings
