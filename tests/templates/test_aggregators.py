@@ -66,7 +66,7 @@ def test_the_mean_is_what_there_is_without():
     [
         # Without outliers, and of changes that are shorter than the first clipping norm.
         ("robust", {}, BY_SIZE, 1e-5),
-        ("secure", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-4),
+        slow("secure", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-4),
         slow("secure", {}, BY_SIZE, 1e-4),
         # Of changes that are shorter than the norm.
         ("clipped", {"norm": 1.0}, BY_SIZE, 1e-5),

@@ -87,6 +87,8 @@ def test_a_fault_is_found(check):
         check(testing.Subject.of(faulty, **traits))
 
 
-@pytest.mark.parametrize("check", FAULTY, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [check for check in FAULTY if check is not contract.check_secure_sums]
+)
 def test_what_has_none_passes(check):
     check(testing.Subject.of(SOUND))

@@ -26,8 +26,6 @@ from tff_pfl.testing.eager import EagerProcess, aggregate
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, SIZES = tiny_model(), (6, 5, 0, 9)
-# The others are compared on occasion; each is composed for the contract already.
-ALWAYS = ("pgfed",)
 
 
 def rounds_of(process, cohorts=((0, 1, 2), (1, 3))):
@@ -54,10 +52,8 @@ def assert_same_rounds(algorithm, tolerance=1e-5):
         assert_close(found, expected, tolerance)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.slow]) for name in ALGORITHMS],
-)
+@pytest.mark.slow  # the contract compares a round of each
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_are_those_of_the_composed_process(name):
     options = {"num_clients": 8, "clients_per_round": 3}
     model = tiny_normalized_model() if name == "fedbn" else MODEL
@@ -99,6 +95,7 @@ def test_aggregators_that_need_the_whole_process():
         aggregate(secure, tf.zeros([2, 3]), tf.ones([2]))
 
 
+@pytest.mark.slow
 def test_branches_are_averaged_by_the_aggregator_of_their_pairs():
     """Not by the plain sum; one that needs the whole process is refused."""
     pfedmb = make("pfedmb", MODEL, local_sgd(learning_rate=0.1))

@@ -54,9 +54,7 @@ def is_empty(type_signature: tff.types.Type) -> bool:
 
 def type_of(value) -> tff.types.Type:
     """Returns the TFF type of a structure of tensors."""
-    specs = tf.nest.map_structure(
-        lambda leaf: tf.TensorSpec.from_tensor(tf.convert_to_tensor(leaf)), value
-    )
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
     return tff.types.tensorflow_to_type(specs)
 
 

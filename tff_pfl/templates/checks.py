@@ -37,19 +37,22 @@ def checked_client_output(what: str, output: Any) -> ClientOutput:
                 f"{what}: metric {name!r} has a name that the composer gives itself; "
                 f"these are {', '.join(_RESERVED)}."
             )
+        found = type(metric).__name__
+        if isinstance(metric, Mean):
+            metric = Mean(*map(tf.convert_to_tensor, metric))
+            found = blocks.type_of(metric)
         if not isinstance(metric, Mean) or not all(map(_is_real_scalar, metric)):
-            found = blocks.type_of(metric) if isinstance(metric, Mean) else type(metric).__name__
             raise errors.BlockResultError(
                 f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count) of real "
                 f"scalars, found {found}."
             )
-    if not _is_real_scalar(output.weight):
+    weight = tf.convert_to_tensor(output.weight)
+    if not _is_real_scalar(weight):
         raise errors.BlockResultError(
-            f"{what}: ClientOutput.weight must be a real scalar, found "
-            f"{blocks.type_of(output.weight)}."
+            f"{what}: ClientOutput.weight must be a real scalar, found {blocks.type_of(weight)}."
         )
     output = tf.nest.map_structure(tf.convert_to_tensor, output)
-    return output._replace(weight=tf.cast(output.weight, tf.float32))
+    return output._replace(weight=tf.cast(weight, tf.float32))
 
 
 def checked_pair(what: str, result: Any) -> tuple[Any, Any]:
@@ -120,6 +123,5 @@ def _is_real(tensor: tf.Tensor) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_integer
 
 
-def _is_real_scalar(value) -> bool:
-    tensor = tf.convert_to_tensor(value)
+def _is_real_scalar(tensor: tf.Tensor) -> bool:
     return _is_real(tensor) and tensor.shape.rank == 0
