@@ -46,7 +46,7 @@ def hyperparameters(name: str) -> dict[str, Any]:
 
 
 def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
-    """Decorates an algorithm whose clients train with one value of an option alone.
+    """Declares with which value of an option an algorithm's clients train.
 
         @ALGORITHMS.register("my_method")
         @trains_where(gradient="pseudo")
@@ -63,11 +63,7 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
     """
 
     def decorate(function):
-        if len(switch) != 1 or not switch.keys() <= inspect.signature(function).parameters.keys():
-            raise TypeError(
-                f"trains_where takes one option of {function.__name__} and its value, got {switch}."
-            )
-        (function.__trains_where__,) = switch.items()
+        function.__trains_where__ = _switch_of(function, switch)
         return function
 
     return decorate
@@ -91,26 +87,20 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
     """
 
     def decorate(function):
+        name, value = _switch_of(function, switch, options)
         parameters = inspect.signature(function).parameters
-        if len(switch) != 1 or not parameters.keys() >= {*options, *switch}:
-            raise TypeError(
-                f"idle_where takes options of {function.__name__}, and one other option with its "
-                f"value, got {options} and {switch}."
-            )
-        ((name, value),) = switch.items()
 
         @functools.wraps(function)
         def call(*args, **kwargs):
             idle = [
                 option
-                for option in options
-                if option in kwargs
-                and not np.array_equal(kwargs[option], parameters[option].default)
+                for option in kwargs.keys() & set(options)
+                if not np.array_equal(kwargs[option], parameters[option].default)
             ]
             if idle and kwargs.get(name, parameters[name].default) == value:
                 absl.logging.warning(
                     "%s of %s has no effect with %s=%r.",
-                    " and ".join(f"{option}={kwargs[option]!r}" for option in idle),
+                    " and ".join(f"{option}={kwargs[option]!r}" for option in sorted(idle)),
                     *(function.__name__, name, value),
                 )
             return function(*args, **kwargs)
@@ -118,6 +108,17 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
         return call
 
     return decorate
+
+
+def _switch_of(function, switch, others=()) -> tuple[str, Any]:
+    """Returns the one option of a switch and its value; all are options of the function."""
+    known = inspect.signature(function).parameters.keys()
+    if len(switch) != 1 or not known >= {*switch, *others}:
+        raise TypeError(
+            f"Need one option of {function.__name__} with its value, and options of it; got "
+            f"{switch} and {others}."
+        )
+    return next(iter(switch.items()))
 
 
 def training_switch(name: str) -> tuple[str, Any] | None:
