@@ -1,5 +1,6 @@
 """Tables of what it takes to reach an accuracy, who is hurt, settings and versions."""
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -7,12 +8,14 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import frames
-from tff_pfl.analysis.paired import client_values, same_ids, same_partition
+from tff_pfl.analysis.paired import client_values
 from tff_pfl.analysis.results import ACCURACY
 from tff_pfl.analysis.runs import find_runs, seed_of
 from tff_pfl.analysis.tables import ABSENT, Table, table_of
 from tff_pfl.analysis.words import in_words
 from tff_pfl.evaluation import MetricName, without_rounding
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.names import UnknownNameError
 
 _TARGET_SHARE = 0.95  # of the best final mean
 _DIGITS = 12  # of a commit: enough to find it
@@ -99,27 +102,18 @@ def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
         `local`.
     """
     runs = find_runs(runs).finished
-    summaries = frames.summaries(runs)
-    is_local = summaries["algorithm"] == "local"
-    local = summaries[is_local & (summaries["label"] == summaries[is_local]["label"].min())]
-    of_seed = dict(zip(local["seed"], local["run"], strict=True))
+    algorithms = frames.summaries(runs).groupby("label", sort=False)["algorithm"].first()
+    local = list(algorithms.index[algorithms == "local"])
+    of_seed = {seed_of(path): path for label in local[:1] for path in runs.folders[label]}
     found = []
     for label, path in runs:
-        other = of_seed.get(seed_of(path))
-        if label not in set(summaries[is_local]["label"]) and _is_pair(path, other, column):
-            values = client_values({"own": [path], "local": [other]}, column).reset_index()
-            found.append(values.assign(label=label))
+        if label not in local and seed_of(path) in of_seed:
+            pair = {"own": [path], "local": [of_seed[seed_of(path)]]}
+            # Of other clients, or without the quantity, they are no pair.
+            with contextlib.suppress(OutputDirectoryError, UnknownNameError):
+                found.append(client_values(pair, column).reset_index().assign(label=label))
     columns = ["label", "seed", "client_id", "own", "local"]
-    return pd.concat(found)[columns] if found else pd.DataFrame(columns=columns)
-
-
-def _is_pair(run, other, column):
-    if other is None or not all((find / "partition.npz").exists() for find in _paths(run, other)):
-        return False
-    final = frames.evaluations({"runs": [run]}), frames.evaluations({"runs": [other]})
-    name = list(MetricName.parse(f"{column}_mean"))
-    has_it = [(of[list(MetricName._fields)] == name).all(axis=1).any() for of in final]
-    return all(has_it) and same_partition(run, other) and same_ids(run, other)
+    return pd.concat(found)[columns].dropna() if found else pd.DataFrame(columns=columns)
 
 
 def hurt_table(pairs: pd.DataFrame) -> Table:
@@ -168,12 +162,6 @@ def versions_tables(runs: Any) -> list[Table]:
     common.columns = ["of all runs", ""][: common.shape[1]]
     different = wide[differ].T.rename_axis("run").reset_index()
     return [Table(common, notes), *([Table(different)] if differ.any() else [])]
-
-
-def _paths(*runs):
-    import pathlib
-
-    return map(pathlib.Path, runs)
 
 
 def _wide(frame, rows, columns) -> pd.DataFrame:

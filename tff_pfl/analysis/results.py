@@ -78,18 +78,14 @@ def default_columns(evaluations: pd.DataFrame) -> list[Column]:
 
     They are of accuracy, or else of the loss or another quantity, each in the first pool that has
     it.
-
-    Args:
-        evaluations: The frame.
     """
     final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
     for quantity in dict.fromkeys(["accuracy", "loss", *final["quantity"]]):
-        found = []
-        for model in ("personalized", "global"):
-            rows = final[(final["quantity"] == quantity) & (final["model"] == model)]
-            found += [Column(MetricName(*row)) for row in rows[list(MetricName._fields)].values[:1]]
-        if found:
-            return found
+        first = final[final["quantity"] == quantity].drop_duplicates("model").set_index("model")
+        models = [model for model in ("personalized", "global") if model in first.index]
+        if models:
+            pools = first.loc[models, "pool"]
+            return [Column(MetricName(*key, quantity, "mean")) for key in pools.items()]
     return []
 
 
@@ -101,13 +97,10 @@ def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Colum
     Raises:
         UnknownNameError: If no finished run has it, with the nearest one.
     """
-    fields = ["evaluation", *MetricName._fields]
-    known = {}
-    for evaluation, *name in evaluations[fields].drop_duplicates().values:
-        column = Column(MetricName(*name), evaluation)
-        known[f"{evaluation}:{column.name}"] = column
-        if evaluation == "final":
-            known[str(column.name)] = column
+    rows = evaluations[["evaluation", *MetricName._fields]].drop_duplicates()
+    columns = [Column(MetricName(*name), evaluation) for evaluation, *name in rows.values]
+    known = {f"{column.evaluation}:{column.name}": column for column in columns}
+    known |= {str(column.name): column for column in columns if column.evaluation == "final"}
     full = [f"{text}_mean" if f"{text}_mean" in known else text for text in texts]
     check_names("column", full, known)
     return [known[text] for text in full]
@@ -152,12 +145,8 @@ def _add_metric(rows, runs, found, column) -> dict[str, set[str]]:
     """Adds a metric, and its difference to the paper if a config has that; returns the best."""
     name, head = column.name, column.head + " (%)" * is_share(column.name)
     scale = 100.0 if is_share(name) else 1.0
-    of_column = found[found["evaluation"] == column.evaluation]
-    chosen = (of_column[list(MetricName._fields)] == list(name)).all(axis=1)
-    values = {
-        label: scaled(name, of.to_numpy())
-        for label, of in of_column[chosen].groupby("label")["value"]
-    }
+    groups = _of_column(found, column).groupby("label")["value"]
+    values = {label: scaled(name, of.to_numpy()) for label, of in groups}
     papers = {
         label: paper_value(RunFiles(paths[0]).settings().get("paper") or {}, name)
         for label, paths in runs.finished.folders.items()
@@ -174,6 +163,11 @@ def _add_metric(rows, runs, found, column) -> dict[str, set[str]]:
     return {head: best_of(name, values)}
 
 
+def _of_column(found, column) -> pd.DataFrame:
+    evaluated = found[found["evaluation"] == column.evaluation]
+    return frames.select(evaluated, str(column.name))
+
+
 def _paired_column(columns) -> Column:
     found = columns[0].name if columns else None
     if found is None or found.statistic != "mean" or found.pool.startswith("new_clients"):
@@ -186,20 +180,15 @@ def _paired_column(columns) -> Column:
 
 def _add_paired(rows, runs, found, column, against):
     name = str(column.name._replace(statistic=""))
-    of_column = found[found["evaluation"] == column.evaluation]
-    have_it = set(
-        of_column[(of_column[list(MetricName._fields)] == list(column.name)).all(axis=1)].run
-    )
+    compared = set(_of_column(found, column)["label"])
 
     def signed(value):
         return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
 
     heads = [f"{column.head}, less {against}'s", "95 % interval", "p", "clients worse"]
-    finished = runs.finished.folders
     for label, row in rows.items():
         row |= dict.fromkeys(heads, ABSENT)
-        compared = [*map(str, (*finished[label], *finished[against]))]
-        if label == against or not finished[label] or not have_it.issuperset(compared):
+        if label == against or not compared >= {label, against}:
             continue
         differences = paired_differences(runs, label, against, name, column.evaluation)
         if differences:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -143,22 +142,8 @@ def _mixtures(files, name):
     return rounds, mixtures, ids
 
 
-class Span(NamedTuple):
-    """Something that a round does.
-
-    Attributes:
-        lane: "select", "compute", "write", "update" or "evaluation".
-        start: In seconds from the start of the round.
-        seconds: That it takes.
-    """
-
-    lane: str
-    start: float
-    seconds: float
-
-
-def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
-    """Returns when a round did what.
+def spans_of_round(seconds: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Returns what a round does, when it starts, in seconds from the round's, and how long it takes.
 
     Args:
         seconds: A row of `timings`, with NaN where nothing is.
@@ -172,7 +157,7 @@ def spans_of_round(seconds: Mapping[str, float]) -> list[Span]:
         "update": seconds["round_seconds"] - lengths["update"],
         "evaluation": seconds["round_seconds"],
     }
-    return [Span(lane, starts[lane], n) for lane, n in lengths.items() if np.isfinite(n)]
+    return [(lane, starts[lane], n) for lane, n in lengths.items() if np.isfinite(n)]
 
 
 @figures.styled
@@ -197,12 +182,11 @@ def plot_timeline(timings, *, rounds: int = 3):
     ends = []
     for row in shown:
         start = ends[-1] if ends else 0.0
-        for span in spans_of_round(row):
-            color = figures.COLORS[1 if span.lane == "write" else 0]
-            left, width = 1000 * (start + span.start), 1000 * span.seconds
+        for lane, begin, seconds in spans_of_round(row):
+            color = figures.COLORS[1 if lane == "write" else 0]
             # The edge shows what takes too little to be seen otherwise.
-            lane = list(_LANES).index(span.lane)
-            axes.barh(lane, width, left=left, color=color, edgecolor=color)
+            style = {"left": 1000 * (start + begin), "color": color, "edgecolor": color}
+            axes.barh(list(_LANES).index(lane), 1000 * seconds, **style)
         ends.append(start + row["round_seconds"] + np.nan_to_num(row.get("evaluation_seconds", 0)))
     for label, middle in _labels([row["round"] for row in shown], ends):
         axes.text(1000 * middle, -0.75, label, ha="center", va="bottom")

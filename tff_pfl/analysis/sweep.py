@@ -1,6 +1,5 @@
 """Runs a study: a process a run, several at a time, none twice."""
 
-import concurrent.futures
 import contextlib
 import fcntl
 import os
@@ -9,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -26,6 +25,8 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import whole_file, write_json
+
+_PAUSE = 0.02  # seconds between two looks at the processes
 
 
 def run_study(
@@ -207,44 +208,47 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
 
 
 class _Pool:
-    """Processes of runs, which end when the study is interrupted."""
+    """Processes of runs, so many at a time; all end when the study is interrupted."""
 
     def __init__(self, root, program, jobs, title, total):
         self.failed = []
         self.root = root
         self._program = os.fspath(program)
+        self._jobs = jobs
         self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
-        self._executor = concurrent.futures.ThreadPoolExecutor(jobs)
-        self._processes = {}
         self._counted = set()
-        self._stopped = False
-        self._lock = threading.Lock()
+        self._processes = {}
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        with self._lock:
-            self._stopped = True
-            for process in self._processes.values():
-                process.send_signal(signal.SIGTERM)  # not Ctrl-C, which it may have to ignore
-        self._executor.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)  # not Ctrl-C, which it may have to ignore
+        for process in self._processes:
+            process.wait()
         self._bar.close()
 
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
-        runs = list(dict.fromkeys(runs))  # trials of a search may be equal
-        todo = [run for run in runs if run not in self.failed and not self._is_finished(run)]
-        for run in set(runs) - set(todo):
-            self._count_finished(run, keep_checkpoints)
-        futures = {self._executor.submit(self._run, run): run for run in todo}
-        for future in concurrent.futures.as_completed(futures):
-            run = futures[future]
-            if future.result() != 0:
-                self.failed.append(run)
-                log = pathlib.Path(f"{self.root / run.folder}.log")
-                self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
-            self._count_finished(run, keep_checkpoints)
+        waiting = []
+        for run in dict.fromkeys(runs):  # trials of a search may be equal
+            finished = finished_summary(self.root / run.folder, run.rounds) is not None
+            if finished or run in self.failed:
+                self._count(run, keep_checkpoints)
+            else:
+                waiting.append(run)
+        while waiting or self._processes:
+            while waiting and len(self._processes) < self._jobs:
+                self._start(waiting.pop(0))
+            time.sleep(_PAUSE)
+            for process, run in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[process]
+                    self._end(run, process.returncode)
+                    self._count(run, keep_checkpoints)
+            folders = (run.folder for run in self._processes.values())
+            self._bar.set_postfix_str(", ".join(folders), refresh=False)
 
     def expect(self, runs: Iterable[Run]) -> None:
         """Counts as all of the study what was counted so far, and these runs."""
@@ -255,51 +259,37 @@ class _Pool:
         """Prints a line above the progress bar."""
         self._bar.write(message)
 
-    def _is_finished(self, run):
-        return finished_summary(self.root / run.folder, run.rounds) is not None
+    def _start(self, run):
+        folder = self.root / run.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
+        with open(f"{folder}.log", "w") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, tied.__file__, str(os.getpid()), self._program),
+                    *(*run.flags, *rounds, f"--output_dir={folder}", "--resume"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
+            )
+        self._processes[process] = run
 
-    def _count_finished(self, run, keep_checkpoints):
+    def _end(self, run, status):
+        if status != 0:
+            self.failed.append(run)
+            log = pathlib.Path(f"{self.root / run.folder}.log")
+            self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
+
+    def _count(self, run, keep_checkpoints):
+        """Counts a run as done, once."""
         if run not in self._counted:
             self._counted.add(run)
             self._bar.update(1)
         checkpoint = self.root / run.folder / CHECKPOINT
         if not keep_checkpoints and run not in self.failed and checkpoint.exists():
             shutil.rmtree(checkpoint)
-
-    def _run(self, run: Run) -> int | None:
-        """The exit status; `None` of a run that was not started any more."""
-        folder = self.root / run.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{folder}.log", "w") as log, self._process(run, folder, log) as process:
-            return process and process.wait()
-
-    @contextlib.contextmanager
-    def _process(self, run, folder, log) -> Iterator[subprocess.Popen | None]:
-        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
-        with self._lock:
-            if self._stopped:
-                process = None
-            else:
-                process = self._processes[run.folder] = subprocess.Popen(
-                    [
-                        *(sys.executable, tied.__file__, str(os.getpid()), self._program),
-                        *(*run.flags, *rounds, f"--output_dir={folder}", "--resume"),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
-                )
-            self._show()
-        try:
-            yield process
-        finally:
-            with self._lock:
-                self._processes.pop(run.folder, None)
-                self._show()
-
-    def _show(self):
-        self._bar.set_postfix_str(", ".join(self._processes))
 
 
 def _reason(log: pathlib.Path) -> str:

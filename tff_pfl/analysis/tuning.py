@@ -6,7 +6,7 @@ import pathlib
 import warnings
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
@@ -22,24 +22,6 @@ TUNING = "tuning.db"
 """Optuna's storage in a study's folder: an SQLite file with an Optuna study a variant."""
 
 _RANDOM_TRIALS = 5  # before the estimator proposes
-
-
-class Score(NamedTuple):
-    """What a trial has reached, a row of `tuning.csv`.
-
-    Attributes:
-        label: Of the variant.
-        trial: The name of the trial.
-        rounds: After which it was measured; `None`: those of the config.
-        score: The mean over the seeds of the tuning; NaN of a model that has diverged.
-        chosen: Whether the runs of the table have its settings.
-    """
-
-    label: str
-    trial: str
-    rounds: int | None
-    score: float
-    chosen: bool
 
 
 class Tuner:
@@ -149,15 +131,24 @@ class Tuner:
         best = max(complete, key=lambda trial: self._sign * trial.value, default=None)
         return None if best is None else self._settings(best)
 
-    def scores(self) -> Iterator[Score]:
-        """Yields all that is known, by stages and then trials."""
+    def scores(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows of `tuning.csv`: all that is known, by stages and then trials.
+
+        A score is the mean over the seeds of the tuning after `rounds` (`None`: those of the
+        config), NaN of a model that has diverged.
+        """
         chosen = self.chosen()
         best = None if chosen is None else trial_name(chosen)
         for rounds in self._study.tuning.stages:
             for trial in self._trials():
                 if _step(rounds) in trial.intermediate_values:
-                    score = trial.intermediate_values[_step(rounds)]
-                    yield Score(self.label, _name(trial), rounds, score, _name(trial) == best)
+                    yield {
+                        "label": self.label,
+                        "trial": _name(trial),
+                        "rounds": rounds,
+                        "score": trial.intermediate_values[_step(rounds)],
+                        "chosen": _name(trial) == best,
+                    }
 
     def _identity(self) -> str:
         study, tuning = self._study, self._study.tuning
