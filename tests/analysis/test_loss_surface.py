@@ -145,12 +145,10 @@ def test_surfaces_share_their_colours():
     assert first.norm.vmax == second.norm.vmax == pytest.approx(350)
 
 
-@pytest.mark.parametrize(
-    "surfaces", [[np.zeros_like(BOWL)], [np.full_like(BOWL, np.nan)], [1e30 * BOWL, -BOWL]]
-)
-def test_odd_surfaces_are_drawn_without_warnings(tmp_path, surfaces, recwarn):
-    named = dict(zip(("global", "personalized"), surfaces, strict=False))
-    save(plot_loss_surfaces(LossSurfaces("a title", AXIS, named)), tmp_path / "a.png")
+def test_odd_surfaces_are_drawn_without_warnings(recwarn):
+    for surfaces in ([0 * BOWL], [np.full_like(BOWL, np.nan)], [1e30 * BOWL, -BOWL]):
+        named = dict(zip(("global", "personalized"), surfaces, strict=False))
+        plot_loss_surfaces(LossSurfaces("a title", AXIS, named)).draw_without_rendering()
     assert not [str(warning.message) for warning in recwarn]
 
 
@@ -158,9 +156,7 @@ def test_odd_surfaces_are_drawn_without_warnings(tmp_path, surfaces, recwarn):
     ("options", "message"),
     [
         ({"client_id": 4}, r"Client 4 does not exist: ids are 0\.\.3"),
-        ({"client_id": -1}, r"Client -1 does not exist: ids are 0\.\.3"),
         ({"points": 4}, "odd number of points a side, 3 or more, got points=4"),
-        ({"radius": -1.0}, "radius of a loss surface is positive and finite, got -1.0"),
         ({"max_examples": 0}, "needs 1 example or more, got 0"),
     ],
     ids=str,

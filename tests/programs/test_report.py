@@ -88,7 +88,6 @@ def test_figures_of_a_real_run(tmp_path):
     ("arguments", "message"),
     [
         (["histgram"], "invalid choice: 'histgram'"),
-        (["curves", "--output=x.png"], "the following arguments are required: DIR"),
         (["curves", "b"], "the following arguments are required: --output"),
         (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
         (["curves", "b", "--threshold=1", "--output=x.png"], "unknown arguments: --threshold=1"),
@@ -106,9 +105,7 @@ def test_figures_of_a_real_run(tmp_path):
             ["histogram", "b", "--round=7", "--output=x.png"],
             "not evaluated at round 7, but at 5, 10",
         ),
-        (["influence", "b", "--output=x.png"], "has no snapshots"),
         (["loss_surface", "b", "--points=4", "--output=x.png"], "an odd number of points a side"),
-        (["table", "b", "--against=c"], "Unknown label with finished runs 'c'"),
         (["cross_table", "b"], "Labels of a cross table are 'ROW | COLUMN', found 'b'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -137,8 +134,8 @@ def test_whoever_reads_the_output_may_leave(runs):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_subcommand_explains_itself(name):
-    done = run_main("report.py", name, "--help")
-    assert done.returncode == 0
-    assert SUBCOMMANDS[name].__doc__.split()[:4] == done.stdout.split("\n\n")[1].split()[:4]
+def test_each_subcommand_explains_itself():
+    for name, run in SUBCOMMANDS.items():
+        done = run_main("report.py", name, "--help")
+        assert done.returncode == 0
+        assert run.__doc__.split()[:4] == done.stdout.split("\n\n")[1].split()[:4]

@@ -143,7 +143,7 @@ def _mixtures(files, name):
 
 
 def spans_of_round(seconds: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Returns what a round does, when it starts, in seconds from the round's, and how long it takes.
+    """Returns `(lane, start, seconds)` of what a round does, in seconds from its start.
 
     Args:
         seconds: A row of `timings`, with NaN where nothing is.

@@ -60,11 +60,6 @@ class Variant:
     trials: Sequence[Settings] | Search | None = None
 
     def __post_init__(self):
-        if not isinstance(self.settings, Mapping):
-            raise ValueError(
-                f"A variant's settings are a mapping, such as {{'rounds': 30}}, got "
-                f"{self.settings!r}."
-            )
         if self.trials is not None:
             _check_trials("A variant", self.trials)
 
