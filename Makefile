@@ -25,10 +25,10 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 	    --output_dir=runs/quickstart --resume
 
 test: $(venv)  ## run the tests, without those marked slow
-	.venv/bin/python -m pytest -n 2 --dist loadgroup
+	.venv/bin/python -m pytest -n 2 --dist loadfile
 
 test-all: $(venv)  ## run all tests, those marked slow as well (hours)
-	.venv/bin/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout 900
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 900
 
 fuzz: $(venv)  ## vectorize thousands of cases of client work, each against one client at a time
 	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 tests/runtime/graph/fuzz

@@ -26,9 +26,7 @@ prepare_process()
 _trusted_imports = experiment.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
-_CLIENTS = flags.DEFINE_list(
-    "clients", None, "Ids of those whose models are written; by default all that train."
-)
+_CLIENTS = flags.DEFINE_list("clients", None, "Ids of clients; by default all that train.")
 
 
 def main(argv):
@@ -37,15 +35,10 @@ def main(argv):
     return experiment.export_program(
         _RUN_DIR.value,
         _OUTPUT.value,
-        client_ids=None if _CLIENTS.value is None else list(map(int, _CLIENTS.value)),
+        client_ids=_CLIENTS.value,
         trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
     )
-
-
-@flags.validator("clients", "Ids are whole numbers, as in --clients=0,7.")
-def _are_ids(values):
-    return all(value.isdecimal() for value in values or ())
 
 
 if __name__ == "__main__":

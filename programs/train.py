@@ -10,8 +10,6 @@ a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--r
 the runtime was lost (the run can be resumed), 130 after Ctrl-C and 143 after SIGTERM.
 """
 
-import functools
-
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -36,17 +34,6 @@ _RESTARTS = flags.DEFINE_integer(
 )
 
 
-@flags.multi_flags_validator(["output_dir", "resume", "overwrite"])
-def _check_output_dir(values):
-    """Before anything is imported that takes seconds; of a run that goes on, its config decides."""
-    if values["output_dir"] is not None and not values["resume"]:
-        try:
-            experiment.RunDirectory(values["output_dir"], {}, overwrite=values["overwrite"])
-        except experiment.OutputDirectoryError as error:
-            raise flags.ValidationError(str(error)) from error
-    return True
-
-
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
@@ -69,5 +56,4 @@ def _restart(resume):
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "output_dir"])
     flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
-    parse_flags = functools.partial(experiment.parse_flags, has_own_keys_alone=True)
-    app.run(main, flags_parser=parse_flags)
+    app.run(main, flags_parser=experiment.parse_flags)

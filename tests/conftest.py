@@ -14,8 +14,6 @@ from tff_pfl.runtime.startup import prepare_process
 # interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_OF_RUNS = "tests/experiment"  # whose files share processes; elsewhere, the tests of a file do
-
 
 def pytest_configure(config):
     """TensorFlow is not for a process that has others run the tests: they need not wait for it."""
@@ -27,16 +25,6 @@ def pytest_configure(config):
 def pytest_collection_finish():
     """What the imports made stays: looking at it again, in each full search, takes a second."""
     gc.freeze()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """One process runs the tests that share what they build, where there are several."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            folder, _, file = item.nodeid.partition("::")[0].rpartition("/")
-            group = folder if folder == _OF_RUNS else f"{folder}/{file}"
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)

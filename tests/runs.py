@@ -146,6 +146,6 @@ def config_of_flags(monkeypatch, *arguments):
     monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
     argv = ["program", *arguments]
     config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)
-    parse_flags(argv, has_own_keys_alone=True)
+    parse_flags(argv)
     check_config(flags.FLAGS.config)
     return flags.FLAGS.config

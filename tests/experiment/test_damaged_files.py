@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tests.marks import slow
-from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl.analysis import plot_mixtures
+from tests.runs import keep_the_context, tiny_config
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, run_program
 from tff_pfl.experiment.metrics_log import MetricsLog
 
@@ -19,9 +18,8 @@ BINARY = bytes(range(256))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    config = tiny_config(evaluation={"every": 1})
-    return train_run(tmp_path_factory.mktemp("runs") / "run", config)
+def finished(finished_run):
+    return finished_run(evaluation={"every": 1})
 
 
 def resume(path, **changes):
@@ -41,7 +39,7 @@ def cut(content):
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"{", b"[]", b"{}", b"null", BINARY, cut, with_another_digit],
+    [b"{", slow(b"[]"), slow(b"null"), BINARY, cut, with_another_digit],
     ids=lambda damage: damage.__name__ if callable(damage) else repr(damage[:4]),
 )
 @pytest.mark.parametrize("name", ["summary.json", "config.json"])
@@ -83,11 +81,11 @@ def change(damage):
         ("metrics.csv", remove),
         slow("metrics.csv", change(b"")),
         slow("metrics.csv", change(BINARY)),
-        ("metrics.csv", change(cut)),
+        slow("metrics.csv", change(cut)),
         ("metrics.csv", change(with_another_digit)),
-        ("timings.csv", change(with_another_digit)),
+        slow("timings.csv", change(with_another_digit)),
         ("clients/round_000001.csv", change(with_another_digit)),
-        ("clients/round_000002.csv", remove),
+        slow("clients/round_000002.csv", remove),
         ("partition.npz", remove),
     ],
 )
@@ -173,25 +171,19 @@ def test_a_disk_that_is_full_for_tensorboard(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "it has no column client_id or num_examples"),
-        (BINARY, "can't decode byte"),
-        (b"\0" * 99, "its last line is cut off"),
-        (b"client_id,num_examples\n0,5\n1,1", "its last line is cut off"),
-        (b"client_id,loss\n0,1.0\n", "it has no column num_examples"),
-        (b"client_id,num_examples\n0,5\n1\n", "inhomogeneous"),
-        (b"client_id,num_examples\n0,five\n", "could not convert"),
-    ],
-    ids=range(7),
-)
-def test_a_table_of_clients(tmp_path, content, reason):
+def test_a_table_of_clients(tmp_path):
     path = tmp_path / "clients" / "round_000002.csv"
     path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: .*{reason}"):
-        RunFiles(tmp_path).clients()
+    for content, reason in {
+        b"": "it has no column client_id or num_examples",
+        BINARY: "can't decode byte",
+        b"client_id,num_examples\n0,5\n1,1": "its last line is cut off",
+        b"client_id,num_examples\n0,5\n1\n": "inhomogeneous",
+        b"client_id,num_examples\n0,five\n": "could not convert",
+    }.items():
+        path.write_bytes(content)
+        with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: .*{reason}"):
+            RunFiles(tmp_path).clients()
 
 
 def test_files_of_other_names_are_no_evaluations(tmp_path):
@@ -214,6 +206,5 @@ def test_a_snapshot(tmp_path):
     good = path.read_bytes()
     for content in (b"", BINARY, cut(good), good.replace(b"<f8", b"<O8")):
         path.write_bytes(content)
-        for read in (RunFiles.snapshots, lambda run: plot_mixtures(run.path)):
-            with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: |mixture of"):
-                read(RunFiles(tmp_path))
+        with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: "):
+            RunFiles(tmp_path).snapshots()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.permissions import read_only
-from tests.runs import keep_the_context, tiny_config, train_run, with_settings
+from tests.runs import keep_the_context, with_settings
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, to_text
 from tff_pfl.experiment import (
     ConfigError,
@@ -21,9 +21,9 @@ MODELS = ("personalized", "global")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(finished_run):
     """The directory of a finished run of two rounds."""
-    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
+    return finished_run()
 
 
 def files(path):
@@ -127,17 +127,15 @@ def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, ca
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(finished_run):
     """The directory of a finished run of local training, of the same clients."""
-    return train_run(tmp_path_factory.mktemp("runs") / "local", tiny_config("local"))
+    return finished_run("local")
 
 
 @pytest.fixture(scope="module")
-def one_round(tmp_path_factory):
+def one_round(finished_run):
     """The directory of a run of a round, of the first two of three clients, of four."""
-    config = tiny_config("local", rounds=1, seed=1)
-    config.participation.over_selection = 1.5
-    return train_run(tmp_path_factory.mktemp("runs") / "one_round", config)
+    return finished_run("local", rounds=1, seed=1, participation={"over_selection": 1.5})
 
 
 def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, tmp_path, capsys):

@@ -1,17 +1,12 @@
 """What `evaluate_run` and `evaluate_program` refuse: directories that are none, and options."""
 
+import functools
 import shutil
 
 import pytest
 
-from tests.runs import keep_the_context, tiny_config, train_run, with_settings
-from tff_pfl.experiment import ConfigError, OutputDirectoryError, evaluate_program, evaluate_run
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The directory of a finished run of two rounds."""
-    return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
+from tests.runs import keep_the_context, with_settings
+from tff_pfl.experiment import ConfigError, evaluate_program, evaluate_run
 
 
 def damaged(run, path):
@@ -36,21 +31,10 @@ def without(name):
     ("make", "message"),
     [
         (lambda run, path: None, "wrong has no config.json of a run."),
-        (lambda run, path: path.mkdir(), "wrong has no config.json of a run."),
         (lambda run, path: path.write_text("a file"), "wrong has no config.json of a run."),
-        (without("config.json"), "wrong has no config.json of a run."),
-        (without("checkpoint"), "wrong has no checkpoint of a run."),
         (
             with_settings(lambda settings: settings.update(round=3)),
             "Unknown config key 'round'. Did you mean 'rounds'",
-        ),
-        (
-            with_settings(lambda settings: settings["local"].update(epoch=3)),
-            "Unknown config key 'epoch'. Did you mean 'epochs'",
-        ),
-        (
-            with_settings(lambda settings: settings["algorithm"].update(lamda_=3)),
-            "Unknown option of algorithm 'ditto' 'lamda_'. Did you mean 'lambda_'",
         ),
         (
             with_settings(lambda settings: settings["algorithm"].update(name="dito")),
@@ -68,20 +52,16 @@ def without(name):
             with_settings(lambda settings: settings.pop("local")),
             "config.json describes no run of this version: local are missing",
         ),
-        (
-            with_settings(lambda settings: settings.update(data=3)),
-            "config.json describes no run of this version: ",
-        ),
         (damaged, "config.json is damaged: "),
         (without_commits, "wrong has no checkpoint of a run."),
         (
             with_settings(lambda settings: settings.update(seed=9)),
-            "wrong has other data or another partition of them",
+            "the fingerprint of its data and their partition",
         ),
     ],
 )
-def test_mistakes_are_one_message(run, tmp_path, capsys, make, message):
-    make(run, tmp_path / "wrong")
+def test_mistakes_are_one_message(finished_run, tmp_path, capsys, make, message):
+    make(finished_run(), tmp_path / "wrong")
     output = tmp_path / "out" / "result"
     code = evaluate_program(str(tmp_path / "wrong"), str(output), set_context=keep_the_context)
     printed = capsys.readouterr()
@@ -97,83 +77,51 @@ def test_mistakes_are_one_message(run, tmp_path, capsys, make, message):
     [
         ({"split": "validation"}, "no client has validation examples"),
         ({"generalization": "lats"}, "Did you mean 'last'"),
-        (
-            {"synthetic": (2.0,)},
-            "config.evaluation.synthetic must be a sequence",
-        ),
-        (
-            {"fine_tune_epochs": -1},
-            "config.evaluation.fine_tune_epochs must be a whole number of at least 0, got -1",
-        ),
-        (
-            {"fine_tune_epochs": 2.5},
-            "config.evaluation: Could not override field 'fine_tune_epochs'",
-        ),
-        ({"further_models": ("local",)}, "Unknown further model 'local'. Did you mean 'locally_"),
-        (
-            {"further_models": ("fine_tuned",)},
-            "has 'fine_tuned', but config.evaluation.fine_tune_epochs=0. Set it to",
-        ),
-        ({"fine_tune_learning_rate": 0.1}, "has no effect, as fine_tune_epochs is 0."),
-        ({"synthetic": (0.1,)}, "synthetic=(0.1,) has no effect, as generalization is 'never'."),
-        ({"subsample": True}, "subsample=True has no effect, as generalization is 'never'."),
+        ({"synthetic": ("2.0",)}, "config.evaluation.synthetic must be a sequence"),
+        ({"synthetic": ("half",)}, "config.evaluation: could not convert string to float: 'half'"),
+        ({"fine_tune_epochs": -1}, "fine_tune_epochs must be a whole number of at least 0, got -1"),
+        ({"fine_tune_epochs": 2.5}, "config.evaluation: Could not override field 'fine_tune_epoc"),
+        ({"further_models": ("fine_tuned",)}, "has 'fine_tuned', but config.evaluation.fine_tune_"),
         ({"fine_tune_epoch": 1}, "Unknown config key 'fine_tune_epoch'. Did you mean 'fine_tune_"),
+        ({"clients": 5}, "config.evaluation: clients=5 .*, but the federation has only 4"),
     ],
     ids=str,
 )
-def test_options_that_cannot_be(run, tmp_path, capsys, options, message):
-    code = evaluate_program(str(run), str(tmp_path / "x"), set_context=keep_the_context, **options)
-    assert code == 1
-    assert message in capsys.readouterr().err
-    with pytest.raises(ConfigError):
-        evaluate_run(str(run), **options)
+def test_options_that_cannot_be(finished_run, options, message):
+    with pytest.raises(ConfigError, match=message):
+        evaluate_run(finished_run(), **options)
 
 
-def test_where_results_cannot_be_nothing_is_computed(run, tmp_path, capsys):
+def test_a_change_without_effect_is_warned_of(finished_run, caplog):
+    evaluate_run(finished_run(), fine_tune_learning_rate=0.1, subsample=True, split="test")
+    idle = [text.partition(": ")[2] for text in caplog.messages if "no effect" in text]
+    assert idle == [
+        "config.evaluation.fine_tune_learning_rate has no effect: "
+        "config.evaluation.fine_tune_epochs is 0.",
+        "config.evaluation.subsample has no effect: config.evaluation.generalization is 'never'.",
+    ]
+
+
+def test_where_results_cannot_be_nothing_is_computed(finished_run, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    output = str(tmp_path / "file" / "x")
-    assert evaluate_program(str(run), output, set_context=lambda: pytest.fail("computes")) == 1
-    assert capsys.readouterr().err.endswith(
-        f"x cannot be written: {tmp_path / 'file'} is a file.\n"
-    )
+    other = tmp_path / "other"
+    shutil.copytree(run := finished_run(), other)
+    for output, message in {
+        tmp_path / "file" / "x": f"x cannot be written: {tmp_path / 'file'} is a file.",
+        run / "metrics": f"output='{run / 'metrics'}': {run}",
+        run / "clients" / "mine": f"output='{run / 'clients' / 'mine'}': {run}",
+        other / "summary": f"output='{other / 'summary'}': {other}",
+    }.items():
+        computes = functools.partial(pytest.fail, "computes")
+        assert evaluate_program(str(run), str(output), set_context=computes) == 1
+        assert f"error: {message}" in capsys.readouterr().err.replace(f"{tmp_path}/file/x", "x")
 
 
-def test_what_was_found_is_told_even_if_it_cannot_be_written(run, tmp_path, capsys):
+def test_what_was_found_is_told_even_if_it_cannot_be_written(finished_run, tmp_path, capsys):
     (tmp_path / "x.json").mkdir()
-    assert evaluate_program(str(run), str(tmp_path / "x"), set_context=keep_the_context) == 1
+    output = str(tmp_path / "x")
+    assert evaluate_program(str(finished_run()), output, set_context=keep_the_context) == 1
     printed = capsys.readouterr()
     assert "over clients: personalized/local_test/accuracy" in printed.out
     assert "results:" not in printed.out
     assert printed.err.startswith("error: ") and "x.json" in printed.err
-
-
-def test_a_directory_that_is_none_is_an_error_of_its_own_kind(tmp_path):
-    with pytest.raises(OutputDirectoryError, match="has no config.json of a run"):
-        evaluate_run(str(tmp_path))
-
-
-def test_a_run_from_before_there_were_attacks(run, tmp_path):
-    with_settings(lambda settings: settings.pop("attack"))(run, tmp_path / "old")
-    found = evaluate_run(str(tmp_path / "old"))
-    assert found.evaluation.round_num == 2
-
-
-@pytest.mark.parametrize("name", ["metrics", "summary", "clients/mine", "../run/timings"])
-def test_results_do_not_take_the_place_of_files_of_the_run(run, capsys, name):
-    before = contents(run)
-    assert evaluate_program(str(run), str(run / name), set_context=keep_the_context) == 1
-    assert f"error: output='{run / name}': {run}" in capsys.readouterr().err
-    assert contents(run) == before
-
-
-def test_nor_of_those_of_another_run(run, tmp_path, capsys):
-    other = tmp_path / "other"
-    shutil.copytree(run, other)
-    before = contents(other)
-    assert evaluate_program(str(run), str(other / "metrics"), set_context=keep_the_context) == 1
-    assert f"error: output='{other / 'metrics'}': {other}" in capsys.readouterr().err
-    assert contents(other) == before
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

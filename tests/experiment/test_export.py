@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import slow
-from tests.runs import keep_the_context, tiny_config, train_run
+from tests.runs import keep_the_context
 from tff_pfl.experiment import (
     OutputDirectoryError,
     export_program,
@@ -17,17 +17,8 @@ from tff_pfl.experiment import (
 
 
 @pytest.fixture(scope="module")
-def run_of(tmp_path_factory):
-    """`algorithm -> directory` of a finished run of two rounds, and only one an algorithm."""
-    folder, evaluation = tmp_path_factory.mktemp("runs"), {"fine_tune_epochs": 1}
-
-    def run_of(algorithm):
-        path = folder / algorithm
-        if not path.exists():
-            train_run(path, tiny_config(algorithm, evaluation=evaluation))
-        return path
-
-    return run_of
+def run_of(finished_run):
+    return lambda algorithm: finished_run(algorithm, evaluation={"fine_tune_epochs": 1})
 
 
 @pytest.mark.parametrize("algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local"])])
@@ -58,7 +49,7 @@ def test_models_are_as_accurate_as_the_run_says(run_of, tmp_path, algorithm):
 
 def test_models_of_some_clients(run_of, tmp_path, capsys):
     output = tmp_path / "models"
-    arguments = {"client_ids": [3, 0], "set_context": keep_the_context}
+    arguments = {"client_ids": ["3", "0", "3"], "set_context": keep_the_context}
     assert export_program(str(run_of("ditto")), str(output), **arguments) == 0
     assert {path.name for path in output.iterdir()} == {
         *("global", "client_0", "client_3", "models.json")
@@ -70,28 +61,14 @@ def test_models_of_some_clients(run_of, tmp_path, capsys):
     assert "models is not empty; these results need a folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        ([0, 4], "has no client 4 that trains; they are 0 to 3."),
-        ([-1], "has no client -1"),
-        ([2, 1, 2], "named twice"),
-    ],
-)
-def test_clients_that_cannot_be(run_of, tmp_path, ids, message):
-    with pytest.raises(OutputDirectoryError, match=message):
-        export_run(run_of("ditto"), tmp_path / "models", ids)
+def test_what_cannot_be_exported(run_of, tmp_path, capsys):
+    for ids, message in (([0, 4], "has no client 4 that trains; they are 0 to 3."), (["x"], "x")):
+        with pytest.raises(OutputDirectoryError, match=message):
+            export_run(run_of("ditto"), tmp_path / "models", ids)
     assert not (tmp_path / "models").exists()
-
-
-def test_folders_that_cannot_be(run_of, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    for output in ("file", "file/models"):
-        path = str(tmp_path / output)
-        code = export_program(
-            str(run_of("ditto")), path, set_context=lambda: pytest.fail("computes")
-        )
-        assert code == 1
-        assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
+    path = str(tmp_path / "file" / "models")
+    assert export_program(str(run_of("ditto")), path, set_context=keep_the_context) == 1
+    assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
     assert export_program(str(tmp_path), str(tmp_path / "models")) == 1
     assert "has no config.json of a run" in capsys.readouterr().err

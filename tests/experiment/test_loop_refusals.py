@@ -1,151 +1,171 @@
-"""What the round loop refuses: other data, other processes, and numbers that cannot be."""
+"""Refusals of the round loop, before anything is written: other data, processes, numbers."""
 
 import concurrent.futures
 import dataclasses
-import functools
-import json
 
 import pytest
 import tensorflow_federated as tff
 
-from tests.experiment.test_loop import MODEL, dataset, run  # noqa: F401
-from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_process
-from tff_pfl import algorithms
-from tff_pfl.algorithms import build_ditto, build_local
+from tests.experiment.killed import run, with_validation
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model, tiny_process
+from tff_pfl import algorithms, runtime
+from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
 from tff_pfl.clients import ForeignStateError, Participation
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import OutputDirectoryError, RunDirectory, loop
-from tff_pfl.experiment.checkpoint import client_states
-from tff_pfl.experiment.run_directory import CHECKPOINT
+from tff_pfl.evaluation import EvaluationOptions, sampled_clients
+from tff_pfl.experiment import (
+    EarlyStop,
+    NobodyReportedError,
+    OutputDirectoryError,
+    RunDirectory,
+    train,
+)
+from tff_pfl.experiment import checkpoint as checkpoints
 from tff_pfl.kinds import KindError
+from tff_pfl.privacy import Accountant, PrivacyLoss, with_distributed_privacy, with_privacy
 from tff_pfl.templates import compose
 
 
-def test_fewer_rounds_than_are_done(dataset, tmp_path):  # noqa: F811
-    run(tmp_path, dataset, rounds=2)
-    with pytest.raises(OutputDirectoryError, match="has done 2 rounds already, 1 are asked for"):
-        run(tmp_path, dataset, rounds=1)
+def of_other_size(name, **numbers):
+    return lambda: compose(
+        algorithms.make(name, tiny_model(), local_sgd(), **numbers), EXAMPLES_TYPE
+    )
 
 
-def test_a_run_whose_checkpoint_is_gone_does_not_begin_again(dataset, tmp_path):  # noqa: F811
-    run(tmp_path, dataset, rounds=1)
-    (tmp_path / "checkpoint" / "data.mdb").unlink()
-    before = (tmp_path / "metrics.csv").read_bytes()
-    with pytest.raises(OutputDirectoryError, match="cannot go on: its checkpoint is gone"):
-        run(tmp_path, dataset, rounds=2)
-    assert (tmp_path / "metrics.csv").read_bytes() == before
+def noisy(noise, clients_per_round=2, private=with_privacy):
+    algorithm = private(
+        algorithms.make("fedavg", tiny_model(), local_sgd()),
+        noise_multiplier=noise,
+        clients_per_round=clients_per_round,
+        clip_norm=0.5,
+        **({"clipping": "fixed", "seed": 0} if private is with_privacy else {}),
+    )
+    return compose(algorithm, EXAMPLES_TYPE)
 
 
-def test_other_data_are_refused_and_the_partition_is_kept(dataset, tmp_path):  # noqa: F811
-    run(tmp_path, dataset, rounds=1)
-    before = (tmp_path / "partition.npz").read_bytes()
-    train_rows = tuple(reversed(dataset.partition.train))
-    partition = Partition(train_rows, dataset.partition.validation, dataset.partition.test)
-    other = FederatedDataset(dataset.x, dataset.y, 3, partition)
-    with pytest.raises(OutputDirectoryError, match="has other data or another partition"):
-        run(tmp_path, other, rounds=2)
-    assert (tmp_path / "partition.npz").read_bytes() == before
-
-
-def test_inputs_that_were_prepared_in_another_way_are_refused(dataset, tmp_path):  # noqa: F811
-    run(tmp_path, dataset, rounds=1)
-    other = FederatedDataset(255 - dataset.x, dataset.y, 3, dataset.partition)
-    with pytest.raises(OutputDirectoryError, match="has other inputs, perhaps the same that were"):
-        run(tmp_path, other, rounds=2)
-    process = tiny_process(build_ditto)
-    with client_states(process, str(tmp_path / CHECKPOINT)) as store:  # as of an earlier version
-        progress = json.loads(store.attachment("progress"))
-        del progress["inputs"]
-        store.commit({"progress": json.dumps(progress).encode()})
-    assert run(tmp_path, dataset, rounds=2).final.round_num == 2
+FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("options", "message"),
     [
-        ({"seed": 4}, "draws its cohorts with another seed, or part"),
-        ({"participation": Participation(dropout=(0.5,))}, "another seed, or participation"),
-        ({"clients_per_round": 3}, "rounds of 2 clients, but now .* of 3"),
+        ({"clients_per_round": 6}, "cohort of 6 clients .* federation of 5"),
+        ({"participation": Participation(over_selection=3.0)}, "asks for 6 clients, .* only 5"),
+        ({"process": of_other_size("scaffold", num_clients=6)}, "made for num_clients=6, .* is 5"),
+        (
+            {"process": of_other_size("pgfed", num_clients=5, clients_per_round=3)},
+            "made for clients_per_round=3, .* here it is 2",
+        ),
+        ({"model": dataclasses.replace(tiny_model(), num_classes=2)}, "2 logits, .* 3 classes"),
+        ({"rounds": 0}, "^rounds must be "),
+        ({"checkpoint_every": 0}, "^checkpoint_every must be "),
+        ({"seed": -1}, "^seed must be "),
+        ({"early_stop": EarlyStop(1)}, "no client has validation examples. config.data.frac"),
+        ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)Epsilon is that of.*poisson.*but the run's"),
+        ({"privacy": PrivacyLoss(FIXED, 5.0)}, "an algorithm without privacy"),
+        (
+            {"privacy": PrivacyLoss(FIXED, 5.0), "process": lambda: noisy(0.1)},
+            "=5.0, but that of the process is 0.1",
+        ),
+        (
+            {"process": lambda: noisy(1.0, 4, with_distributed_privacy)},
+            "made for clients_per_round=4, .* here it is 2",
+        ),
     ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_a_run_does_not_go_on_with_other_cohorts(dataset, tmp_path, changed, expected):  # noqa: F811
+def test_what_cannot_begin(dataset, tmp_path, options, message):
+    process = options.get("process", lambda: tiny_process(build_fedavg))()
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, dataset, **{**options, "process": process})
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_what_an_early_stop_needs(dataset):
+    some = with_validation(dataset)
+    drawn = next(s for s in range(99) if sampled_clients(s, 5, 1) == [4])
+    bare = dataclasses.replace(tiny_model(), example_metrics={})
+    every, ditto = EvaluationOptions(), tiny_process(build_ditto)
+    for metric, process, model, options, message in (
+        ("global/loss", tiny_process(build_local), tiny_model(), every, "'personalized/loss'"),
+        ("personalized/accuracy", ditto, bare, every, "has no accuracy. Choose 'personalized/l"),
+        (
+            "personalized/loss",
+            ditto,
+            tiny_model(),
+            EvaluationOptions(clients=1, seed=drawn),
+            "none of the clients=1 that are evaluated has valid",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            EarlyStop(1, metric=metric).check(process, model, some, options)
+    with pytest.raises(ValueError, match="needs evaluations, but only the last round is"):
+        EarlyStop(1).check_every(0)
+
+
+def other_partition(dataset):
+    train_rows = tuple(reversed(dataset.partition.train))
+    partition = Partition(train_rows, dataset.partition.validation, dataset.partition.test)
+    return FederatedDataset(dataset.x, dataset.y, 3, partition)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounds": 1}, "has done 2 rounds already, 1 are asked for"),
+        ({"dataset": other_partition}, "the fingerprint of its data and their partition, which"),
+        (
+            {"dataset": lambda of: FederatedDataset(255 - of.x, of.y, 3, of.partition)},
+            "the fingerprint of its inputs",
+        ),
+        ({"seed": 4}, "its cohorts are drawn with another seed or participation"),
+        ({"participation": Participation(dropout=(0.5,))}, "another seed or participation"),
+        ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
+        ({"format": 2}, "format was 1, now it is 2"),
+        ({"checkpoint": None}, "cannot go on: its checkpoint is gone"),
+        ({"process": lambda: noisy(1.0)}, "noise_multiplier was None, now it is 1.0"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_what_a_run_does_not_go_on_with(dataset, tmp_path, monkeypatch, changes, message):
+    run(tmp_path, dataset, tiny_process(build_fedavg), rounds=2)
+    if "checkpoint" in changes:
+        (tmp_path / "checkpoint" / "data.mdb").unlink()
+    monkeypatch.setattr(checkpoints, "FORMAT", changes.get("format", checkpoints.FORMAT))
+    before = {file: file.read_bytes() for file in tmp_path.glob("*.*") if file.is_file()}
+    options = {k: v for k, v in changes.items() if k not in ("dataset", "format", "checkpoint")}
+    options["process"] = changes.get("process", lambda: tiny_process(build_fedavg))()
+    found = changes.get("dataset", lambda of: of)(dataset)
+    with pytest.raises(OutputDirectoryError, match=message):
+        run(tmp_path, found, **{"rounds": 3, **options})
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
-    with pytest.raises(OutputDirectoryError, match=expected):
-        run(tmp_path, dataset, rounds=2, **changed)
+    with pytest.raises(ForeignStateError):
+        run(tmp_path, dataset, tiny_process(build_local), rounds=2)
 
 
-def test_a_thread_without_a_context(dataset, tmp_path):  # noqa: F811
+def test_a_thread_without_a_context(dataset, tmp_path):
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         training = thread.submit(run, tmp_path, dataset, rounds=1)
         with pytest.raises(RuntimeError, match="This thread has no context .* in it"):
             training.result()
-    assert not (tmp_path / "checkpoint").exists()
 
 
-def test_an_impossible_cohort_is_refused_before_anything_is_written(dataset, tmp_path):  # noqa: F811
-    with pytest.raises(ValueError, match="cohort of 6 clients .* federation of 5"):
-        run(tmp_path, dataset, clients_per_round=6)
-    assert not (tmp_path / "checkpoint").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "numbers", "expected"),
-    [
-        ("scaffold", {"num_clients": 6}, "made for num_clients=6, .* here it is 5"),
-        (
-            "pgfed",
-            {"num_clients": 5, "clients_per_round": 3},
-            "made for clients_per_round=3, .* here it is 2",
-        ),
-        (
-            "pgfed",
-            {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 1},
-            "made for largest_cohort=1, but there are 2 clients a round",
-        ),
-    ],
-)
-def test_an_algorithm_of_another_federation(dataset, tmp_path, name, numbers, expected):  # noqa: F811
-    algorithm = algorithms.make(name, MODEL, local_sgd(), **numbers)
-    with pytest.raises(ValueError, match=expected):
-        run(tmp_path, dataset, compose(algorithm, EXAMPLES_TYPE))
-    assert not (tmp_path / "checkpoint").exists()
-
-
-def test_a_model_of_fewer_classes_is_refused_before_anything_is_written(dataset, tmp_path):  # noqa: F811
-    model = dataclasses.replace(MODEL, num_classes=2)
-    with pytest.raises(ValueError, match="2 logits, but the data have 3 classes"):
-        run(tmp_path, dataset, model=model)
-    assert not (tmp_path / "checkpoint").exists()
-
-
-def test_a_directory_that_was_not_entered(dataset, tmp_path):  # noqa: F811
-    """Or was left: nothing would be written, or by two at a time."""
+def test_a_directory_that_is_not_open_and_data_of_another_library(dataset, tmp_path):
     directory = RunDirectory(tmp_path / "run", {})
-    train = functools.partial(loop.train, tiny_process(build_ditto), MODEL, dataset)
+    arguments = {"rounds": 1, "clients_per_round": 2}
     with pytest.raises(ValueError, match="run is not open: `with tff_pfl.RunDirectory"):
-        train(directory, rounds=1, clients_per_round=2)
+        train(tiny_process(build_ditto), tiny_model(), dataset, directory, **arguments)
     assert not (tmp_path / "run").exists()
-    with directory:
-        train(directory, rounds=1, clients_per_round=2)
-    with pytest.raises(ValueError, match="run is not open"):
-        train(directory, rounds=2, clients_per_round=2)
-
-
-def test_data_of_another_library(tmp_path):
     data = tff.simulation.datasets.TestClientData({"a": {"x": [[1.0]], "y": [0]}})
     with pytest.raises(KindError, match="The data set must be of type FederatedDataset, .*arrays"):
         run(tmp_path, data)
 
 
-@pytest.mark.parametrize("number", ["rounds", "checkpoint_every", "evaluate_every", "seed"])
-def test_numbers_out_of_range(dataset, tmp_path, number):  # noqa: F811
-    with pytest.raises(ValueError, match=f"^{number} must be "):
-        run(tmp_path, dataset, **{number: 0 if number in ("rounds", "checkpoint_every") else -1})
-    assert not (tmp_path / "checkpoint").exists()
-
-
-def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):  # noqa: F811
-    run(tmp_path, dataset, rounds=1)
-    process = tiny_process(build_local)
-    with pytest.raises(ForeignStateError):
-        run(tmp_path, dataset, process, rounds=2)
+def test_the_stock_runtime_has_no_round_of_nobody(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "current_devices", lambda: None)
+    with pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"):
+        run(tmp_path, dataset, participation=Participation(dropout=(1.0,)))

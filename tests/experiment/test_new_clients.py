@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_equal, leaves
+from tests.marks import slow
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.evaluation import ClientMetrics, MetricName
 from tff_pfl.evaluation.new_clients import with_best_epoch
@@ -214,7 +215,7 @@ def test_nothing_of_them_is_trained_on(tmp_path):
     assert [bool(value) for value in column] == [False, True]
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedper", "ifca"])
+@pytest.mark.parametrize("algorithm", ["fedper", slow("local"), slow("ifca")])
 def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algorithm):
     config = config_of(algorithm)
     config.new_clients.best_epoch = True
@@ -281,13 +282,6 @@ def test_a_baseline_may_hold_them_out_alone(tmp_path):
     compared = evaluate_run(run, baseline=baseline)
     assert len(compared.new_clients.client_ids) == 2
     assert len(compared.baseline.clients.client_ids) == 2
-
-
-def test_too_many():
-    with pytest.raises(ConfigError, match="new_clients.number=4, .* only 4 clients"):
-        build_dataset(config_of(number=4))
-    with pytest.raises(ConfigError, match="clients_per_round=2, .* only 1 clients that train"):
-        build_dataset(config_of(number=3))
 
 
 @pytest.mark.slow

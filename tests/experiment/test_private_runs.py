@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 
 import pytest
 
-from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
 from tests.runs import keep_the_context, tiny_config, train_run
-from tff_pfl.algorithms import build_fedavg, make
-from tff_pfl.data import FederatedDataset
+from tff_pfl.algorithms import make
 from tff_pfl.experiment import (
     OutputDirectoryError,
     RunDirectory,
@@ -23,12 +21,9 @@ from tff_pfl.privacy import (
     Accountant,
     PrivacyLoss,
     default_delta,
-    with_distributed_privacy,
     with_privacy,
 )
 from tff_pfl.templates import compose
-
-SEEDED = {with_privacy: {"clipping": "fixed", "seed": 0}, with_distributed_privacy: {}}
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -100,9 +95,7 @@ def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
     )
 
 
-def trained(path, process, privacy, rounds=1, clients_per_round=2):
-    data = [random_examples(5, seed=i) for i in range(5)]
-    dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+def trained(path, dataset, process, privacy, rounds=1):
     with RunDirectory(path, {}, resume=True) as directory:
         return train(
             process,
@@ -110,51 +103,26 @@ def trained(path, process, privacy, rounds=1, clients_per_round=2):
             dataset,
             directory,
             rounds=rounds,
-            clients_per_round=clients_per_round,
+            clients_per_round=2,
             privacy=privacy,
         )
 
 
-def noisy_process(noise, clients_per_round=2, private=with_privacy, **options):
-    algorithm = private(
+def noisy_process(noise):
+    algorithm = with_privacy(
         make("fedavg", tiny_model(), local_sgd()),
         noise_multiplier=noise,
-        clients_per_round=clients_per_round,
+        clients_per_round=2,
         clip_norm=0.5,
-        **options,
+        clipping="fixed",
+        seed=0,
     )
     return compose(algorithm, EXAMPLES_TYPE)
 
 
-def test_epsilon_of_cohorts_that_are_drawn_otherwise_is_not_written(tmp_path):
-    """It would be a fraction of what a run of fixed cohorts reveals."""
-    loss = PrivacyLoss(Accountant(5, 2, 0.1, "poisson"), noise_multiplier=1.0)
-    with pytest.raises(ValueError, match="Epsilon is that of\n.*poisson.*\nbut the run's"):
-        trained(tmp_path, tiny_process(build_fedavg), loss)
-
-
-def test_epsilon_of_other_noise_is_not_written(tmp_path):
-    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
-    with pytest.raises(ValueError, match="an algorithm without privacy"):
-        trained(tmp_path, tiny_process(build_fedavg), loss)
-    for private in (with_privacy, with_distributed_privacy):
-        process = noisy_process(0.1, private=private, **SEEDED[private])
-        with pytest.raises(ValueError, match="=5.0, but that of the process is 0.1"):
-            trained(tmp_path, process, loss)
-    assert not (tmp_path / "checkpoint").exists()
-
-
-@pytest.mark.parametrize("private", [with_privacy, with_distributed_privacy])
-def test_noise_for_cohorts_of_another_size_is_refused(tmp_path, private):
-    process = noisy_process(1.0, 4, private=private, **SEEDED[private])
-    with pytest.raises(ValueError, match="made for clients_per_round=4, .* here it is 2"):
-        trained(tmp_path, process, None)
-
-
-def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
+def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(dataset, tmp_path):
     before = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0.5)
-    fixed = SEEDED[with_privacy]
-    trained(tmp_path, noisy_process(0.5, **fixed), before)
+    trained(tmp_path, dataset, noisy_process(0.5), before)
     metrics = (tmp_path / "metrics.csv").read_bytes()
     for noise, loss, message in (
         (50.0, PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=50.0), "was 0.5, now it is 50"),
@@ -162,19 +130,18 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(tmp_path):
         (0.5, None, "was.*=0.5.*now it is\n  not counted"),
     ):
         with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume.*{message}"):
-            trained(tmp_path, noisy_process(noise, **fixed), loss, rounds=2)
+            trained(tmp_path, dataset, noisy_process(noise), loss, rounds=2)
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
-    result = trained(tmp_path, noisy_process(0.5, **fixed), before, rounds=2)
+    result = trained(tmp_path, dataset, noisy_process(0.5), before, rounds=2)
     assert result.privacy["epsilon"] == before.epsilon(2)
     rounded = math.nextafter(0.5, 1)  # as a noise that is searched, on another machine
     after = PrivacyLoss(before.accountant, rounded)
-    assert trained(tmp_path, noisy_process(rounded, **fixed), after, rounds=3).privacy
+    assert trained(tmp_path, dataset, noisy_process(rounded), after, rounds=3).privacy
 
 
-def test_rounds_that_were_not_counted_get_no_epsilon_later(tmp_path):
+def test_rounds_that_were_not_counted_get_no_epsilon_later(dataset, tmp_path):
     """The state keeps the noise of 0.1: epsilon of two rounds is 507, where 5 would give 0.44."""
-    fixed = SEEDED[with_privacy]
-    trained(tmp_path, noisy_process(0.1, **fixed), None)
+    trained(tmp_path, dataset, noisy_process(0.1), None)
     loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
     for noise, counted, message in (
         (5.0, loss, "noise_multiplier was 0.1, now it is 5.0"),
@@ -182,32 +149,15 @@ def test_rounds_that_were_not_counted_get_no_epsilon_later(tmp_path):
         (0.1, PrivacyLoss(loss.accountant, 0.1), "was\n  not counted\nnow it is.*=0.1"),
     ):
         with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume.*{message}"):
-            trained(tmp_path, noisy_process(noise, **fixed), counted, rounds=2)
-    assert trained(tmp_path, noisy_process(0.1, **fixed), None, rounds=2).privacy is None
+            trained(tmp_path, dataset, noisy_process(noise), counted, rounds=2)
+    assert trained(tmp_path, dataset, noisy_process(0.1), None, rounds=2).privacy is None
 
 
-def test_an_infinite_epsilon_is_text_in_json(tmp_path):
+def test_an_infinite_epsilon_is_text_in_json(dataset, tmp_path):
     loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0)
-    result = trained(tmp_path, noisy_process(0.0, **SEEDED[with_privacy]), loss)
+    result = trained(tmp_path, dataset, noisy_process(0.0), loss)
     written = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
     assert written["privacy"]["epsilon"] == "inf"
     assert read_summary(tmp_path).privacy == result.privacy
     assert result.privacy["epsilon"] == math.inf
     assert "epsilon inf, delta 0.1" in table(read_summary(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            private(epsilon=1e-5, delta=1e-9),
-            "config.privacy: epsilon of 2 rounds of 20 of 30 clients must be",
-        ),
-        (private(noise_multiplier=3.0), "noise_multiplier must be below 0.1 .* = 2 for a clipping"),
-        (private(algorithm="pgfed", noise_multiplier=1.0), "config.privacy: The aggregator of pgf"),
-    ],
-    ids=["epsilon", "noise", "method"],
-)
-def test_what_is_impossible_is_refused(config, message, tmp_path, capsys):
-    assert run_program(config, str(tmp_path / "run"), set_context=keep_the_context) == 1
-    assert re.search(message, capsys.readouterr().err)

@@ -4,50 +4,27 @@ import csv
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
 from tests.runs import tiny_config, train_run
 from tff_pfl.analysis import plot_mixtures
 from tff_pfl.clients.attackers import drawn_attackers
-from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
-    EvaluationOptions,
-    Evaluator,
     MetricName,
     mean_margin,
     sampled_clients,
 )
 from tff_pfl.experiment import (
-    ConfigError,
-    OutputDirectoryError,
     RunFiles,
-    build_dataset,
     read_summary,
 )
 
 NAME = MetricName("personalized", "local_test", "accuracy")
 
 
-def config_of(number):
-    config = tiny_config("pfedmb", evaluation={"every": 1, "clients": number})
-    config.algorithm.branches = 3
-    return config
-
-
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+def run_dir(finished_run):
     """The directory of a run of four clients, two of which are evaluated."""
-    return train_run(tmp_path_factory.mktemp("runs") / "run", config_of(2))
-
-
-def test_a_sample_without_examples_is_refused():
-    x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
-    drawn = sampled_clients(0, 3, 2)
-    arrays = [(x, y, x[:0], y[:0]) if i in drawn else (x, y, x, y) for i in range(3)]
-    dataset = FederatedDataset.from_client_arrays(arrays, num_classes=2)
-    message = "None of the clients=2 that were drawn has test examples"
-    with pytest.raises(ValueError, match=message):
-        Evaluator(None, None, dataset, EvaluationOptions(clients=2))
+    return finished_run(evaluation={"every": 1, "clients": 2})
 
 
 def test_the_same_clients_are_evaluated_each_time(run_dir):
@@ -73,7 +50,7 @@ def test_the_summary_has_the_margin_of_each_mean(run_dir):
 
 
 def test_what_is_printed_has_the_margins(tmp_path, capsys):
-    path = train_run(tmp_path / "run", config_of(3))
+    path = train_run(tmp_path / "run", tiny_config(evaluation={"every": 1, "clients": 3}))
     printed = capsys.readouterr()
     metrics = read_summary(path).final.metrics
     mean, margin = (
@@ -90,24 +67,6 @@ def test_what_is_printed_has_the_margins(tmp_path, capsys):
     assert row.split()[1:3] == [mean, margin]
 
 
-def test_clients_are_shown_by_their_ids(run_dir, monkeypatch):
-    files, drawn, stackplot = RunFiles(run_dir), [], Axes.stackplot
-    _, shown = ids = sampled_clients(0, 4, 2).tolist()
-
-    def recorded(axis, x, y, **options):
-        drawn.append(y)
-        return stackplot(axis, x, y, **options)
-
-    monkeypatch.setattr(Axes, "stackplot", recorded)
-    plot_mixtures(run_dir, clients=[shown])
-    alphas = np.array(files.snapshots("alpha/head")[1])
-    assert alphas.shape == (2, 2, 3) and len(drawn) == 2
-    np.testing.assert_array_equal(drawn[1], alphas[:, 1].T)
-    (other, *_) = {0, 1, 2, 3} - {*ids}
-    with pytest.raises(OutputDirectoryError, match=rf"of the clients \[{other}\]; .* 2 clients"):
-        plot_mixtures(run_dir, clients=[other])
-
-
 def test_who_is_left_out_may_be_no_part_of_the_sample(run_dir):
     table, ids = RunFiles(run_dir).clients(), sampled_clients(0, 4, 2).tolist()
     of_both = table.values(str(NAME)).tolist()
@@ -120,16 +79,3 @@ def test_attackers_are_drawn_of_all_clients(run_dir, monkeypatch):
     settings = {"seed": 3, "attack": {"fraction": 0.5}}
     monkeypatch.setattr(RunFiles, "settings", lambda files: settings)
     assert RunFiles(run_dir).attackers() == drawn_attackers(0.5, 4, 3)
-
-
-@pytest.mark.parametrize(("new_clients", "number", "most"), [(0, 5, 4), (1, 4, 3)])
-def test_more_than_there_are_that_train_are_refused(new_clients, number, most):
-    config = config_of(number)
-    config.new_clients.number = new_clients
-    message = (
-        f"config.evaluation: clients={number} .* has only {most} that train. Choose 1 to {most}"
-    )
-    with pytest.raises(ConfigError, match=message):
-        build_dataset(config)
-    config.evaluation.clients = most
-    build_dataset(config)

@@ -6,7 +6,6 @@ import json
 import pathlib
 import platform
 import socket
-import sys
 
 import numpy as np
 import pytest
@@ -97,9 +96,6 @@ def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("package_of_a_user.methods")
     modules = ("package_of_a_user.methods", "tff_pfl.algorithms.fedavg")
-    now = pretend(monkeypatch)
-    versions.write_sessions(directory, [Session(0, now)])  # of a version that knew no code
-    assert versions.record_versions(directory, 1, modules) == []
     before = versions.code_of(modules)
     names = ("__init__", "methods", "parts")
     assert list(before) == [f"code of package_of_a_user.{name}" for name in names]
@@ -111,26 +107,11 @@ def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
     assert versions.other_versions(directory.path, modules) == changes
     assert versions.record_versions(directory, 3, modules) == changes
     assert versions.other_versions(directory.path, modules) == []
-    assert [x.rounds_before for x in versions.recorded_sessions(directory.path)] == [0, 1, 3]
+    assert [x.rounds_before for x in versions.recorded_sessions(directory.path)] == [2, 3]
 
 
-def test_code_that_another_program_does_without(directory, tmp_path, monkeypatch):
-    """Such as what a config's file imports of the package, when a run is evaluated."""
-    package = tmp_path / "package_with_a_config"
-    package.mkdir()
-    for name in ("__init__", "methods", "numbers"):
-        (package / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("package_with_a_config.methods")
-    importlib.import_module("package_with_a_config.numbers")
-    modules = ("package_with_a_config.methods",)
-    versions.record_versions(directory, 0, modules)
-    monkeypatch.delitem(sys.modules, "package_with_a_config.numbers")
-    assert versions.other_versions(directory.path, modules) == []
-
-
-def test_a_run_that_is_evaluated_with_other_versions_says_so(tmp_path, monkeypatch, caplog):
-    run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
+def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monkeypatch, caplog):
+    run_dir = finished_run()
     with restored_run(run_dir):
         assert caplog.messages == []
     pretend(monkeypatch, numpy="1.0")
@@ -150,11 +131,11 @@ def test_a_run_that_did_not_record_any(directory, tmp_path):
     assert [session.rounds_before for session in RunFiles(tmp_path).sessions()] == [7]
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '{"sessions": [{"versions": {}}]}', "[]"])
-def test_damaged_records(directory, tmp_path, content):
-    (tmp_path / "versions.json").write_text(content)
-    with pytest.raises(OutputDirectoryError, match="versions.json is damaged: .* Move it away"):
-        versions.record_versions(directory, 0)
+def test_damaged_records(directory, tmp_path):
+    for content in ("{", "{}", '{"sessions": [{"versions": {}}]}', "[]"):
+        (tmp_path / "versions.json").write_text(content)
+        with pytest.raises(OutputDirectoryError, match="versions.json is damaged: "):
+            versions.record_versions(directory, 0)
 
 
 def test_a_checkout_and_what_is_none(tmp_path, monkeypatch):

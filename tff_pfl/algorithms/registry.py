@@ -53,7 +53,7 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
         def my_method(model, local, *, gradient="full"): ...
 
     With another value, which asks for exact gradients, it takes nothing of the local training but
-    the learning rate; programs then refuse flags of the rest.
+    the learning rate; programs then warn of flags of the rest.
 
     Args:
         **switch: The option, and that value of it.

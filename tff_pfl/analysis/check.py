@@ -105,7 +105,6 @@ def first_change(runs: Sequence[Run], root: pathlib.Path) -> str | None:
     Raises:
         OutputDirectoryError: If a file of a run is damaged.
     """
-    added = configs.added_settings()
     for run in runs:
         folder = root / run.folder
         try:
@@ -113,7 +112,7 @@ def first_change(runs: Sequence[Run], root: pathlib.Path) -> str | None:
         except experiment.user_errors() as error:
             return f"{folder} cannot be made again: {error}"
         configs.complete(config)
-        _, changed = changed_settings(folder, experiment.resolved(config), added)
+        _, changed = changed_settings(folder, experiment.resolved(config))
         if changed:
             return (
                 f"{folder} is a run of other settings than its config has now:\n  "

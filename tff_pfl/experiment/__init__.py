@@ -1,4 +1,4 @@
-"""Program logic: configs, the round loop, output directories, checkpoints, summaries."""
+"""Records runs: configs, the round loop, checkpoints, output directories, summaries."""
 
 from tff_pfl.lazy import offer
 
@@ -23,13 +23,14 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "early_stop": ("EarlyStop", "MetricError", "check_measured"),
         "errors": ("NobodyReportedError", "ServerMemoryError", "user_errors"),
-        "evaluate": ("EvaluatedRun", "RestoredRun", "evaluate_run", "restored_run"),
+        "evaluate": ("EvaluatedRun", "evaluate_run"),
         "export": ("ExportedRun", "export_run"),
         "interruption": ("exit_code_of",),
         "loop": ("train",),
         "program": ("run_program",),
         "program_state": ("CheckedStateManager",),
         "programs_on_runs": ("evaluate_program", "export_program"),
+        "restored": ("RestoredRun", "restored_run"),
         "results": ("Evaluation", "LateMean", "Result"),
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles"),

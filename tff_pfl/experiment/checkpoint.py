@@ -1,4 +1,4 @@
-"""What of a run is on disk, and comes back when it is resumed."""
+"""What a run commits to disk, and goes on with when it is resumed."""
 
 import copy
 import dataclasses
@@ -26,6 +26,11 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
+FORMAT = 1
+"""The version of what is committed; a run of another one is refused."""
+
+_PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
+
 
 @dataclasses.dataclass
 class Progress:
@@ -33,16 +38,16 @@ class Progress:
 
     Attributes:
         server_state: The process's `ServerState`.
-        iterator: Of the cohorts; it counts the rounds.
+        iterator: The iterator of the cohorts; it counts the rounds.
         reported: bool `[clients]`, who was in a cohort, and reported.
-        evaluations: Those so far, in order.
-        metrics: Of the last round's training, by name.
+        evaluations: The evaluations so far, in order.
+        metrics: Metrics of the last round's training, by name.
         timings: Seconds of the last round's training, by name.
-        seconds: Of training and evaluation.
+        seconds: Seconds of training and evaluation.
         released: See `MetricsLog.released`.
         watched: `(round, value)` of each evaluation that an early stop is decided by.
         ended: The round that was evaluated as the last one, if there is one yet; else 0.
-        privacy: What its rounds reveal is counted by; `None`: nothing is counted.
+        privacy: Counts what its rounds reveal; `None`: nothing is counted.
     """
 
     server_state: Any
@@ -59,7 +64,7 @@ class Progress:
 
     @property
     def round_num(self) -> int:
-        """Rounds done."""
+        """Returns the number of rounds done."""
         return self.iterator.round_num
 
     def forget_evaluation(self) -> None:
@@ -69,29 +74,8 @@ class Progress:
         self.watched = [(number, value) for number, value in self.watched if number != round_num]
         self.ended = 0
 
-    def count_privacy(self, path: str, privacy: PrivacyLoss | None) -> None:
-        """Says what rounds are counted by from now on, which is what they were before.
-
-        Args:
-            path: Of the run.
-            privacy: What counts; `None`: nothing.
-
-        Raises:
-            OutputDirectoryError: If the rounds so far were counted by anything else, or not at
-                all: epsilon has to count all rounds.
-        """
-        before = self.privacy
-        is_same = privacy is None if before is None else before.is_close(privacy)
-        if self.round_num and not is_same:
-            was, now = (of or "not counted" for of in (before, privacy))
-            raise OutputDirectoryError(
-                f"Cannot resume the run in {path}: the privacy of its rounds was\n  {was}\nnow it "
-                f"is\n  {now}\nResume it with its own, or begin another one."
-            )
-        self.privacy = privacy
-
     def copy(self) -> "Progress":
-        """As it is now, whatever happens to this one."""
+        """Returns a copy that later rounds do not change."""
         return dataclasses.replace(
             self,
             iterator=copy.deepcopy(self.iterator),
@@ -104,7 +88,7 @@ class Progress:
 def client_states(
     process: PersonalizedProcess, path: str, *, read_only: bool = False
 ) -> ClientStateStore:
-    """The states of a process's clients, with the checkpoint that is committed beside them."""
+    """Opens the states of a process's clients, with the checkpoint committed beside them."""
     return ClientStateStore(
         process.initialize_clients, process.client_state_type, path, read_only=read_only
     )
@@ -114,8 +98,8 @@ class Checkpoint:
     """A consistent generation of a run: what is committed beside the states of the clients.
 
     Args:
-        store: Of the states.
-        process: The run's.
+        store: The states.
+        process: The run's process.
         dataset: The federation's data.
         clients_per_round: Size of a cohort.
     """
@@ -128,35 +112,35 @@ class Checkpoint:
         clients_per_round: int,
     ):
         self._store = store
-        self._process = process
-        self._data = {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
-        self._clients_per_round = clients_per_round
         self._state_type = process.initialize.type_signature.result.member
+        self._initialize = process.initialize
+        # What a run goes on with, or not at all.
+        self._fixed = {
+            "format": FORMAT,
+            "data": dataset.fingerprint,
+            "inputs": dataset.inputs_fingerprint,
+            "clients_per_round": clients_per_round,
+            "noise_multiplier": process.noise_multiplier,
+        }
 
     def load(self, source: CohortDataSource) -> Progress:
-        """What was committed last, or the beginning of a new run.
+        """Returns what was committed last, or the beginning of a new run.
 
         Args:
-            source: Of the cohorts.
+            source: The source of the cohorts.
 
         Raises:
-            OutputDirectoryError: If the run has other data, or another partition of them, or its
-                cohorts are drawn otherwise, or are of another size, or it has other noise.
+            OutputDirectoryError: If the run has another format, other data, or another partition of
+                them, or its cohorts are drawn otherwise, or are of another size, or it has other
+                noise.
         """
         committed = self._store.attachment("progress")
         if committed is None:
             nobody = np.zeros([source.num_clients], np.bool_)
-            return Progress(self._process.initialize(), source.iterator(), nobody)
+            return Progress(self._initialize(), source.iterator(), nobody)
         content = json.loads(committed)
-        self._check_data(content)
-        before = content.get("clients_per_round", self._clients_per_round)  # earlier versions
-        if before != self._clients_per_round:
-            raise OutputDirectoryError(
-                f"The run in {os.path.dirname(self._store.path)} has rounds of {before} clients, "
-                f"but now they are to be of {self._clients_per_round}. Resume it with "
-                f"clients_per_round={before}, or begin another one."
-            )
-        self._check_noise(content)
+        for key, now in self._fixed.items():
+            self._check_same(key, content.get(key), now)
         try:
             state = deserialize(self._store.attachment("server_state"), self._state_type)
         except ForeignStateError as error:
@@ -164,79 +148,66 @@ class Checkpoint:
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
         except UnknownCohortSourceError:  # the data and the type are those of the run
-            raise OutputDirectoryError(
-                f"The run in {os.path.dirname(self._store.path)} draws its cohorts with another "
-                "seed, or participation. Resume it with its own, or begin another one."
+            raise self._refusal(
+                "its cohorts are drawn with another seed or participation"
             ) from None
-        evaluations = [
-            Evaluation(number, from_text(metrics)) for number, metrics in content["evaluations"]
-        ]
-        # Earlier versions took any evaluation of the last round for that of the end.
-        ended = evaluations[-1].round_num if evaluations else 0
+        bits = np.frombuffer(self._store.attachment("reported"), np.uint8)
+        evaluations = [(number, from_text(metrics)) for number, metrics in content["evaluations"]]
         return Progress(
             state,
             iterator,
-            self._reported(source),
-            evaluations,
-            content["metrics"],
-            content.get("timings", {}),
-            content["seconds"],
-            content["released"],
-            [(number, value) for number, value in content.get("watched", [])],
-            content.get("ended", ended),
-            PrivacyLoss.of(content["privacy"]) if content.get("privacy") else None,
+            np.unpackbits(bits, count=source.num_clients).astype(np.bool_),
+            [Evaluation(*evaluation) for evaluation in evaluations],
+            watched=[tuple(watched) for watched in content["watched"]],
+            privacy=content["privacy"] and PrivacyLoss.of(content["privacy"]),
+            **{key: content[key] for key in _PLAIN},
         )
 
-    def _check_data(self, content):
-        found = {"inputs": self._data["inputs"]} | content  # earlier versions did not keep them
-        for key, what, tip in (
-            (
-                "data",
-                "other data or another partition of them",
-                "Resume it with its own; its partition.npz has the partition.",
-            ),
-            (
-                "inputs",
-                "other inputs, perhaps the same that were prepared in another way",
-                "Resume it with its own, to the last bit.",
-            ),
-        ):
-            if found[key] != self._data[key]:
-                raise OutputDirectoryError(
-                    f"The run in {os.path.dirname(self._store.path)} has {what} (fingerprint "
-                    f"{found[key]}, here {self._data[key]}). {tip}"
-                )
-
-    def _check_noise(self, content):
-        """Checks that the noise is the same: the state keeps the noise of the first round."""
-        now = self._process.noise_multiplier
-        before = content.get("noise_multiplier", now)  # earlier versions did not keep it
+    def _check_same(self, key, before, now) -> None:
+        if before == now:
+            return
         # Noise that was searched for an epsilon may differ by rounding on another machine.
-        if before != now and not (before and now and math.isclose(before, now, rel_tol=1e-6)):
-            raise OutputDirectoryError(
-                f"Cannot resume the run in {os.path.dirname(self._store.path)}: its "
-                f"noise_multiplier was {before}, now it is {now}. Resume it with its own, or begin "
-                "another one."
-            )
+        if key == "noise_multiplier" and before and now and math.isclose(before, now, rel_tol=1e-6):
+            return
+        what = {
+            "data": "the fingerprint of its data and their partition, which partition.npz has,",
+            "inputs": "the fingerprint of its inputs, to the last bit,",
+        }.get(key, key)
+        raise self._refusal(f"{what} was {before}, now it is {now}")
 
-    def _reported(self, source) -> np.ndarray:
-        bits = np.frombuffer(self._store.attachment("reported"), np.uint8)
-        return np.unpackbits(bits, count=source.num_clients).astype(np.bool_)
+    def _refusal(self, reason) -> OutputDirectoryError:
+        run = os.path.dirname(self._store.path)
+        return OutputDirectoryError(
+            f"Cannot resume the run in {run}: {reason}. Resume it with its own, or begin another "
+            "one."
+        )
+
+    def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
+        """Sets what counts the rounds from now on, which must have counted those before.
+
+        Args:
+            progress: The progress of the run.
+            privacy: Counts; `None`: nothing is counted.
+
+        Raises:
+            OutputDirectoryError: If the rounds so far were counted by anything else, or not at
+                all: epsilon has to count all rounds.
+        """
+        before = progress.privacy
+        is_same = privacy is None if before is None else before.is_close(privacy)
+        if progress.round_num and not is_same:
+            was, now = (of or "not counted" for of in (before, privacy))
+            raise self._refusal(f"the privacy of its rounds was\n  {was}\nnow it is\n  {now}")
+        progress.privacy = privacy
 
     def save(self, progress: Progress) -> None:
         """Commits, all or nothing."""
         content = {
-            **self._data,
-            "clients_per_round": self._clients_per_round,
+            **self._fixed,
+            **{key: getattr(progress, key) for key in _PLAIN},
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
-            "metrics": progress.metrics,
-            "timings": progress.timings,
-            "seconds": progress.seconds,
-            "released": progress.released,
             "watched": progress.watched,
-            "ended": progress.ended,
             "privacy": progress.privacy and dataclasses.asdict(progress.privacy),
-            "noise_multiplier": self._process.noise_multiplier,
         }
         self._store.commit(
             {

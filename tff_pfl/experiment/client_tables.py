@@ -1,4 +1,4 @@
-"""Statistics over groups of clients: as a table for files, and as short ones for people."""
+"""Tables of statistics over groups of clients: one for a file, and short ones for people."""
 
 from collections.abc import Mapping
 
@@ -21,11 +21,11 @@ Gains = Mapping[str, Mapping[MetricName, Gain]]
 
 
 def statistics_table(distributions: Distributions, gains: Gains) -> dict[str, np.ndarray]:
-    """All statistics, with a row for each quantity of a group of clients.
+    """Returns all statistics, with a row for each quantity of a group of clients.
 
     Args:
         distributions: By group and name.
-        gains: Likewise, of what is compared with a baseline; may be empty.
+        gains: Gains over a baseline, likewise; may be empty.
 
     Returns:
         Columns: `model`, `pool`, `quantity`, `group`; the fields of `Distribution`, whose deciles
@@ -51,11 +51,11 @@ def _gain_cells(gain: Gain | None) -> dict[str, float]:
 
 
 def client_tables(distributions: Distributions, gains: Gains) -> list[str]:
-    """Lines of short tables, one for each accuracy of models on clients' own examples.
+    """Returns lines of short tables, one for each accuracy on clients' own examples.
 
     Args:
         distributions: By group and name; groups are rows.
-        gains: Likewise, of what is compared with a baseline; may be empty.
+        gains: Gains over a baseline, likewise; may be empty.
     """
     heads = ["", "clients", "mean", "weighted", "lowest 10 %", "median", "top 10 %"]
     heads += ["mean gain", "share hurt"] if gains else []

@@ -1,4 +1,4 @@
-"""Training ends when the models no longer get better on validation data."""
+"""Ends training when the models no longer get better on validation data."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ SPLIT = "validation"
 
 
 class MetricError(ValueError):
-    """Something is decided by what runs do not measure; the message says what would be right."""
+    """Runs do not measure a metric that decides something; the message says what would be right."""
 
 
 def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
@@ -45,13 +45,13 @@ class EarlyStop:
     """Ends a run after so many evaluations in a row without an improvement on validation data.
 
     The first evaluation is an improvement, and so is each that is better than the last improvement
-    by more than `least_gain`; a number that is not finite is none.
+    by more than `least_gain`. A number that is not finite is no improvement.
 
     Attributes:
         patience: Evaluations without an improvement, after which the run ends.
-        least_gain: In units of the metric: of an accuracy a share, of a loss nats.
+        least_gain: In units of the metric: a share for an accuracy, nats for a loss.
         metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": its mean over the
-            clients that have validation examples. Of a loss, less is better.
+            clients that have validation examples. Less is better for a loss.
     """
 
     patience: int
@@ -59,11 +59,11 @@ class EarlyStop:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        _ = self.watched  # refuses a metric that there is not
+        _ = self.watched  # refuses an unknown metric
 
     @property
     def watched(self) -> MetricName:
-        """The number that decides."""
+        """Returns the name of the number that decides."""
         model, quantity = model_and_quantity(self.metric, "the early stop's")
         return MetricName(model, f"local_{SPLIT}", quantity, "mean")
 
@@ -96,8 +96,20 @@ class EarlyStop:
                 )
         check_measured(self.metric, method, model)
 
+    def check_every(self, evaluate_every: int) -> None:
+        """Checks that there are evaluations to decide by.
+
+        Raises:
+            ValueError: If only the last round is evaluated.
+        """
+        if not evaluate_every:
+            raise ValueError(
+                f"patience={self.patience} needs evaluations, but only the last round is "
+                "evaluated (evaluation.every=0). Choose 1 or more rounds."
+            )
+
     def reason(self, watched: Sequence[tuple[int, float]]) -> str | None:
-        """Why a run ends after an evaluation, in a sentence; `None` if it goes on.
+        """Returns why a run ends after an evaluation, in a sentence; `None` if it goes on.
 
         Args:
             watched: `(round, value)` of each evaluation so far, in order.

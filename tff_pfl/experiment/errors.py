@@ -1,4 +1,4 @@
-"""What of a run goes wrong, and can be mended by its user."""
+"""Errors a user can fix, shown without a traceback."""
 
 import sys
 
@@ -8,7 +8,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 
 
 class NobodyReportedError(RuntimeError):
-    """A round without clients, in a runtime that has no results of nobody."""
+    """A round has no clients, and the runtime cannot compute it."""
 
 
 class ServerMemoryError(MemoryError):
@@ -16,10 +16,8 @@ class ServerMemoryError(MemoryError):
 
 
 def user_errors() -> tuple[type[Exception], ...]:
-    """What a user can mend, for `except`: shown as one message, without a traceback.
-
-    Those of TensorFlow are among them if it is imported: nobody else raises them.
-    """
+    """Returns the errors a user can fix, for `except`; TensorFlow's if it is imported."""
+    tf = sys.modules.get("tensorflow")
     return (
         clients.CorruptStateError,
         clients.ForeignStateError,
@@ -32,18 +30,14 @@ def user_errors() -> tuple[type[Exception], ...]:
         data.PartitionFileError,
         ServerMemoryError,
         runtime.WorkerDiedError,
-        *_errors_of_tensorflow(),
-    )
-
-
-def _errors_of_tensorflow() -> tuple[type[Exception], ...]:
-    """Of files that it writes, and of memory."""
-    tf = sys.modules.get("tensorflow")
-    if tf is None:
-        return ()
-    return (
-        tf.errors.FailedPreconditionError,
-        tf.errors.NotFoundError,
-        tf.errors.PermissionDeniedError,
-        tf.errors.ResourceExhaustedError,
+        *(
+            ()
+            if tf is None
+            else (
+                tf.errors.FailedPreconditionError,
+                tf.errors.NotFoundError,
+                tf.errors.PermissionDeniedError,
+                tf.errors.ResourceExhaustedError,
+            )
+        ),
     )

@@ -1,4 +1,4 @@
-"""The trained models of a run, for programs that know nothing of this library."""
+"""Exports the trained models of a run, for programs without this library."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tqdm
 
 from tff_pfl import models
-from tff_pfl.experiment.evaluate import restored_run
+from tff_pfl.experiment.restored import restored_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
 from tff_pfl.files import write_json
 
@@ -16,7 +16,7 @@ _DESCRIPTION = "models.json"
 
 
 class ExportedRun(NamedTuple):
-    """What was written.
+    """The models that were written.
 
     Attributes:
         run: The algorithm and the data set.
@@ -32,7 +32,7 @@ class ExportedRun(NamedTuple):
 def export_run(
     run_dir: str | os.PathLike,
     output: str | os.PathLike,
-    client_ids: Sequence[int] | None = None,
+    client_ids: Sequence[int | str] | None = None,
     *,
     trust_imports: bool | Collection[str] = (),
 ) -> ExportedRun:
@@ -46,7 +46,7 @@ def export_run(
         output: A folder that is made, or empty. It receives `client_ID` for each client, `global`
             if the algorithm has a global model, and `models.json`, which tells of which run and
             round they are, and what they take.
-        client_ids: Whose models are written; `None`: of all clients that train.
+        client_ids: The clients whose models are written; `None`: all that train.
         trust_imports: See `config_of_run`.
 
     Raises:
@@ -58,8 +58,7 @@ def export_run(
     output = pathlib.Path(output)
     with restored_run(run_dir, trust_imports=trust_imports) as run:
         dataset, process = run.dataset, run.process
-        client_ids = range(dataset.num_clients) if client_ids is None else client_ids
-        _check_clients(client_ids, dataset.num_clients, run_dir)
+        client_ids = _checked_ids(client_ids, dataset.num_clients, run_dir)
         saver = models.ModelSaver(
             process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype
         )
@@ -91,12 +90,14 @@ def export_run(
     return exported
 
 
-def _check_clients(client_ids, num_clients, run_dir):
+def _checked_ids(client_ids, num_clients, run_dir) -> list[int]:
+    everybody = {str(client_id): client_id for client_id in range(num_clients)}
+    if client_ids is None:
+        return list(everybody.values())
     for client_id in client_ids:
-        if not 0 <= client_id < num_clients:
+        if str(client_id) not in everybody:
             raise OutputDirectoryError(
                 f"{os.fspath(run_dir)} has no client {client_id} that trains; they are 0 to "
                 f"{num_clients - 1}."
             )
-    if len(set(client_ids)) < len(client_ids):
-        raise OutputDirectoryError(f"A client is named twice: {list(client_ids)}.")
+    return [everybody[client_id] for client_id in dict.fromkeys(map(str, client_ids))]

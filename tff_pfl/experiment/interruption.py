@@ -17,11 +17,11 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, SIGTERM raises `Terminated`, and SIGINT `KeyboardInterrupt`, once.
+    """Has SIGTERM raise `Terminated`, and SIGINT `KeyboardInterrupt`, once, in its body.
 
     A further signal, of someone who does not want to wait for the end, ends the process at once.
-    Signals that are ignored, or have handlers already, stay so; but for Python's own of SIGINT.
-    Only the main thread gets signals: in another nothing changes.
+    Signals that are ignored, or have handlers other than Python's own, stay so. Only the main
+    thread gets signals: in another nothing changes.
     """
     taken = {}
     if threading.current_thread() is threading.main_thread():
@@ -44,7 +44,7 @@ def interruptible() -> Iterator[None]:
 
 
 def exit_code(interruption: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, as shells have it: 143, or 130 of Ctrl-C."""
+    """Returns 128 and the number of the signal, as shells do: 143, or 130 for Ctrl-C."""
     is_terminated = isinstance(interruption, Terminated)
     return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
 
@@ -55,7 +55,7 @@ def exit_code_of(
     errors: Sequence[type[Exception]] = (),
     advice: Callable[[], str] = lambda: "",
 ) -> int:
-    """Does the work of a program, and prints errors that a user can mend without a traceback.
+    """Does the work of a program, and prints errors that a user can fix without a traceback.
 
     Args:
         work: Does the work and returns an exit code, or `None` for 0.

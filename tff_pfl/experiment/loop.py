@@ -1,4 +1,4 @@
-"""The round loop: select, train, update, evaluate, release, checkpoint; resume where it stopped."""
+"""Runs rounds: select, train, update, evaluate, release, commit; and resumes where it stopped."""
 
 import dataclasses
 import operator
@@ -13,7 +13,6 @@ import tqdm
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Participation
 from tff_pfl.data import FederatedDataset, plot_partition
-from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.errors import NobodyReportedError
@@ -21,8 +20,7 @@ from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.measurements import Measurements
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.messages import one_line, postfix, warnings_of
-from tff_pfl.experiment.metrics_log import MetricsLog
-from tff_pfl.experiment.releases import Releases
+from tff_pfl.experiment.metrics_log import MetricsLog, Releases
 from tff_pfl.experiment.results import Evaluation, LateMean, Result, best_on
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
 from tff_pfl.experiment.summary import write_summary
@@ -68,7 +66,7 @@ def train(
         directory: Where everything is written.
         rounds: Rounds in all, those before a resumption included.
         clients_per_round: Size of a cohort.
-        seed: Of the cohorts.
+        seed: Seed of the cohorts.
         evaluate_every: Rounds between evaluations; 0: only after the last one.
         evaluate: What is evaluated; by default each client's models on its own test examples.
         evaluate_new_clients: What is evaluated after the last round besides.
@@ -77,24 +75,25 @@ def train(
             metrics have the numbers of both, as `participation/num_selected`.
         early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
             The round that it ends after is evaluated as the last one.
-        privacy: What the process reveals of its clients; metrics then have `privacy/epsilon`, that
-            of all rounds so far.
+        privacy: Counts what the process reveals of its clients; metrics then have
+            `privacy/epsilon`, that of all rounds so far.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
-        release_managers: Receive the numbers of each round besides, as `{name: number}` under the
-            number of the round, metrics and seconds, after they were written to `directory`. One
-            that fails is told of, and stops neither the run nor the others. A run that is resumed
-            releases rounds after its checkpoint again.
-        title: Of the progress bar and of the summary.
+        release_managers: Receive the metrics and seconds of each round, too, as `{name: number}`
+            under the number of the round, after they were written to `directory`. If one fails,
+            there is a warning, and the run and the others go on. A run that is resumed releases
+            rounds after its checkpoint again.
+        title: The title of the progress bar and of the summary.
 
     Raises:
         OutputDirectoryError: If the run in `directory` has other data, cohorts that are drawn
             otherwise or of another size, or other noise or privacy, or has done more rounds, or
             its files are not as they were at the checkpoint, or that is gone.
         ForeignStateError: If it is one of another process.
-        ValueError: If the early stop needs what is not there, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`, or none of `privacy`, see `Accountant.check` and
-            `PrivacyLoss.check`, or not those that `process` was made for, see `Federation.check`;
-            or a number is out of range; or the model has fewer logits than there are classes.
+        ValueError: If the early stop lacks what it needs, see `EarlyStop.check`; or cohorts are
+            impossible, see `Participation.check`, or others than `privacy` counts, see
+            `Accountant.check` and `PrivacyLoss.check`, or than `process` was made for, see
+            `Federation.check`; or a number is out of range; or the model has fewer logits than
+            there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         RuntimeError: In a thread in which no context was set.
         ServerMemoryError: If the server's state is larger than the memory can hold.
@@ -103,8 +102,10 @@ def train(
     check_kind("The directory", directory, RunDirectory, tip)
     of_arrays = "FederatedDataset.from_client_arrays makes one of each client's arrays."
     check_kind("The data set", dataset, FederatedDataset, of_arrays)
+    if not directory.is_open:
+        raise ValueError(f"The directory {directory.path} is not open: {tip}")
     runtime.check_context()
-    rounds, clients_per_round, seed = map(operator.index, (rounds, clients_per_round, seed))
+    clients_per_round = operator.index(clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)
@@ -115,19 +116,13 @@ def train(
         privacy.check(process.noise_multiplier)
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
-        if not evaluate_every:
-            raise ValueError(
-                "An early stop is decided by evaluations, but evaluate_every=0: only the last "
-                "round is evaluated. Choose 1 or more."
-            )
-    schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
-    if not directory.is_open:
-        raise ValueError(f"The directory {directory.path} is not open: {tip}")
+        early_stop.check_every(evaluate_every)
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
             f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
             "with --overwrite, or in another directory."
         )
+    schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
@@ -145,28 +140,21 @@ def train(
                 f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
                 f"for. Ask for {done} or more."
             )
-        progress.count_privacy(directory.path, privacy)
+        checkpoint.count_privacy(progress, privacy)
         is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         if not is_over:
             directory.delete("summary.json")  # of fewer rounds; a run without one is not finished
         directory.write_settings()
-        changes = record_versions(directory, done, directory.settings.get("imports") or ())
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
-            process,
-            evaluator,
-            evaluate_new_clients,
-            early_stop,
-            source,
-            dataset,
-            options,
-            log,
+            process, evaluator, evaluate_new_clients, early_stop, source, dataset, options, log
         )
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
             Releases(log, release_managers, bar.write) as releases,
         ):
+            changes = record_versions(directory, done, directory.settings.get("imports") or ())
             if changes:
                 bar.write(
                     f"round {done}: warning: the run goes on with other versions, or other code, "
@@ -177,16 +165,7 @@ def train(
                     f"warning: no client has {options.split} examples: all that is evaluated on "
                     "them is nan"
                 )
-            loop = _Loop(
-                process,
-                schedule,
-                progress,
-                measure,
-                releases,
-                checkpoint,
-                bar,
-                privacy,
-            )
+            loop = _Loop(process, schedule, progress, measure, releases, checkpoint, bar)
             if reopens:
                 loop.finish_round(Stopwatch(progress.timings))
             loop.run(clients_per_round)
@@ -198,7 +177,7 @@ def train(
         best_on("test", evaluations),
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
-        loop.stopped,
+        measure.stopped(progress),
         privacy and privacy.summary(progress.round_num),
     )
     write_summary(directory, result, title)
@@ -208,19 +187,14 @@ def train(
 def _open_files(
     directory, dataset, checkpoint, progress, schedule, is_over
 ) -> tuple[MetricsLog, bool]:
-    """The files of a run that begins or goes on, and whether its last round is to be finished anew.
+    """Opens the files of a run that begins or goes on.
 
     A run that was to be longer may have stopped here without all that is evaluated at its end, or
-    been stopped while it made up for that.
+    been stopped while it made up for that; a run that is made longer has an evaluation that a run
+    from the start would not have had. `progress` forgets both.
 
-    Args:
-        directory: Of the run.
-        dataset: Of all clients.
-        checkpoint: Of the run.
-        progress: What was committed last. It forgets what is to be done again, and an evaluation
-            that a run from the start would not have had.
-        schedule: Of the run.
-        is_over: Whether there is no other round.
+    Returns:
+        The log, and whether the last round is to be finished anew.
     """
     done, log = progress.round_num, _open_log(directory, dataset, progress)
     reopens = log.rounds < done or bool(is_over and progress.ended < done)
@@ -236,8 +210,16 @@ def _open_files(
     return log, reopens
 
 
+def _open_log(directory, dataset, progress) -> MetricsLog:
+    log = MetricsLog(directory, progress.round_num, progress.released)
+    if progress.round_num == 0:  # else it is there, of the same data
+        dataset.partition.save(directory.file("partition.npz"))
+        log.record("partition.npz")
+    return log
+
+
 class _Schedule(NamedTuple):
-    """How many rounds there are, and after which of them something is due; see `train`."""
+    """The number of rounds, and after which of them something is due; see `train`."""
 
     rounds: int
     evaluate_every: int
@@ -247,7 +229,7 @@ class _Schedule(NamedTuple):
         return round_num == self.rounds
 
     def is_regular(self, round_num: int) -> bool:
-        """Whether it is evaluated however many rounds there are."""
+        """Returns whether a round is evaluated however many rounds there are."""
         return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
 
     def evaluates(self, round_num: int) -> bool:
@@ -258,11 +240,11 @@ class _Schedule(NamedTuple):
 
 
 class _Unwritten(NamedTuple):
-    """What a round has left that is not on disk yet.
+    """The results of a round that are not on disk yet.
 
     Attributes:
         numbers: Metrics and seconds, by name.
-        progress: As it was after the round.
+        progress: The progress after the round.
         commits: Whether a commit is due.
     """
 
@@ -282,20 +264,14 @@ class _Loop:
     releases: Releases
     checkpoint: Checkpoint
     bar: tqdm.tqdm
-    privacy: PrivacyLoss | None
-    unwritten: "_Unwritten | None" = None
-
-    @property
-    def stopped(self) -> str | None:
-        """Why the run ends early, if it does."""
-        early_stop = self.measure.early_stop
-        return None if early_stop is None else early_stop.reason(self.progress.watched)
+    unwritten: _Unwritten | None = None
 
     def run(self, clients_per_round: int) -> None:
-        """Does the rounds that are left; what the last one has left is written, come what may."""
+        """Does the rounds that are left; the results of the last one are written, come what may."""
+        progress, last = self.progress, self.schedule.rounds
         try:
             with Meanwhile() as meanwhile:
-                while self.progress.round_num < self.schedule.rounds and self.stopped is None:
+                while progress.round_num < last and self.measure.stopped(progress) is None:
                     self.next_round(clients_per_round, meanwhile)
         finally:
             self.write()
@@ -303,7 +279,7 @@ class _Loop:
     def next_round(self, clients_per_round: int, meanwhile: Meanwhile) -> None:
         """Trains a cohort and finishes the round.
 
-        While it is computed, what the last round has left is written.
+        Meanwhile, the results of the last round are written.
         """
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
 
@@ -324,13 +300,8 @@ class _Loop:
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
         progress.server_state = output.state
-        progress.reported[progress.iterator.cohort] = True
-        metrics = flatten(output.metrics, "/")
-        progress.metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
-        if self.measure.source.participation != EVERYBODY_REPORTS:
-            progress.metrics |= progress.iterator.participants.metrics()
-        if self.privacy is not None:
-            progress.metrics["privacy/epsilon"] = self.privacy.epsilon(progress.round_num)
+        progress.reported[iterator.cohort] = True
+        progress.metrics = self._metrics(output)
         for warning in warnings_of(output.metrics) if clients else ["nobody reported"]:
             self.bar.write(f"round {progress.round_num}: {warning}")
         progress.timings = dict(watch.seconds)
@@ -339,53 +310,46 @@ class _Loop:
         self.bar.set_postfix(postfix(output.metrics, watch.seconds))
         self.bar.update()
 
+    def _metrics(self, output) -> dict[str, float]:
+        progress = self.progress
+        metrics = flatten(output.metrics, "/")
+        metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
+        if self.measure.source.participation != EVERYBODY_REPORTS:
+            metrics |= progress.iterator.participants.metrics()
+        if progress.privacy is not None:
+            metrics["privacy/epsilon"] = progress.privacy.epsilon(progress.round_num)
+        return metrics
+
     def finish_round(self, watch: Stopwatch) -> None:
         """Evaluates what is due after the round that was trained last; `write` is due then."""
-        progress, round_num = self.progress, self.progress.round_num
+        progress, round_num, schedule = self.progress, self.progress.round_num, self.schedule
         metrics = dict(progress.metrics)
-        if self.schedule.evaluates(round_num) or self.stopped is not None:
+        if schedule.evaluates(round_num) or self.measure.stopped(progress) is not None:
             with watch.measuring("evaluation_seconds"):
-                measured = self._measure(round_num)
+                measured = self.measure(
+                    progress,
+                    is_regular=schedule.is_regular(round_num),
+                    is_last=schedule.is_last(round_num),
+                )
             progress.seconds += watch.seconds["evaluation_seconds"]
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {one_line(measured)}")
-        commits = self.schedule.commits(round_num) or self.stopped is not None
+        stopped = self.measure.stopped(progress)
+        commits = schedule.commits(round_num) or stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
-        if self.stopped is not None:
-            self.bar.write(f"round {round_num}: stopped early: {self.stopped}")
+        if stopped is not None:
+            self.bar.write(f"round {round_num}: stopped early: {stopped}")
 
     def write(self) -> None:
-        """Releases and commits what the last round has left, if it has not been done."""
+        """Releases and commits the results of the last round, if that was not done."""
         unwritten, self.unwritten = self.unwritten, None
         if unwritten is None:
             return
+        log = self.measure.log
         if unwritten.progress.round_num == 1:  # not before, so that nobody waits for the picture
-            plot_partition(self.measure.dataset, self.measure.log.directory.file("partition.png"))
+            plot_partition(self.measure.dataset, log.directory.file("partition.png"))
         self.releases.release(unwritten.numbers, unwritten.progress.round_num)
         if unwritten.commits:
-            unwritten.progress.released = self.measure.log.released
+            unwritten.progress.released = log.released
             self.checkpoint.save(unwritten.progress)
-
-    def _measure(self, round_num: int) -> dict[MetricName, float]:
-        """Own examples come first: by them an early stop says whether the round is the last."""
-        state = self.progress.server_state
-        clients = self.measure.on_own_examples(state)
-        validated = self.measure.on_validation(state, clients)
-        early_stop = self.measure.early_stop
-        if early_stop is not None and self.schedule.is_regular(round_num):
-            self.progress.watched.append((round_num, validated[early_stop.watched]))
-        is_last = self.schedule.is_last(round_num) or self.stopped is not None
-        self.progress.ended = round_num if is_last else 0
-        reported = self.progress.reported
-        measured = self.measure(clients, state, round_num, reported, is_last=is_last)
-        return measured | validated
-
-
-def _open_log(directory, dataset, progress) -> MetricsLog:
-    """The log of a run; of a new one, with who has which data."""
-    log = MetricsLog(directory, progress.round_num, progress.released)
-    if progress.round_num == 0:  # else it is there, of the same data
-        dataset.partition.save(directory.file("partition.npz"))
-        log.record("partition.npz")
-    return log

@@ -1,4 +1,4 @@
-"""What a run does while the devices compute."""
+"""Works while the devices compute, and measures how long the parts of a round take."""
 
 import concurrent.futures
 import contextlib
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 
 class Meanwhile:
-    """A thread that works while the caller waits for something else, and never else.
+    """A thread that works while the caller waits for something else.
 
         with Meanwhile() as meanwhile:
             with meanwhile.running(write_last_output):
                 output = compute()
 
-    Nothing runs outside of `running`, so that what both threads use one after the other needs no
-    lock.
+    Nothing runs outside of `running`, so that both threads can use the same things one after the
+    other without a lock.
     """
 
     def __init__(self):
@@ -42,14 +42,14 @@ class Meanwhile:
 
 
 class Stopwatch:
-    """Seconds of what a round does, by name.
+    """Measures the parts of a round.
 
     Attributes:
-        seconds: So far.
+        seconds: Seconds so far, by name.
     """
 
     def __init__(self, seconds: Mapping[str, float] | None = None):
-        """Has measured nothing yet, or what another one has."""
+        """Begins with nothing, or with the seconds of another one."""
         self.seconds = dict(seconds or {})
 
     @contextlib.contextmanager

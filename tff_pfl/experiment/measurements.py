@@ -1,4 +1,4 @@
-"""What is measured at an evaluation."""
+"""Measures all that an evaluation of a run has."""
 
 import dataclasses
 from typing import Any
@@ -9,6 +9,7 @@ from tff_pfl import evaluation
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.checkpoint import Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
 from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
@@ -17,7 +18,7 @@ from tff_pfl.templates import PersonalizedProcess
 
 @dataclasses.dataclass
 class Measurements:
-    """All that is measured at an evaluation; its tables and snapshots are written."""
+    """Evaluates a run, and writes the tables and snapshots of each evaluation."""
 
     process: PersonalizedProcess
     evaluator: evaluation.Evaluator
@@ -28,45 +29,57 @@ class Measurements:
     options: evaluation.EvaluationOptions
     log: MetricsLog
 
-    def on_own_examples(self, server_state: Any) -> evaluation.ClientMetrics:
-        return self.evaluator.on_own_examples(server_state, self.source)
+    def stopped(self, progress: Progress) -> str | None:
+        """Returns why the run ends early, if it does."""
+        return None if self.early_stop is None else self.early_stop.reason(progress.watched)
 
-    def on_validation(
-        self, server_state: Any, clients: evaluation.ClientMetrics
+    def __call__(
+        self, progress: Progress, *, is_regular: bool, is_last: bool
     ) -> dict[MetricName, float]:
-        """All of validation examples where that is asked for, else what an early stop watches."""
+        """Returns all metrics; `progress` receives what an early stop watches.
+
+        Clients' own examples come first: by them an early stop says whether the round is the last.
+
+        Args:
+            progress: The progress of the run.
+            is_regular: Whether the early stop counts this evaluation.
+            is_last: Whether there is no other round, even without an early stop.
+        """
+        state, round_num = progress.server_state, progress.round_num
+        clients = self.evaluator.on_own_examples(state, self.source)
+        validated = self._on_validation(state, clients)
+        if self.early_stop is not None and is_regular:
+            progress.watched.append((round_num, validated[self.early_stop.watched]))
+        is_last = is_last or self.stopped(progress) is not None
+        progress.ended = round_num if is_last else 0
+        clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
+        was_selected = progress.reported[clients.client_ids].astype(np.int32)
+        columns = clients.columns() | {"was_selected": was_selected}
+        self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
+        metrics = evaluation.summarize(clients)
+        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~progress.reported))
+        if self.evaluate_new_clients is not None and is_last:
+            new_clients = self.evaluate_new_clients(state)
+            self.log.release_table(NEW_CLIENTS, new_clients.columns())
+            metrics |= evaluation.summarize(new_clients)
+        self._take_snapshot(state, round_num)
+        return metrics | validated
+
+    def _on_validation(self, state: Any, clients) -> dict[MetricName, float]:
+        """Measures all of validation examples if that is asked for, else what is watched."""
         if self.early_stop is None and not self.options.validation:
             return {}
         if self.options.split != SPLIT:
-            clients = self.evaluator.on_own_examples(server_state, self.source, SPLIT)
+            clients = self.evaluator.on_own_examples(state, self.source, SPLIT)
         metrics = evaluation.summarize(clients)
         if self.options.validation:
             return metrics
         return {self.early_stop.watched: metrics[self.early_stop.watched]}
 
-    def __call__(
-        self,
-        clients: evaluation.ClientMetrics,
-        server_state: Any,
-        round_num: int,
-        reported: np.ndarray,
-        *,
-        is_last: bool,
-    ) -> dict[MetricName, float]:
-        """All the rest, with what was measured `on_own_examples`."""
-        clients = self.evaluator.with_others(clients, server_state, self.source, is_last=is_last)
-        was_selected = reported[clients.client_ids].astype(np.int32)
-        columns = clients.columns() | {"was_selected": was_selected}
-        self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
-        metrics = evaluation.summarize(clients)
-        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~reported))
-        if self.evaluate_new_clients is not None and is_last:
-            clients = self.evaluate_new_clients(server_state)
-            self.log.release_table(NEW_CLIENTS, clients.columns())
-            metrics |= evaluation.summarize(clients)
+    def _take_snapshot(self, state: Any, round_num: int) -> None:
         snapshot = evaluation.take_snapshot(
             self.process,
-            server_state,
+            state,
             self.source.store,
             self.dataset.num_clients,
             clients_per_call=self.options.clients_per_call,
@@ -74,4 +87,3 @@ class Measurements:
         )
         if snapshot:
             self.log.release_snapshot(round_num, snapshot)
-        return metrics

@@ -1,6 +1,6 @@
-"""Whether the state of a server fits into the memory of this machine, before a run finds out.
+"""Checks that the server's state fits into the memory of this machine, before a run finds out.
 
-The server of some methods holds something for each client, or for each pair of them: the runtime's
+The servers of some methods hold something for each client, or for each pair of them: the runtime's
 guide has how much, as a function of their number.
 """
 
@@ -11,34 +11,33 @@ from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates import PersonalizedProcess
 
 COPIES = 5
-"""How many times a run holds a state, at the least: before and after a round, in it, and written.
+"""How many times a run holds a state, at least: before and after a round, in it, and written.
 
 With 12,000 clients, where a matrix of pairs is nearly all of the state, the resident memory of
 FedAMP's run grew by 8 times the state, mapped files included.
 """
 
-# Where the limit of a container stands, by the version of cgroups.
+# The limit of a container, by the version of cgroups.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_NAMED = 3  # parts of a state in a message
 
 
 def check_server_memory(process: PersonalizedProcess, memory: int | None = None) -> None:
-    """Refuses a server's state of which `COPIES` are more than there is memory.
+    """Refuses a server's state of which `COPIES` do not fit into memory.
 
     Args:
-        process: Its initial state tells the size: numbers whose shape is not known are of the
-            cohort, and count as none.
+        process: The process, whose initial state tells the size; axes of unknown length, which are
+            those of the cohort, do not count.
         memory: Bytes; by default what the machine has, or what it grants to its container.
 
     Raises:
-        ServerMemoryError: With how large what is.
+        ServerMemoryError: With the three largest parts of the state.
     """
     sizes = state_sizes(process)
     total = sum(sizes.values())
     memory = memory_of_machine() if memory is None else memory
     if COPIES * total <= memory:
         return
-    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NAMED]
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
     parts = ", ".join(f"{path} {_gib(sizes[path])}" for path in largest)
     raise ServerMemoryError(
         f"The server's state takes {_gib(total)} ({parts}), and a run holds it {COPIES} times or "
@@ -48,12 +47,12 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
 
 
 def state_sizes(process: PersonalizedProcess) -> dict[str, int]:
-    """Bytes of each tensor of the server's state, by its path; see `check_server_memory`."""
+    """Returns the bytes of each tensor of the server's state; see `check_server_memory`."""
     return tensor_sizes(process.initialize.type_signature.result.member)
 
 
 def memory_of_machine() -> int:
-    """Bytes that a process may have: all, or as many as its container is granted."""
+    """Returns the bytes that a process may have: all, or as many as its container is granted."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _LIMITS:
         try:

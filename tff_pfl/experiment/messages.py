@@ -1,4 +1,4 @@
-"""What a run tells of its rounds while it goes on: warnings, evaluations, and beside its bar."""
+"""Texts for the progress of a run: warnings, evaluations, and the figures beside its bar."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from tff_pfl.evaluation import MARGIN, MetricName
 
 
 def warnings_of(metrics: Mapping[str, Any]) -> list[str]:
-    """What a user should know of a round at once, by the metrics of its process."""
+    """Returns what a user should know of a round at once, by the metrics of its process."""
     warnings = []
     for exchange, measured in _exchanges(metrics).items():
         if number := measured.get("num_nonfinite"):
@@ -21,7 +21,7 @@ def warnings_of(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def one_line(metrics: Mapping[MetricName, float]) -> str:
-    """The means of an evaluation."""
+    """Returns the means of an evaluation."""
     parts = []
     for name, value in metrics.items():
         if name.statistic == "mean":
@@ -32,7 +32,7 @@ def one_line(metrics: Mapping[MetricName, float]) -> str:
 
 
 def postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
-    """The figures that matter, short enough for one line."""
+    """Returns the figures that matter, short enough for one line."""
     shown = {"s/round": f"{timings['round_seconds']:.2f}"}
     for quantity in ("loss", "accuracy"):
         for exchange, measured in _exchanges(metrics).items():
@@ -43,5 +43,4 @@ def postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[st
 
 
 def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What was measured in each exchange of a round, by its name."""
     return {name: value for name, value in metrics.items() if isinstance(value, Mapping)}

@@ -1,12 +1,14 @@
-"""Where the numbers of a run go: CSV files and TensorBoard."""
+"""Writes the numbers of a run: CSV files, TensorBoard, and release managers of its user."""
 
+import asyncio
+import concurrent.futures
 import csv
 import json
 import os
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +36,11 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
     cut off, nor care whether the file is the one that it has written, and on the disk.
 
     A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
-    goes on with the files that it left, or with none.
+    goes on with the files that it left, or not at all.
 
     Attributes:
-        directory: Of the run.
-        rounds: That were released.
+        directory: The directory of the run.
+        rounds: Rounds that were released.
     """
 
     def __init__(self, directory: RunDirectory, rounds_done: int, released: Mapping[str, Any]):
@@ -47,7 +49,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         But `new_clients.csv` stays as that of the last end, until there is another one.
 
         Args:
-            directory: Of the run.
+            directory: The directory of the run.
             rounds_done: Rounds up to the checkpoint.
             released: As it was at the checkpoint; empty for a new run.
 
@@ -70,18 +72,18 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
     @property
     def released(self) -> dict[str, Any]:
-        """JSON: how many rounds there are, and the checksum of each file.
+        """Returns, as JSON, how many rounds there are, and the checksums of each file.
 
-        Of tables with a row a round, there are those of their rows, see `_Table`.
+        Tables with a row a round have those of their rows, see `_Table`.
         """
         tables = {name: table.checksums for name, table in self._tables.items()}
         return {"rounds": self.rounds, **tables, **self._files}
 
     def released_before_the_end(self, rounds: int) -> dict[str, Any]:
-        """`released` without what a run writes at its end alone.
+        """Returns `released` without what a run writes at its end alone.
 
         Args:
-            rounds: That stay released; the last one may be none of them.
+            rounds: Rounds that stay released: all, or all but the last one.
         """
         released = self.released
         released.pop(NEW_CLIENTS, None)
@@ -95,7 +97,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         return released
 
     def record(self, name: str) -> None:
-        """Counts a file that somebody else has written among those released."""
+        """Counts a file that was written elsewhere among those released."""
         self._files[name] = _checksum(self.directory.file(name))
 
     def _delete_later_rounds(self):
@@ -126,7 +128,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         """Writes the table of an evaluation, a row a client.
 
         Args:
-            name: Of the file.
+            name: The name of the file.
             columns: Of equal length, by name.
         """
         write_table(self.directory.file(name), columns)
@@ -142,11 +144,67 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         self.record(name)
 
 
+class Releases:
+    """Hands numbers to release managers, one after another, the run's own first.
+
+        with Releases(own, [tff.program.LoggingReleaseManager()], print) as releases:
+            releases.release({"train/loss": 0.5}, 1)
+
+    They run in one event loop, in a thread of its own: whoever trains may be in a running loop.
+    """
+
+    def __init__(
+        self,
+        own: tff.program.ReleaseManager,
+        others: Sequence[tff.program.ReleaseManager],
+        warn: Callable[[str], None],
+    ):
+        """Starts nothing yet.
+
+        Args:
+            own: The run's own manager, whose failure is the run's.
+            others: Other managers, whose failures are warned of.
+            warn: Receives the warnings.
+        """
+        self._own = own
+        self._others = others
+        self._warn = warn
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "releases")
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> "Releases":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self._thread.submit(self._runner.close)
+        self._thread.shutdown()
+
+    def release(self, value: Mapping[str, float], key: int) -> None:
+        """Releases the numbers of a round to all managers.
+
+        Args:
+            value: Numbers by name.
+            key: Rounds done, from 1.
+        """
+        self._run(self._own.release(value, key))
+        for manager in self._others:
+            try:
+                self._run(manager.release(dict(value), key))
+            except Exception as error:
+                self._warn(
+                    f"round {key}: {type(manager).__name__} has not released its metrics: "
+                    f"{type(error).__name__}: {error}"
+                )
+
+    def _run(self, coroutine: Coroutine) -> None:
+        self._thread.submit(self._runner.run, coroutine).result()
+
+
 class _Table:
     """A CSV file with a row a round, appended to; columns may come later and then stay.
 
     Attributes:
-        checksums: That of all rows but the last, and that of all.
+        checksums: The checksum of all rows but the last, and that of all.
     """
 
     def __init__(self, path: str, rounds_done: int, checksum: int):
@@ -197,7 +255,7 @@ class _Table:
 
 
 def _round_of(name: str) -> int:
-    """The round whose table or snapshot a file is; 0: it is of none."""
+    """Returns the round of a table of clients or a snapshot; 0 for other files."""
     match = _OF_A_ROUND.fullmatch(name)
     return int(match[1] or match[2]) if match else 0
 

@@ -1,4 +1,4 @@
-"""What `programs/train.py` does between its flags and its exit code."""
+"""Runs `programs/train.py` between its flags and its exit code."""
 
 import math
 import os
@@ -16,12 +16,7 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.run_directory import (
-    OF_EVALUATIONS,
-    OF_RESULTS,
-    RunDirectory,
-    resolved,
-)
+from tff_pfl.experiment.run_directory import OF_RESULTS, RunDirectory, resolved
 from tff_pfl.experiment.summary import read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
@@ -49,12 +44,12 @@ def run_program(
         resume: Whether to go on with the run there.
         overwrite: Whether to delete the run there first.
         set_context: Sets the context in which TFF computations are executed.
-        restart: Called where a worker of the runtime was lost; it may start the program anew. It
-            is given whether there is a run to resume; else what was to be overwritten is still
-            there, and is still to be.
+        restart: Called where a worker of the runtime was lost; it may start the program anew. Its
+            argument is whether there is a run to resume, or what was to be overwritten is still
+            there.
 
     Returns:
-        The exit code of the program: 0, 1 after an error that the user can mend, `os.EX_TEMPFAIL`,
+        The exit code of the program: 0, 1 after an error that the user can fix, `os.EX_TEMPFAIL`,
         75, where a worker of the runtime was lost, 130 after Ctrl-C, 143 after SIGTERM.
     """
     directory = None
@@ -63,13 +58,7 @@ def run_program(
         nonlocal directory
         configs.complete(config)
         configs.check_config(config)
-        directory = RunDirectory(
-            output_dir,
-            resolved(config),
-            resume=resume,
-            overwrite=overwrite,
-            added=configs.added_settings(),
-        )
+        directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
         configs.check_same_promise(config, directory.changes)
         summary = None if overwrite else read_summary(directory.path)
         is_over = (
@@ -84,45 +73,31 @@ def run_program(
                 print(f"clients are computed on {devices}")
                 _run(config, directory)
             except runtime.WorkerDiedError as error:
-                print(f"error: {error}\n{_what_goes_on(directory, output_dir)}", file=sys.stderr)
+                print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
             summary = read_summary(directory.path)
-        _tell(summary, directory, is_over)
+        print(f"\n{table(summary)}\n\nresults: {directory.path}")
+        for name in filter(directory.has, directory.FILES):
+            print(f"  {name}")
+        ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
+        if is_over and ignored:
+            print(
+                "note: the run was over, its results are those of then, without\n  "
+                + "\n  ".join(ignored)
+                + f"\nprograms/evaluate.py --run_dir={directory.path} evaluates it anew.",
+                file=sys.stderr,
+            )
 
-    code = exit_code_of(work, advice=lambda: _what_goes_on(directory, output_dir))
+    code = exit_code_of(work, advice=lambda: _advice(directory, output_dir))
     if code == os.EX_TEMPFAIL:
         restart(directory.resumes)
     return code
 
 
-def _tell(summary, directory, is_over) -> None:
-    """Prints the result, and where its files lie."""
-    print(f"\n{table(summary)}\n\nresults: {directory.path}")
-    for name in filter(directory.has, directory.FILES):
-        print(f"  {name}")
-    if is_over:
-        _tell_ignored(directory)
-
-
-def _what_goes_on(directory, output_dir) -> str:
+def _advice(directory, output_dir) -> str:
     if directory is None or directory.resumes:
         return f"--resume goes on with the run in {output_dir}"
     return f"nothing was begun, and the run in {output_dir} is as it was"
-
-
-def _tell_ignored(directory) -> None:
-    """Says by which settings a run that was over would have other results."""
-    ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
-    if not ignored:
-        return
-    lines = ["note: the run was over, its results are those of then, without"]
-    lines += [f"  {change}" for change in ignored]
-    if any(change.startswith(OF_EVALUATIONS) for change in ignored):
-        lines.append(
-            f"programs/evaluate.py --run_dir={directory.path} evaluates it with other "
-            "--generalization, --subsample and --synthetic."
-        )
-    print("\n".join(lines), file=sys.stderr)
 
 
 def _run(config, directory):
@@ -166,7 +141,7 @@ def suitable_capacity(
     computed at once without padding. `benchmarks/benchmark.py --unequal` measures it.
 
     Args:
-        model: What clients train.
+        model: The model that clients train.
         dataset: The federation, whose sizes count.
         clients_at_a_time: Clients that are computed together.
         batch_size: Examples a step.

@@ -1,4 +1,4 @@
-"""What `programs/evaluate.py` and `programs/export.py` do between flags and exit code."""
+"""Runs `programs/evaluate.py` and `programs/export.py` between their flags and exit codes."""
 
 import os
 import pathlib
@@ -43,7 +43,7 @@ def evaluate_program(
             differ from the run's.
 
     Returns:
-        The exit code: 0, 1 after an error that the user can mend, 130 after Ctrl-C, 143 after
+        The exit code: 0, 1 after an error that the user can fix, 130 after Ctrl-C, 143 after
         SIGTERM.
     """
 
@@ -69,7 +69,7 @@ def export_program(
     run_dir: str,
     output: str,
     *,
-    client_ids: Sequence[int] | None = None,
+    client_ids: Sequence[int | str] | None = None,
     trust_imports: bool | Collection[str] = (),
     set_context: Callable[[], None] | None = None,
 ) -> int:
@@ -97,7 +97,7 @@ def export_program(
 
 
 def _check_apart(output):
-    """Checks that results would not take the place of files of a run, be it another one."""
+    """Checks that results do not replace files of a run, this one or another."""
     for suffix in RESULT_SUFFIXES:
         path = pathlib.Path(os.path.realpath(output + suffix))
         for folder in filter(is_of_a_run, path.parents):

@@ -1,4 +1,4 @@
-"""What a run leaves in the hands of its caller."""
+"""The result of a run, for its caller."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
 
 
 def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
-    """The parts of "MODEL/QUANTITY", such as "personalized/accuracy": what decides something.
+    """Returns the parts of the name of a metric that decides something.
 
     Args:
-        metric: Its name.
-        whose: For the message, as "tuning's".
+        metric: "MODEL/QUANTITY", such as "personalized/accuracy".
+        whose: Whose metric it is, for the message, as "tuning's".
 
     Raises:
-        UnknownNameError: If a part is none of those that there are.
+        UnknownNameError: If there is no such model or quantity.
     """
     model, _, quantity = metric.partition("/")
     check_names(f"model of {whose} metric", [model], ("personalized", "global"))
@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
     metrics: Mapping[MetricName, float]
 
     def mean(self, quantity: str, model: str = "personalized") -> float | None:
-        """The mean over clients of a quantity of a model, in the first pool that has it."""
+        """Returns the mean over clients of a quantity of a model, in the first pool that has it."""
         for name, value in self.metrics.items():
             if (name.model, name.quantity, name.statistic) == (model, quantity, "mean"):
                 return value
@@ -49,15 +49,15 @@ class Evaluation(NamedTuple):
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The one round, as of `LateMean`."""
+        """Returns the one round, as `LateMean` has several."""
         return (self.round_num,)
 
     def quality(self, split: str) -> float | None:
-        """What evaluations are compared by; the higher, the better, -inf of what is NaN.
+        """Returns what evaluations are compared by: the higher, the better; -inf for NaN.
 
-        It is the first that there is of: the mean accuracy of personalized models on their clients'
-        own examples of the split, minus their mean loss, and the same of the global model. `None`:
-        there is none of these.
+        It is the first of these that was measured: the mean accuracy of personalized models on
+        their clients' own examples of the split, minus their mean loss, and the same of the global
+        model. `None`: none was measured.
         """
         for model in ("personalized", "global"):
             for quantity in ("accuracy", "loss"):
@@ -68,7 +68,7 @@ class Evaluation(NamedTuple):
 
 
 def best_on(split: str, evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """The evaluation of the best quality on a split, the first of equals; `None` without any."""
+    """Returns the evaluation of the best quality on a split, the first of equals, or `None`."""
     compared = [evaluated for evaluated in evaluations if evaluated.quality(split) is not None]
     return max(compared, key=lambda evaluated: evaluated.quality(split), default=None)
 
@@ -77,8 +77,8 @@ class LateMean(NamedTuple):
     """The mean of the late evaluations of a run.
 
     Attributes:
-        rounds: Those that were evaluated, in order.
-        metrics: The means over them, of what all of them have of models.
+        rounds: The rounds of the evaluations, in order.
+        metrics: The means over them, of the models' metrics that all of them have.
     """
 
     rounds: tuple[int, ...]
@@ -86,11 +86,11 @@ class LateMean(NamedTuple):
 
     @classmethod
     def of(cls, evaluations: Sequence[Evaluation], share: float) -> "LateMean":
-        """The mean of the last ones.
+        """Returns the mean of the last evaluations.
 
         Args:
             evaluations: All of a run, in order; one at least.
-            share: Of them, rounded up, but one at least.
+            share: The share of them that counts, rounded up, but one at least.
         """
         number = max(1, math.ceil(share * len(evaluations) - 1e-9))  # of 0.1 * 30, 3
         late = evaluations[-number:]
@@ -103,22 +103,21 @@ class LateMean(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run leaves.
+    """The result of a run.
 
     Attributes:
         server_state: The final `ServerState`.
         final: The last evaluation.
         best_on_validation: The evaluation that is best on validation examples, see
-            `Evaluation.quality`; what it reports of test examples had no part in the choice. `None`
-            if nothing was evaluated on validation examples.
-        best_on_test: The one that is best on test examples, chosen on the data it reports: too good
-            a number for what it is of, which papers have all the same. `None` if nothing was
-            evaluated on test examples.
+            `Evaluation.quality`; its numbers on test examples had no part in the choice. `None` if
+            nothing was evaluated on validation examples.
+        best_on_test: The evaluation that is best on test examples. It is chosen on the data it
+            reports, which makes its numbers too good; papers have them all the same. `None` if
+            nothing was evaluated on test examples.
         late_mean: The mean of the late evaluations.
-        seconds: Of training and evaluation, all sessions of the run together.
-        stopped: Why an early stop has ended the run, after the round of `final`; `None` if none
-            has.
-        privacy: What the run reveals of its clients, see `PrivacyLoss.summary`; `None` of a run
+        seconds: Seconds of training and evaluation, all sessions of the run together.
+        stopped: Why an early stop ended the run after the round of `final`; `None` if none did.
+        privacy: What the run reveals of its clients, see `PrivacyLoss.summary`; `None` for a run
             that promises nothing.
     """
 

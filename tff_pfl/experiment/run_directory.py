@@ -21,15 +21,16 @@ OF_NO_NUMBER = (
     "import_path",
     "paper",
 )
-# By which a run that is over would have other results; the first are flags of evaluate.py.
-OF_EVALUATIONS = ("evaluation.generalization", "evaluation.subsample", "evaluation.synthetic")
+# Settings by which a run that is over would have other results.
 OF_RESULTS = (
-    *OF_EVALUATIONS,
+    "evaluation.generalization",
     "evaluation.late_share",
+    "evaluation.subsample",
+    "evaluation.synthetic",
     "new_clients.best_epoch",
     "new_clients.fine_tune_epochs",
 )
-# Those that may differ when a run is resumed: they change no number of a round.
+# Settings that may differ when a run is resumed: they change no number of a round.
 RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *OF_RESULTS)))
 
 CHECKPOINT = "checkpoint"
@@ -39,7 +40,7 @@ _LOCK_FILE = "tff_pfl_run.lock"
 
 
 def is_of_a_run(folder: str | os.PathLike) -> bool:
-    """Whether a directory is that of a run, which may be one that lacks its lock, as a copy."""
+    """Returns whether a directory is that of a run, or a copy of one that lacks its lock."""
 
     def has(name):
         return os.path.exists(os.path.join(folder, name))
@@ -58,7 +59,8 @@ class RunDirectory:
     not resumed with other settings, and files that a killed process left unfinished are removed.
 
     Attributes:
-        changes: Of a run that is resumed, the settings that are others now and may be, as text.
+        changes: The settings of a resumed run that are others now, and may be, as text.
+        settings: The run's settings, as JSON values.
         path: The directory. In it:
             `config.json`     all settings
             `versions.json`   versions of software and the machine, of each session of the run
@@ -95,18 +97,15 @@ class RunDirectory:
         *,
         resume: bool = False,
         overwrite: bool = False,
-        added: Mapping[str, Any] | None = None,
         files: Sequence[str] = FILES,
     ):
         """Checks whether a run may write to the directory; `create` then makes it.
 
         Args:
             path: The directory.
-            settings: The resolved config; JSON values.
+            settings: The resolved config: JSON values, or NumPy's numbers and arrays.
             resume: Whether to go on with the run that is there, if there is one.
             overwrite: Whether `create` deletes the run that is there, if there is one.
-            added: Of settings that the run there may not have, as it is older, by keys such as
-                "data.name": what it did all the same.
             files: The files and folders that the program writes there.
 
         Raises:
@@ -114,10 +113,9 @@ class RunDirectory:
                 settings, or files that are not a run's.
         """
         self.path = os.path.abspath(path)
-        self._settings = json.loads(json.dumps(settings))
+        self.settings = json.loads(json.dumps(settings, cls=_Encoder))
         self._resume = resume
         self._overwrite = overwrite
-        self._added = dict(added or {})
         self._files = tuple(dict.fromkeys(["config.json", *files]))
         self._lock = None
         self.changes = []
@@ -157,22 +155,17 @@ class RunDirectory:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was made, and not closed since."""
+        """Returns whether it was made, and not closed since."""
         return self._lock is not None and not self._lock.closed
 
     @property
     def resumes(self) -> bool:
-        """Whether a run that ends now is one to go on with: not an old one, yet to be deleted."""
+        """Returns whether a run that ends now can be resumed: not an old one, yet to be deleted."""
         return self._lock is not None or not self._overwrite
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The run's settings, as JSON values."""
-        return self._settings
-
     def write_settings(self) -> None:
-        """Writes the settings; of a run that goes on, once it is known that it does."""
-        self.write_json("config.json", spelled_out(self._settings))
+        """Writes `config.json`; a run that goes on writes it once it is known that it does."""
+        self.write_json("config.json", spelled_out(self.settings))
 
     def close(self) -> None:
         """Lets other runs have the directory."""
@@ -187,11 +180,11 @@ class RunDirectory:
         self.close()
 
     def file(self, *parts: str) -> str:
-        """The path of a file in the directory."""
+        """Returns the path of a file in the directory."""
         return os.path.join(self.path, *parts)
 
     def has(self, name: str) -> bool:
-        """Whether there is this file or folder."""
+        """Returns whether a file or folder is there."""
         return os.path.exists(self.file(name))
 
     def write_json(self, name: str, value: Any) -> None:
@@ -218,32 +211,20 @@ class RunDirectory:
         if self._overwrite:
             return
         if "config.json" not in content:
-            self._check_unclaimed()
+            # What is made before the settings may be here, if that was interrupted.
+            if left := [name for name in self._files if self._has_content(name)]:
+                raise OutputDirectoryError(
+                    f"{self.path} holds a run ({', '.join(left)}) without its config.json. Put "
+                    "config.json back, pass --overwrite to delete the run, or choose another "
+                    "--output_dir."
+                )
             return
         if not self._resume:
             raise OutputDirectoryError(
                 f"{self.path} holds a run already. Pass --resume to go on with it, --overwrite to "
                 "delete it, or another --output_dir."
             )
-        self._check_settings()
-
-    def _check_unclaimed(self):
-        """Refuses what a run left whose settings are gone; what is made before them may be here."""
-        left = [name for name in self._files if self.has(name) and self._content(name)]
-        if left:
-            raise OutputDirectoryError(
-                f"{self.path} holds a run ({', '.join(left)}) without its config.json, so that "
-                "nobody knows its settings. Put config.json back, pass --overwrite to delete the "
-                "run, or choose another --output_dir."
-            )
-
-    def _content(self, name):
-        """What a folder holds; of a file, its name."""
-        path = self.file(name)
-        return os.listdir(path) if os.path.isdir(path) else [name]
-
-    def _check_settings(self):
-        self.changes, changed = changed_settings(self.path, self._settings, self._added)
+        self.changes, changed = changed_settings(self.path, self.settings)
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
@@ -251,25 +232,27 @@ class RunDirectory:
                 f"{', '.join(RESUMABLE)} may change."
             )
 
+    def _has_content(self, name):
+        path = self.file(name)
+        return bool(os.listdir(path)) if os.path.isdir(path) else os.path.exists(path)
+
 
 def changed_settings(
-    path: str | os.PathLike, settings: Mapping[str, Any], added: Mapping[str, Any]
+    path: str | os.PathLike, settings: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """What of settings is otherwise in a run that is there, as text.
+    """Compares settings with those of a run that is there.
 
     Args:
-        path: Of the run.
+        path: The directory of the run.
         settings: The resolved config; JSON values.
-        added: See `RunDirectory`.
 
     Returns:
-        `(those that may change, those that change numbers)`.
+        `(changes that are allowed, changes that change numbers)`, as text.
 
     Raises:
-        OutputDirectoryError: If its settings are damaged.
+        OutputDirectoryError: If the run's settings are damaged.
     """
-    old = {**added, **flatten(read_settings(path), ".")}
-    new = flatten(settings, ".")
+    old, new = flatten(read_settings(path), "."), flatten(settings, ".")
     changes = [], []
     for key in sorted(old.keys() | new.keys()):
         if repr(old.get(key)) != repr(new.get(key)):  # as NaN is not equal to itself
@@ -280,11 +263,11 @@ def changed_settings(
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[None]:
-    """Within, whatever fails because a file of a run is damaged is one error that names the file.
+    """Turns what a damaged file of a run raises in its body into an error that names the file.
 
     Raises:
-        OutputDirectoryError: Of any exception but those of the system about a file: what the
-            readers of JSON, CSV and NumPy's formats raise of random bytes is beyond listing.
+        OutputDirectoryError: For any exception but those of the system about a file: readers of
+            JSON, CSV and NumPy's formats raise all kinds on random bytes.
     """
     try:
         yield
@@ -298,7 +281,7 @@ def reading(path: str | os.PathLike) -> Iterator[None]:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Reads the JSON object in a file.
 
     Raises:
         OutputDirectoryError: If the file holds something else.
@@ -322,7 +305,7 @@ def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
 
 
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings, lists and arrays as one level, of names joined by `separator`."""
+    """Flattens nested mappings, lists and arrays to one level, with names joined by `separator`."""
     if isinstance(nested, Mapping):
         items = nested.items()
     elif isinstance(nested, list | tuple) or getattr(nested, "ndim", 0):
@@ -336,15 +319,22 @@ def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
 
 
 def resolved(config: config_dict.ConfigDict) -> dict[str, Any]:
-    """A config as JSON values, with nothing left to look up."""
-    return json.loads(config.to_json_best_effort())
+    """Returns a config as JSON values, with nothing left to look up."""
+    return json.loads(config.to_json(_Encoder))
+
+
+class _Encoder(config_dict.CustomJSONEncoder):
+    """Writes NumPy's numbers and arrays as numbers and lists."""
+
+    def default(self, obj):
+        return obj.tolist() if hasattr(obj, "tolist") else super().default(obj)
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Says before anything is computed that the results could not be written.
+    """Checks, before anything is computed, that results can be written.
 
     Args:
-        path: Where files shall be, or what their names begin with; folders may yet be made.
+        path: The path or prefix of the files; folders may yet be made.
 
     Raises:
         OutputDirectoryError: If no file can be there.
@@ -361,7 +351,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 
 def check_empty_folder(path: str | os.PathLike) -> None:
-    """Says before anything is computed that results could not be a folder of their own.
+    """Checks, before anything is computed, that results can have a folder of their own.
 
     Args:
         path: The folder, which may yet be made.

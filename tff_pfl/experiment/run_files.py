@@ -1,4 +1,4 @@
-"""What a run has left, for those who read it: reports, evaluations, a user's own analysis."""
+"""Reads the files of a run, for reports, evaluations, and a user's own analysis."""
 
 import csv
 import os
@@ -31,19 +31,19 @@ class ClientTable(NamedTuple):
 
     @property
     def has_examples(self) -> np.ndarray:
-        """bool `[clients]`; the others count in no mean."""
+        """Returns bool `[clients]`; clients without examples count in no mean."""
         return self.columns["num_examples"] > 0
 
     def values(self, column: str, exclude_clients: Iterable[int] = ()) -> np.ndarray:
-        """float64: a column of the clients that have examples and are not to be left out.
+        """Returns a float64 column of the clients that have examples and are not left out.
 
         Args:
             column: Its name.
             exclude_clients: Ids of clients that are left out, such as attackers.
 
         Raises:
-            OutputDirectoryError: If there is no such column, no client that is not left out, or,
-                unless the clients are a sample, no client with one of these ids.
+            OutputDirectoryError: If there is no such column, all clients are left out, or, unless
+                the clients are a sample, no client has one of these ids.
         """
         if column not in self.columns:
             raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
@@ -64,7 +64,7 @@ class RunFiles:
 
         rounds, matrices = RunFiles("runs/digits_pgfed").snapshots("alpha")
 
-    What is missing or damaged is an `OutputDirectoryError` that names the file, unless a method
+    A file that is missing or damaged is an `OutputDirectoryError` that names it, unless a method
     says otherwise.
     """
 
@@ -85,17 +85,17 @@ class RunFiles:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
 
     def sessions(self) -> list[Session]:
-        """With which versions and on what machine it was computed; empty, if it does not say."""
+        """Returns with which versions and machines it was computed; none if it does not say."""
         return recorded_sessions(self.path)
 
     def attackers(self) -> tuple[int, ...]:
-        """The ids of the clients that attacked, in ascending order; those of `config.attack`."""
+        """Returns the ids of the clients of `config.attack`, in ascending order."""
         settings, num_clients = self.settings(), self.partition().num_clients
         with reading(self.path / "config.json"):
             return attackers_of(settings.get("attack", {}), num_clients, settings.get("seed", 0))
 
     def partition(self) -> Partition:
-        """Who owns which examples.
+        """Returns who owns which examples.
 
         Raises:
             PartitionFileError: If the file is damaged.
@@ -108,22 +108,21 @@ class RunFiles:
             ) from error
 
     def metrics(self) -> dict[str, np.ndarray]:
-        """float64 `[rounds]` by name, of `metrics.csv`; NaN in rounds that have no such number."""
+        """Returns float64 `[rounds]` by name, of `metrics.csv`; NaN where a round has no number."""
         return _read_rounds(self.path / "metrics.csv")
 
     def timings(self) -> dict[str, np.ndarray]:
-        """Seconds, as `metrics`, of `timings.csv`."""
+        """Returns seconds, as `metrics`, of `timings.csv`."""
         return _read_rounds(self.path / "timings.csv")
 
     def evaluated_rounds(self) -> list[int]:
-        """The rounds with a table of clients, in ascending order; one at least."""
+        """Returns the rounds with a table of clients, in ascending order; one at least."""
         return list(self._tables())
 
     def clients(self, round_num: int | None = None) -> ClientTable:
-        """The table of the clients at an evaluation, by default at the last.
+        """Returns the table of the clients at an evaluation, by default at the last.
 
-        It is compared with what `metrics.csv` has of that round: means of fewer clients, as of a
-        copy that was interrupted, are no results.
+        Its means must be those of `metrics.csv`: a copy that was interrupted has fewer clients.
         """
         paths = self._tables()
         if round_num is None:
@@ -141,11 +140,11 @@ class RunFiles:
         return table
 
     def evaluates_sample(self) -> bool:
-        """Whether some of the clients are evaluated in the place of all, by `metrics.csv`."""
+        """Reads from `metrics.csv` whether a sample of the clients is evaluated."""
         return _are_of_sample(self._known_metrics())
 
     def _known_metrics(self, round_num=None):
-        """Read again for a new round; empty where `metrics` would say that the file is damaged."""
+        """Returns metrics, read again for a new round; none if the file is damaged."""
         known = self._metrics
         if known is None or (round_num is not None and round_num not in known["round"]):
             try:
@@ -155,16 +154,16 @@ class RunFiles:
         return self._metrics
 
     def snapshot_names(self) -> list[str]:
-        """The names of the arrays of the run's snapshots."""
+        """Returns the names of the arrays of the run's snapshots."""
         path = next(iter(self._snapshots().values()))
         with reading(path), np.load(path) as snapshot:
             return list(snapshot)
 
     def snapshots(self, name: str = "alpha") -> tuple[np.ndarray, list[np.ndarray]]:
-        """`(rounds, arrays)`: one array of the run's snapshots, at each evaluation.
+        """Returns `(rounds, arrays)`: one array of the run's snapshots, at each evaluation.
 
         Args:
-            name: Of the array, as the algorithm calls it.
+            name: The name of the array, as the algorithm calls it.
         """
         arrays = []
         paths = self._snapshots()
@@ -198,14 +197,14 @@ class RunFiles:
         return paths
 
     def _files_of_rounds(self, folder, ending) -> dict[int, pathlib.Path]:
-        """The files `FOLDER/round_*ENDING` by their rounds, in ascending order."""
+        """Returns the files `FOLDER/round_*ENDING` by their rounds, in ascending order."""
         paths = (self.path / folder).glob(f"round_*{ending}")
         files = [(path.stem.removeprefix("round_"), path) for path in paths]
         return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
 
 
 def _are_of_sample(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Whether these are of a sample of the clients, whose means have margins."""
+    """Returns whether these are of a sample of the clients, whose means have margins."""
     return any(name.endswith(f"_{MARGIN}") for name in metrics)
 
 
@@ -229,9 +228,9 @@ def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
-    """float64 columns by name; what is read of empty cells is `empty`.
+    """Reads float64 columns by name; `empty` replaces empty cells.
 
-    Of a file that `grows`, the last line may be cut off, by a full disk or a kill.
+    The last line of a file that `grows` may be cut off, by a full disk or a kill.
     """
     with reading(path), open(path, newline="") as file:
         lines = list(file)

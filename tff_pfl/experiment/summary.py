@@ -1,4 +1,4 @@
-"""The result of a run as JSON for programs and as a table for people."""
+"""Writes the result of a run as JSON for programs, and as a table for people."""
 
 import json
 import math
@@ -13,14 +13,12 @@ from tff_pfl.experiment.results import (
     Evaluation,
     LateMean,
     Result,
-    best_on,
 )
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.files import finite, spelled_out
 from tff_pfl.tables import aligned, decimal
 
-_SPLITS = ("validation", "test")
-# What a summary has beside the last evaluation, where a run has it, and how it is shown.
+# The evaluations of a summary beside the last one, and what they are called for people.
 _FURTHER = {
     "best_on_validation": "best on validation examples",
     "best_on_test": "best on test examples, chosen on what it reports",
@@ -29,14 +27,14 @@ _FURTHER = {
 
 
 class Summary(NamedTuple):
-    """What `summary.json` says.
+    """The content of `summary.json`.
 
     Attributes:
         title: The algorithm and the data set.
         final: The last evaluation.
         best_on_validation: See `Result`.
         best_on_test: See `Result`.
-        late_mean: See `Result`; `None` of a run of an earlier version.
+        late_mean: See `Result`.
         seconds: See `Result`.
         stopped: See `Result`.
         privacy: See `Result`.
@@ -46,19 +44,19 @@ class Summary(NamedTuple):
     final: Evaluation
     best_on_validation: Evaluation | None
     best_on_test: Evaluation | None
-    late_mean: LateMean | None
+    late_mean: LateMean
     seconds: float
     stopped: str | None = None
     privacy: Mapping[str, Any] | None = None
 
     @property
     def evaluations(self) -> dict[str, Evaluation | LateMean]:
-        """Those that there are, by the names of their attributes; the last one first."""
+        """Returns the evaluations by the names of their attributes, the last one first."""
         named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
         return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
 
     def has_done(self, rounds: int) -> bool:
-        """Whether nothing is left to do of so many rounds."""
+        """Returns whether nothing is left to do of so many rounds."""
         return self.stopped is not None or self.final.round_num >= rounds
 
 
@@ -88,7 +86,7 @@ def write_summary(directory: RunDirectory, result: Result, title: str) -> Summar
 
 
 def read_summary(run_dir: str | os.PathLike) -> Summary | None:
-    """The summary of a finished run, or `None`.
+    """Reads the summary of a finished run; `None` if there is none.
 
     Raises:
         OutputDirectoryError: If it is damaged.
@@ -99,19 +97,19 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
     try:
         content = read_json(path)
         with reading(path):
-            # Those of older versions have none.
-            if content.get("checksum", _checksum(content)) != _checksum(content):
+            if content["checksum"] != _checksum(content):
                 raise ValueError("wrong checksum")
+            late, privacy = content["late_mean"], content.get("privacy")
             summary = Summary(
                 content["title"],
                 _evaluation_of(content["final"]),
-                *_best_of(content),
-                _late_mean_of(content.get("late_mean")),
+                _evaluation_of(content.get("best_on_validation")),
+                _evaluation_of(content.get("best_on_test")),
+                LateMean(tuple(late["rounds"]), from_text(late["metrics"])),
                 content["seconds"],
                 content.get("stopped"),
-                _privacy_of(content.get("privacy")),
+                privacy and {**privacy, "epsilon": float(privacy["epsilon"])},
             )
-            table(summary)
     except OutputDirectoryError as error:
         raise OutputDirectoryError(
             f"{error} Move it away: --resume then writes it anew, from the checkpoint."
@@ -120,7 +118,7 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
 
 
 def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Summary | None:
-    """The summary of a run that is finished, and has so many rounds; a damaged one is not.
+    """Reads the summary of a run that has done so many rounds; `None` if it has not, or is damaged.
 
     A run that has stopped early is finished, however many rounds are asked for.
     """
@@ -141,33 +139,14 @@ def _evaluation_of(value: Mapping[str, Any] | None) -> Evaluation | None:
     return value and Evaluation(value["round_num"], from_text(value["metrics"]))
 
 
-def _late_mean_of(value: Mapping[str, Any] | None) -> LateMean | None:
-    return value and LateMean(tuple(value["rounds"]), from_text(value["metrics"]))
-
-
-def _privacy_of(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return value and {**value, "epsilon": float(value["epsilon"])}
-
-
-def _best_of(content: Mapping[str, Any]) -> list[Evaluation | None]:
-    """The best on validation and on test examples; earlier versions called that of the split that
-    was evaluated `best`.
-    """
-    if "best" not in content:
-        return [_evaluation_of(content.get(f"best_on_{split}")) for split in _SPLITS]
-    best = _evaluation_of(content["best"])
-    is_of_test = best_on("test", [best]) is not None
-    return [None, best] if is_of_test else [best, None]
-
-
 def _checksum(content: Mapping[str, Any]) -> str:
-    """Of all but the checksum."""
+    """Returns the checksum of all but the checksum."""
     content = {key: value for key, value in content.items() if key != "checksum"}
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
 def table(summary: Summary) -> str:
-    """The accuracies of each evaluation, models in rows, statistics in columns."""
+    """Returns the accuracies of each evaluation, models in rows, statistics in columns."""
     lines = [f"{summary.title}, {summary.seconds:.1f} s of training and evaluation"]
     for what, evaluated in summary.evaluations.items():
         if what == "late_mean" and evaluated.rounds == summary.final.rounds:
@@ -185,7 +164,7 @@ def table(summary: Summary) -> str:
 
 
 def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, sampling):
-    """What a run promises, in one line."""
+    """Returns what a run promises, in one line."""
     how = "expected" if sampling == "poisson" else "drawn"
     return (
         f"differential privacy of clients: epsilon {epsilon:.4g}, delta {delta:.3g}; noise of "
@@ -195,18 +174,17 @@ def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, s
 
 
 def _of_sample(metrics):
-    """Whether not all clients were evaluated."""
+    """Reads from the metrics whether a sample was evaluated."""
     return any(name.statistic == MARGIN for name in metrics)
 
 
 def _rounds(evaluated):
-    """When it was."""
     first, last = evaluated.rounds[0], evaluated.rounds[-1]
     return f"round {last}" if first == last else f"rounds {first} to {last}"
 
 
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
-    """Lines of a table of accuracies and other means, and of models that have diverged."""
+    """Returns lines of a table of accuracies and other means, and of models that diverged."""
     mean, *others = STATISTICS
     shown = [mean, MARGIN, *others] if _of_sample(metrics) else STATISTICS
     heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
@@ -217,7 +195,7 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
         if of_loss and (name.model, name.pool) not in with_statistics:
             nothing = ["-"] * len(shown)
             cells.append([f"{name.model}/{name.pool}", *nothing, decimal(metrics[name])])
-        elif name.statistic == "std":  # of what has all statistics, one
+        elif name.statistic == "std":  # one of those that have all statistics
             values = [metrics.get(name._replace(statistic=it), math.nan) for it in shown]
             loss = metrics[name._replace(quantity="loss", statistic="mean")]
             cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])

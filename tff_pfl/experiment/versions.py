@@ -1,4 +1,4 @@
-"""What a run is computed with: versions of software, and the machine."""
+"""Records with what a run is computed: versions of software, its user's code, and the machine."""
 
 import functools
 import hashlib
@@ -17,11 +17,11 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
-from tff_pfl.experiment.sessions import CODE, Session, recorded_sessions, write_sessions
+from tff_pfl.experiment.sessions import CODE, SESSIONS, Session, recorded_sessions
 
 
 def current_versions() -> dict[str, Any]:
-    """What is computed with now, as JSON values; nothing that tells whose machine it is.
+    """Returns what is computed with now, as JSON values that do not name the machine.
 
     Returns:
         `python`, `tff_pfl`, `tensorflow_federated`, `tensorflow`, `numpy`: versions; `commit`: of
@@ -47,11 +47,11 @@ def current_versions() -> dict[str, Any]:
 
 
 def code_of(modules: Iterable[str]) -> dict[str, str]:
-    """Digests of the source files of modules of a user's own, as they are now.
+    """Returns digests of the source files of a user's own modules, as they are now.
 
     Args:
-        modules: Names of imported modules, such as those of `config.imports`. With a module of a
-            package are all that were imported of the package; what else it imports is not.
+        modules: Names of imported modules, such as those of `config.imports`. A module of a package
+            stands for all modules of the package that were imported.
 
     Returns:
         16 hexadecimal digits by `code of MODULE`; nothing of this library, whose version and
@@ -69,10 +69,9 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
 
 
 def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> list[str]:
-    """What is other now than it was when the last rounds of a run were computed, as text.
+    """Lists what differs now from what the last rounds of a run were computed with, as text.
 
-    Of code, modules that were not imported then, or are not now, are no difference: what one
-    program imports, such as a config's file, another one may do without.
+    Modules of a user's own that only one of both has imported are no difference.
 
     Args:
         run_dir: The run's directory.
@@ -91,12 +90,12 @@ def record_versions(
     """Writes what a run goes on with, if it is not what it was computed with before.
 
     Args:
-        directory: Of the run, which may be new.
+        directory: The directory of the run, which may be new.
         rounds_before: Rounds that it has done.
         imports: Modules whose code it runs besides, see `code_of`.
 
     Returns:
-        What is other than before, as text; nothing of a new run.
+        The differences, as `other_versions`; none for a new run.
 
     Raises:
         OutputDirectoryError: If what was recorded is damaged.
@@ -104,7 +103,8 @@ def record_versions(
     sessions, now = recorded_sessions(directory.path), _versions(imports)
     if sessions and sessions[-1].versions == now:
         return []
-    write_sessions(directory, [*sessions, Session(rounds_before, now)])
+    written = [session._asdict() for session in [*sessions, Session(rounds_before, now)]]
+    directory.write_json(SESSIONS, {"sessions": written})
     return _changes(sessions[-1].versions, now) if sessions else []
 
 
@@ -124,7 +124,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 @functools.cache
 def _checkout(package: pathlib.Path) -> tuple[str | None, bool | None]:
-    """The commit of the checkout whose folder `package` is, and whether the folder is changed."""
+    """Returns the commit of the checkout that a folder is in, and whether the folder is changed."""
     if not (package.parent / ".git").exists():
         return None, None
     commit = _git(package, "rev-parse", "HEAD")
@@ -133,16 +133,10 @@ def _checkout(package: pathlib.Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: pathlib.Path, *arguments: str) -> str | None:
-    """What git answers; `None`, if it does not."""
+    command = ["git", "--no-optional-locks", *arguments]
     try:
         answer = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+            command, cwd=folder, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -151,7 +145,7 @@ def _git(folder: pathlib.Path, *arguments: str) -> str | None:
 
 @functools.cache
 def _processor() -> str:
-    """As Linux names it; elsewhere its architecture."""
+    """Returns the processor's name as Linux has it; elsewhere its architecture."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -161,7 +155,7 @@ def _processor() -> str:
 
 
 def _described(device: str) -> str:
-    """A device by type and number, and of a GPU of this process its model."""
+    """Returns a device's type and number, and the model of a GPU of this process."""
     spec = tf.DeviceSpec.from_string(device)
     name = f"{spec.device_type}:{spec.device_index}"
     if spec.job == "worker":

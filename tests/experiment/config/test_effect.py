@@ -1,19 +1,15 @@
-"""Flags that have no effect."""
+"""Settings that have no effect."""
+
+import contextlib
 
 import pytest
 
-from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
-from tff_pfl.experiment import ConfigError, check_config
+from tff_pfl.experiment import ConfigError, build_local, default_config
+from tff_pfl.experiment.config import without_effect
 from tff_pfl.experiment.config.options import value_of
 
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
-
-
-@pytest.fixture(autouse=True)
-def forget_the_folders_of_configs(tmp_path):
-    with own_modules(tmp_path):
-        yield
 
 
 IDLE = [
@@ -47,6 +43,9 @@ IDLE = [
     ("data.classes_per_client.classes=3", "", "data.partitioner=classes_per_client"),
     ("local.momentum=0.9", "config = default_config('fedpg')", "algorithm.gradient=pseudo"),
     ("local.steps=3", "config = default_config('s_fedpg')", "algorithm.gradient=pseudo"),
+    ("local.momentum=0.5", "config.local.optimizer = 'adam'", "local.optimizer=sgd"),
+    ("server.learning_rate=0.5", "", "server.optimizer=adam"),
+    ("privacy.bits=16", "config.privacy.epsilon = 2.0", "privacy.mechanism=distributed"),
     (
         "local.optimizer=adam",
         "config = default_config('ifca'); config.algorithm.averaging = 'gradients'",
@@ -55,47 +54,40 @@ IDLE = [
 ]
 
 
-@pytest.fixture
-def own_config(tmp_path):
-    """`(line) -> flag` of a config file that changes the default config by a line."""
-
-    def write(line):
-        path = tmp_path / "own.py"
-        path.write_text(
-            "from tff_pfl.experiment import default_config\n\n"
-            f"def get_config():\n    config = default_config()\n    {line}\n    return config\n"
-        )
-        return f"--config={path}"
-
-    return write
+def test_settings_without_effect():
+    for setting, line, switch in IDLE:
+        config = default_config()
+        config = eval_line(line, config)
+        key, switched = setting.partition("=")[0], switch.partition("=")[0]
+        set_value(config, setting)
+        (idle,) = without_effect(config, [key])
+        assert idle.startswith(f"config.{key} has no effect: config.{switched} is ")
+        set_value(config, switch)
+        assert list(without_effect(config, [key])) == []
 
 
-@pytest.mark.parametrize(("setting", "line", "switch"), IDLE)
-def test_a_flag_without_effect_is_refused(monkeypatch, capsys, own_config, setting, line, switch):
-    config = own_config(line)
-    with pytest.raises(SystemExit):
-        config_of_flags(monkeypatch, config, f"--config.{setting}")
-    printed = capsys.readouterr().err
-    key, switched = setting.partition("=")[0], switch.partition("=")[0]
-    assert f"error: --config.{key} has no effect: config.{switched} is " in printed
-    assert f". --config.{switched}=" in printed
-    config_of_flags(monkeypatch, config, f"--config.{setting}", f"--config.{switch}")
+def eval_line(line, config):
+    """A config that is changed by a line of a config file."""
+    names = {"config": config, "default_config": default_config}
+    exec(line, names)
+    return names["config"]
 
 
-@pytest.mark.parametrize(
-    ("flag", "replaced"),
-    [
-        ("data.partition_file=a.npz", "data.num_clients=20"),
-        ("local.steps=5", "local.epochs=3"),
-    ],
-)
-def test_what_another_flag_replaces_is_refused_where_both_are_set_by_hand(
-    monkeypatch, capsys, flag, replaced
-):
-    with pytest.raises(SystemExit):
-        config_of_flags(monkeypatch, DIGITS, f"--config.{flag}", f"--config.{replaced}")
-    key, switch = replaced.partition("=")[0], flag.partition("=")[0]
-    assert f"--config.{key} has no effect: config.{switch} is" in capsys.readouterr().err
+def set_value(config, setting):
+    key, _, value = setting.partition("=")
+    *sections, last = key.split(".")
+    with contextlib.suppress(NameError, SyntaxError):  # text is without quotes, as in a shell
+        value = eval(value)
+    with config.ignore_type():
+        value_of(config, ".".join(sections))[last] = value
+
+
+def test_a_flag_without_effect_is_a_warning(monkeypatch, capsys):
+    flags = ("--config.local.epochs=3", "--config.local.steps=2", "--config.rounds=1")
+    config = config_of_flags(monkeypatch, DIGITS, *flags)
+    assert (config.local.epochs, config.local.steps) == (3, 2)
+    message = "warning: --config.local.epochs has no effect: config.local.steps is 2.\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(
@@ -103,46 +95,39 @@ def test_what_another_flag_replaces_is_refused_where_both_are_set_by_hand(
     [
         ("local.epochs", "local.steps=2"),
         ("attack.fraction", "attack.client_ids=(0,)"),
-        ("data.num_clients", "data.partition_file=a.npz"),
         ("data.num_clients", "data.partitioner=natural"),
-        ("early_stop.least_gain", "rounds=3"),
     ],
 )
-def test_none_beside_what_is_set_instead_is_no_conflict(monkeypatch, none, instead):
-    flags = (f"--config.{none}=None", f"--config.{instead}")
-    config = config_of_flags(monkeypatch, DIGITS, *flags)
-    assert value_of(config, none) is None
-    config.local.steps = config.local.epochs = None
-    with pytest.raises(ConfigError, match="config.local.epochs is None, but must be of type int"):
-        check_config(config)
-
-
-def test_a_rate_of_fine_tuning_is_that_of_new_clients_too(monkeypatch):
-    flags = ("--config.new_clients.number=2", "--config.evaluation.fine_tune_learning_rate=0.1")
-    assert config_of_flags(monkeypatch, DIGITS, *flags)
+def test_none_beside_what_is_set_instead_is_no_conflict(monkeypatch, capsys, none, instead):
+    config = config_of_flags(monkeypatch, DIGITS, f"--config.{none}=None", f"--config.{instead}")
+    assert value_of(config, none) is None and capsys.readouterr().err == ""
+    if none == "local.epochs":
+        assert build_local(config).steps == 2
+        config.local.steps = None
+        with pytest.raises(ConfigError, match="config.local: epochs and steps are both None"):
+            build_local(config)
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("name", "idle", "switches"),
     [
-        "local.learning_rate=0.2",
-        "evaluation.fine_tune_epochs=2",
-        "evaluation.further_models=('locally_trained',)",
-        "new_clients.number=2",
+        ("fedavg", "evaluation.fine_tune_learning_rate=0.1", ["new_clients.number=2"]),
+        ("fedpg", "local.learning_rate=0.2", [""]),
+        (
+            "fedpg",
+            "local.momentum=0.9",
+            [
+                "evaluation.fine_tune_epochs=2",
+                "evaluation.further_models=('locally_trained',)",
+                "new_clients.number=2",
+            ],
+        ),
     ],
 )
-def test_exact_gradients_do_not_keep_others_from_training(monkeypatch, own_config, other):
-    config = own_config("config = default_config('fedpg')")
-    flags = ("--config.local.momentum=0.9",) * (other != "local.learning_rate=0.2")
-    assert config_of_flags(monkeypatch, config, *flags, f"--config.{other}")
-
-
-def test_a_flag_may_be_without_effect_where_another_one_or_the_file_turns_it_off(
-    monkeypatch, own_config
-):
-    off = ("--config.attack.fraction=0", "--config.attack.factor=-1.0")
-    assert config_of_flags(monkeypatch, own_config(""), *off).attack.factor == -1
-    config = own_config("config.early_stop.metric = 'global/loss'")
-    assert config_of_flags(monkeypatch, config).early_stop.metric == "global/loss"
-    no_attack = ("--config.attack.name=", "--config.rounds=3")
-    assert config_of_flags(monkeypatch, config, *no_attack).rounds == 3
+def test_what_has_an_effect_all_the_same(name, idle, switches):
+    """Exact gradients do not keep others from training."""
+    for switch in switches:
+        config = default_config(name)
+        for setting in filter(None, [idle, switch]):
+            set_value(config, setting)
+        assert list(without_effect(config, [idle.partition("=")[0]])) == []

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from tests.own_modules import own_modules
-from tests.runs import run_main, tiny_config, train_run
-from tff_pfl.analysis import loss_surfaces_of_run
+from tests.runs import run_main
 from tff_pfl.experiment import (
     ConfigError,
     RunFiles,
@@ -26,7 +25,6 @@ from tff_pfl.models import MODELS
 MODULE = """
 import tensorflow as tf
 from tff_pfl.models import MODELS
-from tff_pfl.analysis import loss_surfaces_of_run
 
 @MODELS.register("tiny_of_a_user")
 def tiny(image_shape, num_classes, *, width=3):
@@ -69,12 +67,7 @@ def test_what_a_module_registers_twice_is_registered_once(write, tmp_path):
     assert "tiny_of_a_user" in MODELS
 
 
-def test_what_is_no_name():
-    with pytest.raises(ConfigError, match=r"config.imports must be names of modules, got 1\."):
-        import_modules([1])
-
-
-@pytest.mark.parametrize("name", ["networks_of_nobody", "os.networks_of_nobody", "nobody.networks"])
+@pytest.mark.parametrize("name", ["networks_of_nobody", "os.networks_of_nobody"])
 @pytest.mark.usefixtures("write")
 def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
     folder = str(tmp_path / "folder")
@@ -92,7 +85,7 @@ def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
 
 
 def test_a_name_is_not_several():
-    with pytest.raises(ConfigError, match="must be several names, in a tuple, got 'networks'"):
+    with pytest.raises(ConfigError, match="must be a tuple of names of modules, got 'networks'"):
         default_config(imports="networks")
 
 
@@ -100,7 +93,6 @@ def test_a_name_is_not_several():
     ("text", "reason"),
     [
         ("\nnothing.x", r"NameError: name 'nothing' is not defined \(FILE, line 2\)"),
-        ("import nobody", r"ModuleNotFoundError: No module named 'nobody' \(FILE, line 1\)"),
         ("\nx = (", r"SyntaxError: '\(' was never closed \(fails_of_a_user.py, line 2\)"),
         (
             MODULE.replace("tiny_of_a_user", "mlp"),
@@ -118,9 +110,10 @@ def test_a_module_that_fails(write, tmp_path, text, reason):
 
 
 @pytest.fixture
-def run_of_a_stranger(write, tmp_path):
+def run_of_a_stranger(write, finished_run, tmp_path):
     """A finished run whose config imports a module that stands beside it."""
-    run = train_run(tmp_path / "run", tiny_config("fedavg", rounds=1))
+    run = tmp_path / "run"
+    shutil.copytree(finished_run("fedavg", rounds=1), run)
     write("stranger/networks_of_a_user.py", "raise SystemExit('executed')")
     shutil.copytree(run, tmp_path / "plain")
     settings = json.loads((run / "config.json").read_text())
@@ -139,10 +132,8 @@ UNTRUSTED = (
     "use",
     [
         lambda run, **options: config_of_run(RunFiles(run).settings(), **options),
-        lambda run, **options: evaluate_run(run, **options),
         lambda run, **options: evaluate_run(run.parent / "plain", baseline=run, **options),
         lambda run, **options: export_run(run, run.parent / "models", **options),
-        lambda run, **options: loss_surfaces_of_run(run, points=3, **options),
     ],
 )
 def test_a_saved_run_executes_what_is_asked_for(
@@ -165,6 +156,7 @@ def test_a_saved_run_executes_what_is_asked_for(
     config_of_run(RunFiles(run_of_a_stranger).settings())  # executes nothing any more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["evaluate", "export", "loss_surface", "table", "page"])
 def test_programs_execute_what_is_asked_for(program, run_of_a_stranger, tmp_path):
     run, output = run_of_a_stranger, tmp_path / "output.html"

@@ -1,4 +1,4 @@
-"""Configs: all keys, what is right in them, and what a run is made of by them."""
+"""Configs: all keys, the ranges of their values, and what a run is built from by them."""
 
 from tff_pfl.lazy import offer
 
@@ -12,19 +12,14 @@ __getattr__, __dir__, __all__ = offer(
             "build_model",
             "build_new_clients_evaluation",
             "build_process",
-            "evaluation_options",
+            "check_split",
             "hold_out",
-            "participation",
         ),
-        "check": ("check_config", "number_ranges"),
-        "defaults": ("default_config",),
+        "check": ("check_config", "check_same_promise", "config_of_run", "number_ranges"),
         "effect": ("without_effect",),
         "errors": ("ConfigError", "ImportsError"),
         "flags": ("define_import_flags", "parse_flags", "read_config"),
-        "local": ("build_local",),
-        "options": ("complete",),
-        "private": ("check_same_promise", "privacy_loss"),
-        "saved": ("added_settings", "config_of_run"),
-        "splits": ("check_split",),
+        "options": ("complete", "default_config"),
+        "parts": ("build_local", "evaluation_options", "participation", "privacy_loss"),
     },
 )

@@ -9,26 +9,23 @@ import numpy as np
 
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
-from tff_pfl.clients import Participation
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.experiment.config.errors import ConfigError
-from tff_pfl.experiment.config.local import (
+from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.options import ERROR_FEEDBACK, FRACTION
+from tff_pfl.experiment.config.parts import (
     build_fine_tuning,
     build_local,
     build_optimizer,
     check_schedule,
+    early_stop,
+    evaluation_options,
+    participation,
+    privacy_loss,
 )
-from tff_pfl.experiment.config.options import (
-    AVAILABILITY,
-    ERROR_FEEDBACK,
-    FRACTION,
-)
-from tff_pfl.experiment.config.private import made_private
-from tff_pfl.experiment.config.sections import values_of
-from tff_pfl.experiment.config.splits import check_splits
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.kinds import check_kind
 from tff_pfl.local import examples_type
+from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import (
     AGGREGATORS,
     Algorithm,
@@ -36,9 +33,6 @@ from tff_pfl.templates import (
     compose,
     with_aggregator,
 )
-
-FURTHER_MODELS = ("locally_trained", "fine_tuned")
-"""What `config.evaluation.further_models` may have."""
 
 
 def build_dataset(
@@ -49,7 +43,7 @@ def build_dataset(
 
     Args:
         config: The config.
-        load: In the place of `tff_pfl.data.load`.
+        load: Replaces `tff_pfl.data.load`.
 
     Raises:
         ConfigError: If a value is wrong, or the partition or the cohort is impossible.
@@ -68,14 +62,14 @@ def build_dataset(
                 images.x, images.y, images.num_classes, partition, images.name
             )
         else:
-            natural = config.data.partitioner == "natural"
+            natural, fractions = config.data.partitioner == "natural", config.data.fractions
             dataset = data.federate(
                 images,
                 num_clients=None if natural else config.data.num_clients,
                 partitioner=config.data.partitioner,
                 partition_args=config.data.get(config.data.partitioner, {}),
                 merge=config.data.merge,
-                fractions=tuple(config.data.fractions) if config.data.merge else None,
+                fractions=tuple(fractions) if config.data.merge and fractions else None,
                 num_validation=config.data.num_validation,
                 imbalance=config.data.imbalance,
                 imbalanced_test=config.data.imbalanced_test,
@@ -99,7 +93,7 @@ def build_dataset(
         )
     with values_of("participation"):
         participation(config).check(num_clients, config.clients_per_round)
-    check_splits(config, dataset, num_clients)
+    _check_splits(config, dataset, num_clients)
     return dataset
 
 
@@ -115,10 +109,49 @@ def _check_whole(partition, config):
         )
 
 
+def _check_splits(config, dataset, num_clients) -> None:
+    """Checks that the clients whom a run evaluates have examples for it, if not all of them."""
+    options, new_clients = config.evaluation, config.new_clients
+    with values_of("evaluation"):
+        drawn = evaluation.sampled_clients(config.seed, num_clients, options.clients)
+    who = "client that trains" if new_clients.number else "client"
+    for split in (options.split, "validation") if options.validation else (options.split,):
+        check_split(dataset, split, who, slice(num_clients))
+        if options.clients and not dataset.sizes(split)[drawn].any():
+            raise ConfigError(
+                f"config.evaluation.clients={options.clients}, but none of those that are drawn "
+                f"has {split} examples. Evaluate more of them."
+            )
+    if new_clients.number and new_clients.evaluated:
+        check_split(dataset, options.split, "new client", slice(num_clients, None))
+
+
+def check_split(
+    dataset: data.FederatedDataset, split: str, who: str = "client", clients: slice = slice(None)
+) -> None:
+    """Checks that there is something to evaluate on.
+
+    Args:
+        dataset: The data.
+        split: The split to evaluate on.
+        who: The name of the clients, for the message.
+        clients: The clients that are evaluated.
+
+    Raises:
+        ConfigError: If none of the clients has examples in the split.
+    """
+    if not dataset.sizes(split)[clients].any():
+        raise ConfigError(
+            f"The split to evaluate on is {split!r}, but no {who} has {split} examples. Before "
+            "a run, config.data.fractions, or without merge config.data.num_validation, gives them "
+            "some."
+        )
+
+
 def hold_out(
     config: ml_collections.ConfigDict, dataset: data.FederatedDataset
 ) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
-    """The clients of a data set that train, and those that are new to the model, if any."""
+    """Splits a data set into the clients that train and those new to the model, if any."""
     number = config.new_clients.number
     if not number:
         return dataset, None
@@ -128,7 +161,7 @@ def hold_out(
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
-    """The model of a config, for the images and classes of a data set.
+    """Builds the model of a config, for the images and classes of a data set.
 
     Raises:
         ConfigError: For unknown names, with the nearest one; numbers that are none of the model's;
@@ -164,54 +197,16 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
     return model
 
 
-def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
-    """What a config evaluates."""
-    options = config.evaluation
-    return evaluation.EvaluationOptions(
-        split=options.split,
-        validation=options.validation,
-        clients=options.clients,
-        clients_per_call=options.clients_per_call,
-        generalization=options.generalization,
-        synthetic=tuple(options.synthetic),
-        subsample=options.subsample,
-        late_share=options.late_share,
-        seed=config.seed,
-    )
-
-
-def participation(config: ml_collections.ConfigDict) -> Participation:
-    """Who is selected in a round of a config, and who of them reports.
-
-    Raises:
-        ConfigError: If a value is wrong, or some do not fit together.
-    """
-    with values_of("participation"):
-        availability = AVAILABILITY.make(config)
-        return Participation(**config.participation.to_dict() | {"availability": availability})
-
-
-def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
-    """What ends a run of a config early, if anything does.
-
-    Raises:
-        ConfigError: If a value is wrong.
-    """
-    options = config.early_stop
-    with values_of("early_stop"):
-        return EarlyStop(**options.to_dict()) if options.patience else None
-
-
 def build_early_stop(
     config: ml_collections.ConfigDict,
     method: Algorithm | PersonalizedProcess,
     model: models.Model,
     dataset: data.FederatedDataset,
 ) -> EarlyStop | None:
-    """The same, for data and models that have what it needs.
+    """Builds what ends a run of a config early, if anything does.
 
     Raises:
-        ConfigError: If they have not.
+        ConfigError: If the data or the models lack what it needs.
     """
     stop = early_stop(config)
     if stop is not None:
@@ -227,7 +222,7 @@ def build_new_clients_evaluation(
     new_clients: data.FederatedDataset | None,
     capacity: str | None = None,
 ) -> evaluation.NewClientsEvaluation | None:
-    """The evaluation of the new clients of a config, if it has any, and they are evaluated.
+    """Builds the evaluation of the new clients of a config, if they are evaluated.
 
     Raises:
         ConfigError: If the algorithm has nothing that they could fine-tune, or it was before.
@@ -262,7 +257,7 @@ def build_new_clients_evaluation(
 def build_algorithm(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> Algorithm:
-    """The algorithm of a config, with all that the config changes of it.
+    """Builds the algorithm of a config, with all that the config changes of it.
 
     Raises:
         ConfigError: If a value is wrong, or the algorithm has no server optimizer or aggregator
@@ -289,7 +284,7 @@ def build_algorithm(
     if config.aggregator.name:
         with values_of("aggregator"):
             algorithm = with_aggregator(algorithm, _build_aggregator(config))
-    algorithm = made_private(algorithm, config, dataset.num_clients)
+    algorithm = _made_private(algorithm, config, dataset.num_clients)
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
@@ -321,7 +316,7 @@ def _build_attack(config, dataset):
     attack, parameters = ATTACKS[options["name"]], ATTACKS.parameters(options.pop("name"))
     if "client_ids" in parameters:
         options["client_ids"] = attackers_of(options, dataset.num_clients, config.seed)
-        del options[FRACTION]
+    del options[FRACTION]
     if "num_classes" in parameters:
         options["num_classes"] = dataset.num_classes
     return functools.partial(attack, **options)
@@ -333,10 +328,32 @@ def _compressed(algorithm, config) -> Algorithm:
     return compressed(algorithm, compressor(**options), error_feedback=feedback)
 
 
+def _made_private(algorithm, config, num_clients) -> Algorithm:
+    """Returns the algorithm with the privacy of a config, if it has any."""
+    loss = privacy_loss(config, num_clients)
+    if loss is None:
+        return algorithm
+    options = {
+        "noise_multiplier": loss.noise_multiplier,
+        "clients_per_round": config.clients_per_round,
+        "clip_norm": config.privacy.clip_norm,
+    }
+    with values_of("privacy"):
+        if config.privacy.mechanism == "distributed":
+            return with_distributed_privacy(algorithm, bits=config.privacy.bits, **options)
+        return with_privacy(
+            algorithm,
+            clipping=config.privacy.clipping,
+            secure_sums=config.privacy.secure_sums,
+            seed=config.seed,
+            **options,
+        )
+
+
 def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
-    """The algorithm of a config as a process, with the models that are evaluated.
+    """Builds the algorithm of a config as a process, with the models that are evaluated.
 
     Raises:
         ConfigError: See `build_algorithm`; or a further model needs a global one that is not there.
@@ -353,7 +370,7 @@ def build_process(
 
 
 def _evaluating(name, algorithm, config, model) -> Algorithm:
-    """The algorithm, with one of `FURTHER_MODELS` in the place of each client's own."""
+    """Returns the algorithm with one of `FURTHER_MODELS` in the place of each client's own."""
     if name == "locally_trained":
         return evaluation.locally_trained(algorithm, model, build_local(config))
     epochs = config.evaluation.fine_tune_epochs
@@ -361,6 +378,6 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
 
 
 def _fine_tunes_own_models(config) -> bool:
-    """Whether what is evaluated as a client's own model is fine-tuned, not another beside it."""
+    """Returns whether each client's own model is fine-tuned, not another one beside it."""
     options = config.evaluation
     return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models

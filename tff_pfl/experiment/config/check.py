@@ -1,78 +1,52 @@
-"""What is right in a config, as far as no data are needed to know."""
+"""Checks the values of a config, as far as no data are needed to know."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import ml_collections
 
 from tff_pfl import data, evaluation, models
 from tff_pfl.clients import Participation
-from tff_pfl.experiment.config.build import (
-    FURTHER_MODELS,
-    early_stop,
-    evaluation_options,
-    participation,
-)
-from tff_pfl.experiment.config.defaults import default_config
-from tff_pfl.experiment.config.effect import may_be_left_out
-from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.config.errors import ConfigError, ImportsError, values_of
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.keys import OWN_NUMBERS
+from tff_pfl.experiment.config.keys import OWN_NUMBERS, own_keys
 from tff_pfl.experiment.config.options import (
     ALGORITHM,
     CHOICES,
     FRACTION,
     PARTITIONER,
-    type_of,
+    complete,
+    default_config,
     value_of,
 )
-from tff_pfl.experiment.config.private import check_privacy, is_private
-from tff_pfl.experiment.config.sections import values_of
+from tff_pfl.experiment.config.parts import (
+    FURTHER_MODELS,
+    early_stop,
+    evaluation_options,
+    is_private,
+    participation,
+)
+from tff_pfl.kinds import signature_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.names import check_names
-from tff_pfl.ranges import (
-    Range,
-    may_be_none,
-    ranges_of,
-)
+from tff_pfl.privacy import CLIPPINGS, check_participation
+from tff_pfl.ranges import Range, may_be_none, ranges_of
 
-# Whose keys are not those of what is chosen.
-_SECTIONS = (
-    "",
-    "data",
-    "local",
-    "model",
-    "evaluation",
-    "participation",
-    "early_stop",
-    "new_clients",
-    "aggregator",
-    "privacy",
-    "server",
-)
+_MECHANISMS = ("central", "distributed")
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
     """Checks what needs no data.
 
     Raises:
-        ConfigError: It names the first key that is wrong, and what would be right.
+        ConfigError: If a value is wrong; it names the key, and what would be right.
     """
     import_modules(config.get("imports", ()), config.get("import_path", ()))
-    defaults = default_config()
-    for section in _SECTIONS:
-        _check_keys(config, section, value_of(defaults, section))
+    _check_keys(config)
     for choice in CHOICES:
         _check_choice(config, choice)
-    types = [config.model.compute_type]
-    check_names("compute type", types, models.COMPUTE_TYPES, error=ConfigError)
     for key, range_ in number_ranges(config).items():
-        value = value_of(config, key)
-        if value is not None:  # where it may not be, it was refused above
-            range_.check(f"config.{key}", value, ConfigError)
-    _check_server(config.server, defaults.server)
-    _check_attackers(config.attack)
-    check_privacy(config, defaults.privacy, participation(config))
-    _check_compression(config)
+        range_.check(f"config.{key}", value_of(config, key), ConfigError)
     with values_of("evaluation"):
         evaluation_options(config)
         check_names("further model", config.evaluation.further_models, FURTHER_MODELS)
@@ -81,58 +55,33 @@ def check_config(config: ml_collections.ConfigDict) -> None:
             "config.evaluation.further_models has 'fine_tuned', but "
             "config.evaluation.fine_tune_epochs=0. Set it to the passes of fine-tuning."
         )
-    if early_stop(config) is not None and not config.evaluation.every:
-        raise ConfigError(
-            f"config.early_stop.patience={config.early_stop.patience}, but "
-            "config.evaluation.every=0: only the last round is evaluated. Set one of both."
-        )
+    early_stop(config)
+    chosen = participation(config)
+    if config.attack.get(FRACTION) and config.attack.client_ids:
+        raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "either says who attacks")
+    _check_compression(config)
+    _check_privacy(config, chosen)
 
 
-def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
-    """The ranges of all numbers of a config, by keys such as "local.epochs".
-
-    They are stated by those who take the numbers: the algorithm, the model, the partitioner, and so
-    on. What they say of other arguments is no key of the config.
-    """
-    ranges = dict(OWN_NUMBERS)
-    for section, owner in _owners(config):
-        found = value_of(config, section) or {}
-        for name, range_ in ranges_of(owner).items():
-            if name in found:
-                ranges[f"{section}.{name}"] = range_
-    return ranges
-
-
-def _owners(config) -> Iterator[tuple[str, Callable]]:
-    """`(section, who takes its values)`."""
-    yield "data", data.federate
-    yield "evaluation", evaluation.EvaluationOptions
-    yield "local", LocalTraining
-    yield "model", models.build
-    yield "participation", Participation
-    for name, partitioner in data.PARTITIONERS.items():
-        yield PARTITIONER.section.format(name), partitioner
-    for choice in CHOICES:
-        if name := choice.name_in(config):
-            yield choice.section_in(config), choice.registry[name]
-
-
-def _check_keys(config, section, known) -> None:
-    """The keys of a section that are no options; "" is for the config itself."""
-    found = value_of(config, section)
-    check_names("config key", found, known, error=ConfigError)
-    for name in known:
-        key = f"{section}.{name}".lstrip(".")
-        if name not in found:
-            raise ConfigError(
-                f"config.{key} is missing. A config begins as tff_pfl.experiment.default_config()."
-            )
-        if found[name] is None and known[name] is not None and not may_be_left_out(config, key):
-            raise _none(key, type(known[name]))
+def _check_keys(config) -> None:
+    """Checks that a config has all keys, and no others, but for options of what it chooses."""
+    known = default_config()
+    free = {"paper", *(choice.section for choice in CHOICES)}
+    sections = ["", *(key for key in own_keys() if hasattr(known[key], "keys") and key not in free)]
+    for section in sections:
+        found, expected = value_of(config, section) or (), value_of(known, section)
+        check_names("config key", found, expected, error=ConfigError)
+        for name in expected:
+            if name not in found:
+                key = f"{section}.{name}".lstrip(".")
+                raise ConfigError(
+                    f"config.{key} is missing. A config begins as "
+                    "tff_pfl.experiment.default_config()."
+                )
 
 
 def _check_choice(config, choice) -> None:
-    """A chosen name, and its options."""
+    """Checks a chosen name, and that its options exist and are set."""
     name = choice.name_in(config)
     if name or not choice.may_be_none:
         check_names(choice.registry.kind, [name], choice.registry, error=ConfigError)
@@ -148,40 +97,161 @@ def _check_choice(config, choice) -> None:
     for key, parameter in parameters.items():
         value = options.get(key, parameter.default)
         if value is parameter.empty or (value is None and not may_be_none(parameter)):
-            raise _none(f"{choice.section_in(config)}.{key}", type_of(parameter))
+            raise ConfigError(f"config.{choice.section_in(config)}.{key} must be set, got None.")
 
 
-def _none(key, kind) -> ConfigError:
-    return ConfigError(f"config.{key} is None, but must be of type {kind.__name__}.")
+def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
+    """Returns the ranges of all numbers of a config, by keys such as "local.epochs".
+
+    They are stated by those who take the numbers: the algorithm, the model, the partitioner, and so
+    on. What they say of other arguments is no key of the config.
+    """
+    own = own_keys()
+    ranges = {
+        key: _or_none(range_) if value_of(own, key) is None else range_
+        for key, range_ in OWN_NUMBERS.items()
+    }
+    ranges[f"attack.{FRACTION}"] = _or_none(OWN_NUMBERS[f"attack.{FRACTION}"])
+    for section, owner in _owners(config):
+        found = value_of(config, section) or {}
+        for name, range_ in ranges_of(owner).items():
+            if name in found:
+                optional = may_be_none(signature_of(owner).parameters[name])
+                ranges[f"{section}.{name}"] = _or_none(range_) if optional else range_
+    return ranges
 
 
-def _check_attackers(attack) -> None:
-    if attack.get(FRACTION) and attack.client_ids:
-        raise ConfigError(
-            f"config.attack has client_ids={attack.client_ids} and {FRACTION}={attack[FRACTION]}: "
-            "either says who attacks. Set the other to () or 0."
-        )
+def _or_none(range_: Range) -> Range:
+    return Range(f"{range_.text}, or None", lambda x: x is None or range_.contains(x))
+
+
+def _owners(config) -> Iterator[tuple[str, Callable]]:
+    """Yields each section and who takes its values."""
+    yield "data", data.federate
+    yield "evaluation", evaluation.EvaluationOptions
+    yield "local", LocalTraining
+    yield "model", models.build
+    yield "participation", Participation
+    for name, partitioner in data.PARTITIONERS.items():
+        yield PARTITIONER.section.format(name), partitioner
+    for choice in CHOICES:
+        if name := choice.name_in(config):
+            yield choice.section_in(config), choice.registry[name]
+
+
+def _both(config, key, other, reason) -> ConfigError:
+    return ConfigError(
+        f"config.{key}={value_of(config, key)!r}, but config.{other}={value_of(config, other)!r}: "
+        f"{reason}. Set one of them only."
+    )
 
 
 def _check_compression(config) -> None:
-    """A compressed upload is decoded by itself, before it is averaged."""
     if not config.compression.name:
         return
-    chosen = f"config.compression.name={config.compression.name!r}, but "
-    reason = "a compressed upload is decoded by itself, and then averaged by the plain mean."
+    reason = "a compressed upload is decoded by itself, and then averaged by the plain mean"
     if config.aggregator.name not in ("", "mean"):
-        raise ConfigError(
-            f"{chosen}config.aggregator.name={config.aggregator.name!r}: {reason} Set one to ''."
-        )
+        raise _both(config, "compression.name", "aggregator.name", reason)
     if is_private(config):
-        raise ConfigError(f"{chosen}there is config.privacy: {reason} Set the name to ''.")
+        raise _both(config, "compression.name", _promise(config), reason)
 
 
-def _check_server(server, defaults) -> None:
-    """Without an optimizer, there is nothing that its numbers would be of."""
-    for key in ("learning_rate", "momentum"):
-        if not server.optimizer and server[key] != defaults[key]:
+def _promise(config) -> str:
+    has_epsilon = config.privacy.epsilon is not None
+    return "privacy.epsilon" if has_epsilon else "privacy.noise_multiplier"
+
+
+def _check_privacy(config, participation) -> None:
+    privacy, defaults = config.privacy, own_keys().privacy
+    check_names("config.privacy.clipping", [privacy.clipping], CLIPPINGS, error=ConfigError)
+    check_names("config.privacy.mechanism", [privacy.mechanism], _MECHANISMS, error=ConfigError)
+    if not is_private(config):
+        if changed := [key for key in defaults if privacy[key] != defaults[key]]:
             raise ConfigError(
-                f"config.server.{key}={server[key]}, but config.server.optimizer is ''. Choose "
-                "one, such as 'sgd'."
+                f"config.privacy.{changed[0]}={privacy[changed[0]]}, but there is no privacy "
+                "without epsilon or noise_multiplier. Set one of these."
             )
+        return
+    if None not in (privacy.epsilon, privacy.noise_multiplier):
+        reason = "one follows from the other"
+        raise _both(config, "privacy.epsilon", "privacy.noise_multiplier", reason)
+    if config.aggregator.name:
+        reason = "with privacy it is the mean of clipped uploads with noise"
+        raise _both(config, "aggregator.name", _promise(config), reason)
+    with values_of("participation"):
+        check_participation(participation)
+    if privacy.mechanism != "distributed":
+        return
+    # A client that does not report takes a part of the noise away, and epsilon counts on all of it.
+    section = config.participation
+    for key, is_right, right in (
+        ("privacy.clipping", privacy.clipping == "fixed", "'fixed'"),
+        ("participation.sampling", section.sampling == "fixed", "'fixed'"),
+        ("participation.dropout", not any(section.dropout), "(0.0,)"),
+        ("participation.deadline", section.deadline is None, "None"),
+    ):
+        if not is_right:
+            raise ConfigError(
+                f"config.{key}={value_of(config, key)!r}, but with config.privacy.mechanism="
+                "'distributed' each client of a cohort adds its part of the noise and has to "
+                f"report, and the server adds none. Set it to {right}."
+            )
+
+
+def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
+    """Checks that a run which is resumed is not to be longer than its noise was made for.
+
+    Args:
+        config: The config.
+        changes: See `RunDirectory`.
+
+    Raises:
+        ConfigError: If `epsilon` is of another number of rounds.
+    """
+    of_rounds = [change for change in changes if change.startswith("rounds")]
+    if config.privacy.epsilon is not None and of_rounds:
+        raise ConfigError(
+            f"config.privacy.epsilon={config.privacy.epsilon} is of all rounds, and the noise of "
+            f"this run was made for another number of them ({of_rounds[0]}). Only a run with "
+            "config.privacy.noise_multiplier can be made longer: its epsilon grows."
+        )
+
+
+def config_of_run(
+    settings: Mapping[str, Any], *, trust_imports: bool | Collection[str] = ()
+) -> ml_collections.ConfigDict:
+    """Returns the config of a run from its `config.json`.
+
+    Args:
+        settings: What `RunFiles.settings` returns.
+        trust_imports: The modules of `config.imports` that may be imported, which executes their
+            code. Names: only these, from the working directory, or from where Python looks. `True`:
+            all, from the folders that the run names. A module that is already imported needs no
+            trust.
+
+    Raises:
+        ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
+            names is not trusted, or cannot be imported.
+    """
+    if "algorithm" not in settings:
+        raise ConfigError(
+            "config.json has no algorithm: the run was made in Python, without a config that says "
+            "how. Evaluate it in Python, where its process is."
+        )
+    try:
+        folders = settings.get("import_path", ())
+        import_modules(settings.get("imports", ()), folders, trust_imports)
+        config = default_config(settings["algorithm"]["name"])
+        if missing := sorted(set(config) - set(settings)):
+            raise ValueError(f"{', '.join(missing)} are missing")
+        with config.unlocked():
+            config.update(settings)
+            if trust_imports is not True:
+                config.import_path = ()
+        complete(config)
+        check_config(config)
+    except ImportsError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"config.json describes no run of this version: {error}") from error
+    return config

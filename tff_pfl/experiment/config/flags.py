@@ -1,12 +1,9 @@
-"""Flags of programs, those of single keys of a config included."""
+"""Flags of programs, with those of single keys of a config."""
 
-import copy
-import operator
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
 
 import ml_collections
 from absl import flags
@@ -16,9 +13,6 @@ from ml_collections.config_flags import tuple_parser
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
-from tff_pfl.experiment.config.keys import OWN_NUMBERS, own_keys
-from tff_pfl.experiment.run_directory import flatten
-from tff_pfl.names import is_near, unknown_name
 from tff_pfl.runtime.startup import announce_tensorflow
 
 # What `ml_collections`, `absl` and a file of a config raise for mistakes.
@@ -70,18 +64,18 @@ class ConfigFileParser(flags.ArgumentParser):
         self._overrides = dict(_overrides(argv))
 
     def parse(self, path: str) -> ml_collections.ConfigDict:
-        """The config of a file.
+        """Returns the config of a file.
 
         Raises:
             ValueError: What the file itself raises for a wrong choice; for an unknown name, an
                 option of another type, or a module that cannot be imported; or if the file fails.
+            OSError: If there is no such file.
         """
         file = path.partition(":")[0]
         folder = os.path.dirname(os.path.abspath(file))
         look_in([folder])
-        is_there = os.path.exists(file)  # if not, that is all there is to say, when it is used
-        if is_there:
-            announce_tensorflow()
+        open(file).close()  # ml_collections would raise it when the config is used
+        announce_tensorflow()
         imports, folders = (
             tuple_parser.TupleParser().parse(self._overrides.get(key, ()))
             for key in ("imports", "import_path")
@@ -91,13 +85,9 @@ class ConfigFileParser(flags.ArgumentParser):
             config = self._parser.parse(path)
         except (TypeError, ValueError) as error:
             raise error.__context__ or error from None  # the file's own, without its traceback
-        except OSError:
-            raise
         except Exception as error:  # whatever a user's code raises, below this function
             error.__traceback__ = error.__traceback__.tb_next
             raise ValueError(failure("the file", error)) from None
-        if not is_there:
-            return config
         if not isinstance(config, ml_collections.ConfigDict):
             raise ValueError(
                 f"get_config() of {file} must return a config, such as default_config(...), but it "
@@ -127,44 +117,26 @@ class _NumberOrNone(flags.ArgumentParser):
         return self._number.flag_type()
 
 
-def parse_flags(argv: Sequence[str], *, has_own_keys_alone: bool = False) -> list[str]:
+def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
 
-    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Other flags are
-    looked at first: a mistake in them is answered before a config file imports TensorFlow. A flag
-    that would have no effect is a mistake, see `without_effect`.
-
-    Args:
-        argv: The command line.
-        has_own_keys_alone: Whether configs have the keys of `default_config` and no others. Then
-            mistakes in most of these keys are answered before TensorFlow is imported, too.
+    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Flags that have
+    no effect are warned of.
     """
-    if "config" in flags.FLAGS:
-        flag = flags.FLAGS["config"]
-        flag.parser = ConfigFileParser(flag.parser, argv)
-    _take_none_for_numbers()
     try:
-        _check_other_flags(argv)
-        if has_own_keys_alone:
-            _check_own_keys(argv)
+        positional = _parse(flags.FLAGS, argv)
     except _MISTAKES as error:
-        _refuse(_reason(error))
-    try:
-        positional = flags.FLAGS(argv)
-        for value in flags.FLAGS.flag_values_dict().values():
-            hasattr(value, "items")  # a config file that is missing raises when it is used
-    except _MISTAKES as error:
-        _refuse(_unknown_key(argv) or _reason(error))
-    is_config = "config" in flags.FLAGS and isinstance(
-        flags.FLAGS.config, ml_collections.ConfigDict
-    )
-    if is_config and (idle := _without_effect(flags.FLAGS.config, argv)):
-        _refuse(idle)
+        print(f"error: {_reason(error)}\nPass --help for the flags.", file=sys.stderr)
+        sys.exit(1)
+    config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+    if config is not None:
+        for idle in configs.without_effect(config, [key for key, _ in _overrides(argv)]):
+            print(f"warning: --{idle}", file=sys.stderr)
     return positional
 
 
 def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
-    """The config of a command line, checked as by the program that would be given it.
+    """Returns the config of a command line, checked as by the program that would be given it.
 
     Args:
         arguments: Flags of the config alone, as "--config=FILE.py:CHOICE", "--config.rounds=3".
@@ -173,166 +145,35 @@ def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
         ConfigError: If the program would refuse it; as far as no data are needed to know.
     """
     argv = ["", *arguments]
-    _take_none_for_numbers()
-    holder, loaded = _apart(argv, argv)
+    holder = flags.FlagValues()
+    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=argv)
     try:
-        holder(argv)
-        config = loaded.value
+        _parse(holder, argv)
     except _MISTAKES as error:
-        raise ConfigError(_unknown_key(argv) or _reason(error)) from error
-    if idle := _without_effect(config, argv):
-        raise ConfigError(idle)
-    configs.check_config(config)
-    return config
+        raise ConfigError(_reason(error)) from error
+    configs.check_config(loaded.value)
+    return loaded.value
 
 
-def _take_none_for_numbers() -> None:
+def _parse(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    if "config" in values:
+        flag = values["config"]
+        flag.parser = ConfigFileParser(flag.parser, argv)
     config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
     config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
-
-
-def _without_effect(config: ml_collections.ConfigDict, argv: Sequence[str]) -> str | None:
-    """The message for the first flag of a config that has no effect, if there is one."""
-    idle = configs.without_effect(config, [key for key, _ in _overrides(argv)])
-    if idle is None:
-        return None
-    return (
-        f"--config.{idle.key} has no effect: config.{idle.switch} is {idle.value!r}. {idle.remedy}."
-    )
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}\nPass --help for the flags.", file=sys.stderr)
-    sys.exit(1)
-
-
-def _check_other_flags(argv: Sequence[str]) -> None:
-    """Parses a command line without its config, into a copy of the flags.
-
-    Keys of a config that are written without "=" leave all to be parsed with the config: whether
-    the next argument is their value depends on their type.
-
-    Raises:
-        flags.Error: If there is no such flag, or its value is wrong.
-    """
-    argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
-    keys = [argument for argument in argv if re.match(r"--?(no)?config\.", argument)]
-    if "config" not in flags.FLAGS or not all("=" in key for key in keys):
-        return
-    others = copy.deepcopy(flags.FLAGS)
-    del others.config
-    flags.DEFINE_string("config", None, "Parsed later.", flag_values=others)
-    others([argument for argument in argv if argument not in keys])
-
-
-def _check_own_keys(argv: Sequence[str]) -> None:
-    """Checks the flags of keys that all configs have, without the config file.
-
-    Raises:
-        ConfigError: If there is no such key, and one that must have been meant; or a number is out
-            of range.
-        ValueError: If a value is of another type.
-    """
-    config = own_keys()
-    flags_with_values = [argument for argument in argv if "=" in argument]
-    given = {
-        key: f"--config.{key}={value}"
-        for key, value in _overrides(flags_with_values)
-        if _is_own(config, key.split("."))
-    }
-    holder, arguments = flags.FlagValues(), ["", *given.values()]
-    config_flags.DEFINE_config_dict("config", config, flag_values=holder, sys_argv=arguments)
-    holder(arguments)
-    for key in filter(given.__contains__, OWN_NUMBERS):
-        value = operator.attrgetter(key)(config)
-        if value is not None:
-            OWN_NUMBERS[key].check(f"config.{key}", value, ConfigError)
-
-
-def _is_own(config: ml_collections.ConfigDict, keys: Sequence[str]) -> bool:
-    """Whether a key is one of `own_keys`, and no option of something that is chosen.
-
-    Raises:
-        ConfigError: If it is neither, and one of these must have been meant.
-    """
-    section, known = _inside(config, keys)
-    if known == len(keys):
-        return not isinstance(section, ml_collections.ConfigDict)
-    takes_options = not section or (keys[0] == "data" and known + 1 < len(keys))
-    if not isinstance(section, ml_collections.ConfigDict) or takes_options:
-        return False
-    missing = keys[: known + 1]
-    if _elsewhere(config, missing) or is_near(missing[-1], section):
-        raise ConfigError(_no_such_key(config, missing, section))
-    return False
-
-
-def _unknown_key(argv: Sequence[str]) -> str | None:
-    """The message for the first key that the config file does not have, if there is one."""
-    holder, loaded = _apart(argv, [])
-    try:
-        others = holder(argv, known_only=True)
-        config = loaded.value
-    except Exception:  # of a config file that is not there, or fails
-        return None
-    for flag in others:
-        name, *keys = flag.partition("=")[0].lstrip("-").split(".")
-        if name not in ("config", "noconfig"):
-            continue
-        section, known = _inside(config, keys)
-        if known < len(keys) and isinstance(section, ml_collections.ConfigDict):
-            return _no_such_key(config, keys[: known + 1], section)
-    return None
-
-
-def _inside(config, keys) -> tuple[Any, int]:
-    """What the first of some nested keys lead to in a config, and how many of them there are."""
-    section = config
-    for known, key in enumerate(keys):
-        if not isinstance(section, ml_collections.ConfigDict) or key not in section:
-            return section, known
-        section = section[key]
-    return section, len(keys)
-
-
-def _apart(argv: Sequence[str], keys: Sequence[str]):
-    """`--config` by itself, beside the flags of the program, and what holds its value.
-
-    Args:
-        argv: The command line, by which the file is loaded.
-        keys: Those of its arguments that set single keys, which are flags then; of others nothing
-            is known.
-    """
-    holder = flags.FlagValues()
-    loaded = config_flags.DEFINE_config_file("config", flag_values=holder, sys_argv=keys)
-    holder["config"].parser = ConfigFileParser(holder["config"].parser, argv)
-    return holder, loaded
-
-
-def _no_such_key(config, keys, section) -> str:
-    """The message for a key that its section does not have; where there is such a one, if it is."""
-    if other := _elsewhere(config, keys):
-        return f"Unknown config key {'.'.join(keys)!r}. There is config.{other}."
-    return unknown_name("config key", keys[-1], section)
-
-
-def _elsewhere(config, keys) -> str | None:
-    """Where the last of some nested keys is in a config, in the place nearest to them."""
-    path = ".".join(keys)
-    named = [x for x in flatten(config.to_dict(), ".") if x.rpartition(".")[2] == keys[-1]]
-
-    def shared(other):
-        return len(os.path.commonprefix([other, path]))
-
-    return max(named, key=shared, default=None)
+    return values(argv)
 
 
 def _reason(error: Exception) -> str:
-    """What a user needs to know of an error of `ml_collections` or `absl`."""
+    """Returns what a user needs to know of an error of `ml_collections` or `absl`."""
     reason = error
+    if isinstance(error, OSError):
+        return str(error)
     while isinstance(reason, Exception):  # some are wrapped in one another
         reason = reason.args[0] if reason.args else type(reason).__name__
     reason = str(reason).strip()
+    if isinstance(error, AttributeError | KeyError):  # with "Did you mean" in another line
+        return f"Unknown config key {'. '.join(reason.splitlines())}"
     if "Traceback" in reason:
         # A config file that fails comes with a traceback, whose last line says why.
         return reason.splitlines()[-1].partition(": ")[2]
@@ -341,7 +182,7 @@ def _reason(error: Exception) -> str:
 
 
 def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`(key, value)` of the flags of single keys."""
+    """Yields the key and the value of each flag of a single key."""
     pattern = re.compile(r"--?config\.([^=]+)(?:=(.*))?", re.DOTALL)
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         if match := pattern.fullmatch(argument):

@@ -10,10 +10,7 @@ from tff_pfl.tracebacks import place
 
 
 def look_in(folders: Iterable[str]) -> None:
-    """Has modules be looked for in folders first, and in the working directory, too.
-
-    It is as for a program of Python's, whose own folder comes first.
-    """
+    """Puts folders at the front of Python's path, and the working directory on it."""
     first = list(dict.fromkeys(folders))
     if os.getcwd() not in [*first, *sys.path]:
         first.append(os.getcwd())
@@ -29,21 +26,18 @@ def import_modules(
     """Imports modules by their dotted names.
 
     Args:
-        names: Of modules, such as "my_package.methods".
+        names: Names of modules, such as "my_package.methods".
         folders: See `look_in`.
         trust_imports: See `config_of_run`.
 
     Raises:
-        ImportsError: If one cannot be imported; the message says where it was looked for, or what
-            it failed at, and in which line. Or if one is not trusted; then nothing is imported.
+        ImportsError: If a module is not trusted, and then nothing is imported; or if it cannot be
+            imported: the message says where it was looked for, or which line of it failed.
     """
     if not names:
         return
-    if isinstance(names, str):
-        raise ImportsError(f"config.imports must be several names, in a tuple, got {names!r}.")
-    for name in names:
-        if not isinstance(name, str):
-            raise ImportsError(f"config.imports must be names of modules, got {name!r}.")
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ImportsError(f"config.imports must be a tuple of names of modules, got {names!r}.")
     if trust_imports is not True:
         trusted = [trust_imports] if isinstance(trust_imports, str) else trust_imports or ()
         _check_trusted(names, folders, trusted)
@@ -52,14 +46,13 @@ def import_modules(
     for name in names:
         try:
             importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if not f"{name}.".startswith(f"{error.name}."):  # it is one that the module imports
-                raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
-            raise ImportsError(
-                f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
-                "among the installed packages."
-            ) from error
         except Exception as error:  # whatever a user's code raises
+            is_missing = isinstance(error, ModuleNotFoundError)
+            if is_missing and f"{name}.".startswith(f"{error.name}."):
+                raise ImportsError(
+                    f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
+                    "among the installed packages."
+                ) from error
             raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
 
 
@@ -76,13 +69,13 @@ def _check_trusted(names, folders, trusted):
 
 
 def _folders():
-    """Where modules are looked for that are not installed."""
+    """Returns where modules are looked for that are not installed."""
     installed = tuple({sys.prefix, sys.base_prefix})
     return [os.path.abspath(folder) for folder in sys.path if not folder.startswith(installed)]
 
 
 def failure(what: str, error: Exception) -> str:
-    """The message for a user's own code that has raised something, with the line that has."""
+    """Returns the message for a user's own code that failed, with the line that did."""
     message = f"{what} fails: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # its message has the line
         return message

@@ -2,7 +2,7 @@
 
 A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
 returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
-single ones. Nothing here needs TensorFlow, so that mistakes in these keys are answered at once.
+single ones.
 """
 
 import ml_collections

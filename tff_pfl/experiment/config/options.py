@@ -1,13 +1,13 @@
 """What a config chooses by name, and the options of what is chosen.
 
 An option is written in one place, the signature of the function that takes it: its name, its
-default and its type, and by `tff_pfl.ranges.takes` what it may be. From there configs have it.
+default and its type, and by `tff_pfl.ranges.takes` its range. From there configs have it.
 """
 
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -19,26 +19,38 @@ from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
+from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.sections import values_of
+from tff_pfl.experiment.config.keys import own_keys
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry
 from tff_pfl.templates import AGGREGATORS
+
+FRACTION = "fraction"
+"""The key of `config.attack` for the share of the clients that attack."""
+
+ERROR_FEEDBACK = "error_feedback"
+"""The key of `config.compression` for whether clients keep what compression has lost."""
+
+
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 class Choice(NamedTuple):
     """Something that configs choose by name.
 
     Attributes:
-        key: Where the name is, such as "model.name".
-        section: Where the options are, such as "model.options"; "{}" in it stands for the name. It
-            may be where the name is, too.
-        registry: What is chosen from.
-        from_elsewhere: Keyword arguments that are no options: they come from other keys, or from
-            the federation.
+        key: The key of the name, such as "model.name".
+        section: The section of the options, such as "model.options"; "{}" in it stands for the
+            name. It may hold the name, too.
+        registry: The things to choose from.
+        from_elsewhere: Keyword arguments that come from other keys, or from the federation.
         may_be_none: Whether nothing may be chosen, by the name "".
         default: The name that `default_config` chooses, where it is no key of its own there.
+        beside: Options that are not the chosen function's own.
     """
 
     key: str
@@ -47,34 +59,38 @@ class Choice(NamedTuple):
     from_elsewhere: tuple[str, ...] = ()
     may_be_none: bool = False
     default: str = ""
+    beside: tuple[inspect.Parameter, ...] = ()
 
     def name_in(self, config: ml_collections.ConfigDict) -> str:
-        """The chosen name; "" also where a config has no such key."""
+        """Returns the chosen name; "" also where a config has no such key."""
         return value_of(config, self.key) or ""
 
     def section_in(self, config: ml_collections.ConfigDict) -> str:
-        """Where the options are in a config."""
+        """Returns the section that has the options in a config."""
         return self.section.format(self.name_in(config))
 
     def make(self, config: ml_collections.ConfigDict) -> Any:
-        """What the chosen function makes of the options; `None` if nothing is chosen."""
+        """Calls the chosen function with the options; returns `None` if nothing is chosen."""
         name = self.name_in(config)
         return self.registry[name](**self.options_in(config)) if name else None
 
     def options_in(self, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """The options that a config has, whether they exist or not."""
+        """Returns the options that a config has, whether they exist or not."""
         section = self.section_in(config)
         found = value_of(config, section) or {}
         return {key: found[key] for key in found if f"{section}.{key}" != self.key}
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """The options of a name, as they are declared.
+        """Returns the options of a name, as they are declared.
 
         Raises:
             UnknownNameError: For an unknown name; it gives the nearest one.
         """
-        declared = self.registry.parameters(name) if name else {}
-        return {key: p for key, p in declared.items() if key not in self.from_elsewhere}
+        if not name:
+            return {}
+        declared = self.registry.parameters(name)
+        own = {key: p for key, p in declared.items() if key not in self.from_elsewhere}
+        return own | {option.name: option for option in self.beside}
 
     def set(self, config: ml_collections.ConfigDict, name: str) -> None:
         """Chooses by name, with all options at their defaults, and of their types.
@@ -110,45 +126,8 @@ class Choice(NamedTuple):
             self.set(config, self.name_in(config))
         with values_of(self.section_in(config)), config.unlocked():
             if given:
-                try:
-                    value_of(config, self.section_in(config)).update(given)
-                except TypeError as error:
-                    raise ValueError(error) from error
+                update(value_of(config, self.section_in(config)), given)
 
-
-class _AttackChoice(Choice):
-    """An attack, whose options have `fraction` beside `client_ids`: either says who attacks."""
-
-    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """See the base class."""
-        declared = super().parameters(name)
-        if "client_ids" in declared:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            declared[FRACTION] = inspect.Parameter(
-                FRACTION, kind, default=0.0, annotation=float | None
-            )
-        return declared
-
-
-class _CompressionChoice(Choice):
-    """A compressor, beside whose options is whether there is error feedback."""
-
-    def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """See the base class."""
-        declared = super().parameters(name)
-        if name:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            declared[ERROR_FEEDBACK] = inspect.Parameter(
-                ERROR_FEEDBACK, kind, default=False, annotation=bool
-            )
-        return declared
-
-
-FRACTION = "fraction"
-"""The key of `config.attack` for the share of the clients that attack."""
-
-ERROR_FEEDBACK = "error_feedback"
-"""The key of `config.compression` for whether clients keep what compression has lost."""
 
 ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
@@ -170,15 +149,55 @@ AVAILABILITY = Choice(
     AVAILABILITIES,
     default="always",
 )
-ATTACK = _AttackChoice(
-    "attack.name", "attack", ATTACKS, ("num_classes",), may_be_none=True, default="scaled_uploads"
+ATTACK = Choice(
+    "attack.name",
+    "attack",
+    ATTACKS,
+    ("num_classes",),
+    may_be_none=True,
+    default="scaled_uploads",
+    beside=(_option(FRACTION, 0.0, float | None),),
 )
-COMPRESSION = _CompressionChoice("compression.name", "compression", COMPRESSORS, may_be_none=True)
+COMPRESSION = Choice(
+    "compression.name",
+    "compression",
+    COMPRESSORS,
+    may_be_none=True,
+    beside=(_option(ERROR_FEEDBACK, False, bool),),
+)
 
 CHOICES = (
     *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
     *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, ATTACK, COMPRESSION),
 )
+
+
+def default_config(
+    algorithm: str = "fedavg", *, imports: Sequence[str] = ()
+) -> ml_collections.ConfigDict:
+    """Returns all keys of a config, for an algorithm with its own default hyper-parameters.
+
+    `tff_pfl/experiment/config/keys.py` says what they mean.
+
+    Args:
+        algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`.
+        imports: Modules that register names, such as that of the algorithm.
+
+    Raises:
+        UnknownNameError: For an unknown algorithm; it gives the nearest one.
+        ImportsError: If a module cannot be imported.
+    """
+    import_modules(imports)
+    config = own_keys()
+    config.imports = tuple(imports)
+    partitioner = config.data.partitioner
+    for name in PARTITIONER.registry:
+        PARTITIONER.set(config, name)
+    config.data.partitioner = partitioner
+    for choice in (SCHEDULE, AUGMENTATION, AVAILABILITY, ATTACK, COMPRESSION):
+        choice.set(config, choice.default)
+    ALGORITHM.set(config, algorithm)
+    return config
 
 
 def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None = None) -> None:
@@ -204,8 +223,20 @@ def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None 
         choice.complete(config)
 
 
+def update(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None:
+    """Sets values of a config.
+
+    Raises:
+        ValueError: If one is of another type than the config has.
+    """
+    try:
+        config.update(values)
+    except TypeError as error:
+        raise ValueError(error) from error
+
+
 def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
-    """The value of a key such as "model.name", or `None` if there is none; of "" the config."""
+    """Returns the value of a key such as "model.name", or `None`; for "" it is the config."""
     for part in filter(None, key.split(".")):
         if not isinstance(config, ml_collections.ConfigDict) or part not in config:
             return None
@@ -214,7 +245,7 @@ def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
 
 
 def type_of(parameter: inspect.Parameter) -> type:
-    """The type of an option's values, as flags parse them: of `T | None` that of `T`."""
+    """Returns the type of an option's values, as flags parse them: for `T | None` it is `T`."""
     if parameter.default is not None and parameter.default is not parameter.empty:
         kind = type(parameter.default)
         # A default that is written as an integer shall not make integers of other values.
@@ -231,7 +262,7 @@ def type_of(parameter: inspect.Parameter) -> type:
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-    """The default of an option, or a place for values of its type."""
+    """Returns the default of an option, or a place for values of its type."""
     if parameter.default is None or parameter.default is parameter.empty:
         return config_dict.placeholder(type_of(parameter))
     return type_of(parameter)(parameter.default)

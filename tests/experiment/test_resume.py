@@ -1,0 +1,226 @@
+"""Runs that are killed, interrupted or made longer have the numbers of those that were not."""
+
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.experiment.killed import Killed, numbers_of, run, run_until, with_validation
+from tests.federation import assert_equal, tiny_process
+from tests.marks import slow
+from tff_pfl.algorithms import build_fedavg
+from tff_pfl.clients import ClientStateStore, CohortIterator, Participation
+from tff_pfl.evaluation import ClientMetrics, EvaluationOptions, MetricName
+from tff_pfl.experiment import EarlyStop, OutputDirectoryError, loop
+from tff_pfl.experiment.metrics_log import MetricsLog
+
+UPDATE, RELEASE, COMMIT = (
+    (CohortIterator, "update"),
+    (MetricsLog, "release"),
+    (ClientStateStore, "commit"),
+)
+# No accuracy is more than 1 above another: the first evaluation stays the best.
+NEVER_BETTER = EarlyStop(patience=2, least_gain=1.0)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, dataset):
+    path = tmp_path_factory.mktemp("run")
+    return path, run(path, dataset)
+
+
+def assert_same(path, result, expected):
+    assert numbers_of(path) == numbers_of(expected[0])
+    assert_equal(result.server_state, expected[1].server_state)
+    assert (result.best_on_test, result.final) == (expected[1].best_on_test, expected[1].final)
+
+
+@pytest.mark.parametrize(
+    ("moment", "checkpoint_every"),
+    [
+        ((*UPDATE, 5), 1),
+        slow((*UPDATE, 5), 4),
+        slow((*RELEASE, 5), 1),
+        ((*RELEASE, 5), 4),
+        ((*COMMIT, 5), 1),
+        slow((*COMMIT, 2), 4),
+    ],
+)
+def test_a_killed_run_goes_on_with_the_same_numbers(
+    straight, dataset, tmp_path, moment, checkpoint_every
+):
+    run_until(*moment, tmp_path, dataset, checkpoint_every=checkpoint_every)
+    result = run(tmp_path, dataset, checkpoint_every=checkpoint_every)
+    assert_same(tmp_path, result, straight)
+
+
+def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(straight, dataset, tmp_path):
+    run_until(*COMMIT, 3, tmp_path, dataset, OSError)
+    run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # two rounds, then another
+    with pytest.raises(OutputDirectoryError, match="has done 3 rounds already, 1 are asked for"):
+        run(tmp_path, dataset, rounds=1)
+    assert_same(tmp_path, run(tmp_path, dataset), straight)
+
+
+def test_a_run_can_be_made_longer(straight, dataset, tmp_path):
+    run(tmp_path, dataset, rounds=4)
+    assert_same(tmp_path, run(tmp_path, dataset), straight)
+
+
+def test_where_a_run_once_ended_is_not_among_the_late_rounds(dataset, tmp_path):
+    late = {"evaluate": EvaluationOptions(late_share=0.5)}
+    for rounds in (1, 3, 5):  # which are not evaluated regularly
+        run(tmp_path, dataset, rounds=rounds, **late)
+    result = run(tmp_path, dataset, **late)
+    assert result.late_mean.rounds == (4, 6)
+    assert result.best_on_test.round_num % 2 == 0
+
+
+def of_new_clients(server_state):
+    loss = np.arange(2) / (1 + float(server_state.round_num))
+    name = MetricName("fine_tuned", "new_clients_test", "loss", "")
+    return ClientMetrics(np.arange(4, 6), np.ones(2, np.int32), {name: loss})
+
+
+AT_THE_END = {
+    "evaluate": EvaluationOptions(generalization="last", synthetic=()),
+    "evaluate_new_clients": of_new_clients,
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, dataset):
+    """Directories and results of runs of 2 and 3 rounds, with all that is evaluated at the end."""
+    path = tmp_path_factory.mktemp("straight")
+    return {n: (path / str(n), run(path / str(n), dataset, rounds=n, **AT_THE_END)) for n in (2, 3)}
+
+
+def rows(path, name):
+    """The rows of a table of a run, of the columns that have something in them."""
+    with open(path / name, newline="") as file:
+        return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+
+def assert_ended(path, result, expected, number, names=("metrics.csv",)):
+    assert result.final == expected[1].final
+    for name in (f"clients/round_{number:06d}.csv", "new_clients.csv", *names):
+        assert rows(path, name) == rows(expected[0], name), name
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_run_is_ended_where_it_was_stopped(dataset, ended, tmp_path, rounds):
+    """After a round that was evaluated, but not as the last one, or was not."""
+    run_until(*COMMIT, rounds + 1, tmp_path, dataset, **AT_THE_END)
+    result = run(tmp_path, dataset, rounds=rounds, **AT_THE_END)
+    assert_ended(tmp_path, result, ended[rounds], rounds)
+    assert any(name.pool == "generalization_test" for name in result.final.metrics)
+    seconds = [float(row["round_seconds"]) for row in rows(tmp_path, "timings.csv")]
+    assert len(seconds) == rounds and result.seconds >= sum(seconds) > 0
+
+
+@pytest.mark.parametrize("moment", [(MetricsLog, "record", 2), slow((*COMMIT, 2))])
+@pytest.mark.parametrize("then", [slow(2), 3])
+def test_ending_it_can_be_killed(dataset, ended, tmp_path, moment, then):
+    """After which the run is ended there after all, or goes on."""
+    run_until(*COMMIT, 3, tmp_path, dataset, **AT_THE_END)
+    run_until(*moment, tmp_path, dataset, rounds=2, **AT_THE_END)
+    result = run(tmp_path, dataset, rounds=then, **AT_THE_END)
+    assert_ended(tmp_path, result, ended[then], then)
+
+
+def test_a_run_made_longer_can_be_killed_before_its_last_commit(dataset, ended, tmp_path):
+    run(tmp_path, dataset, rounds=2, **AT_THE_END)
+    run_until(*COMMIT, 2, tmp_path, dataset, rounds=3, **AT_THE_END)  # the first is at the start
+    result = run(tmp_path, dataset, rounds=3, **AT_THE_END)
+    assert_ended(tmp_path, result, ended[3], 3, names=())
+
+
+def test_nothing_is_evaluated_again_where_nothing_is_to_be_done(dataset, ended):
+    path, expected = ended[2]
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("clients/*")}
+    assert run(path, dataset, rounds=2, **AT_THE_END).final == expected.final
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("clients/*")} == before
+
+
+@pytest.fixture(scope="module")
+def validated(dataset):
+    return with_validation(dataset)
+
+
+STOPS = {"early_stop": NEVER_BETTER, "rounds": 9, "evaluate": AT_THE_END["evaluate"]}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, validated):
+    path = tmp_path_factory.mktemp("run")
+    return path, run(path, validated, **STOPS)
+
+
+def test_a_run_that_stopped_is_one_of_so_many_rounds(stopped, validated, tmp_path):
+    path, result = stopped
+    assert result.final.round_num == 6  # the best one is that of round 2, then come two more
+    assert "in 2 evaluations up to round 6; the last improvement was" in result.stopped
+    straight = run(tmp_path / "straight", validated, **{**STOPS, "rounds": 6})
+    assert_same(path, result, (tmp_path / "straight", straight))
+    # Nothing but what it watches differs from a run that knows no early stop.
+    without = run(tmp_path / "without", validated, rounds=6, evaluate=STOPS["evaluate"])
+    assert without.stopped is None
+    metrics = dict(result.final.metrics)
+    assert 0 <= metrics.pop(NEVER_BETTER.watched) <= 1
+    assert metrics == without.final.metrics
+    found = rows(path, "metrics.csv")
+    watched = [row.pop(str(NEVER_BETTER.watched), None) for row in found]
+    assert [value is not None for value in watched] == [False, True] * 3
+    assert found == rows(tmp_path / "without", "metrics.csv")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [slow((*UPDATE, 6)), slow((*RELEASE, 6)), (*COMMIT, 2), slow((loop, "Result", 1))],
+)
+def test_a_killed_run_stops_at_the_same_round(stopped, validated, tmp_path, moment):
+    run_until(*moment, tmp_path, validated, checkpoint_every=4, **STOPS)
+    result = run(tmp_path, validated, checkpoint_every=4, **STOPS)
+    assert_same(tmp_path, result, stopped)
+    assert result.stopped == stopped[1].stopped
+
+
+def test_an_evaluation_of_a_last_round_alone_does_not_count(stopped, validated, tmp_path):
+    """A run that is made longer stops where one does that was to be longer from the start."""
+    for rounds in (3, 5):
+        assert run(tmp_path, validated, **{**STOPS, "rounds": rounds}).stopped is None
+    assert run(tmp_path, validated, **STOPS).stopped == stopped[1].stopped
+    patient = {**STOPS, "early_stop": EarlyStop(patience=9), "rounds": 7}
+    assert run(tmp_path, validated, **patient).final.round_num == 7
+
+
+@pytest.mark.parametrize("rounds", [slow(6), 7])
+def test_with_less_patience_it_stops_where_it_is(stopped, validated, tmp_path, rounds):
+    """With all that is evaluated then, also after a round without a regular evaluation."""
+    patient = {**STOPS, "early_stop": dataclasses.replace(NEVER_BETTER, patience=9)}
+    run_until(*COMMIT, rounds + 1, tmp_path, validated, **patient)
+    result = run(tmp_path, validated, **STOPS)
+    assert result.final.round_num == rounds and "up to round 6" in result.stopped
+    if rounds == 6:
+        assert_same(tmp_path, result, stopped)
+    before = numbers_of(tmp_path)
+    assert f"round_{rounds:06d}.csv" in before
+    assert run(tmp_path, validated, **STOPS).final == result.final
+    assert numbers_of(tmp_path) == before
+
+
+def test_who_reported_is_known_when_a_run_goes_on(dataset, tmp_path):
+    unreliable = {
+        "participation": Participation(over_selection=2.0, dropout=(0.5,)),
+        "process": tiny_process(build_fedavg),
+        "rounds": 4,
+    }
+    expected = tmp_path / "whole", run(tmp_path / "whole", dataset, **unreliable)
+    run_until(*UPDATE, 4, tmp_path / "parts", dataset, Killed, checkpoint_every=2, **unreliable)
+    result = run(tmp_path / "parts", dataset, checkpoint_every=2, **unreliable)
+    assert_same(tmp_path / "parts", result, expected)
+    assert any(
+        row.get("was_selected") == "0"
+        for row in rows(tmp_path / "parts", "clients/round_000004.csv")
+    )
