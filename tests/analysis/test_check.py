@@ -47,10 +47,10 @@ def study_of(settings, config=DITTO, **others):
 @pytest.mark.parametrize(
     ("settings", "config", "message"),
     [
-        ({"roundz": 3}, DITTO, "Unknown config key 'roundz'. Did you mean 'rounds'?"),
+        ({"roundz": 3}, DITTO, "Unknown config key 'roundz'. Did you mean "),
         ({"model.name": "resnet"}, DITTO, "Unknown model 'resnet'"),
         ({"data.name": "digit"}, DITTO, "Unknown data set 'digit'. Did you mean 'digits'?"),
-        ({"clients_per_round": 99}, DITTO, "config.clients_per_round=99, but the federation has"),
+        ({"clients_per_round": 99}, DITTO, "config.clients_per_round: A cohort of 99"),
         ({"privacy.epsilon": 1.0}, "configs/digits.py:fedpg", "cannot be replaced"),
         ({}, "configs/digits.py:dito", "Unknown algorithm 'dito'. Did you mean 'ditto'?"),
     ],

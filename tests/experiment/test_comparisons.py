@@ -30,7 +30,7 @@ def some(choices, *fast):
 
 @some(
     map(",".join, itertools.product(["dir", "pat"], ["fmnist", "cifar10", "cifar100"], EVERY)),
-    *("dir,fmnist,fedpg_m1", "pat,cifar10,fedpg", "dir,cifar100,fedavg"),
+    *("dir,fmnist,fedpg_m1", "pat,cifar100,fedavg"),
 )
 def test_every_comparison_of_fedpg(choice):
     partition, dataset, method = choice.split(",")
@@ -88,13 +88,9 @@ def test_the_percentage_of_clients_that_take_part():
 @pytest.mark.parametrize(
     ("comparisons", "choice", "message"),
     [
-        (fedpg, "dirr,fmnist,fedpg", "Unknown PARTITION 'dirr'. Did you mean 'dir'"),
         (fedpg, "dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
         (pgfed, "cifar10,20,pgfed", "Unknown CLIENTS '20'.*Valid: '25', '50', '100'"),
-        (pgfed, "cifar10,25", "DATASET,CLIENTS,METHOD, found 'cifar10,25'"),
-        (plgu, "cifar10,20,plgu_lf", "Unknown COHORT of cifar10 '20'.*Valid: '10', '100'"),
         (plgu, "cifar10,10", r"DATASET,COHORT,METHOD\[,VARIED\], found 'cifar10,10'"),
-        (plgu, "cifar10,10,plgu_lf,rho=0.01", "Unknown variation 'rho=0.01'. Did you mean 'rho="),
         (plgu, "cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
         (plgu, "cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
         (pfedmb, "dirichlet,15,ifca,mon", "Unknown RECIPE 'mon'. Did you mean 'moon'"),
@@ -169,7 +165,7 @@ def test_results_of_pgfed_stand_beside_their_protocol():
         slow("cifar10,100", 100, 3, "resnet18"),
         slow("cifar100,10", 100, 10, "wide_resnet"),
         slow("cifar100,100", 100, 10, "wide_resnet"),
-        ("tiny_imagenet,20", 20, 30, "resnet50"),
+        slow("tiny_imagenet,20", 20, 30, "resnet50"),
     ],
 )
 @pytest.mark.parametrize("method", [slow("fedavg"), "plgu_lf", slow("plgu_ghn"), slow("pfedhn")])
@@ -223,7 +219,7 @@ def test_what_tables_3_and_4_of_plgu_vary():
     assert (config.local.epochs, config.algorithm.rho) == (5, 0.1)
 
 
-@pytest.mark.parametrize("comparisons", [fedpg, pgfed, pfedmb, plgu])
+@pytest.mark.parametrize("comparisons", [fedpg, *map(slow, [pgfed, pfedmb, plgu])])
 def test_no_comparison_is_taken_unasked(comparisons):
     with pytest.raises(UnknownNameError) as raised:
         comparisons.get_config()

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
+import tensorflow_federated as tff
 
-from tests.federation import assert_equal, leaves
+from tests.federation import assert_equal
 from tests.marks import slow
-from tests.runs import keep_the_context, tiny_config, train_run
+from tests.runs import keep_the_context, tiny_config
 from tff_pfl.evaluation import ClientMetrics, MetricName
 from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import (
@@ -24,8 +24,8 @@ from tff_pfl.experiment import (
     hold_out,
 )
 from tff_pfl.experiment import config as configs
-from tff_pfl.local import ClientContext, evaluate, seeds, trees
-from tff_pfl.templates import Client, compose
+from tff_pfl.local import ClientContext, evaluate, seeds
+from tff_pfl.templates import Client
 
 
 def config_of(algorithm="fedavg", number=2, **changes):
@@ -73,9 +73,15 @@ def test_the_last_clients_are_held_out_with_their_data():
     assert hold_out(config_of(number=0), whole) == (whole, None)
 
 
-def test_whom_a_run_held_out_is_not_in_its_partition(tmp_path):
-    config = config_of(rounds=1)
-    config.data.partition_file = str(train_run(tmp_path / "run", config) / "partition.npz")
+@pytest.fixture(scope="module")
+def with_new(finished_run):
+    """The directory of a run of two rounds that held two of four clients out."""
+    return finished_run("fedavg", new_clients={"number": 2, "fine_tune_epochs": 2})
+
+
+def test_whom_a_run_held_out_is_not_in_its_partition(with_new):
+    config = config_of()
+    config.data.partition_file = str(with_new / "partition.npz")
     with pytest.raises(ConfigError, match="no more than the 2 clients .*number=2 would hold out 2"):
         build_dataset(config)
     config.new_clients.number = 0
@@ -83,60 +89,35 @@ def test_whom_a_run_held_out_is_not_in_its_partition(tmp_path):
     np.testing.assert_array_equal(build_dataset(config).sizes(), whole.sizes()[:2])
 
 
-def test_their_ids_follow_those_of_the_others_in_any_partition(tmp_path):
-    config = config_of()
-    path = str(tmp_path / "partition.npz")
-    build_dataset(config).of([3, 1, 2, 0]).partition.save(path)
-    config.data.partition_file = path
-    setup = Setup(config)
-    columns = setup.evaluation(setup.process.initialize()).columns()
-    assert list(columns["client_id"]) == [2, 3]
-    assert setup.new_clients.partition.metadata["clients"] == [2, 0]
-
-
 def test_the_global_model_before_and_after_fine_tuning(tmp_path):
-    """By an optimizer that begins anew; ids are those of the data, whatever the config says."""
+    """By an optimizer that begins anew, at a rate of its own, the same after all rounds.
+
+    Ids follow those of the clients that train in any partition, whatever the config says.
+    """
     config = config_of(local={"persist_optimizer_state": True, "momentum": 0.9, "epochs": 3})
     config.evaluation.further_models = ("locally_trained",)
+    config.evaluation.fine_tune_learning_rate = 0.3
+    config.local.learning_rate_decay = 0.5
     path = str(tmp_path / "partition.npz")
-    build_dataset(config).partition.save(path)
+    build_dataset(config).of([3, 1, 2, 0]).partition.save(path)
     config.data.update(partition_file=path, num_clients=99)
     setup = Setup(config)
-    assert all(
-        tf.is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)
-        for leaf in leaves(setup.process.initialize_client(0))
-    )
     local = dataclasses.replace(setup.local, persist_optimizer_state=False)
+    optimizer = tff.learning.optimizers.build_sgdm(0.3, 0.9)
+    fine_tuning = dataclasses.replace(local, optimizer=optimizer, learning_rate_decay=1.0)
     state = setup.process.initialize()._replace(round_num=np.int32(7))
     columns = setup.evaluation(state).columns()
     assert list(columns["client_id"]) == [2, 3]
+    assert setup.new_clients.partition.metadata["clients"] == [2, 0]
     weights = setup.process.global_weights(state)
     for i in range(2):
         examples = setup.new_clients.examples(i, "train")
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(7), np.int32(i))
-        context = ClientContext(np.int32(7), np.int32(i), seed)
-        tuned = local.train(setup.model, weights, examples, context, epochs=2).weights
+        context = ClientContext(np.int32(7), np.int32(i), seed).of_evaluation()
+        tuned = fine_tuning.train(setup.model, weights, examples, context, epochs=2).weights
         trained = local.train(setup.model, weights, examples, context).weights
         models = {"global": weights, "fine_tuned": tuned, "locally_trained": trained}
         setup.assert_evaluated(columns, i, models)
-
-
-def test_they_fine_tune_at_the_rate_of_fine_tuning():
-    """Not what they train in a round; and the same after all rounds."""
-    config = config_of(local={"learning_rate_decay": 0.5})
-    config.evaluation.further_models = ("locally_trained",)
-    plain = Setup(config)
-    state = plain.process.initialize()._replace(round_num=np.int32(3))
-    config.evaluation.fine_tune_learning_rate = 0.3
-    columns, expected = (setup.evaluation(state).columns() for setup in (Setup(config), plain))
-    name = "locally_trained/new_clients_test/loss"
-    np.testing.assert_array_equal(columns[name], expected[name])
-    config.local.update(learning_rate=0.3, learning_rate_decay=1.0)
-    config.evaluation.fine_tune_learning_rate = None
-    at_that_rate = Setup(config).evaluation(state).columns()
-    name = "fine_tuned/new_clients_test/loss"
-    np.testing.assert_array_equal(columns[name], at_that_rate[name])
-    assert not np.allclose(columns[name], expected[name])
 
 
 def test_after_the_epoch_that_was_best_for_the_mean_client():
@@ -199,18 +180,16 @@ def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diver
     assert_equal(values, {name: np.array(of_clients) for name, of_clients in expected.items()})
 
 
-def test_nothing_of_them_is_trained_on(tmp_path):
-    config = config_of(rounds=2)
-    train_run(tmp_path / "run", config)
-    with open(tmp_path / "run" / "new_clients.csv") as file:
+def test_nothing_of_them_is_trained_on(with_new):
+    with open(with_new / "new_clients.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["client_id"] for row in rows] == ["2", "3"]
-    final = json.loads((tmp_path / "run" / "summary.json").read_text())["final"]["metrics"]
+    final = json.loads((with_new / "summary.json").read_text())["final"]["metrics"]
     mean = np.mean([float(row["fine_tuned/new_clients_test/accuracy"]) for row in rows])
     assert final["fine_tuned/new_clients_test/accuracy_mean"] == pytest.approx(mean)
     assert final["num_clients_never_selected"] == 0  # both of two took part
     # Only one of the rounds evaluates them.
-    with open(tmp_path / "run" / "metrics.csv") as file:
+    with open(with_new / "metrics.csv") as file:
         column = [row["global/new_clients_test/loss_mean"] for row in csv.DictReader(file)]
     assert [bool(value) for value in column] == [False, True]
 
@@ -235,29 +214,14 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
     assert not any(name.startswith("global/") for name in columns)
 
 
-def test_they_have_ids_of_their_own():
-    """Not those of clients that train: a method may know them by these."""
-    config = config_of("local")
-    setup = Setup(config)
-
-    def client_init(client_id, seed):
-        state = setup.algorithm.client_init(client_id, seed)
-        by_id = trees.scale(state.model, tf.cast(client_id, tf.float32))
-        return state._replace(model=by_id)
-
-    algorithm = dataclasses.replace(setup.algorithm, client_init=client_init)
-    process = compose(algorithm, setup.process.client_type.data)
-    evaluation = build_new_clients_evaluation(config, process, setup.model, setup.new_clients)
-    columns = evaluation(process.initialize()).columns()
-    for i in range(2):
-        weights = trees.scale(setup.model.init(0), 2.0 + i)
-        setup.assert_evaluated(columns, i, {"personalized": weights})
-
-
 @pytest.mark.parametrize(
     ("algorithm", "fine_tune_epochs", "message"),
     [
-        ("pfedhn", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
+        slow(
+            "pfedhn",
+            0,
+            "config.new_clients: .* this algorithm has none; nor has its server a model",
+        ),
         ("ifca", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
         ("local", 3, "fine_tune_epochs=3 is of each client's own model, .* fine-tune it twice"),
     ],
@@ -271,23 +235,18 @@ def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message
         Setup(config)
 
 
-def test_a_baseline_may_hold_them_out_alone(tmp_path):
-    run, baseline = tmp_path / "run", tmp_path / "baseline"
-    train_run(run, config_of(rounds=1))
-    config = config_of("local", rounds=1)
-    config.new_clients.evaluated = False
-    train_run(baseline, config)
+def test_a_baseline_may_hold_them_out_alone(with_new, finished_run):
+    held_out = {"number": 2, "fine_tune_epochs": 2, "evaluated": False}
+    baseline = finished_run("local", new_clients=held_out)
     assert not (baseline / "new_clients.csv").exists()
     assert evaluate_run(baseline).new_clients is None
-    compared = evaluate_run(run, baseline=baseline)
+    compared = evaluate_run(with_new, baseline=baseline)
     assert len(compared.new_clients.client_ids) == 2
     assert len(compared.baseline.clients.client_ids) == 2
 
 
 @pytest.mark.slow
-def test_an_evaluation_has_them_as_a_group_of_their_own(tmp_path, capsys):
-    with_new = train_run(tmp_path / "run", config_of())
-    capsys.readouterr()
+def test_an_evaluation_has_them_as_a_group_of_their_own(with_new, tmp_path, capsys):
     output = tmp_path / "result"
     code = evaluate_program(
         str(with_new),

@@ -58,20 +58,6 @@ def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
-def test_a_table_that_has_lost_clients(run, tmp_path):
-    """Whole lines, as of a copy that was interrupted; of four clients."""
-    shutil.copytree(run[0], tmp_path / "run")
-    path = tmp_path / "run" / "clients" / "round_000003.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    files = RunFiles(tmp_path / "run")
-    with pytest.raises(OutputDirectoryError, match=f"^{path} is damaged: the mean of .* round 3"):
-        files.clients()
-    assert len(files.clients(2).columns["client_id"]) == len(lines) - 1
-    (tmp_path / "run" / "metrics.csv").unlink()
-    RunFiles(tmp_path / "run").clients()  # with which nothing can be compared
-
-
 def test_a_sample_may_lack_any_client_also_the_last(run, finished_run):
     folder, _ = run
     assert not RunFiles(folder).evaluates_sample()

@@ -66,7 +66,6 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         ("report.py", "curves", run, picture, "--wrong=1"): (2, "unknown arguments: --wrong=1"),
         ("train.py", output, "--resume", "--overwrite"): (1, "At most one of (resume"),
         ("train.py", "--config=no.py", output): (1, "No such file or directory: 'no.py'"),
-        ("evaluate.py", f"--run_dir={tmp_path}", "--output=x"): (1, "no config.json of a run"),
         ("sweep.py", "--study=no.py", output): (1, "There is no study 'no.py'."),
         ("report.py", "tabel", run): (2, "invalid choice: 'tabel'"),
         ("report.py", "curves", f"A:{tmp_path}/x", picture): (1, "has no config.json of a run"),

@@ -1,4 +1,4 @@
-"""What a run commits to disk, and goes on with when it is resumed."""
+"""The checkpoint of a run: one consistent generation of all that it goes on with."""
 
 import copy
 import dataclasses

@@ -80,20 +80,15 @@ class EarlyStop:
             ValueError: If no client that is evaluated has validation examples, or nothing has the
                 metric.
         """
-        if not dataset.sizes(SPLIT).any():
-            raise ValueError(
-                f"patience={self.patience} needs validation data, but no client has validation "
-                "examples. config.data.fractions, or without merge config.data.num_validation, "
-                "gives them some; with patience=0 no run ends early."
-            )
+        sizes = dataset.sizes(SPLIT)
         if options.clients:
-            drawn = sampled_clients(options.seed, dataset.num_clients, options.clients)
-            if not dataset.sizes(SPLIT)[drawn].any():
-                raise ValueError(
-                    f"patience={self.patience} needs validation data, but none of the "
-                    f"clients={options.clients} that are evaluated has validation examples. "
-                    "Evaluate more of them."
-                )
+            sizes = sizes[sampled_clients(options.seed, dataset.num_clients, options.clients)]
+        if not sizes.any():
+            raise ValueError(
+                f"patience={self.patience} needs validation data, but no client that is evaluated "
+                "has validation examples. config.data.fractions, or without merge "
+                "config.data.num_validation, gives them some; with patience=0 no run ends early."
+            )
         check_measured(self.metric, method, model)
 
     def check_every(self, evaluate_every: int) -> None:

@@ -11,10 +11,6 @@ class NobodyReportedError(RuntimeError):
     """A round has no clients, and the runtime cannot compute it."""
 
 
-class ServerMemoryError(MemoryError):
-    """The server's state is larger than this machine can hold."""
-
-
 def user_errors() -> tuple[type[Exception], ...]:
     """Returns the errors a user can fix, for `except`; TensorFlow's if it is imported."""
     tf = sys.modules.get("tensorflow")
@@ -24,11 +20,11 @@ def user_errors() -> tuple[type[Exception], ...]:
         clients.StateStoreError,
         ConfigError,
         NobodyReportedError,
+        MemoryError,
         runtime.DeviceError,
         OSError,  # missing files, full disks; with their paths
         OutputDirectoryError,
         data.PartitionFileError,
-        ServerMemoryError,
         runtime.WorkerDiedError,
         *(
             ()

@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+import pathlib
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,31 +21,37 @@ from tff_pfl.evaluation import (
     to_text,
 )
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.client_tables import RESULT_SUFFIXES, statistics_table
 from tff_pfl.experiment.config.errors import values_of
+from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
-from tff_pfl.experiment.restored import capacity_of_evaluation, changed_config, restored_run
+from tff_pfl.experiment.restored import (
+    capacity_of_evaluation,
+    changed_config,
+    prepare,
+    restored_run,
+)
 from tff_pfl.experiment.results import Evaluation
-from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    check_writable,
+    is_of_a_run,
+)
+from tff_pfl.experiment.summary import rows
 from tff_pfl.files import write_json
+from tff_pfl.tables import aligned, decimal
 
+RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
+"""The files of an evaluation after their prefix, see `evaluate_program`."""
+
+_GROUPS = {
+    "all": "all",
+    "participants": "took part",
+    "never_selected": "never took part",
+    "new_clients": "new clients",
+}
+_Grouped = Mapping[str, Mapping[MetricName, Any]]
 _CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
-
-
-class Baseline(NamedTuple):
-    """The run that another is compared with.
-
-    Attributes:
-        run: The algorithm and the data set.
-        round_num: Rounds done.
-        fingerprint: Identifies its data and their partition.
-        clients: The measurements of each client.
-    """
-
-    run: str
-    round_num: int
-    fingerprint: str
-    clients: ClientMetrics
 
 
 class EvaluatedRun(NamedTuple):
@@ -57,6 +64,7 @@ class EvaluatedRun(NamedTuple):
         clients: The measurements of each client.
         was_selected: bool `[clients]`, who of those that were evaluated took part in a round up to
             then.
+        fingerprint: Identifies the data and their partition.
         new_clients: The measurements of those that the run held out, if there are any.
         baseline: The run that it is compared with, if there is one.
     """
@@ -66,8 +74,9 @@ class EvaluatedRun(NamedTuple):
     evaluation: Evaluation
     clients: ClientMetrics
     was_selected: np.ndarray
+    fingerprint: str
     new_clients: ClientMetrics | None = None
-    baseline: Baseline | None = None
+    baseline: "EvaluatedRun | None" = None
 
     def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
         """See `tff_pfl.evaluation.distributions`; new clients are a group of their own."""
@@ -103,7 +112,7 @@ class EvaluatedRun(NamedTuple):
         if self.baseline is not None:
             content["baseline"] = {
                 "run": self.baseline.run,
-                "round_num": self.baseline.round_num,
+                "round_num": self.baseline.evaluation.round_num,
                 "gains": _grouped_to_json(self.gains()),
             }
         return content
@@ -120,7 +129,7 @@ class EvaluatedRun(NamedTuple):
         return paths
 
 
-def _grouped_to_json(groups: Mapping[str, Mapping[MetricName, NamedTuple]]) -> dict[str, Any]:
+def _grouped_to_json(groups: _Grouped) -> dict[str, Any]:
     return {
         group: {str(name): statistics._asdict() for name, statistics in found.items()}
         for group, found in groups.items()
@@ -149,25 +158,36 @@ def evaluate_run(
             other data or another partition of them.
         ConfigError: If the run's config is not one of this version, or a change is impossible.
     """
-    compared = None
-    if baseline is not None:  # and closed again: it may be the same run
-        config = changed_config(run_dir, changes, trust_imports)
-        compared = _evaluate_baseline(baseline, configs.evaluation_options(config), trust_imports)
+    if baseline is None:
+        return _evaluated(run_dir, changes, trust_imports)
+    config = changed_config(run_dir, changes, trust_imports)
+    options = configs.evaluation_options(config)
+    # Its own models, as it calls them: those that it fine-tuned beside them are others.
+    models = changed_config(baseline, {}, trust_imports).evaluation.further_models
+    own = {"further_models": (), **({"fine_tune_epochs": 0} if "fine_tuned" in models else {})}
+    compared = _evaluated(baseline, own, trust_imports, options)
+    return _evaluated(run_dir, changes, trust_imports, baseline=compared)
+
+
+def _evaluated(run_dir, changes, trust_imports, options=None, baseline=None) -> EvaluatedRun:
+    """Evaluates a run; with the options of another one, which it is a baseline of, less of it."""
     with restored_run(run_dir, trust_imports=trust_imports, **changes) as run:
-        options = configs.evaluation_options(run.config)
-        if compared is not None and compared.fingerprint != run.dataset.fingerprint:
+        if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
             raise OutputDirectoryError(
-                f"The baseline {os.fspath(baseline)} has other data than {os.fspath(run_dir)}, or "
-                f"another partition of them (fingerprints {compared.fingerprint} and "
-                f"{run.dataset.fingerprint}): clients cannot be compared. Train it with the same "
-                "config.data, config.seed and config.new_clients.number; a method that new clients "
-                "cannot begin with takes config.new_clients.evaluated=False."
+                f"The baseline has other data than {os.fspath(run_dir)}, or another partition of "
+                f"them (fingerprints {baseline.fingerprint} and {run.dataset.fingerprint}): "
+                "clients cannot be compared. Train it with the same config.data, config.seed and "
+                "config.new_clients.number; a method that new clients cannot begin with takes "
+                "config.new_clients.evaluated=False."
             )
-        clients = _evaluate_clients(run, options)
-        new_clients = _evaluate_new_clients(run)
-    metrics = summarize(clients)
-    if new_clients is not None:
-        metrics |= summarize(new_clients)
+        is_baseline = options is not None
+        options = options or configs.evaluation_options(run.config)
+        configs.check_split(run.dataset, options.split)
+        with values_of("evaluation"):
+            evaluator = Evaluator(run.process, run.model, run.dataset, options)
+        clients = evaluator(run.server_state, run.source, is_last=True)
+        new_clients = None if is_baseline else _evaluate_new_clients(run)
+    metrics = summarize(clients) | ({} if new_clients is None else summarize(new_clients))
     chosen = {key: run.config.evaluation[key] for key in _CHOSEN_MODELS}
     return EvaluatedRun(
         run.title,
@@ -175,16 +195,10 @@ def evaluate_run(
         Evaluation(run.round_num, metrics),
         clients,
         run.reported[clients.client_ids],
+        run.dataset.fingerprint,
         new_clients,
-        compared,
+        baseline,
     )
-
-
-def _evaluate_clients(run, options) -> ClientMetrics:
-    configs.check_split(run.dataset, options.split)
-    with values_of("evaluation"):
-        evaluator = Evaluator(run.process, run.model, run.dataset, options)
-    return evaluator(run.server_state, run.source, is_last=True)
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
@@ -198,13 +212,118 @@ def _evaluate_new_clients(run) -> ClientMetrics | None:
     return evaluate(run.server_state)
 
 
-def _evaluate_baseline(run_dir, options, trust_imports) -> Baseline:
-    """Evaluates a baseline on the same examples as the run that is compared with it."""
-    # Its own models, as it calls them: those that it fine-tuned beside them are others.
-    config = changed_config(run_dir, {}, trust_imports)
-    beside = "fine_tuned" in config.evaluation.further_models
-    tuning = {"fine_tune_epochs": 0} if beside else {}
-    restored = restored_run(run_dir, trust_imports=trust_imports, further_models=(), **tuning)
-    with restored as run:
-        clients = _evaluate_clients(run, options)
-        return Baseline(run.title, run.round_num, run.dataset.fingerprint, clients)
+def statistics_table(distributions: _Grouped, gains: _Grouped) -> dict[str, np.ndarray]:
+    """Returns all statistics, with a row for each quantity of a group of clients.
+
+    Args:
+        distributions: By group and name.
+        gains: Gains over a baseline, likewise; may be empty.
+
+    Returns:
+        Columns: `model`, `pool`, `quantity`, `group`; the fields of `Distribution`, whose deciles
+        are `decile_1` to `decile_9`; if there are gains, `gain_mean`, `gain_std` and `share_hurt`,
+        NaN where there is no gain.
+    """
+    table = []
+    for group, found in distributions.items():
+        for name, distribution in found.items():
+            row = {"model": name.model, "pool": name.pool, "quantity": name.quantity}
+            row |= {"group": group, **distribution._asdict()}
+            deciles = row.pop("deciles")
+            row |= {f"decile_{tenths}": value for tenths, value in enumerate(deciles, 1)}
+            if gains:
+                row |= _gain_cells(gains.get(group, {}).get(name))
+            table.append(row)
+    return {column: np.array([row[column] for row in table]) for column in table[0]}
+
+
+def _gain_cells(gain: Gain | None) -> dict[str, float]:
+    mean, std, share_hurt = (np.nan,) * 3 if gain is None else gain[1:]
+    return {"gain_mean": mean, "gain_std": std, "share_hurt": share_hurt}
+
+
+def client_tables(distributions: _Grouped, gains: _Grouped) -> list[str]:
+    """Returns lines of short tables, one for each accuracy on clients' own examples.
+
+    Args:
+        distributions: By group and name; groups are rows.
+        gains: Gains over a baseline, likewise; may be empty.
+    """
+    heads = ["", "clients", "mean", "weighted", "lowest 10 %", "median", "top 10 %"]
+    heads += ["mean gain", "share hurt"] if gains else []
+    lines = []
+    for name in dict.fromkeys(name for found in distributions.values() for name in found):
+        if name.quantity == "loss" or not name.is_of_own_examples:
+            continue
+        table = [heads]
+        for group, found in distributions.items():
+            if name in found:
+                gain = gains.get(group, {}).get(name)
+                table.append([_GROUPS[group], *_cells(found[name])])
+                table[-1] += map(decimal, (gain.mean, gain.share_hurt)) if gain else []
+                table[-1] += ["-"] * (len(heads) - len(table[-1]))
+        lines += ["", f"over clients: {name}", *aligned(table)]
+    return lines
+
+
+def _cells(found: Distribution) -> list[str]:
+    shown = (found.mean, found.weighted_mean, found.lowest_10_percent)
+    shown += (found.deciles[4], found.top_10_percent)
+    return [str(found.num_clients), *map(decimal, shown)]
+
+
+def evaluate_program(
+    run_dir: str,
+    output: str,
+    *,
+    baseline: str | None = None,
+    set_context: Callable[[], None] | None = None,
+    **changes: Any,
+) -> int:
+    """Evaluates a run and prints the result.
+
+    Args:
+        run_dir: The run's output directory; nothing in it is changed.
+        output: Prefix of the results: `OUTPUT.json`, with all statistics; `OUTPUT_table.csv`, the
+            same with a row for each quantity and group of clients; `OUTPUT.csv`, a row a client;
+            and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
+            made.
+        baseline: See `evaluate_run`.
+        set_context: Sets the context in which TFF computations are executed; by default
+            `runtime.set_graph_context`.
+        **changes: `trust_imports` (see `config_of_run`), and keys of `config.evaluation` that
+            differ from the run's.
+
+    Returns:
+        The exit code: 0, 1 after an error that the user can fix, 130 after Ctrl-C, 143 after
+        SIGTERM.
+    """
+
+    def evaluate():
+        check_writable(output)
+        runs = [run_dir, *filter(None, [baseline])]
+        _check_apart(output)
+        prepare(runs, set_context)
+        found = evaluate_run(run_dir, baseline, **changes)
+        print(f"round {found.evaluation.round_num} of {found.run}")
+        print("\n".join(rows(found.evaluation.metrics)))
+        print("\n".join(client_tables(found.distributions(), found.gains())))
+        if compared := found.baseline:
+            print(f"gains are over round {compared.evaluation.round_num} of {compared.run}")
+        # After what was found is told: it may have taken hours, and the disk may be full.
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        print(f"results: {', '.join(found.write(output))}")
+
+    return exit_code_of(evaluate)
+
+
+def _check_apart(output):
+    """Checks that results do not replace files of a run, this one or another."""
+    for suffix in RESULT_SUFFIXES:
+        path = pathlib.Path(os.path.realpath(output + suffix))
+        for folder in filter(is_of_a_run, path.parents):
+            if path.relative_to(folder).parts[0] in RunDirectory.FILES:
+                raise OutputDirectoryError(
+                    f"output={output!r}: {output + suffix} belongs to a run itself, which stays "
+                    "as it is. Choose another prefix."
+                )

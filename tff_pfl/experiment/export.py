@@ -2,13 +2,14 @@
 
 import os
 import pathlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import tqdm
 
 from tff_pfl import models
-from tff_pfl.experiment.restored import restored_run
+from tff_pfl.experiment.interruption import exit_code_of
+from tff_pfl.experiment.restored import prepare, restored_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
 from tff_pfl.files import write_json
 
@@ -101,3 +102,34 @@ def _checked_ids(client_ids, num_clients, run_dir) -> list[int]:
                 f"{num_clients - 1}."
             )
     return [everybody[client_id] for client_id in dict.fromkeys(map(str, client_ids))]
+
+
+def export_program(
+    run_dir: str,
+    output: str,
+    *,
+    client_ids: Sequence[int | str] | None = None,
+    trust_imports: bool | Collection[str] = (),
+    set_context: Callable[[], None] | None = None,
+) -> int:
+    """Writes the models of a run and prints which.
+
+    Args:
+        run_dir: See `export_run`.
+        output: See `export_run`.
+        client_ids: See `export_run`.
+        trust_imports: See `config_of_run`.
+        set_context: See `evaluate_program`.
+
+    Returns:
+        The exit code, see `evaluate_program`.
+    """
+
+    def export():
+        check_empty_folder(output)
+        prepare([run_dir], set_context)
+        exported = export_run(run_dir, output, client_ids, trust_imports=trust_imports)
+        print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
+        print(f"results: {output}")
+
+    return exit_code_of(export)

@@ -68,12 +68,13 @@ def train(
         clients_per_round: Size of a cohort.
         seed: Seed of the cohorts.
         evaluate_every: Rounds between evaluations; 0: only after the last one.
-        evaluate: What is evaluated; by default each client's models on its own test examples.
-        evaluate_new_clients: What is evaluated after the last round besides.
+        evaluate: The options of evaluations; by default each client's models are evaluated on its
+            own test examples.
+        evaluate_new_clients: Evaluates clients that did not train, after the last round.
         checkpoint_every: Rounds between commits.
-        participation: Who is selected in a round, and who of them reports. Unless everybody does,
-            metrics have the numbers of both, as `participation/num_selected`.
-        early_stop: What may end the run before, by the evaluations every `evaluate_every` rounds.
+        participation: Selects clients in a round, and says which of them report. Unless everybody
+            does, metrics have the numbers of both, as `participation/num_selected`.
+        early_stop: May end the run before, by the evaluations every `evaluate_every` rounds.
             The round that it ends after is evaluated as the last one.
         privacy: Counts what the process reveals of its clients; metrics then have
             `privacy/epsilon`, that of all rounds so far.
@@ -96,7 +97,7 @@ def train(
             there are classes.
         NobodyReportedError: In a round without clients, if it is not the graph runtime's.
         RuntimeError: In a thread in which no context was set.
-        ServerMemoryError: If the server's state is larger than the memory can hold.
+        MemoryError: If the server's state is larger than the memory can hold.
     """
     tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
     check_kind("The directory", directory, RunDirectory, tip)

@@ -6,7 +6,6 @@ guide has how much, as a function of their number.
 
 import os
 
-from tff_pfl.experiment.errors import ServerMemoryError
 from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates import PersonalizedProcess
 
@@ -30,7 +29,7 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
         memory: Bytes; by default what the machine has, or what it grants to its container.
 
     Raises:
-        ServerMemoryError: With the three largest parts of the state.
+        MemoryError: With the three largest parts of the state.
     """
     sizes = state_sizes(process)
     total = sum(sizes.values())
@@ -39,7 +38,7 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
         return
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
     parts = ", ".join(f"{path} {_gib(sizes[path])}" for path in largest)
-    raise ServerMemoryError(
+    raise MemoryError(
         f"The server's state takes {_gib(total)} ({parts}), and a run holds it {COPIES} times or "
         f"more; this machine has {_gib(memory)} of memory. Have fewer clients, a smaller model, or "
         "a method whose server holds nothing for each client."

@@ -30,10 +30,10 @@ _OF_A_ROUND = re.compile(r"(?:clients/round_(\d{6,})\.csv|snapshots/round_(\d{6,
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
     """Releases the metrics of a run to its own directory, round after round.
 
-    `metrics.csv` holds nothing of `TIMINGS`, which go to `timings.csv`. What was released after the
-    last checkpoint of a run that is resumed is dropped from both; TensorBoard shows the steps that
-    are released again twice. `tff.program.CSVFileReleaseManager` would take neither a row that is
-    cut off, nor care whether the file is the one that it has written, and on the disk.
+    `TIMINGS` go to `timings.csv`, all else to `metrics.csv`. A resumed run drops the rows after its
+    last checkpoint from both; TensorBoard shows steps that are released again twice.
+    `tff.program.CSVFileReleaseManager` fails on a row that is cut off, does not notice a file that
+    was changed, and does not wait for the disk.
 
     A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
     goes on with the files that it left, or not at all.
@@ -44,9 +44,9 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
     """
 
     def __init__(self, directory: RunDirectory, rounds_done: int, released: Mapping[str, Any]):
-        """Opens the log; what was written of rounds that were not committed is deleted.
+        """Opens the log, and deletes the files of rounds that were not committed.
 
-        But `new_clients.csv` stays as that of the last end, until there is another one.
+        `new_clients.csv` stays until the run ends again.
 
         Args:
             directory: The directory of the run.
@@ -129,7 +129,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
         Args:
             name: The name of the file.
-            columns: Of equal length, by name.
+            columns: Columns of equal length, by name.
         """
         write_table(self.directory.file(name), columns)
         self.record(name)

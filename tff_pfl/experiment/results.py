@@ -18,7 +18,7 @@ def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
 
     Args:
         metric: "MODEL/QUANTITY", such as "personalized/accuracy".
-        whose: Whose metric it is, for the message, as "tuning's".
+        whose: The owner of the metric, for the message, as "tuning's".
 
     Raises:
         UnknownNameError: If there is no such model or quantity.

@@ -11,9 +11,33 @@ import numpy as np
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import MARGIN
-from tff_pfl.experiment.run_directory import OutputDirectoryError, read_settings, reading
-from tff_pfl.experiment.sessions import Session, recorded_sessions
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    read_json,
+    read_settings,
+    reading,
+)
 from tff_pfl.names import unknown_name
+
+SESSIONS = "versions.json"
+CODE = "code of "  # a module of a user's own, in the names of versions
+
+
+class Session(NamedTuple):
+    """With what some rounds of a run were computed, up to those of the next session.
+
+    Attributes:
+        rounds_before: Rounds that earlier sessions did.
+        versions: See `tff_pfl.experiment.current_versions`.
+    """
+
+    rounds_before: int
+    versions: Mapping[str, Any]
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The versions of a user's own modules, see `tff_pfl.experiment.versions.code_of`."""
+        return {name: of for name, of in self.versions.items() if name.startswith(CODE)}
 
 
 class ClientTable(NamedTuple):
@@ -75,7 +99,6 @@ class RunFiles:
             path: The run's output directory; see `RunDirectory`.
         """
         self.path = pathlib.Path(path)
-        self._metrics = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the resolved config as JSON values, with infinities and NaN as numbers."""
@@ -120,10 +143,7 @@ class RunFiles:
         return list(self._tables())
 
     def clients(self, round_num: int | None = None) -> ClientTable:
-        """Returns the table of the clients at an evaluation, by default at the last.
-
-        Its means must be those of `metrics.csv`: a copy that was interrupted has fewer clients.
-        """
+        """Returns the table of the clients at an evaluation, by default at the last."""
         paths = self._tables()
         if round_num is None:
             round_num = max(paths)
@@ -132,26 +152,16 @@ class RunFiles:
             raise OutputDirectoryError(
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
-        path = paths[round_num]
-        columns = _read_table(path, ("client_id", "num_examples"))
-        metrics = self._known_metrics(round_num)
-        table = ClientTable(path, columns, _are_of_sample(metrics))
-        _check_means(table, metrics, round_num)
-        return table
+        columns = _read_table(paths[round_num], ("client_id", "num_examples"))
+        return ClientTable(paths[round_num], columns, self.evaluates_sample())
 
     def evaluates_sample(self) -> bool:
         """Reads from `metrics.csv` whether a sample of the clients is evaluated."""
-        return _are_of_sample(self._known_metrics())
-
-    def _known_metrics(self, round_num=None):
-        """Returns metrics, read again for a new round; none if the file is damaged."""
-        known = self._metrics
-        if known is None or (round_num is not None and round_num not in known["round"]):
-            try:
-                self._metrics = self.metrics()
-            except OutputDirectoryError:
-                return {}
-        return self._metrics
+        try:
+            metrics = self.metrics()
+        except OutputDirectoryError:
+            return False
+        return any(name.endswith(f"_{MARGIN}") for name in metrics)  # means have margins
 
     def snapshot_names(self) -> list[str]:
         """Returns the names of the arrays of the run's snapshots."""
@@ -203,21 +213,17 @@ class RunFiles:
         return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
 
 
-def _are_of_sample(metrics: Mapping[str, np.ndarray]) -> bool:
-    """Returns whether these are of a sample of the clients, whose means have margins."""
-    return any(name.endswith(f"_{MARGIN}") for name in metrics)
+def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:
+    """Reads the sessions of a run, in order; none if it did not record any.
 
-
-def _check_means(table: ClientTable, metrics: Mapping[str, np.ndarray], round_num: int) -> None:
-    for name in table.columns.keys() & {key.removesuffix("_mean") for key in metrics}:
-        stated = metrics[f"{name}_mean"][metrics["round"] == round_num]
-        values = table.columns[name][table.has_examples]
-        found = np.full_like(stated, values.mean() if values.size else np.nan)
-        if not np.allclose(found, stated, rtol=1e-6, equal_nan=True):
-            raise OutputDirectoryError(
-                f"{table.path} is damaged: the mean of its {name} is {found[0]:.6g}, where "
-                f"metrics.csv has {stated[0]:.6g} of round {round_num}. Has it all clients?"
-            )
+    Raises:
+        OutputDirectoryError: If the file is damaged.
+    """
+    path = os.path.join(run_dir, SESSIONS)
+    if not os.path.exists(path):
+        return []
+    with reading(path):
+        return [Session(of["rounds_before"], of["versions"]) for of in read_json(path)["sessions"]]
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
-from tff_pfl.experiment.sessions import CODE, SESSIONS, Session, recorded_sessions
+from tff_pfl.experiment.run_files import CODE, SESSIONS, Session, recorded_sessions
 
 
 def current_versions() -> dict[str, Any]:

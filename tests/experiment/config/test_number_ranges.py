@@ -7,6 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from tests.marks import slow
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
@@ -196,97 +197,15 @@ def assert_checked(key, kind, **choice):
             check(value)
 
 
-@pytest.mark.parametrize("kind", COMMON)
-def test_numbers_of_all_configs(kind):
-    for key in COMMON[kind].split():
-        assert_checked(key, kind)
-
-
-def test_none_where_no_number_may_be_left_out():
-    for key in ("rounds", "local.momentum", "evaluation.every", "local.learning_rate_decay"):
-        config = default_config()
-        section, _, name = key.rpartition(".")
-        value_of(config, section)[name] = None
-        with pytest.raises(ConfigError, match=rf"config\.{re.escape(key)} must be .*, got None\."):
-            check_config(config)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
-def test_numbers_of_algorithms(algorithm):
-    config = config_of(algorithm)
-    keys = set(numbers(config.algorithm, "algorithm."))
-    kinds = by_key(OF_ALGORITHMS, "algorithm.") | by_key(OF_ONE.get(algorithm, {}), "algorithm.")
-    assert keys <= kinds.keys()
-    for key in keys:
-        assert_checked(key, kinds[key], algorithm=algorithm)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", models.MODELS)
-def test_numbers_of_models(model):
-    config = config_of(model=model)
-    kinds = by_key(OF_MODELS, "model.options.")
-    for key in numbers(config.model.options, "model.options."):
-        assert_checked(key, kinds[key], model=model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("section", ["local.options.", "server.options."])
-def test_numbers_of_optimizers(section, optimizer):
-    config = config_of(optimizer=optimizer)
-    kinds = by_key(OF_OPTIMIZERS, section)
-    for key in numbers(value_of(config, section.rstrip(".")), section):
-        assert_checked(key, kinds[key], optimizer=optimizer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_numbers_of_aggregators(aggregator):
-    config = config_of(aggregator=aggregator)
-    kinds = by_key(OF_AGGREGATORS, "aggregator.options.")
-    for key in numbers(config.aggregator.options, "aggregator.options."):
-        assert_checked(key, kinds[key], aggregator=aggregator)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_numbers_of_attacks(attack):
-    config = config_of(attack=attack)
-    kinds = by_key(
-        OF_ATTACKS | {"any": "factor", "ids": "client_ids", "unit": "fraction"}, "attack."
-    )
-    for key in numbers(config.attack, "attack."):
-        assert_checked(key, kinds[key], attack=attack)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("availability", AVAILABILITIES)
-def test_numbers_of_availabilities(availability):
-    section = "participation.availability"
-    config = config_of(availability=availability)
-    kinds = by_key(OF_AVAILABILITIES, f"{section}.")
-    for key in numbers(value_of(config, section), f"{section}."):
-        assert_checked(key, kinds[key], availability=availability)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("key", "kind"), by_key(OF_TIMES, "participation.").items())
-def test_numbers_of_times(key, kind):
-    """There are none without a median."""
-    assert_checked(key, kind, median_seconds=1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_numbers_of_compressors(compressor):
-    config = config_of(compressor=compressor)
-    kinds = by_key(OF_COMPRESSORS, "compression.")
-    for key in numbers(config.compression, "compression."):
-        assert_checked(key, kinds[key], compressor=compressor)
-
-
+SECTIONS = {
+    "algorithm": ("algorithm", OF_ALGORITHMS),
+    "model": ("model.options", OF_MODELS),
+    "optimizer": ("local.options", OF_OPTIMIZERS),
+    "aggregator": ("aggregator.options", OF_AGGREGATORS),
+    "attack": ("attack", OF_ATTACKS | {"any": "factor", "ids": "client_ids", "unit": "fraction"}),
+    "availability": ("participation.availability", OF_AVAILABILITIES),
+    "compressor": ("compression", OF_COMPRESSORS),
+}
 CHOSEN = [
     *({"algorithm": name} for name in algorithms.ALGORITHMS),
     *({"model": name} for name in models.MODELS),
@@ -296,6 +215,31 @@ CHOSEN = [
     *({"availability": name} for name in AVAILABILITIES),
     *({"compressor": name} for name in COMPRESSORS),
 ]
+
+
+def test_numbers_of_all_configs():
+    for key, kind in by_key(COMMON).items():
+        assert_checked(key, kind)
+    for key, kind in by_key(OF_TIMES, "participation.").items():
+        assert_checked(key, kind, median_seconds=1.0)  # there are none without a median
+
+
+@pytest.mark.parametrize("choice", [CHOSEN[0], *map(slow, CHOSEN[1:])], ids=str)
+def test_numbers_of_what_is_chosen(choice):
+    ((what, name),) = choice.items()
+    section, table = SECTIONS[what]
+    kinds = by_key(table) | by_key(OF_ONE.get(name, {}) if what == "algorithm" else {})
+    for key in numbers(value_of(config_of(**choice), section)):
+        assert_checked(f"{section}.{key}", kinds[key], **choice)
+
+
+def test_none_where_no_number_may_be_left_out():
+    for key in ("rounds", "local.momentum", "evaluation.every", "local.learning_rate_decay"):
+        config = default_config()
+        section, _, name = key.rpartition(".")
+        value_of(config, section)[name] = None
+        with pytest.raises(ConfigError, match=rf"config\.{re.escape(key)} must be .*, got None\."):
+            check_config(config)
 
 
 def test_no_number_is_without_a_range():

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tff_pfl
+from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl.experiment import ConfigError, build_dataset, build_model, build_process
 
@@ -22,7 +23,7 @@ def build(config):
             {"local": {"optimizer": "own"}},
             r"config\.local: The optimizer must be of type Optimizer, got None",
         ),
-        (
+        slow(
             tff_pfl.SCHEDULES,
             lambda: lambda round_num: tf.ones([2]),
             {"local": {"schedule": {"name": "own"}}},
@@ -34,7 +35,7 @@ def build(config):
             {"local": {"schedule": {"name": "own"}}, "rounds": 4},
             r"schedule\.name='own' has the factor -0.5 in round 3 \(from 0\) of config.rounds=4",
         ),
-        (
+        slow(
             tff_pfl.SCHEDULES,
             lambda: lambda round_num: 1.0 / round_num,
             {"local": {"schedule": {"name": "own"}}},
@@ -58,7 +59,7 @@ def build(config):
             {"data": {"name": "own"}},
             r"config\.data: .* must be LabelledImages, got None",
         ),
-        (
+        slow(
             tff_pfl.AGGREGATORS,
             lambda: None,
             {"aggregator": {"name": "own"}},
@@ -70,7 +71,7 @@ def build(config):
             {"attack": {"name": "own", "client_ids": (0,)}},
             r"config\.attack: What the attack 'own' returns must be of type Algorithm, got None",
         ),
-        (
+        slow(
             tff_pfl.COMPRESSORS,
             lambda: None,
             {"compression": {"name": "own", "error_feedback": False}},

@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "check": ("check_config", "check_same_promise", "config_of_run", "number_ranges"),
         "effect": ("without_effect",),
-        "errors": ("ConfigError", "ImportsError"),
+        "errors": ("ConfigError",),
         "flags": ("define_import_flags", "parse_flags", "read_config"),
         "options": ("complete", "default_config"),
         "parts": ("build_local", "evaluation_options", "participation", "privacy_loss"),

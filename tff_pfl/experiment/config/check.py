@@ -7,7 +7,7 @@ import ml_collections
 
 from tff_pfl import data, evaluation, models
 from tff_pfl.clients import Participation
-from tff_pfl.experiment.config.errors import ConfigError, ImportsError, values_of
+from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.keys import OWN_NUMBERS, own_keys
 from tff_pfl.experiment.config.options import (
@@ -103,8 +103,7 @@ def _check_choice(config, choice) -> None:
 def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
     """Returns the ranges of all numbers of a config, by keys such as "local.epochs".
 
-    They are stated by those who take the numbers: the algorithm, the model, the partitioner, and so
-    on. What they say of other arguments is no key of the config.
+    The ranges come from the functions that take the numbers: the algorithm, the model, and so on.
     """
     own = own_keys()
     ranges = {
@@ -223,24 +222,24 @@ def config_of_run(
     """Returns the config of a run from its `config.json`.
 
     Args:
-        settings: What `RunFiles.settings` returns.
+        settings: The settings that `RunFiles.settings` returns.
         trust_imports: The modules of `config.imports` that may be imported, which executes their
             code. Names: only these, from the working directory, or from where Python looks. `True`:
             all, from the folders that the run names. A module that is already imported needs no
             trust.
 
     Raises:
-        ConfigError: If it is not a config of this version; as `ImportsError`, if a module that it
-            names is not trusted, or cannot be imported.
+        ConfigError: If it is not a config of this version, or a module that it names is not
+            trusted, or cannot be imported.
     """
     if "algorithm" not in settings:
         raise ConfigError(
             "config.json has no algorithm: the run was made in Python, without a config that says "
             "how. Evaluate it in Python, where its process is."
         )
+    folders = settings.get("import_path", ())
+    import_modules(settings.get("imports", ()), folders, trust_imports)
     try:
-        folders = settings.get("import_path", ())
-        import_modules(settings.get("imports", ()), folders, trust_imports)
         config = default_config(settings["algorithm"]["name"])
         if missing := sorted(set(config) - set(settings)):
             raise ValueError(f"{', '.join(missing)} are missing")
@@ -250,8 +249,6 @@ def config_of_run(
                 config.import_path = ()
         complete(config)
         check_config(config)
-    except ImportsError:
-        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json describes no run of this version: {error}") from error
     return config

@@ -8,10 +8,6 @@ class ConfigError(ValueError):
     """A config that does not describe a run; the message names the key and what would be right."""
 
 
-class ImportsError(ConfigError):
-    """A module that a config names cannot be imported, or is not trusted."""
-
-
 @contextlib.contextmanager
 def values_of(section: str | None) -> Iterator[None]:
     """Names the section of a config whose values are refused in its body.
@@ -28,6 +24,8 @@ def values_of(section: str | None) -> Iterator[None]:
 
     try:
         yield
+    except ConfigError:  # which names its key
+        raise
     except (ValueError, TemplateError, KindError) as error:
         where = "" if section is None else f"config.{section}: "
         raise ConfigError(f"{where}{error}") from error

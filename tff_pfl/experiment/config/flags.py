@@ -57,7 +57,7 @@ class ConfigFileParser(flags.ArgumentParser):
         """Prepares the parser.
 
         Args:
-            parser: That of `ml_collections`, which loads the file.
+            parser: The parser of `ml_collections`, which loads the file.
             argv: The command line.
         """
         self._parser = parser
@@ -67,8 +67,8 @@ class ConfigFileParser(flags.ArgumentParser):
         """Returns the config of a file.
 
         Raises:
-            ValueError: What the file itself raises for a wrong choice; for an unknown name, an
-                option of another type, or a module that cannot be imported; or if the file fails.
+            ValueError: For an unknown name, an option of another type, or a module that cannot be
+                imported; or if the file fails, with its own error.
             OSError: If there is no such file.
         """
         file = path.partition(":")[0]

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from tff_pfl.experiment.config.errors import ImportsError
+from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.tracebacks import place
 
 
@@ -31,13 +31,13 @@ def import_modules(
         trust_imports: See `config_of_run`.
 
     Raises:
-        ImportsError: If a module is not trusted, and then nothing is imported; or if it cannot be
+        ConfigError: If a module is not trusted, and then nothing is imported; or if it cannot be
             imported: the message says where it was looked for, or which line of it failed.
     """
     if not names:
         return
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ImportsError(f"config.imports must be a tuple of names of modules, got {names!r}.")
+        raise ConfigError(f"config.imports must be a tuple of names of modules, got {names!r}.")
     if trust_imports is not True:
         trusted = [trust_imports] if isinstance(trust_imports, str) else trust_imports or ()
         _check_trusted(names, folders, trusted)
@@ -49,11 +49,11 @@ def import_modules(
         except Exception as error:  # whatever a user's code raises
             is_missing = isinstance(error, ModuleNotFoundError)
             if is_missing and f"{name}.".startswith(f"{error.name}."):
-                raise ImportsError(
+                raise ConfigError(
                     f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
                     "among the installed packages."
                 ) from error
-            raise ImportsError(failure(f"config.imports: module {name!r}", error)) from error
+            raise ConfigError(failure(f"config.imports: module {name!r}", error)) from error
 
 
 def _check_trusted(names, folders, trusted):
@@ -61,7 +61,7 @@ def _check_trusted(names, folders, trusted):
     if unknown:
         modules = ", ".join(map(repr, unknown))
         places = f", from {', '.join(map(str, folders))}" if folders else ""
-        raise ImportsError(
+        raise ConfigError(
             f"The config of the run imports {modules}{places}, which executes their code. Pass "
             f"--trust_imports if you trust the run, or --imports={','.join(names)} to import yours "
             "from the working directory; in Python, trust_imports=True or their names."

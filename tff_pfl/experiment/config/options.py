@@ -1,4 +1,4 @@
-"""What a config chooses by name, and the options of what is chosen.
+"""Choices of a config by name, and the options of what is chosen.
 
 An option is written in one place, the signature of the function that takes it: its name, its
 default and its type, and by `tff_pfl.ranges.takes` its range. From there configs have it.
@@ -185,7 +185,7 @@ def default_config(
 
     Raises:
         UnknownNameError: For an unknown algorithm; it gives the nearest one.
-        ImportsError: If a module cannot be imported.
+        ConfigError: If a module cannot be imported.
     """
     import_modules(imports)
     config = own_keys()
@@ -211,7 +211,7 @@ def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None 
     Raises:
         UnknownNameError: For an unknown name of `names`; it gives the nearest one.
         ConfigError: For an unknown name of the config's own, with the nearest one; or if an option
-            is of another type; as `ImportsError`, if a module cannot be imported.
+            is of another type, or a module cannot be imported.
     """
     import_modules(config.get("imports", ()), config.get("import_path", ()))
     for choice in CHOICES:

@@ -18,7 +18,7 @@ from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 from tff_pfl.tracebacks import place
 
 FURTHER_MODELS = ("locally_trained", "fine_tuned")
-"""What `config.evaluation.further_models` may have."""
+"""The names that `config.evaluation.further_models` may have."""
 
 
 def build_local(
