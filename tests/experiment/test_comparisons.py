@@ -255,9 +255,9 @@ def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
     ("config", "choices"),
     [
         (fedpg, [f"{partition},{dataset}," for partition, dataset in fedpg._PAPER]),
-        (pgfed, ["cifar10,25,"]),
-        (plgu, ["cifar10,10,"]),
-        (pfedmb, ["pairs,10,"]),
+        slow(pgfed, ["cifar10,25,"]),
+        slow(plgu, ["cifar10,10,"]),
+        slow(pfedmb, ["pairs,10,"]),
     ],
     ids=["fedpg", "pgfed", "plgu", "pfedmb"],
 )

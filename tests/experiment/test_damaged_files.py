@@ -42,7 +42,7 @@ def cut(content):
     [b"[]", slow(b"{"), slow(b"null"), slow(BINARY), cut, with_another_digit],
     ids=lambda damage: damage.__name__ if callable(damage) else repr(damage[:4]),
 )
-@pytest.mark.parametrize("name", ["summary.json", "config.json"])
+@pytest.mark.parametrize("name", ["summary.json", slow("config.json")])
 def test_a_finished_run(finished, tmp_path, capsys, name, damage):
     path = tmp_path / "run"
     shutil.copytree(finished, path)

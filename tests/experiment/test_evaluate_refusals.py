@@ -40,10 +40,6 @@ def without(name):
             "config.json has no algorithm: the run was made in Python, without a config",
         ),
         (
-            with_settings(lambda settings: settings.update(rounds="many")),
-            "config.json describes no run of this version: ",
-        ),
-        (
             with_settings(lambda settings: settings.pop("local")),
             "config.json describes no run of this version: local are missing",
         ),

@@ -116,7 +116,7 @@ def other_partition(dataset):
         ),
         ({"seed": 4}, "its cohorts are drawn with another seed or participation"),
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
-        ({"format": 2}, "format was 1, now it is 2"),
+        ({"format": 2}, "the format of its checkpoint, .* was 1, now it is 2"),
         ({"checkpoint": None}, "cannot go on: its checkpoint is gone"),
         ({"process": lambda: noisy(1.0)}, "noise_multiplier was None, now it is 1.0"),
     ],

@@ -143,7 +143,7 @@ def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
 def test_signals_say_how_to_go_on(tmp_path, capsys, monkeypatch, number, code):
     monkeypatch.setattr(runtime, "current_devices", lambda: os.kill(os.getpid(), number))
     path = tmp_path / "run"

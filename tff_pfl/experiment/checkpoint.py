@@ -170,6 +170,7 @@ class Checkpoint:
         if key == "noise_multiplier" and before and now and math.isclose(before, now, rel_tol=1e-6):
             return
         what = {
+            "format": "the format of its checkpoint, which follows from tff_pfl's version,",
             "data": "the fingerprint of its data and their partition, which partition.npz has,",
             "inputs": "the fingerprint of its inputs, to the last bit,",
         }.get(key, key)
@@ -178,8 +179,7 @@ class Checkpoint:
     def _refusal(self, reason) -> OutputDirectoryError:
         run = os.path.dirname(self._store.path)
         return OutputDirectoryError(
-            f"Cannot resume the run in {run}: {reason}. Resume it with its own, or begin another "
-            "one."
+            f"Cannot go on with the run in {run}: {reason}. Give it its own, or begin another one."
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:

@@ -110,7 +110,6 @@ def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
         key: _or_none(range_) if value_of(own, key) is None else range_
         for key, range_ in OWN_NUMBERS.items()
     }
-    ranges[f"attack.{FRACTION}"] = _or_none(OWN_NUMBERS[f"attack.{FRACTION}"])
     for section, owner in _owners(config):
         found = value_of(config, section) or {}
         for name, range_ in ranges_of(owner).items():

@@ -29,7 +29,7 @@ def build_local(
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
     own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
     with values_of("local"):
-        values = {key: config.local[key] for key in own}
+        values = {key: config.local[key] for key in own if key in config.local}
         return LocalTraining(optimizer=optimizer, **made, **values)
 
 
