@@ -132,22 +132,24 @@ def test_after_the_epoch_that_was_best_for_the_mean_client():
     columns = setup.evaluation(state).columns()
     for name, values in without.evaluation(state).columns().items():
         np.testing.assert_array_equal(columns[name], values, err_msg=name)
+    after = {"loss": [], "accuracy": []}
+    for i in range(2):
+        seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(0), np.int32(i))
+        context = ClientContext(np.int32(0), np.int32(i), seed)
+        examples, test = (setup.new_clients.examples(i, split) for split in ("train", "test"))
+        models = [
+            setup.local.train(setup.model, weights, examples, context, epochs=n).weights
+            for n in range(epochs + 1)
+        ]
+        totals = [evaluate(setup.model, w, test) for w in models]
+        for metric, values in after.items():
+            values.append([float(of[metric].mean) for of in totals])
     for metric, best in (("loss", np.argmin), ("accuracy", np.argmax)):
-        after = []
-        for i in range(2):
-            seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(0), np.int32(i))
-            context = ClientContext(np.int32(0), np.int32(i), seed)
-            examples, test = (setup.new_clients.examples(i, split) for split in ("train", "test"))
-            models = [
-                setup.local.train(setup.model, weights, examples, context, epochs=n).weights
-                for n in range(epochs + 1)
-            ]
-            after.append([float(evaluate(setup.model, w, test)[metric].mean) for w in models])
-        after = np.array(after)
-        epoch = best(after.mean(0))
+        values = np.array(after[metric])
+        epoch = best(values.mean(0))
         assert epoch not in (0, epochs)  # or the test could not fail
         actual = columns[f"fine_tuned_best_epoch/new_clients_test/{metric}"]
-        np.testing.assert_allclose(actual, after[:, epoch], rtol=1e-5)
+        np.testing.assert_allclose(actual, values[:, epoch], rtol=1e-5)
 
 
 def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diverged():

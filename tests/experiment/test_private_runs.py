@@ -1,5 +1,6 @@
 """Runs that promise privacy."""
 
+import functools
 import json
 import math
 
@@ -108,6 +109,7 @@ def trained(path, dataset, process, privacy, rounds=1):
         )
 
 
+@functools.cache
 def noisy_process(noise):
     algorithm = with_privacy(
         make("fedavg", tiny_model(), local_sgd()),

@@ -17,7 +17,7 @@ from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import OF_RESULTS, RunDirectory, resolved
-from tff_pfl.experiment.summary import read_summary, table
+from tff_pfl.experiment.summary import finished_summary, read_summary, table
 
 # From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
 _MANY_CLIENTS = 32
@@ -60,12 +60,8 @@ def run_program(
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
         configs.check_same_promise(config, directory.changes)
-        summary = None if overwrite else read_summary(directory.path)
-        is_over = (
-            summary is not None
-            and summary.final.round_num <= config.rounds
-            and summary.has_done(config.rounds)
-        )
+        summary = None if overwrite else finished_summary(directory.path, config.rounds)
+        is_over = summary is not None and summary.final.round_num <= config.rounds
         if not is_over:
             try:
                 set_context()

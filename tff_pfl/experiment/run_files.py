@@ -184,11 +184,6 @@ class RunFiles:
                         unknown_name(f"array of {path}", name, list(snapshot))
                     )
                 arrays.append(snapshot[name])
-                if arrays[-1].dtype.kind not in "biuf":
-                    raise ValueError(f"{name!r} has no numbers, but {arrays[-1].dtype}")
-                if arrays[-1].shape != arrays[0].shape:
-                    shapes = f"{list(arrays[-1].shape)}, before {list(arrays[0].shape)}"
-                    raise ValueError(f"{name!r} has the shape {shapes}")
         return np.array(list(paths)), arrays
 
     def _tables(self):

@@ -94,27 +94,21 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
     path = os.path.join(run_dir, "summary.json")
     if not os.path.exists(path):
         return None
-    try:
-        content = read_json(path)
-        with reading(path):
-            if content["checksum"] != _checksum(content):
-                raise ValueError("wrong checksum")
-            late, privacy = content["late_mean"], content.get("privacy")
-            summary = Summary(
-                content["title"],
-                _evaluation_of(content["final"]),
-                _evaluation_of(content.get("best_on_validation")),
-                _evaluation_of(content.get("best_on_test")),
-                LateMean(tuple(late["rounds"]), from_text(late["metrics"])),
-                content["seconds"],
-                content.get("stopped"),
-                privacy and {**privacy, "epsilon": float(privacy["epsilon"])},
-            )
-    except OutputDirectoryError as error:
-        raise OutputDirectoryError(
-            f"{error} Move it away: --resume then writes it anew, from the checkpoint."
-        ) from error
-    return summary
+    content = read_json(path)
+    with reading(path):
+        if content["checksum"] != _checksum(content):
+            raise ValueError("wrong checksum")
+        late, privacy = content["late_mean"], content.get("privacy")
+        return Summary(
+            content["title"],
+            _evaluation_of(content["final"]),
+            _evaluation_of(content.get("best_on_validation")),
+            _evaluation_of(content.get("best_on_test")),
+            LateMean(tuple(late["rounds"]), from_text(late["metrics"])),
+            content["seconds"],
+            content.get("stopped"),
+            privacy and {**privacy, "epsilon": float(privacy["epsilon"])},
+        )
 
 
 def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Summary | None:

@@ -33,19 +33,13 @@ def build(config):
             tff_pfl.SCHEDULES,
             lambda: lambda round_num: 1.0 - round_num / 2.0,
             {"local": {"schedule": {"name": "own"}}, "rounds": 4},
-            r"schedule\.name='own' has the factor -0.5 in round 3 \(from 0\) of config.rounds=4",
+            "config.local.schedule: 'own' has the factor -0.5 in round 3 ",
         ),
         slow(
             tff_pfl.SCHEDULES,
             lambda: lambda round_num: 1.0 / round_num,
             {"local": {"schedule": {"name": "own"}}},
-            "config.local.schedule.name='own' has the factor inf in round 0 ",
-        ),
-        (
-            tff_pfl.SCHEDULES,
-            lambda: lambda round_num: round_num.value,
-            {"local": {"schedule": {"name": "own"}}},
-            "schedule.name='own': AttributeError: .*'value' .*test_registered_functions.py",
+            "config.local.schedule: 'own' has the factor inf in round 0 ",
         ),
         (
             tff_pfl.PARTITIONERS,
