@@ -1,4 +1,4 @@
-"""All keys of a config, with what they mean, but for the options of what it chooses by name.
+"""All keys of a config and their meaning, without the options of what it chooses by name.
 
 A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
 returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
@@ -33,15 +33,15 @@ OWN_NUMBERS = {
     "new_clients.fine_tune_epochs": whole(0),
     "attack.fraction": between(0, 1),
 }
-"""The ranges of the numbers that are no argument of the same name of what a config chooses."""
+"""The ranges of numbers that no function takes under the name of their key."""
 
 
 def own_keys() -> ml_collections.ConfigDict:
-    """The keys, with their defaults; what has options of what is chosen has none of them."""
+    """Returns the keys with their defaults; sections of options are empty."""
     config = ml_collections.ConfigDict()
     config.imports = ()  # modules whose names this config uses: "my_package.methods"
     config.import_path = ()  # where they are looked for first: programs add the config's folder
-    config.seed = 0  # of everything: partition, initial weights, cohorts, batches
+    config.seed = 0  # decides partition, initial weights, cohorts, batches
     config.rounds = 20
     config.clients_per_round = 6
 
@@ -54,26 +54,26 @@ def own_keys() -> ml_collections.ConfigDict:
     config.data.merge = True  # pool the original train and test splits before partitioning
     config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
     config.data.num_validation = 0  # without merge: examples cut off the training split
-    config.data.imbalance = 1.0  # the first class has so many times the examples of the last
-    config.data.imbalanced_test = True  # the test split likewise; else, without merge, it is whole
+    config.data.imbalance = 1.0  # examples of the first class, over those of the last
+    config.data.imbalanced_test = True  # the test split, too; else, without merge, it is whole
     config.data.partition_file = ""  # a saved partition to use instead of making one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
     config.model = ml_collections.ConfigDict()
     config.model.name = "mlp"  # one of tff_pfl.models.MODELS
-    config.model.options = ml_collections.ConfigDict()  # of the model
-    config.model.segments = 1  # cut into so many, whose gradients compute again what flowed within
-    config.model.compute_type = "float32"  # or "bfloat16": of layers, not of weights
+    config.model.options = ml_collections.ConfigDict()  # options of the model
+    config.model.segments = 1  # parts whose activations are computed again for gradients
+    config.model.compute_type = "float32"  # or "bfloat16": type of layers; weights are float32
 
     config.local = ml_collections.ConfigDict()
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
-    config.local.options = ml_collections.ConfigDict()  # of the optimizer
+    config.local.options = ml_collections.ConfigDict()  # options of the optimizer
     config.local.learning_rate = 0.1
     config.local.momentum = 0.0  # for an optimizer that has momentum, as sgd
     config.local.weight_decay = 0.0  # added to the gradient, times the weights
-    config.local.clip_norm = config_dict.placeholder(float)  # the longest gradient, before that
+    config.local.clip_norm = config_dict.placeholder(float)  # longest gradient, without decay
     config.local.epochs = 5
-    config.local.steps = config_dict.placeholder(int)  # so many steps, in place of epochs
+    config.local.steps = config_dict.placeholder(int)  # steps in place of epochs
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
     config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round: .name,
@@ -88,27 +88,27 @@ def own_keys() -> ml_collections.ConfigDict:
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
     config.evaluation.split = "test"  # or "validation", for tuning
     config.evaluation.validation = False  # on both, where the split is "test"
-    config.evaluation.late_share = 0.1  # of the evaluations, whose mean is in summary.json
-    config.evaluation.further_models = ()  # of "locally_trained" and "fine_tuned", for each client
-    config.evaluation.fine_tune_epochs = 0  # of a client's own model before it is evaluated
+    config.evaluation.late_share = 0.1  # share of evaluations whose mean is in summary.json
+    config.evaluation.further_models = ()  # "locally_trained", "fine_tuned", or both
+    config.evaluation.fine_tune_epochs = 0  # before a client's own model is evaluated
     config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
     # None: local's, of the last round; that of new clients, too
-    config.evaluation.clients = 0  # so many, drawn once, with an interval of the mean; 0: all
+    config.evaluation.clients = 0  # size of a sample, drawn once; 0: all
     config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
     config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
     config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
-    config.evaluation.subsample = False  # of other clients', as many examples as the client has
+    config.evaluation.subsample = False  # draw as many examples of others as the client has
 
-    config.participation = ml_collections.ConfigDict()  # of device classes: one number each, or one
+    config.participation = ml_collections.ConfigDict()  # tuples: a number a device class, or one
     config.participation.sampling = "fixed"  # or "poisson": each client with a probability
-    config.participation.over_selection = 1.0  # so many times the cohort; the first that report
+    config.participation.over_selection = 1.0  # selected clients over those that count
     config.participation.availability = ml_collections.ConfigDict()  # who can be selected: .name,
     # one of tff_pfl.AVAILABILITIES, at first "always", and its options beside it
     config.participation.class_shares = (1.0,)  # of device classes, relative to their sum
     config.participation.dropout = (0.0,)  # the probability that a selected client never reports
     config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
     config.participation.client_spread = 0.0  # of the logarithm of seconds, between clients
-    config.participation.round_spread = 0.0  # likewise, between the rounds of a client
+    config.participation.round_spread = 0.0  # the same between the rounds of a client
     config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
 
     config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
@@ -117,28 +117,28 @@ def own_keys() -> ml_collections.ConfigDict:
     config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
 
     config.new_clients = ml_collections.ConfigDict()
-    config.new_clients.number = 0  # the last clients: they do not train, but at the end fine-tune
-    config.new_clients.fine_tune_epochs = 20  # what they receive, and are evaluated
-    config.new_clients.best_epoch = False  # whether the best of these is named, too
-    config.new_clients.evaluated = True  # False: held out alone
+    config.new_clients.number = 0  # the last clients, which do not train but fine-tune at the end
+    config.new_clients.fine_tune_epochs = 20
+    config.new_clients.best_epoch = False  # report the best of these epochs, too
+    config.new_clients.evaluated = True  # False: only held out
 
     config.aggregator = ml_collections.ConfigDict()
-    config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; none: the algorithm's own
-    config.aggregator.options = ml_collections.ConfigDict()  # of the aggregator
+    config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; "": the algorithm's own
+    config.aggregator.options = ml_collections.ConfigDict()  # options of the aggregator
 
-    config.privacy = ml_collections.ConfigDict()  # of clients, against who sees the server
-    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; None: no privacy
-    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in the place of epsilon
+    config.privacy = ml_collections.ConfigDict()  # of clients, against whoever sees the server
+    config.privacy.epsilon = config_dict.placeholder(float)  # for all rounds; None: no privacy
+    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in place of epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
     config.privacy.mechanism = "central"  # the server adds noise; or "distributed", clients do
-    config.privacy.bits = 20  # of a number that is sent, with distributed noise
-    config.privacy.clipping = "adaptive"  # or "fixed", of uploads: to
+    config.privacy.bits = 20  # bits of a number that is sent, with distributed noise
+    config.privacy.clipping = "adaptive"  # or "fixed": uploads are clipped to
     config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
-    config.privacy.secure_sums = False  # of uploads, before the server adds noise
+    config.privacy.secure_sums = False  # sum uploads securely before the server adds noise
 
     config.server = ml_collections.ConfigDict()
-    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; none: the mean is the step
-    config.server.options = ml_collections.ConfigDict()  # of the optimizer
+    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; "": the mean is the step
+    config.server.options = ml_collections.ConfigDict()  # options of the optimizer
     config.server.learning_rate = 1.0
     config.server.momentum = 0.0  # as config.local.momentum
 
@@ -152,7 +152,7 @@ def own_keys() -> ml_collections.ConfigDict:
 
     config.checkpoint_every = 1  # rounds
 
-    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for the reader
+    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for readers
 
     config.algorithm = ml_collections.ConfigDict()  # .name, one of tff_pfl.ALGORITHMS, and its
     # options beside it
