@@ -57,7 +57,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         )
     early_stop(config)
     chosen = participation(config)
-    if config.attack.get(FRACTION) and config.attack.client_ids:
+    if config.attack.get(FRACTION) and config.attack.get("client_ids"):
         raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "either says who attacks")
     _check_compression(config)
     _check_privacy(config, chosen)
