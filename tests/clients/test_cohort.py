@@ -19,7 +19,7 @@ from tests.clients.cohorts import (
 )
 from tff_pfl.clients.cohort import CohortDataSource, CohortIterator, UnknownCohortSourceError
 from tff_pfl.clients.errors import ForeignStateError
-from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
+from tff_pfl.clients.participation import Participation
 from tff_pfl.local.examples import examples_type
 from tff_pfl.templates.process import Client
 
@@ -69,11 +69,6 @@ class TestSource:
             make_source().select_clients([1.9])
         [client] = make_source().select_clients(np.array([4], np.int64))
         assert client.client_id == 4
-
-    def test_splits_and_clients_without_examples(self):
-        [client] = make_source(capacity="cohort").select_clients([4], "test")
-        assert client.data.x.shape == (0, 2, 2)
-        assert make_source().select_clients([]) == []
 
     def test_selected_clients_have_their_type(self):
         @tff.tensorflow.computation(client_type())
@@ -132,18 +127,6 @@ class TestIterator:
         assert copied.round_num == 1 < iterator.round_num
         assert [int(client.client_id) for client in copied.select(3)] == ids
 
-    def test_participation_tells_sources_apart(self):
-        """All but the default, which earlier versions had."""
-        plain, by_default, poisson = (
-            make_source(participation=participation).fingerprint
-            for participation in (
-                EVERYBODY_REPORTS,
-                Participation(),
-                Participation(sampling="poisson"),
-            )
-        )
-        assert plain == by_default != poisson
-
     def test_a_cohort_says_how_it_came_about(self):
         iterator = make_source(participation=Participation(dropout=(0.5,))).iterator()
         assert iterator.participants is None
@@ -160,20 +143,6 @@ class TestIterator:
             assert clients == [(i, taken[i]) for i in found.reported.tolist()]
             taken.update(found.reported.tolist())
         assert iterator.cohort.tolist() == found.reported.tolist()
-        assert source.store.known_clients() == sorted(taken)
-
-    def test_rounds_sample_and_carry_states(self):
-        source = make_source()
-        iterator = source.iterator()
-        assert iterator.cohort.tolist() == []
-        seen = run_rounds(iterator, 6)
-        taken = collections.Counter()
-        for round_num, clients in enumerate(seen):
-            ids = EVERYBODY_REPORTS.participants(1, round_num, 10, 3).reported.tolist()
-            assert clients == [(i, taken[i]) for i in ids]
-            taken.update(ids)
-        assert iterator.round_num == 6
-        assert iterator.cohort.tolist() == ids
         assert source.store.known_clients() == sorted(taken)
 
     def test_none_selects_all_clients(self):

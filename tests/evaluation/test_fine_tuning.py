@@ -128,11 +128,6 @@ def test_without_a_global_model_there_is_none_to_train():
         locally_trained(make("local", MODEL, local_sgd()), MODEL, local_sgd())
 
 
-def test_negative_epochs():
-    with pytest.raises(ValueError, match="epochs must be a whole number of at least 0, got -1"):
-        fine_tuned(algorithm_of("fedavg"), MODEL, local_of("fedavg"), epochs=-1)
-
-
 def test_with_an_attack_the_order_of_both_does_not_matter():
     """Each changes its own part: uploads, and what is evaluated."""
     local = local_sgd(epochs=1)

@@ -57,11 +57,6 @@ def test_where_better_is():
     assert [direction(name) for name in names] == [-1, -1, 1, 1]
 
 
-def test_text_that_is_no_name():
-    with pytest.raises(ValueError, match="'global/loss' is no name of a metric"):
-        MetricName.parse("global/loss")
-
-
 def test_the_table_that_is_written():
     values = {MetricName("global", "local_test", "loss"): np.array([0.5, np.nan])}
     clients = ClientMetrics(np.array([3, 4]), np.array([7, 0]), values)

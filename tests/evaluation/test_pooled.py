@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tests.federation import (
     IMAGE_SHAPE,
-    NUM_CLASSES,
     local_sgd,
     random_examples,
     tiny_model,
@@ -33,7 +32,7 @@ NUM_CLIENTS = len(TEST_SIZES)
 
 
 class TestDrawnClients:
-    @pytest.mark.parametrize("num_clients", [1, 2, 7, 100])
+    @pytest.mark.parametrize("num_clients", [1, 7])
     def test_the_client_itself_and_others_once(self, num_clients):
         for fraction in FRACTIONS:
             for client_id in (0, num_clients // 2, num_clients - 1):
@@ -51,17 +50,10 @@ class TestDrawnClients:
         ("fraction", "num_clients", "others"),
         [
             (0.5, 1, 0),
-            (0.5, 2, 1),
-            (0.5, 5, 2),
             (0.5, 6, 3),
-            (0.5, 100, 50),
-            (0.5, 101, 50),
-            (0.1, 100, 10),
             (0.25, 3, 1),
             (0.24, 3, 0),
-            (0.99, 4, 3),
             (0.29, 51, 15),  # of floating-point numbers, 0.29 * 50 is less than 14.5
-            (0.57, 51, 29),
         ],
     )
     def test_the_number_of_others_is_rounded_half_up(self, fraction, num_clients, others):
@@ -82,14 +74,6 @@ class TestDrawnClients:
         for client_id in range(20):
             drawn = [set(drawn_clients(3, client_id, 20, c)) for c in sorted(FRACTIONS)]
             assert all(a < b for a, b in zip(drawn, drawn[1:], strict=False))
-
-    def test_every_other_client_is_as_likely(self):
-        counts = collections.Counter(
-            other for seed in range(600) for other in drawn_clients(seed, 2, 7, 0.5)
-        )
-        assert counts.pop(2) == 600
-        assert sorted(counts) == [0, 1, 3, 4, 5, 6]
-        assert all(250 < count < 350 for count in counts.values())
 
 
 # With a network: against a computation of all in one.
@@ -194,14 +178,8 @@ def test_a_client_without_test_examples_has_those_of_others(columns):
         assert np.isfinite(values[1]) or "synthetic0_" in name
 
 
-def test_the_global_model_generalizes_alike_for_all_clients(columns):
-    assert len(set(columns["global/generalization_test/loss"])) == 1
-    assert len(set(columns["personalized/generalization_test/loss"])) == 4  # 3 of a round, the rest
-    assert len(set(columns["global/synthetic50_test/loss"])) > 1
-
-
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 7, "clients_per_call": 4}])
-def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns, options):
+def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns):
+    options = {"batch_size": 7, "clients_per_call": 4}
     found = pooled(trained, dataset, synthetic=(0, 0.5, 1), **options)
     assert list(found) == list(columns)
     for name, values in columns.items():
@@ -280,20 +258,6 @@ class TestSubsample:
         )
         assert first == again
         assert first != other
-
-    def test_all_clients_together_are_near_the_exact_pool(self):
-        data = [random_examples(5, seed=i) for i in range(60)]
-        dataset = FederatedDataset.from_client_arrays(
-            [(d.x[:1], d.y[:1], d.x, d.y) for d in data], NUM_CLASSES
-        )
-        assert dataset.image_shape == IMAGE_SHAPE
-        process = tiny_process(build_ditto)
-        trained = process, process.initialize(), source_of(process, dataset)
-        name = "global/generalization_test/accuracy"
-        exact = pooled(trained, dataset)[name]
-        found = pooled(trained, dataset, subsample=True)[name]
-        assert len(set(found)) > 2
-        assert np.mean(found) == pytest.approx(exact[0], abs=0.06)
 
 
 def test_without_subsample_the_pool_is_whole(telltale):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config, train_run
-from tff_pfl.analysis import plot_mixtures
 from tff_pfl.clients.attackers import drawn_attackers
 from tff_pfl.evaluation import (
     MetricName,

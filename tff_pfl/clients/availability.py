@@ -30,11 +30,11 @@ class Devices(NamedTuple):
     phases: np.ndarray
 
     def of(self, client_ids: np.ndarray) -> "Devices":
-        """Those of some of the clients, in their order."""
+        """Returns the devices of some of the clients, in their order."""
         return Devices(self.classes[client_ids], self.num_classes, self.phases[client_ids])
 
     def of_classes(self, name: str, values: Sequence[float]) -> np.ndarray:
-        """float64 `[clients]`: the number of each client's class.
+        """Returns float64 `[clients]`, the number of each client's class.
 
         Args:
             name: Of the numbers, for the message.
@@ -55,14 +55,14 @@ class Availability(Protocol):
     """How probable it is that clients can be reached; a frozen dataclass."""
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
-        """float64 `[clients]`: the probability of each in a round, from 0."""
+        """Returns float64 `[clients]`, the probability of each in a round, from 0."""
         ...
 
 
 @AVAILABILITIES.register("always")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Always:
-    """All clients, in all rounds."""
+    """Makes all clients available in all rounds."""
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
         return np.ones(len(devices.classes))
@@ -72,7 +72,7 @@ class Always:
 @takes(probabilities=each(between(0, 1), fewest=1))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByClass:
-    """With a probability of the device class, in each round anew.
+    """Draws each client anew in each round, by the probability of its device class.
 
     Attributes:
         probabilities: One for each class, or one for all.
@@ -88,7 +88,7 @@ class ByClass:
 @takes(rounds_per_day=above(0), least=between(0, 1), most=between(0, 1))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diurnal:
-    """With a probability that goes as a cosine of the client's own time of day.
+    """Draws each client by a probability that is a cosine of its own time of day.
 
         least + (most - least) (1 + cos(2 pi (round / rounds_per_day - phase))) / 2
 

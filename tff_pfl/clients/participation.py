@@ -7,14 +7,14 @@ server gets nothing of it, and it keeps the state that it had.
 import dataclasses
 import functools
 import math
-import numbers
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 
 from tff_pfl.clients.availability import Always, Availability, Devices
 from tff_pfl.names import check_names
-from tff_pfl.ranges import above, at_least, between, each, takes
+from tff_pfl.ranges import above, at_least, between, each, takes, whole
 
 SAMPLINGS = ("fixed", "poisson")
 
@@ -153,13 +153,13 @@ class Participation:
             )
         if not sum(self.class_shares):
             raise ValueError(f"class_shares={self.class_shares} must not all be 0.")
-        if not self.takes_time:
-            for name, none in (("client_spread", 0), ("round_spread", 0), ("deadline", None)):
-                if getattr(self, name) != none:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)}, but median_seconds="
-                        f"{self.median_seconds}: nothing takes time. Set {name}={none} or a median."
-                    )
+        without_effect = self.client_spread or self.round_spread or self.deadline
+        if without_effect and not self.takes_time:
+            logging.warning(
+                "client_spread, round_spread and deadline have no effect: median_seconds=%s, and "
+                "nothing takes time.",
+                self.median_seconds,
+            )
         devices = self.devices(0, 1)  # refuses more or fewer numbers than classes
         devices.of_classes("dropout", self.dropout)
         devices.of_classes("median_seconds", self.median_seconds)
@@ -174,24 +174,16 @@ class Participation:
         """Checks that a federation has the clients to be selected.
 
         Raises:
-            ValueError: If `cohort_size` is no integer or, times `over_selection`, not in
+            ValueError: If `cohort_size` is not an integer or, times `over_selection`, not in
                 `1 .. num_clients`.
         """
-        if isinstance(cohort_size, bool) or not isinstance(cohort_size, numbers.Integral):
-            raise ValueError(
-                f"The size of a cohort must be a whole number of clients, got {cohort_size!r}."
-            )
+        whole(1).check("The size of a cohort", cohort_size, ValueError)
         wanted = self._num_wanted(cohort_size)
-        if self.over_selection > 1.0 and wanted > num_clients:
+        if wanted > num_clients:
+            with_more = f" with over_selection={self.over_selection}" * (wanted > cohort_size)
             raise ValueError(
-                f"over_selection={self.over_selection} of a cohort of {cohort_size} asks for "
-                f"{wanted} clients, but the federation has only {num_clients}. Choose "
-                f"{num_clients / cohort_size:g} or less."
-            )
-        if not 0 < cohort_size <= num_clients:
-            raise ValueError(
-                f"A cohort of {cohort_size} clients cannot be drawn without replacement from a "
-                f"federation of {num_clients}; its size is 1 to {num_clients}."
+                f"A cohort of {cohort_size} clients{with_more} asks for {wanted} clients, but the "
+                f"federation has only {num_clients}."
             )
 
     def devices(self, seed: int, num_clients: int) -> Devices:
@@ -280,7 +272,7 @@ class Participation:
         return _choose(seed, round_num, available, number)
 
     def _drops(self, seed, round_num, devices, selected) -> np.ndarray:
-        """bool `[selected]`: whether each would drop out."""
+        """Returns bool `[selected]`: whether each drops out."""
         drawn = _uniform(seed, round_num, _DROPOUT_STREAM, len(devices.classes))
         return drawn[selected] < devices.of(selected).of_classes("dropout", self.dropout)
 

@@ -143,8 +143,8 @@ class _Draw:
             test = self._thinned(test, 7)
         if num_validation >= max(len(pool), 1):
             raise PartitionError(
-                f"num_validation={num_validation} of {len(pool)} examples that imbalance="
-                f"{self.imbalance:g} leaves of the training split: none are left to train on."
+                f"num_validation={num_validation} must be fewer than the {len(pool)} examples that "
+                f"the training split has with imbalance={self.imbalance:g}."
             )
         if num_validation:
             pool = self._rng(3).permutation(pool)

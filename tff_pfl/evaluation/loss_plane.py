@@ -32,7 +32,7 @@ def loss_surface(
     seed: int = 0,
     batch_size: int = 200,
 ) -> np.ndarray:
-    """The mean loss over examples at `w + a d_0 + b d_1`, for `a` and `b` on a square grid.
+    """Computes the mean loss at `w + a d_0 + b d_1`, for `a` and `b` on a square grid.
 
     Stochastic layers are off. Models of the same shapes get the same Gaussian directions, each
     normalised by its own weights.
@@ -40,10 +40,10 @@ def loss_surface(
     Args:
         model: The model.
         weights: `W`, the centre.
-        examples: Whose loss it is.
-        points: Of each axis of the grid, odd.
+        examples: The examples over which the mean is taken.
+        points: Points of each axis of the grid, odd.
         radius: Where the axes end.
-        seed: Of the directions, not negative.
+        seed: The seed of the directions, not negative.
         batch_size: Examples of a forward pass; bounds memory, and does not change the result.
 
     Returns:
@@ -75,7 +75,7 @@ def loss_surface(
 
 
 def grid_axis(points: int, radius: float) -> np.ndarray:
-    """float32 `[points]`: equal steps from `-radius` to `radius`, exactly 0 in the middle.
+    """Returns float32 `[points]`, equal steps from `-radius` to `radius`, exactly 0 in the middle.
 
     Raises:
         ValueError: If `points` is even or less than 3, or `radius` is not positive and finite.
@@ -92,7 +92,7 @@ def grid_axis(points: int, radius: float) -> np.ndarray:
 
 
 def random_direction(weights: Any, seed: int, index: int) -> Any:
-    """A Gaussian direction, normalised filter by filter.
+    """Draws a Gaussian direction, normalised filter by filter.
 
     Args:
         weights: `W`.
