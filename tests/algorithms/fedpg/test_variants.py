@@ -2,9 +2,6 @@
 
 import functools
 
-import numpy as np
-import tensorflow as tf
-
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -12,13 +9,10 @@ from tests.federation import (
     last,
     local_sgd,
     make_clients,
-    random_examples,
     run_rounds,
     tiny_model,
 )
 from tff_pfl.local import trees
-from tff_pfl.models import from_keras
-from tff_pfl.templates import Client
 
 SIZES = (4, 6, 3)
 LOCAL = local_sgd(learning_rate=0.2)
@@ -111,22 +105,3 @@ def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
     assert_close(models, [own.model for own in expected], 1e-6)
     step = trees.subtract(models[2], state.algorithm.weights)
     assert float(trees.norm(step)) > 1e-3
-
-
-def test_dropout_is_off_in_the_exact_gradient():
-    def network():
-        return tf.keras.Sequential(
-            [
-                tf.keras.layers.Flatten(input_shape=(4, 4, 1)),
-                tf.keras.layers.Dropout(0.5),
-                tf.keras.layers.Dense(3, name="head"),
-            ]
-        )
-
-    model = from_keras(network, input_shape=(4, 4, 1), preprocess=lambda x: x / 255)
-    process = eager("fedpg", model, local_sgd())
-    client = Client(np.int32(0), process.initialize_client(0), random_examples(7))
-    other = client._replace(client_id=np.int32(1))
-    state = process.initialize()
-    directions = [process.next(state, [c]).state.algorithm.plan.direction for c in (client, other)]
-    assert_equal(*directions)
