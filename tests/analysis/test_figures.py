@@ -11,7 +11,6 @@ from matplotlib.text import Text
 from tests.analysis.hand_written import write_run
 from tff_pfl import analysis
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.curves import _marks
 from tff_pfl.analysis.distributions import shared_edges, tails
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -134,16 +133,15 @@ def test_clients_are_averaged_before_seeds_and_can_be_left_out():
     assert "mean over clients but 1" in texts(figure) and figure.axes[0].get_ylim()[1] == 9
 
 
-def test_lone_points_and_long_lines_have_markers():
+def test_lone_points_have_a_marker_and_long_lines_some():
     both = [frame("one", {5: 1.5}), frame("diverged", {5: np.nan})]
     lines = analysis.plot_curves(pd.concat(both)).axes[0].get_lines()
     assert [line.get_marker() for line in lines] == ["o", "s"]
     assert [line.get_label() for line in lines] == ["one", "diverged (never finite)"]
-    is_drawn = np.ones(120, bool)
-    is_drawn[[40, 42]] = False
-    first, second = _marks(is_drawn, 0.0), _marks(is_drawn, 0.5)
-    assert len(first) == 12 + 1 and 41 in first
-    assert set(first) & set(second) == {41}
+    assert lines[1].get_markevery() == (0, 1)
+    long = [frame(label, dict.fromkeys(range(120), 1.0)) for label in "ab"]
+    lines = analysis.plot_curves(pd.concat(long)).axes[0].get_lines()
+    assert [line.get_markevery() for line in lines] == [(0, 10), (1, 10)]
 
 
 def write_seeds(path, *accuracies, **options):

@@ -44,7 +44,6 @@ def folder(tmp_path_factory):
         ("A:e/A_1", {"A": ["e/A_1/seed5", "e/A_1/seed6"]}),
         ({"A": ["a/ditto"], "B": "b/ditto"}, {"A": ["a/ditto"], "B": ["b/ditto"]}),
         ("study", {"FedAvg": [], "Ditto": ["study/Ditto/seed7"]}),
-        ("s:study", {"s, FedAvg": [], "s, Ditto": ["study/Ditto/seed7"]}),
         (
             ["quickstart", "study"],
             {"quickstart": ["quickstart"], "FedAvg": [], "Ditto": ["study/Ditto/seed7"]},

@@ -51,7 +51,9 @@ OPTIONS = {
         "best_on_test (chosen on what it reports) or late_mean",
     ),
     "each_run": dict(action="store_true", help="a line of CSV for each run instead of the table"),
-    "examples": dict(type=int, default=1000, help="training examples at most, drawn of more"),
+    "examples": dict(
+        type=_number(int, 1), default=1000, help="training examples at most, drawn of more"
+    ),
     "exclude_attackers": dict(action="store_true", help="leave out the clients that attack"),
     "exclude_clients": dict(type=_ids, default=[], metavar="0,5", help="ids that are left out"),
     "format": dict(choices=["markdown", "latex", "csv"], default="markdown"),

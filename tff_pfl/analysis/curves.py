@@ -18,9 +18,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 _MARKS = 12  # of a line, about
 _PANEL_WIDTH = 4.2  # inches, of one of several panels
 _WITHOUT = "without\nprivacy"
-# Between the largest epsilon and what has no privacy, or the smallest and 0, and between points of
-# one epsilon, as parts of the width of what has an epsilon.
-_GAP, _SHIFT = 0.3, 0.015
+_SHIFT = 0.03  # between points of one epsilon, where two epsilons are 1 apart
 
 
 def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -89,10 +87,9 @@ def plot_curves(
     labels = list(curves["label"].unique())
     for index, label in enumerate(labels):
         curve = curves[curves["label"] == label]
-        is_finite = np.isfinite(curve["mean"].to_numpy())
-        marks = _marks(is_finite, index / len(labels))
-        shown = label if is_finite.any() else f"{label} (never finite)"
-        style = figures.series(index) | {"label": shown, "markevery": marks}
+        shown = label if np.isfinite(curve["mean"]).any() else f"{label} (never finite)"
+        step = max(1, len(curve) // _MARKS)
+        style = figures.series(index) | {"label": shown, "markevery": (index % step, step)}
         figures.draw_band(axes, curve["round"], curve["mean"], curve["deviation"], style)
     title = "mean over clients"
     if exclude_clients:
@@ -199,12 +196,12 @@ def plot_against_epsilon(runs: Any, column: str = ACCURACY):
         The Matplotlib figure.
     """
     points = points_against_epsilon(runs, column)
-    places = _places(set(points["epsilon"]))
+    places = {epsilon: place for place, epsilon in enumerate(sorted(set(points["epsilon"])))}
     figure = figures.new_figure()
     axes = figure.subplots()
     lines, handles = list(points.groupby("line", sort=False)), {}
     for index, (line, of_line) in enumerate(lines):
-        shift = _SHIFT * (index - (len(lines) - 1) / 2) * _width(places)
+        shift = _SHIFT * (index - (len(lines) - 1) / 2)
         # It ends where there is no privacy: that is a point by itself.
         for _, part in of_line.groupby(np.isinf(of_line["epsilon"])):
             handles[line] = axes.errorbar(
@@ -238,27 +235,3 @@ def _draw_over_bytes(axes, curve, style):
         style = {name: style[name] for name in ("color", "linestyle")}
         return axes.axhline(curve["mean"].iloc[-1], **style)
     return figures.draw_band(axes, curve["megabytes"], curve["mean"], curve["deviation"], style)
-
-
-def _places(epsilons: set[float]) -> dict[float, float]:
-    """Where each epsilon stands: on a logarithmic axis, 0 at the left of it, infinity right."""
-    places = {epsilon: math.log2(epsilon) for epsilon in epsilons - {0.0, math.inf}}
-    gap = _GAP * _width(places)
-    start, end = (extreme(places.values(), default=0.0) for extreme in (min, max))
-    places |= {0.0: start - gap, math.inf: end + gap}
-    return {epsilon: places[epsilon] for epsilon in sorted(epsilons)}
-
-
-def _width(places) -> float:
-    """The width of the axis as far as there is an epsilon that has a logarithm."""
-    on_it = [place for epsilon, place in places.items() if 0 < epsilon < math.inf]
-    return max(on_it, default=0.0) - min(on_it, default=0.0) or 1.0
-
-
-def _marks(is_drawn, shift):
-    """Which points of a line have a marker: some, and those beside no other, without a line."""
-    step = max(1, len(is_drawn) // _MARKS)
-    is_marked = np.arange(len(is_drawn)) % step == int(shift * step)
-    beside = np.pad(is_drawn, 1)
-    is_marked |= is_drawn & ~beside[:-2] & ~beside[2:]
-    return np.flatnonzero(is_marked).tolist()

@@ -63,14 +63,10 @@ def loss_surfaces_of_run(
 
     Raises:
         OutputDirectoryError: If there is no run, or none with a checkpoint.
-        ConfigError: If the run's config is not one of this version, or an argument is wrong.
+        ConfigError: If the run's config is not one of this version, or there is no such client.
+        ValueError: If the points or the radius are wrong.
     """
-    try:
-        axis = evaluation.grid_axis(points, radius)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if max_examples < 1:
-        raise ConfigError(f"A loss surface needs 1 example or more, got {max_examples}.")
+    axis = evaluation.grid_axis(points, radius)
     with experiment.restored_run(run_dir, trust_imports=trust_imports) as run:
         if client_id is None:
             client_id = int(np.argmax(run.dataset.sizes()))

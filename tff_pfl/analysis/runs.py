@@ -60,9 +60,9 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
     """Finds the runs that a caller or a command line names.
 
     Args:
-        source: One or several of: a run's folder, which is named after the folder; a folder of
-            such folders; a study's folder; each of these as `NAME:DIR` or `NAME=DIR`, too. Or a
-            study's file and then its folder. Or folders of runs by labels.
+        source: One or several of: a run's folder, which is named after the folder, or a folder of
+            such folders, both also as `NAME:DIR` or `NAME=DIR`; a study's folder. Or a study's file
+            and then its folder. Or folders of runs by labels.
 
     Raises:
         OutputDirectoryError: If there is no such run, or two runs of one label have the same seed.
@@ -105,8 +105,7 @@ def _found(argument: str) -> Runs:
                 break
     path = pathlib.Path(folder)
     if (path / VARIANTS).exists():
-        study = _of_study(path / VARIANTS, read_json(str(path / VARIANTS)))
-        return _renamed(study, lambda label: f"{name}, {label}") if name else study
+        return _of_study(path / VARIANTS, read_json(str(path / VARIANTS)))
     if _is_run(path):
         return _plain(name or _name(path), [path])
     inside = sorted(filter(_is_run, path.glob("*"))) if path.is_dir() else []
@@ -139,14 +138,6 @@ def _of_study(path: pathlib.Path, record: Mapping[str, Any]) -> Runs:
             record["baseline"],
             dict(record["chosen"]),
         )
-
-
-def _renamed(runs: Runs, rename) -> Runs:
-    by_label = {
-        name: {rename(label): value for label, value in getattr(runs, name).items()}
-        for name in ("folders", "planned", "chosen")
-    }
-    return dataclasses.replace(runs, baseline=rename(runs.baseline), **by_label)
 
 
 def _together(parts: Sequence[Runs]) -> Runs:
