@@ -1,4 +1,4 @@
-"""The CUDA libraries that `make gpu` installs, ahead of any others the machine has.
+"""Loads the CUDA libraries that `make gpu` installs, ahead of any others the machine has.
 
 This module imports neither TensorFlow nor TensorFlow Federated.
 
@@ -58,14 +58,14 @@ def load_cuda_libraries() -> None:
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver is there; if so, there may still be no GPU."""
+    """Returns whether NVIDIA's driver is installed; even then, there may be no GPU."""
     return _opens("libcuda.so.1")
 
 
 def missing_libraries() -> list[str]:
-    """The names of the libraries that TensorFlow needs to use a GPU and that cannot be opened.
+    """Returns the names of the libraries that TensorFlow needs for a GPU and cannot open.
 
-    Those that can be are loaded into the process. The driver's own is not among them.
+    The others are loaded into the process. The driver's own library is not checked.
     """
 
     def is_missing(library):
@@ -86,7 +86,7 @@ def _compile_with(ptxas: pathlib.Path) -> None:
 
 
 def _installed(file: str) -> pathlib.Path | None:
-    """A file of NVIDIA's packages, which share the folder `nvidia`."""
+    """Returns the path of a file in NVIDIA's packages, which share the folder `nvidia`."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec else []
     paths = (pathlib.Path(folder, file) for folder in folders)

@@ -1,8 +1,8 @@
-"""What goes wrong with where a program computes."""
+"""Errors of the runtime that programs show without a traceback."""
 
 
 class DeviceError(ValueError):
-    """A choice of runtime or devices that is impossible; the message names what is possible."""
+    """A choice of runtime or devices is impossible; the message names what is possible."""
 
 
 class WorkerDiedError(RuntimeError):

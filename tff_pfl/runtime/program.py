@@ -1,4 +1,4 @@
-"""A context for federated programs (`tff.program`) whose clients keep states, and calls in it."""
+"""A context for federated programs (`tff.program`) whose clients keep states."""
 
 import asyncio
 import concurrent.futures
@@ -12,7 +12,7 @@ from tff_pfl.structures import container_of, elements_of
 
 
 class ProgramContext(tff.program.FederatedContext):
-    """`tff.program.NativeFederatedContext`, with results placed at clients allowed.
+    """A `tff.program.NativeFederatedContext` that allows results placed at clients.
 
     TFF's own context refuses a computation that returns values placed at clients, as the `next` of
     a `PersonalizedProcess` does. Here such a value is one reference, which materializes to a list
@@ -49,7 +49,7 @@ class ProgramContext(tff.program.FederatedContext):
 
 
 def materialized(function: Callable[..., Any], *args) -> Any:
-    """What a function returns that calls computations, with values in the place of references.
+    """Calls a function that calls computations, and returns values instead of references.
 
     Inside a federated program, where computations return references and only coroutines can wait
     for them, it is called in an event loop of its own; the program stands still until it is done.
@@ -71,7 +71,7 @@ def materialized(function: Callable[..., Any], *args) -> Any:
 
 
 async def _materialize(value, type_signature):
-    """A value with its references replaced by what they refer to."""
+    """Returns a value with its references replaced by what they refer to."""
     if isinstance(value, tff.program.MaterializableValueReference):
         return await value.get_value()
     if isinstance(type_signature, tff.types.FederatedType):
@@ -87,7 +87,7 @@ async def _materialize(value, type_signature):
 
 
 def _references(result, type_signature):
-    """What a task or an `_Element` gives, of a type, as a structure of references."""
+    """Returns a structure of references to the result, of a type, of a task or an `_Element`."""
     if isinstance(type_signature, tff.types.FederatedType):
         if type_signature.placement is tff.CLIENTS:
             return tff.program.NativeValueReference(result, type_signature)
@@ -102,9 +102,9 @@ def _references(result, type_signature):
 
 
 class _Element:
-    """An element of what can be awaited, which can be awaited as often.
+    """An element of an awaitable structure, which can be awaited repeatedly.
 
-    It is no task: of each one that nobody asks, asyncio would report the error of the whole again.
+    It is not a task: asyncio would report the error of the whole for each task that nobody awaits.
     """
 
     def __init__(self, whole, index: int):
@@ -117,7 +117,7 @@ class _Element:
 
 
 def _container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
-    """A function from references to the elements of a structure to TFF's container for it."""
+    """Returns a function from references to a structure's elements to TFF's container for it."""
     # The elements have their containers already; as they are no values, they pass for scalars.
     scalars = [(name, np.int32) for name in tff.structure.name_list_with_nones(struct_type)]
     if struct_type.python_container is None:

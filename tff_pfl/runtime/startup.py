@@ -1,4 +1,4 @@
-"""What a program does before it imports TensorFlow, so that its output and its CUDA are its own.
+"""Prepares a process before it imports TensorFlow: its output, its CUDA libraries.
 
 This module imports neither TensorFlow nor TensorFlow Federated.
 """
@@ -34,7 +34,7 @@ _HARMLESS_AT_EXIT = frozenset(
 
 @functools.cache
 def prepare_process() -> None:
-    """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of both.
+    """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of them.
 
     Call it before TensorFlow is imported. It does seven things, once in a process:
 
@@ -66,7 +66,7 @@ def prepare_process() -> None:
 
 
 def announce_tensorflow() -> None:
-    """Says at a terminal what the next seconds are for, unless TensorFlow is imported already.
+    """Tells the user at a terminal that TensorFlow is being loaded, unless it is already.
 
     A program calls it once it knows that its flags are right. Where nobody watches, as in a file or
     a pipe, the output is the result alone.
@@ -76,7 +76,7 @@ def announce_tensorflow() -> None:
 
 
 def _briefly(report):
-    """A `sys.excepthook` that passes to `report` all but Ctrl-C."""
+    """Returns a `sys.excepthook` that passes to `report` all but Ctrl-C."""
 
     def hook(kind, error, traceback):
         if issubclass(kind, KeyboardInterrupt):
@@ -88,7 +88,7 @@ def _briefly(report):
 
 
 def _without(functions, report):
-    """A `sys.unraisablehook` that passes to `report` all but what fails in `functions` at exit.
+    """Returns a `sys.unraisablehook` that reports all but what fails in `functions` at exit.
 
     A closure, since this module's globals are gone by the time it is needed.
     """

@@ -19,7 +19,7 @@ _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
 
 class NotSingleElementError(ValueError):
-    """A sequence is used otherwise than by taking its single element."""
+    """A computation does more with a sequence than to take its single element."""
 
 
 class ImportedFunction:
@@ -31,7 +31,7 @@ class ImportedFunction:
     """
 
     def __init__(self, message, input_specs: Sequence[tf.TensorSpec | tuple[tf.TensorSpec, ...]]):
-        """Imports.
+        """Imports a computation.
 
         Args:
             message: `tensorflow` of a TFF `Computation` message.
@@ -92,9 +92,7 @@ class ImportedFunction:
 
     @property
     def appends(self) -> bool:
-        """Whether each output is one of the first inputs, in order, with rows after it that do not
-        depend on these inputs.
-        """
+        """Whether the outputs are the first inputs, with rows appended that do not depend on them."""
         inputs, outputs = self._function.inputs, self._function.outputs
         if not 0 < len(outputs) <= len(inputs):
             return False
@@ -109,7 +107,7 @@ class ImportedFunction:
 
 
 def _appended(tensor, first, independent_of) -> bool:
-    """Whether a tensor is `first` and then something else, concatenated along axis 0."""
+    """Returns whether a tensor is `first` and then something else, concatenated along axis 0."""
     concatenation = _source(tensor)
     if concatenation.type != "ConcatV2" or len(concatenation.inputs) != 3:
         return False
@@ -122,7 +120,7 @@ def _appended(tensor, first, independent_of) -> bool:
 
 
 def _reachable_from(operation, sources) -> bool:
-    """Whether an operation depends on one of others."""
+    """Returns whether an operation depends on one of others."""
     seen, waiting = set(), [operation]
     while waiting:
         operation = waiting.pop()
@@ -135,14 +133,14 @@ def _reachable_from(operation, sources) -> bool:
 
 
 def _source(tensor) -> tf.Operation:
-    """The operation a tensor comes from, through identities."""
+    """Returns the operation a tensor comes from, through identities."""
     while tensor.op.type == "Identity":
         (tensor,) = tensor.op.inputs
     return tensor.op
 
 
 def _tensor_names(binding) -> list[str]:
-    """The names of the tensors of a binding, flattened."""
+    """Returns the names of the tensors of a binding, flattened."""
     kind = binding.WhichOneof("binding")
     if kind == "tensor":
         return [binding.tensor.tensor_name]
@@ -185,7 +183,7 @@ def _replace_session_token(graph_def, tensor_name) -> None:
 
 
 def _ancestors(graph_def, names) -> set[str]:
-    """The nodes that the named ones depend on, and these themselves."""
+    """Returns the names of nodes and of all that they depend on."""
     nodes = {node.name: node for node in graph_def.node}
     found, stack = set(), [_node_of(name) for name in names]
     while stack:
@@ -197,7 +195,7 @@ def _ancestors(graph_def, names) -> set[str]:
 
 
 def _prune(graph_def, names) -> None:
-    """Leaves what the named tensors and operations need; the stock runtime runs nothing else."""
+    """Removes what the named tensors and operations do not need, as the stock runtime does."""
     needed = _ancestors(graph_def, names)
     for index in reversed(range(len(graph_def.node))):
         if graph_def.node[index].name not in needed:
@@ -275,7 +273,7 @@ def _load_library(graph_def) -> list:
 
 
 def _reduction(node, step):
-    """What `ReduceDataset` does, as a loop: it would prepare its function anew at each run."""
+    """Returns a loop that does as `ReduceDataset`, which prepares its function anew at each run."""
     num_states = len(node.attr["Tstate"].list.type)
     num_arguments = len(node.attr["Targuments"].list.type)
     inputs = step.graph.inputs

@@ -28,61 +28,33 @@ from tensorflow.core.function.polymorphism import function_type as _function_typ
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as _RewriterConfig
 from tensorflow.python.eager import cancellation as _cancellation
 from tensorflow.python.eager import execute as _execute
-from tensorflow.python.eager.cancellation import CancellationManager
+from tensorflow.python.eager.cancellation import CancellationManager as CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
-from tensorflow.python.ops.parallel_for.pfor import PFor
-from tensorflow.python.ops.parallel_for.pfor import (
-    _channel_flatten_input_cache as pfor_normalization_cache,
+from tensorflow.python.ops.parallel_for import pfor as _pfor
+from tensorflow_federated.python.core.impl.compiler.array import (
+    is_compatible_dtype as is_compatible_dtype,
 )
-from tensorflow.python.ops.parallel_for.pfor import (
-    _convert_flatten_batch as pfor_convert_flatten_batch,
+from tensorflow_federated.python.core.impl.executors.executor_base import Executor as Executor
+from tensorflow_federated.python.core.impl.executors.executor_value_base import (
+    ExecutorValue as ExecutorValue,
 )
-from tensorflow.python.ops.parallel_for.pfor import (
-    _convert_flatten_batch_shape_input as pfor_convert_flatten_batch_shape_input,
-)
-from tensorflow.python.ops.parallel_for.pfor import _create_op as pfor_create_op
-from tensorflow.python.ops.parallel_for.pfor import (
-    _flatten_with_inner_dim as pfor_flatten_with_inner_dim,
-)
-from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry as pfor_rules
-from tensorflow.python.ops.parallel_for.pfor import _PforInput as PForInput
-from tensorflow.python.ops.parallel_for.pfor import _stack as pfor_stack
-from tensorflow.python.ops.parallel_for.pfor import (
-    _unflatten_with_inner_dim as pfor_unflatten_with_inner_dim,
-)
-from tensorflow.python.ops.parallel_for.pfor import wrap as pfor_wrap
-from tensorflow_federated.python.core.impl.compiler.array import is_compatible_dtype
-from tensorflow_federated.python.core.impl.executors.executor_base import Executor
-from tensorflow_federated.python.core.impl.executors.executor_value_base import ExecutorValue
 from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
-    make_data_set_from_elements as dataset_of_elements,
+    make_data_set_from_elements as dataset_of_elements,  # noqa: F401
 )
 
-__all__ = [
-    "CancellationManager",
-    "Executor",
-    "ExecutorValue",
-    "PFor",
-    "PForInput",
-    "concrete_function",
-    "dataset_of_elements",
-    "is_compatible_dtype",
-    "pfor_convert_flatten_batch",
-    "pfor_convert_flatten_batch_shape_input",
-    "pfor_create_op",
-    "pfor_flatten_with_inner_dim",
-    "pfor_normalization_cache",
-    "pfor_rules",
-    "pfor_stack",
-    "pfor_unflatten_with_inner_dim",
-    "pfor_wrap",
-    "run_with",
-]
+PFor, PForInput = _pfor.PFor, _pfor._PforInput
+pfor_rules = _pfor._pfor_converter_registry
+pfor_normalization_cache = _pfor._channel_flatten_input_cache
+pfor_convert_flatten_batch = _pfor._convert_flatten_batch
+pfor_convert_flatten_batch_shape_input = _pfor._convert_flatten_batch_shape_input
+pfor_create_op, pfor_stack, pfor_wrap = _pfor._create_op, _pfor._stack, _pfor.wrap
+pfor_flatten_with_inner_dim = _pfor._flatten_with_inner_dim
+pfor_unflatten_with_inner_dim = _pfor._unflatten_with_inner_dim
 
 
 def concrete_function(definition, graph: tf.Graph, callees):
-    """A function from its definition, with a Python graph, as `tf.vectorized_map` demands.
+    """Returns a function from its definition, with a Python graph, as `tf.vectorized_map` demands.
 
     Args:
         definition: A `FunctionDef`, whose nodes call the functions `callees` by their names.
@@ -109,7 +81,7 @@ def concrete_function(definition, graph: tf.Graph, callees):
 
 
 def run_with(function, manager) -> None:
-    """Has a concrete function run with the `CancellationManager`, or none, that `manager` gives.
+    """Makes a concrete function run with the `CancellationManager` that `manager` returns, if any.
 
     Its graph is optimized once: TensorFlow does so twice by default, and the second time, which
     takes nearly as long, finds next to nothing in rounds. The remapper, which fuses operations, is
@@ -123,7 +95,7 @@ def run_with(function, manager) -> None:
 
 
 class _ContextOfCalls:
-    """TensorFlow's eager context, which calls functions as `run_with` says."""
+    """TensorFlow's eager context, with the calls that `run_with` describes."""
 
     def __init__(self, context, manager):
         self._context = context
@@ -133,7 +105,7 @@ class _ContextOfCalls:
         return getattr(self._context, name)
 
     def call_function(self, name, tensor_inputs, num_outputs):
-        """As that of the eager context."""
+        """Does as that of the eager context."""
         attributes = self._context.function_call_options.as_attrs()
         attributes["config_proto"] = _soundly_optimizing(attributes["config_proto"])
         call = {

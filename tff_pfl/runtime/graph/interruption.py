@@ -18,14 +18,14 @@ from tff_pfl.runtime.graph import internals
 
 
 class _Interruption:
-    """What ends the graphs that a call of a computation runs."""
+    """Ends the graphs that a call of a computation runs."""
 
     def __init__(self):
         self._managers = []
         self._has_come = False
 
     def manager(self):
-        """Of one graph: TensorFlow cancels the manager of a graph that fails."""
+        """Returns a manager of one graph: TensorFlow cancels the manager of a graph that fails."""
         manager = internals.CancellationManager()
         self._managers.append(manager)
         if self._has_come:  # in another thread, perhaps right now
@@ -56,9 +56,9 @@ def _interrupted_by(errors):
 
 
 class InterruptibleContext(tff.framework.SyncExecutionContext):
-    """TFF's context, which does not go on computing after an interruption such as Ctrl-C.
+    """TFF's context, which stops computing after an interruption such as Ctrl-C.
 
-    Nor does it leave a thread and three open files, where each test of a suite sets another one.
+    It also ends its thread and closes its files when nobody uses it any more.
     """
 
     def __init__(self, *args, **kwargs):
@@ -82,13 +82,13 @@ def _end(runner) -> None:
 
 
 async def in_thread(function: Callable, *args) -> Any:
-    """As `asyncio.to_thread`; graphs that the function runs end early if the task is cancelled."""
+    """Does as `asyncio.to_thread`; a cancelled task ends the graphs that the function runs."""
     with _interrupted_by(asyncio.CancelledError):
         return await asyncio.to_thread(function, *args)
 
 
 def interruptible(function: tf.types.experimental.ConcreteFunction):
-    """The function, which ends with an error if it is interrupted where it is run."""
+    """Returns the function, which then ends with an error if its caller is interrupted."""
 
     def manager():
         interruption = _current.get()

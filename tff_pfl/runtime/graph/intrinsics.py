@@ -1,7 +1,7 @@
-"""What each of TFF's intrinsics is in a graph.
+"""Lowers each of TFF's intrinsics.
 
-Reductions give what the bodies of TFF's stock runtime give; the secure sums are computed in the
-clear, with the checks of their bounds, as everywhere in simulations.
+Reductions give what the bodies of TFF's stock runtime give. Secure sums are computed in the clear,
+with the checks of their bounds, as everywhere in simulations.
 """
 
 import functools
@@ -112,7 +112,7 @@ def _sum(lowering, type_signature, argument):
 
 
 def _tensor(leaf) -> tf.Tensor:
-    """The tensor of a leaf: that of all clients, or the stack of theirs."""
+    """Returns the tensor of a leaf: a shared one, or the stack of the clients'."""
     return leaf.value if isinstance(leaf, Shared) else leaf.tensor
 
 
@@ -148,7 +148,7 @@ def _weighted_mean(lowering, type_signature, argument):
 
 
 def _product(leaf, weights, size):
-    """Each client's leaf times its weight."""
+    """Returns each client's leaf times its weight."""
     leaf = values.aligned(leaf)
     tensor = _tensor(leaf)
     factors = tf.cast(_tensor(weights), tensor.dtype)
@@ -173,7 +173,7 @@ def _max(lowering, type_signature, argument):
 
 
 def _extreme(lowering, argument, combine, reduce, limit):
-    """The least or greatest value; no clients have, and no infinity exceeds, the type's limit."""
+    """Returns the least or greatest value; no clients and infinities give the type's limit."""
 
     def start(tensor_type):
         limits = np.iinfo if np.issubdtype(tensor_type.dtype, np.integer) else np.finfo
@@ -227,9 +227,10 @@ def _aggregate(lowering, type_signature, argument):
 
 
 def _appended(lowering, accumulator_type, clients, zero, accumulate) -> list:
-    """For each shard, `zero` and the rows that its clients append, which are found for each alone.
+    """Returns `zero` with all rows that the clients append, for each shard.
 
-    In a fold, the rows of the first client would be copied for each one after it.
+    The rows of each client are computed alone: a fold would copy those of the first client again
+    for each one after it.
     """
     none = tf.nest.map_structure(lambda leaf: leaf[:0], zero)
     appended = Function(
@@ -261,7 +262,7 @@ def _secure_sum(lowering, type_signature, argument):
 
 
 def _bounded(leaf, bound):
-    """A leaf that is an error if a client's value is above the bound."""
+    """Returns a leaf, and asserts that no client's value is above the bound."""
     leaf = values.aligned(leaf)
     tensor = _tensor(leaf)
     check = tf.debugging.assert_less_equal(
@@ -298,7 +299,7 @@ def _secure_modular_sum(lowering, type_signature, argument):
 
 
 def _for_each_leaf(value, member) -> list:
-    """A number, or a structure of one for each leaf, as a list of one for each leaf."""
+    """Returns a list with a number for each leaf, from one number or a structure of them."""
     count = len(values.leaf_types(member))
     return values.flatten(value) if isinstance(value, tuple) else [value] * count
 

@@ -21,7 +21,7 @@ class Lowering:
     """
 
     def __init__(self, functions, client_map, server_device: str, shards):
-        """Prepares.
+        """Makes a lowering.
 
         Args:
             functions: A dictionary that keeps imported TensorFlow between lowerings.
@@ -36,7 +36,7 @@ class Lowering:
         self.vectorizes = False
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
-        """The value of a building block, with the values of the names it may refer to."""
+        """Returns the value of a building block, in a scope of names that it may refer to."""
         match block:
             case tff.framework.Reference():
                 return scope[block.name]
@@ -155,7 +155,7 @@ class Lowering:
         return self.no_values().with_leaves(member, [leaves] * len(self._shards))
 
     def no_values(self) -> Clients:
-        """The clients of the cohort, each with an empty structure."""
+        """Returns the clients of the cohort, each with an empty structure."""
         return Clients(tff.types.StructType([]), self._shards)
 
     def map_clients(self, function: Function, clients: Clients) -> Clients:
@@ -208,7 +208,7 @@ _STRUCTURAL = (
 
 
 def _calls_compiled(block) -> bool:
-    """Whether a lambda is a compiled computation under other names of its parameters."""
+    """Returns whether a lambda only calls a compiled computation with its parameter."""
     call = block.result
     return (
         isinstance(call, tff.framework.Call)

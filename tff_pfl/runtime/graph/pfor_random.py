@@ -27,7 +27,10 @@ _traced_once = tf.function(autograph=False, reduce_retracing=True)
 
 @_traced_once
 def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """`StatelessRandomGetKeyCounter`: `uint64[n, 1]` and `[n, 2]` from integer seeds `[n, 2]`."""
+    """Returns keys `uint64[n, 1]` and counters `[n, 2]` of integer seeds `[n, 2]`.
+
+    It does as `StatelessRandomGetKeyCounter`.
+    """
     seeds = tf.ensure_shape(tf.cast(seeds, tf.int64), [None, 2])
     key = tf.constant([_SEED_KEY], tf.int64)
     words = _philox(key[:, tf.newaxis], _words(seeds)[:, tf.newaxis])[:, 0]
@@ -38,7 +41,7 @@ def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 @_traced_once
 def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
-    """`count` numbers of 32 bits for each key, as `int64[n, count]`."""
+    """Returns `count` numbers of 32 bits for each key, as `int64[n, count]`."""
     blocks = tf.range(tf.cast((count + 3) // 4, tf.int64))
     keys, counters = (
         tf.ensure_shape(tf.bitcast(words, tf.int64), [None, length])
@@ -51,13 +54,13 @@ def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
 
 
 def uniform(bits_: tf.Tensor) -> tf.Tensor:
-    """`float32` in [0, 1) from 32 bits: 23 of them become the mantissa of a number in [1, 2)."""
+    """Returns `float32` in [0, 1) from 32 bits: 23 become the mantissa of a number in [1, 2)."""
     mantissa = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(bits_, 0x7FFFFF), 0x3F800000)
     return tf.bitcast(tf.cast(mantissa, tf.int32), tf.float32) - 1.0
 
 
 def rules(general) -> dict:
-    """Parallel-for's rules for these; what they do not cover they leave to the rules `general`."""
+    """Returns parallel-for's rules; what they do not cover they leave to the rules `general`."""
     return {
         "StatelessRandomGetKeyCounter": _convert_key_and_counter,
         **{
@@ -92,21 +95,21 @@ def _convert_draw(general_rule, convert, pfor_input):
 
 
 def _words(numbers):
-    """Numbers of 64 bits `[..., k]` as words of 32, the lower first: `int64[..., 2 k]`."""
+    """Splits numbers of 64 bits `[..., k]` into words of 32, the lower first: `int64[..., 2 k]`."""
     pairs = tf.stack([numbers, tf.bitwise.right_shift(numbers, tf.constant(32, tf.int64))], axis=-1)
     words = tf.bitwise.bitwise_and(pairs, tf.constant(_MASK, tf.int64))
     return tf.reshape(words, tf.concat([tf.shape(numbers)[:-1], [2 * numbers.shape[-1]]], axis=0))
 
 
 def _join(words):
-    """The number of 64 bits of two words: `int64[..., 1]` from `int64[..., 2]`."""
+    """Joins two words to a number of 64 bits: `int64[..., 1]` from `int64[..., 2]`."""
     return tf.bitwise.bitwise_or(
         words[..., :1], tf.bitwise.left_shift(words[..., 1:], tf.constant(32, tf.int64))
     )
 
 
 def _philox(key, counter):
-    """Words of a block: `int64[..., 4]` from a key `[..., 2]` and a counter `[..., 4]` of words."""
+    """Returns a block of words `int64[..., 4]` of a key `[..., 2]` and a counter `[..., 4]`."""
     mask = tf.constant(_MASK, tf.int64)
     multipliers = tf.constant(_MULTIPLIERS, tf.int64)
     steps = tf.constant(_KEY_STEPS, tf.int64)

@@ -1,4 +1,4 @@
-"""Rules by which TensorFlow's parallel-for vectorizes over clients what it cannot by itself.
+"""Rules that TensorFlow's parallel-for lacks, or has wrong.
 
 Parallel-for (`tf.vectorized_map`) rewrites a client's graph op by op: a tensor that differs between
 clients is "stacked", with the clients as its leading axis, and the rule of an op says what computes
@@ -43,7 +43,7 @@ from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 
 
 class NotVectorizableError(ValueError):
-    """A client's graph that is not to be vectorized; the message names the op."""
+    """A client's graph cannot be vectorized; the message names the op."""
 
     ag_pass_through = True  # or AutoGraph replaces it by an exception of its own
 
@@ -53,7 +53,7 @@ _groups_allowed = contextvars.ContextVar("grouped_convolutions", default=False)
 
 @contextlib.contextmanager
 def grouped_convolutions(enabled: bool):
-    """Whether graphs that are traced within may hold grouped convolutions; outside they may not.
+    """Allows grouped convolutions in graphs that are traced within the context, if `enabled`.
 
     They pay on GPUs only. On CPUs, TensorFlow has the gradients of grouped convolutions in oneDNN
     alone, and a loop over the clients is as fast. Where they are not allowed, a convolution that
@@ -95,7 +95,7 @@ _SEGMENTS = {
 
 
 def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
-    """From op type to rule; a rule maps parallel-for's input to a wrapped output or several.
+    """Returns rules by op type; a rule maps parallel-for's input to one or several wrapped outputs.
 
     Args:
         general: TensorFlow's rules, for what these do not cover.
@@ -130,7 +130,7 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
 
 
 def _outputs(pfor_input, inputs):
-    """The outputs of an op like the one that is converted, on other inputs."""
+    """Returns the outputs of an op like the converted one, on other inputs."""
     dtypes = [output.dtype for output in pfor_input.outputs]
     attributes = pfor_input.op.node_def.attr
     return internals.pfor_create_op(pfor_input.op_type, inputs, dtypes, attributes).outputs
@@ -279,7 +279,7 @@ def _conv_filter_gradient(pfor_input, otherwise):
 
 
 def _has_one_group(pfor_input, kernel):
-    """Whether each client's own convolution is known to be an ordinary one."""
+    """Returns whether each client's own convolution is known to be an ordinary one."""
     in_channels = pfor_input.op.inputs[0].shape[_channels(pfor_input)]
     return in_channels is not None and in_channels == kernel.shape[_FILTER_IN]
 

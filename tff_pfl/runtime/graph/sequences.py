@@ -1,4 +1,4 @@
-"""What the intrinsics of sequences are in a graph."""
+"""Lowers the intrinsics of sequences."""
 
 import tensorflow as tf
 import tensorflow_federated as tff

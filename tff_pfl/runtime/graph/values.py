@@ -26,8 +26,8 @@ class Function:
         type_signature: Its type.
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs, so that it may be given anything.
-        appends: Whether its results are the tensors of the first element of its argument, each with
-            rows after it that depend on the second alone.
+        appends: Whether it appends rows, which depend on the second element of its argument alone,
+            to each tensor of the first.
     """
 
     call: Callable[[Any], Any]
@@ -37,16 +37,16 @@ class Function:
     appends: bool = False
 
 
-_MAX_RANK = 8  # of what most of TensorFlow's operations take
+_MAX_RANK = 8  # most of TensorFlow's operations take no higher rank
 
 
 def rank(leaf_type: tff.types.TensorType) -> int:
-    """How many numbers a row of `Ragged.shapes` has."""
+    """Returns how many numbers a row of `Ragged.shapes` has."""
     return _MAX_RANK if leaf_type.shape is None else len(leaf_type.shape)
 
 
 def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
-    """The tensor and sequence types of a type without placements, in order."""
+    """Returns the tensor and sequence types in a type without placements, in order."""
     if not isinstance(type_spec, tff.types.StructType):
         return [type_spec]
     return [leaf for element in type_spec for leaf in leaf_types(element)]
@@ -56,14 +56,14 @@ flatten = tf.nest.flatten
 
 
 def pack(type_spec: tff.types.Type, leaves: Iterator) -> Any:
-    """The value of a type from an iterator over its leaves: the inverse of `flatten`."""
+    """Returns the value of a type from an iterator over its leaves, as the inverse of `flatten`."""
     if not isinstance(type_spec, tff.types.StructType):
         return next(leaves)
     return tuple(pack(element, leaves) for element in type_spec)
 
 
 def may_differ(leaf_type: tff.types.Type) -> bool:
-    """Whether the shapes of a leaf may differ by client."""
+    """Returns whether the shapes of a leaf may differ by client."""
     return (
         isinstance(leaf_type, tff.types.TensorType)
         and not tf.TensorShape(leaf_type.shape).is_fully_defined()
@@ -71,7 +71,7 @@ def may_differ(leaf_type: tff.types.Type) -> bool:
 
 
 def tensor_spec(type_spec: tff.types.Type) -> tf.TensorSpec:
-    """What a leaf of a type is in a graph; a sequence is a variant."""
+    """Returns the spec of a leaf in a graph, where a sequence is a variant."""
     if isinstance(type_spec, tff.types.SequenceType):
         return tf.TensorSpec([], tf.variant)
     return tf.TensorSpec(type_spec.shape, dtype(type_spec))
@@ -82,14 +82,14 @@ def dtype(type_spec: tff.types.TensorType) -> tf.DType:
 
 
 def zeros(leaf_type: tff.types.TensorType) -> tf.Tensor:
-    """The zero of a type; without elements where a dimension is open."""
+    """Returns the zero of a type, which has no elements where a dimension is open."""
     shape = [0 if dimension is None else dimension for dimension in leaf_type.shape]
     return tf.zeros(shape, dtype(leaf_type))
 
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """A sequence given by keys, `[num_elements]`, and the element that belongs to a key."""
+    """A sequence given by keys `[num_elements]` and a function from a key to its element."""
 
     keys: tf.Tensor
     element: Callable[[tf.Tensor], Any]
@@ -108,38 +108,38 @@ class Elements:
 
 
 def is_single(leaf) -> bool:
-    """Whether a leaf is a sequence of exactly one element."""
+    """Returns whether a leaf is a sequence of exactly one element."""
     return isinstance(leaf, Elements) and leaf.keys.shape[0] == 1
 
 
 def single(leaf) -> Sequence[tf.Tensor]:
-    """The components of the one element of a sequence; of another leaf, itself."""
+    """Returns the components of a sequence's single element, or another leaf itself."""
     if not is_single(leaf):
         return [leaf]
     return components(leaf.element_type, leaf.element(leaf.keys[0]))
 
 
 def spec_of_single(leaf, leaf_type) -> tf.TensorSpec | tuple[tf.TensorSpec, ...]:
-    """What `single` gives, as `ImportedFunction` takes it."""
+    """Returns the specs of what `single` returns, as `ImportedFunction` takes them."""
     if not is_single(leaf):
         return tensor_spec(leaf_type)
     return _component_specs(leaf.element_type)
 
 
 def components(element_type, element) -> tuple[tf.Tensor, ...]:
-    """The leaves of a sequence's element in the order that a data set has them."""
+    """Returns the leaves of a sequence's element in the order that a data set has them."""
     leaves = [as_tensor(leaf) for leaf in flatten(element)]
     return tuple(leaves[index] for index in _component_order(element_type))
 
 
 def from_components(element_type, tensors) -> Any:
-    """The element of a sequence from what a data set yields: the inverse of `components`."""
+    """Returns the element of a sequence from its components, as the inverse of `components`."""
     leaves = dict(zip(_component_order(element_type), tensors, strict=True))
     return pack(element_type, (leaves[index] for index in range(len(leaves))))
 
 
 def to_dataset(variant: tf.Tensor, element_type) -> tf.data.Dataset:
-    """A sequence as a data set of tuples of components."""
+    """Returns a sequence as a data set of tuples of components."""
     return tf.data.experimental.from_variant(variant, _component_specs(element_type))
 
 
@@ -152,7 +152,7 @@ def _component_specs(element_type) -> tuple[tf.TensorSpec, ...]:
 
 
 def _component_order(element_type) -> list[int]:
-    """The leaf that each component of a data set is: dictionaries have theirs in sorted order."""
+    """Returns which leaf each component of a data set is: dictionaries sort theirs."""
 
     def number(type_spec):
         if not isinstance(type_spec, tff.types.StructType):
@@ -165,12 +165,12 @@ def _component_order(element_type) -> list[int]:
 
 
 def as_tensor(leaf) -> tf.Tensor:
-    """A leaf as a graph takes it."""
+    """Returns a leaf as a graph takes it."""
     return leaf.to_variant() if isinstance(leaf, Elements) else tf.convert_to_tensor(leaf)
 
 
-# What the clients of a shard have of one leaf. `at(index)` is the value of one of them; `of(rows)`
-# is it too, if `rows` yields a client's rows of the tensors `stacks()`.
+# Classes of what the clients of a shard have of one leaf. `at(index)` returns one client's value,
+# and `of(rows)` returns it from that client's rows of the tensors `stacks()`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Ragged:
         return cls.make(next(tensors), next(tensors))
 
     def to_stacked(self) -> Stacked:
-        """The same, if the shapes are equal after all."""
+        """Returns the same values as a stack, and asserts that their shapes are equal."""
         equal = tf.debugging.assert_equal(
             self.shapes,
             self.shapes[0],
@@ -276,15 +276,12 @@ class Ragged:
 
 
 def aligned(leaf: Shared | Stacked | Ragged) -> Shared | Stacked:
-    """A leaf that can be aggregated."""
+    """Returns a leaf that can be aggregated."""
     return leaf.to_stacked() if isinstance(leaf, Ragged) else leaf
 
 
 def rows(leaf: Shared | Stacked | Ragged, size: tf.Tensor) -> tf.Tensor:
-    """The tensors of `size` clients, which may differ in their first dimension, one after another.
-
-    They have a first dimension, and are equal in the others.
-    """
+    """Concatenates the tensors of `size` clients, whose first dimensions may differ."""
     if isinstance(leaf, Ragged):
         first = tf.reduce_sum(leaf.shapes[:, :1], axis=0)
         return tf.reshape(leaf.elements, tf.concat([first, leaf.shapes[0, 1:]], axis=0))
@@ -296,7 +293,7 @@ def rows(leaf: Shared | Stacked | Ragged, size: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
-    """Sequences of what belongs to keys of the clients' own."""
+    """Sequences of the elements that belong to each client's own keys."""
 
     keys: Stacked
     element: Callable[[tf.Tensor], Any]
@@ -326,7 +323,7 @@ Leaf = Shared | Stacked | Ragged | Selected
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The clients of one device: `size` of them (an integer tensor), and their leaves."""
+    """A part of the cohort, of `size` clients (an integer tensor), on one device."""
 
     device: str
     size: tf.Tensor
@@ -338,13 +335,13 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Clients:
-    """A value placed at clients, of the type `{member}@CLIENTS`; without clients, no shards."""
+    """A value of the type `{member}@CLIENTS`; an empty cohort has no shards."""
 
     member: tff.types.Type
     shards: tuple[Shard, ...]
 
     def with_leaves(self, member, leaves: Iterable[Iterable[Leaf]]) -> "Clients":
-        """The same clients with other values, given for each shard."""
+        """Returns the same clients with other values, given for each shard."""
         return Clients(
             member,
             tuple(

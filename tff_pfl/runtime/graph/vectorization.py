@@ -1,4 +1,4 @@
-"""Vectorization of a function over clients, by the rules of TensorFlow's parallel-for and others.
+"""Vectorizes a function over clients, by the rules of TensorFlow's parallel-for and others.
 
 This module has the rules for calls of functions, for loops and for what broadcasting takes.
 TensorFlow's rule for loops also covers clients that leave the loop at different steps, for which it
@@ -80,7 +80,7 @@ def installed():
 
 
 def _refuse(pfor_input):
-    """TensorFlow has rules for these that fail when they are run."""
+    """Refuses an operation for which TensorFlow's rule makes a graph that fails when it runs."""
     raise NotImplementedError(f"{pfor_input.op_type} of tensors that differ by client")
 
 
@@ -99,7 +99,7 @@ def _escaping(rule):
 
 
 def _expand(pfor_input, general_rule):
-    """Inserts axes for broadcasting, with no work left for the graph where ranks are known."""
+    """Inserts axes for broadcasting; known ranks leave no work for the graph."""
     inputs = pfor_input._inputs
     ranks = [None if x.t.shape.rank is None else x.t.shape.rank - x.is_stacked for x in inputs]
     if None in ranks:
@@ -114,14 +114,14 @@ def _expand(pfor_input, general_rule):
 
 
 def _stack(tensor, size):
-    """`tensor`, `size` times; a gather copies whole rows, as `tf.tile` does not."""
+    """Stacks a tensor `size` times; a gather copies whole rows, as `tf.tile` does not."""
     if tensor.dtype == tf.variant:
         return internals.pfor_stack(tensor, size).t
     return tf.gather(tensor[tf.newaxis], tf.zeros(size, tf.int32))
 
 
 def _convert_select(pfor_input):
-    """A vector of conditions selects rows, as it does in the operation itself."""
+    """Selects rows by a vector of conditions, as the operation itself does."""
     condition, *branches = (
         x.t if x.is_stacked else _stack(x.t, pfor_input.pfor.loop_len_vector)
         for x in pfor_input.inputs
@@ -133,14 +133,14 @@ def _convert_select(pfor_input):
 
 
 def _convert_bias_add(general_rule, pfor_input):
-    """TensorFlow's rule for biases that differ by client has the channels last."""
+    """Refuses channels first, which TensorFlow's rule for own biases takes for last."""
     if pfor_input.inputs[1].is_stacked and pfor_input.get_attr("data_format") == b"NCHW":
         return _refuse(pfor_input)
     return general_rule(pfor_input)
 
 
 def _convert_clip(general_rule, pfor_input):
-    """TensorFlow's rule is for bounds that are numbers; with others it fails when it is run."""
+    """Refuses bounds that are not scalars: graphs of TensorFlow's rule fail when they run."""
     if any(bound.is_stacked or bound.t.shape.rank != 0 for bound in pfor_input.inputs[1:]):
         return _refuse(pfor_input)
     return general_rule(pfor_input)
@@ -165,7 +165,7 @@ def _function(pfor_input, attribute):
 
 
 def _vectorize(function, pfor, shapes, are_stacked):
-    """A function with the inputs that are said to be stacked, and which of its outputs are."""
+    """Returns a function of the inputs, of which some are stacked, and which outputs are."""
     outputs_are_stacked = []
 
     def vectorized(*tensors):
@@ -233,7 +233,7 @@ def _convert_while(general_rule, pfor_input):
         return general_rule(pfor_input)
 
     def stack(tensors, are_stacked):
-        """The tensors, those stacked that are stacked in the loop."""
+        """Stacks those tensors that are stacked in the loop."""
         return [
             _stack(tensor, pfor.loop_len_vector) if want and not have else tensor
             for tensor, have, want in zip(tensors, are_stacked, stacked, strict=True)
