@@ -92,7 +92,7 @@ class ImportedFunction:
 
     @property
     def appends(self) -> bool:
-        """Whether the outputs are the first inputs, with rows appended that do not depend on them."""
+        """Whether the outputs are the first inputs, with independent rows appended."""
         inputs, outputs = self._function.inputs, self._function.outputs
         if not 0 < len(outputs) <= len(inputs):
             return False
