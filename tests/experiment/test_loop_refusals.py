@@ -49,7 +49,7 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clients_per_round": 6}, "cohort of 6 clients .* federation of 5"),
+        ({"clients_per_round": 6}, "cohort of 6 clients .* federation.* 5"),
         ({"process": of_other_size("scaffold", num_clients=6)}, "made for num_clients=6, .* is 5"),
         ({"model": dataclasses.replace(tiny_model(), num_classes=2)}, "2 logits, .* 3 classes"),
         ({"rounds": 0}, "^rounds must be "),

@@ -20,10 +20,8 @@ run_program = functools.partial(experiment.run_program, set_context=keep_the_con
 
 def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
     assert run_program(tiny_config(clients_per_round=5), str(tmp_path / "run")) == 1
-    assert capsys.readouterr().err == (
-        "error: config.clients_per_round: A cohort of 5 clients cannot be drawn without "
-        "replacement from a federation of 4; its size is 1 to 4.\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: config.clients_per_round: A cohort of 5 clients ")
     assert not os.path.exists(tmp_path / "run")
 
 

@@ -163,7 +163,7 @@ def test_no_merge_distributes_the_original_splits():
         ({"data": {"name": "digit"}}, "config.data: Unknown data set 'digit'. Did you mean 'digi"),
         (
             {"data": {"num_clients": 2}},
-            "clients_per_round: .* of 3 .* federation of 2",
+            "config.clients_per_round: A cohort of 3 clients .* federation.* 2",
         ),
         ({"data": {"normalization": "cifar"}}, "config.data: normalization='cifar' .* 3 channels"),
         (
@@ -172,14 +172,17 @@ def test_no_merge_distributes_the_original_splits():
         ),
         ({"evaluation": {"clients": 7}}, "config.evaluation: clients=7 .* only 6 that train"),
         ({"new_clients": {"number": 6}}, "new_clients.number=6, .* only 6 clients"),
-        ({"new_clients": {"number": 4}}, "clients_per_round: .* federation of 2; its"),
+        (
+            {"new_clients": {"number": 4}},
+            "config.clients_per_round: A cohort of 3 .* federation.* 2",
+        ),
         (
             {"attack": {"client_ids": (0, -1, 6)}},
             r"client_ids has \[-1, 6\], .* are 0 to 5",
         ),
         (
             {"participation": {"over_selection": 2.5}},
-            "config.clients_per_round: over_sel.* asks for 8",
+            "config.clients_per_round: .*over_selection=2.5.* asks for 8",
         ),
         ({"model": {"compute_type": "float16"}}, "config.model: Unknown compute type 'float16'"),
         ({"local": {"learning_rate": -1.0}}, "config.local: .*learning_rate"),

@@ -42,10 +42,7 @@ def changed(**changes):
             {"attack__client_ids": (1,), "attack__fraction": 0.2},
             r"fraction=0.2, but config.attack.client_ids=\(1,\): either says who attacks. Set one",
         ),
-        (
-            {"participation__deadline": 3.0},
-            "config.participation: deadline=3.0, but median_seconds=",
-        ),
+        ({"participation__class_shares": (0.0,)}, "config.participation: class_shares=.* all be 0"),
         (
             {"privacy__epsilon": 2.0, "privacy__noise_multiplier": 1.0},
             "epsilon=2.0, but config.privacy.noise_multiplier=1.0: one follows from the other",
