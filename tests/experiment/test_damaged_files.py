@@ -34,7 +34,7 @@ def resume(path, **changes):
 
 
 def with_another_digit(content):
-    """Still a file of its kind: the last 1 to 8 is one more."""
+    """Raises the last digit from 1 to 8 by one, which leaves a file of its kind."""
     place = max(content.rfind(str(digit).encode()) for digit in range(1, 9))
     return content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
 

@@ -54,7 +54,7 @@ def test_unknown_metrics():
 
 
 def test_the_best_round_on_validation_is_reported_on_test_examples(dataset, tmp_path):
-    """By what is watched, or, without an early stop, by all that validation examples are for."""
+    """The watched metric decides, or, without an early stop, all validation metrics."""
     options = {"rounds": 4, "evaluate_every": 1}
     validated, stop = with_validation(dataset), EarlyStop(patience=9)
     best = run(tmp_path / "watched", validated, early_stop=stop, **options).best_on_validation

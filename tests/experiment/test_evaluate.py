@@ -27,7 +27,7 @@ def run(finished_run):
 
 
 def files(path):
-    """What is in a directory."""
+    """The content of the files of a directory."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))

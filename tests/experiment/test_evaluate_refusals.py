@@ -1,4 +1,4 @@
-"""What `evaluate_run` and `evaluate_program` refuse: directories that are none, and options."""
+"""Directories and options that `evaluate_run` and `evaluate_program` refuse."""
 
 import functools
 import shutil

@@ -1,4 +1,4 @@
-"""What servers hold for their clients, and that it is refused where there is no room."""
+"""Server states that grow with the number of clients, and the refusal of too large ones."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ HYPERNETWORKS = ("pfedhn", "pfedhn_pc", "plgu_ghn")
 
 
 def state_bytes(name, num_clients, **options):
-    """Of the server's state before the first round; what is of a cohort is empty."""
+    """Bytes of the server's state before the first round; axes of the cohort are empty."""
     model = testing.tiny_normalized_model() if name == "fedbn" else MODEL
     algorithm = make(
         name,

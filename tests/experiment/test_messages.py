@@ -1,4 +1,4 @@
-"""What is told of a round: warnings, the line of an evaluation, the figures beside the bar."""
+"""Warnings of a round, the line of an evaluation, and the figures beside the bar."""
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.messages import one_line, postfix, warnings_of

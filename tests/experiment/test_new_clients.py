@@ -90,7 +90,7 @@ def test_whom_a_run_held_out_is_not_in_its_partition(with_new):
 
 
 def test_the_global_model_before_and_after_fine_tuning(tmp_path):
-    """By an optimizer that begins anew, at a rate of its own, the same after all rounds.
+    """The optimizer begins anew, at a rate of its own that is the same after all rounds.
 
     Ids follow those of the clients that train in any partition, whatever the config says.
     """

@@ -110,7 +110,7 @@ def assert_ended(path, result, expected, number, names=("metrics.csv",)):
 
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_a_run_is_ended_where_it_was_stopped(dataset, ended, tmp_path, rounds):
-    """After a round that was evaluated, but not as the last one, or was not."""
+    """The round was evaluated, but not as the last one, or was not evaluated."""
     run_until(*COMMIT, rounds + 1, tmp_path, dataset, **AT_THE_END)
     result = run(tmp_path, dataset, rounds=rounds, **AT_THE_END)
     assert_ended(tmp_path, result, ended[rounds], rounds)
@@ -122,7 +122,7 @@ def test_a_run_is_ended_where_it_was_stopped(dataset, ended, tmp_path, rounds):
 @pytest.mark.parametrize("moment", [(MetricsLog, "record", 2), slow((*COMMIT, 2))])
 @pytest.mark.parametrize("then", [slow(2), 3])
 def test_ending_it_can_be_killed(dataset, ended, tmp_path, moment, then):
-    """After which the run is ended there after all, or goes on."""
+    """The run is then ended there after all, or goes on."""
     run_until(*COMMIT, 3, tmp_path, dataset, **AT_THE_END)
     run_until(*moment, tmp_path, dataset, rounds=2, **AT_THE_END)
     result = run(tmp_path, dataset, rounds=then, **AT_THE_END)
@@ -197,7 +197,7 @@ def test_an_evaluation_of_a_last_round_alone_does_not_count(stopped, validated, 
 
 @pytest.mark.parametrize("rounds", [slow(6), 7])
 def test_with_less_patience_it_stops_where_it_is(stopped, validated, tmp_path, rounds):
-    """With all that is evaluated then, also after a round without a regular evaluation."""
+    """It then has all evaluations of an end, also after a round without a regular one."""
     patient = {**STOPS, "early_stop": dataclasses.replace(NEVER_BETTER, patience=9)}
     run_until(*COMMIT, rounds + 1, tmp_path, validated, **patient)
     result = run(tmp_path, validated, **STOPS)

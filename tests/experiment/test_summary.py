@@ -1,4 +1,4 @@
-"""What is printed of a run's result."""
+"""The summary of a run, written and printed."""
 
 import json
 import math
@@ -78,7 +78,7 @@ VALIDATION = TEST._replace(pool="local_validation")
 
 
 def evaluations(losses, validation_losses):
-    """After rounds 1, 2 and so on; the best one has the lowest loss."""
+    """Evaluations after rounds 1, 2 and so on; the best one has the lowest loss."""
     return [
         Evaluation(
             round_num,

@@ -1,4 +1,4 @@
-"""What runs record of versions and machines, and what is said of a run that goes on with others."""
+"""Versions and machines that runs record, and the warning of a run that goes on with others."""
 
 import getpass
 import importlib
@@ -87,7 +87,7 @@ def test_each_change_is_kept_in_order(directory, monkeypatch):
 
 
 def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
-    """That of the package of a module that is imported, and not of this library."""
+    """The whole package of a module that is imported counts, and nothing of this library."""
     package = tmp_path / "package_of_a_user"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -28,7 +28,7 @@ def algorithm_of(name, **changes):
 
 
 def run_client(config, client_id=1):
-    """What a client's work gives, the model that it received, and how that is personalized."""
+    """Does a client's work; returns its output, what it received, and the algorithm."""
     dataset = build_dataset(config)
     model = build_model(config, dataset)
     algorithm = build_algorithm(config, model, dataset)

@@ -1,4 +1,4 @@
-"""What a config says is what a run is made of."""
+"""Runs are made of what their config says."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What is wrong in a config is said before anything is built."""
+"""Mistakes in a config are refused before anything is built."""
 
 import importlib
 import re
