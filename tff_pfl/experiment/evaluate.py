@@ -25,7 +25,6 @@ from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.restored import (
-    capacity_of_evaluation,
     changed_config,
     prepare,
     restored_run,
@@ -202,9 +201,8 @@ def _evaluated(run_dir, changes, trust_imports, options=None, baseline=None) -> 
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
-    capacity = capacity_of_evaluation(run.config, run.model, run.dataset)
     evaluate = configs.build_new_clients_evaluation(
-        run.config, run.process, run.model, run.new_clients, capacity
+        run.config, run.process, run.model, run.new_clients, run.capacity
     )
     if evaluate is None:
         return None

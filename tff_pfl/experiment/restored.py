@@ -33,6 +33,7 @@ class RestoredRun(NamedTuple):
         model: Its model.
         process: Its algorithm.
         source: The source of the clients' states and training examples.
+        capacity: The `CohortDataSource.capacity` of the clients that are evaluated at a time.
         server_state: The process's `ServerState`.
         round_num: Rounds done.
         reported: bool `[clients]`, who was in a cohort up to then, and reported.
@@ -44,6 +45,7 @@ class RestoredRun(NamedTuple):
     model: Model
     process: PersonalizedProcess
     source: CohortDataSource
+    capacity: str | None
     server_state: Any
     round_num: int
     reported: np.ndarray
@@ -89,13 +91,15 @@ def restored_run(
     dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
     model = configs.build_model(config, dataset)
     process = configs.build_process(config, model, dataset)
+    clients_at_a_time = config.evaluation.clients_per_call
+    capacity = suitable_capacity(model, dataset, clients_at_a_time, config.local.batch_size)
     with client_states(process, store_path, read_only=True) as store:
         source = CohortDataSource(
             dataset,
             store,
             process.client_type,
             seed=config.seed,
-            capacity=capacity_of_evaluation(config, model, dataset),
+            capacity=capacity,
             participation=configs.participation(config),
         )
         progress = Checkpoint(store, process, dataset, config.clients_per_round).load(source)
@@ -110,16 +114,11 @@ def restored_run(
             model,
             process,
             source,
+            capacity,
             progress.server_state,
             progress.round_num,
             progress.reported,
         )
-
-
-def capacity_of_evaluation(config, model, dataset) -> str | None:
-    """Returns the `CohortDataSource.capacity` of the clients that are evaluated at a time."""
-    clients_at_a_time = config.evaluation.clients_per_call
-    return suitable_capacity(model, dataset, clients_at_a_time, config.local.batch_size)
 
 
 def changed_config(
