@@ -22,7 +22,7 @@ from absl import app, flags
 
 from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
@@ -46,6 +46,7 @@ _CHANGES = (
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    announce_tensorflow()
     given = flags.FLAGS
     changes = {flag.name: flag.value for flag in _CHANGES if flag.value is not None}
     if given.generalization or given["synthetic"].present:

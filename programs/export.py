@@ -19,7 +19,7 @@ from absl import app, flags
 
 from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
@@ -32,6 +32,7 @@ _CLIENTS = flags.DEFINE_list("clients", None, "Ids of clients; by default all th
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    announce_tensorflow()
     return experiment.export_program(
         _RUN_DIR.value,
         _OUTPUT.value,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl import runtime
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
@@ -26,7 +27,6 @@ from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.restored import (
     changed_config,
-    prepare,
     restored_run,
 )
 from tff_pfl.experiment.results import Evaluation
@@ -169,7 +169,7 @@ def evaluate_run(
 
 
 def _evaluated(run_dir, changes, trust_imports, options=None, baseline=None) -> EvaluatedRun:
-    """Evaluates a run; with the options of another one, which it is a baseline of, less of it."""
+    """Evaluates a run; a baseline takes the `options` of the run that is compared with it."""
     with restored_run(run_dir, trust_imports=trust_imports, **changes) as run:
         if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
             raise OutputDirectoryError(
@@ -275,7 +275,7 @@ def evaluate_program(
     output: str,
     *,
     baseline: str | None = None,
-    set_context: Callable[[], None] | None = None,
+    set_context: Callable[[], None] = runtime.set_graph_context,
     **changes: Any,
 ) -> int:
     """Evaluates a run and prints the result.
@@ -287,8 +287,7 @@ def evaluate_program(
             and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
             made.
         baseline: See `evaluate_run`.
-        set_context: Sets the context in which TFF computations are executed; by default
-            `runtime.set_graph_context`.
+        set_context: Sets the context in which TFF computations are executed.
         **changes: `trust_imports` (see `config_of_run`), and keys of `config.evaluation` that
             differ from the run's.
 
@@ -299,9 +298,8 @@ def evaluate_program(
 
     def evaluate():
         check_writable(output)
-        runs = [run_dir, *filter(None, [baseline])]
         _check_apart(output)
-        prepare(runs, set_context)
+        set_context()
         found = evaluate_run(run_dir, baseline, **changes)
         print(f"round {found.evaluation.round_num} of {found.run}")
         print("\n".join(rows(found.evaluation.metrics)))

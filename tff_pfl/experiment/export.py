@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import tqdm
 
-from tff_pfl import models
+from tff_pfl import models, runtime
 from tff_pfl.experiment.interruption import exit_code_of
-from tff_pfl.experiment.restored import prepare, restored_run
+from tff_pfl.experiment.restored import restored_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
 from tff_pfl.files import write_json
 
@@ -110,7 +110,7 @@ def export_program(
     *,
     client_ids: Sequence[int | str] | None = None,
     trust_imports: bool | Collection[str] = (),
-    set_context: Callable[[], None] | None = None,
+    set_context: Callable[[], None] = runtime.set_graph_context,
 ) -> int:
     """Writes the models of a run and prints which.
 
@@ -126,8 +126,7 @@ def export_program(
     """
 
     def export():
-        check_empty_folder(output)
-        prepare([run_dir], set_context)
+        set_context()
         exported = export_run(run_dir, output, client_ids, trust_imports=trust_imports)
         print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
         print(f"results: {output}")

@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import absl.logging
 import numpy as np
 from ml_collections import config_dict
 
-from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import config as configs
@@ -19,7 +18,6 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
 from tff_pfl.models import Model
-from tff_pfl.runtime.startup import announce_tensorflow
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -134,11 +132,3 @@ def changed_config(
         raise configs.ConfigError(f"config.evaluation: {error}") from error
     configs.check_config(config)
     return config
-
-
-def prepare(run_dirs: Sequence[str], set_context: Callable[[], None] | None) -> None:
-    """Checks that there are runs, and only then loads TensorFlow and sets a context."""
-    for directory in run_dirs:
-        RunFiles(directory).settings()
-    announce_tensorflow()
-    (set_context or runtime.set_graph_context)()

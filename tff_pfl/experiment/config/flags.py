@@ -9,6 +9,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
+from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import ConfigError
@@ -45,7 +46,7 @@ def define_import_flags() -> Callable[[], bool | list[str]]:
     return lambda: trust.value or imports.value
 
 
-class ConfigFileParser(flags.ArgumentParser):
+class ConfigFileParser(ConfigFileFlagParser):
     """Parses `--config=FILE.py:CHOICE`, with all options of what the file and other flags choose.
 
     With `--config.model.name=NAME`, the options that the file has for another model give way to
@@ -53,14 +54,9 @@ class ConfigFileParser(flags.ArgumentParser):
     `--config.imports` names are imported before the file is loaded.
     """
 
-    def __init__(self, parser: flags.ArgumentParser, argv: Sequence[str]):
-        """Prepares the parser.
-
-        Args:
-            parser: The parser of `ml_collections`, which loads the file.
-            argv: The command line.
-        """
-        self._parser = parser
+    def __init__(self, argv: Sequence[str]):
+        """Prepares the parser for a command line."""
+        super().__init__("config")
         self._overrides = dict(_overrides(argv))
 
     def parse(self, path: str) -> ml_collections.ConfigDict:
@@ -82,7 +78,7 @@ class ConfigFileParser(flags.ArgumentParser):
         )
         import_modules(imports, folders)
         try:
-            config = self._parser.parse(path)
+            config = super().parse(path)
         except (TypeError, ValueError) as error:
             raise error.__context__ or error from None  # the file's own, without its traceback
         except Exception as error:  # whatever a user's code raises, below this function
@@ -98,9 +94,6 @@ class ConfigFileParser(flags.ArgumentParser):
                 config.import_path = tuple(dict.fromkeys((*folders, folder, os.getcwd())))
         configs.complete(config, self._overrides)
         return config
-
-    def flag_type(self):
-        return self._parser.flag_type()
 
 
 class _NumberOrNone(flags.ArgumentParser):
@@ -157,8 +150,7 @@ def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
 
 def _parse(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     if "config" in values:
-        flag = values["config"]
-        flag.parser = ConfigFileParser(flag.parser, argv)
+        values["config"].parser = ConfigFileParser(argv)
     config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
     config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
     return values(argv)
