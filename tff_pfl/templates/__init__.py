@@ -1,6 +1,5 @@
 """The grammar: an algorithm is a value made of blocks, and `compose` makes a process of it."""
 
-from tff_pfl.templates import robust_aggregators
 from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
 from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state
 from tff_pfl.templates.averaging import SharedPart, averaging, moved, weighing
@@ -44,7 +43,6 @@ __all__ = [
     "moved",
     "no_client_state",
     "no_server_state",
-    "robust_aggregators",
     "weighing",
     "with_aggregator",
 ]

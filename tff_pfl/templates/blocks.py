@@ -1,6 +1,7 @@
 """From pure functions to TFF computations: tracing, type checks, messages, bytes."""
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.equality import elementwise_equality
+from tff_pfl.generators import made_of_shared_draws
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
+from tff_pfl.models.randomness import described, unseeded_operations
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client
-from tff_pfl.templates.randomness import seeded_computation
 from tff_pfl.tracebacks import place
 
 
@@ -30,7 +32,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         RandomnessError: If it draws random numbers that no seed controls.
     """
     try:
-        computation = seeded_computation(what, elementwise_equality()(fn), *types)
+        computation = _seeded_computation(what, elementwise_equality()(fn), *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, but gets none")
         return computation
@@ -45,6 +47,64 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
             "Tip: a block is pure TensorFlow; its arguments come in the order its docstring "
             "states, and what it takes from outside is Python or NumPy, not an eager tensor."
         ) from error
+
+
+_TIP = "Tip: take tf.random.stateless_* with a seed, in client work that of the context"
+
+
+def _seeded_computation(
+    what: str, fn: Callable[..., Any], *types: tff.types.Type
+) -> tff.framework.ConcreteComputation:
+    """Traces a function as a `tff.tensorflow.computation` whose random numbers all have seeds.
+
+    Args:
+        what: Names the block in errors.
+        fn: Pure TensorFlow.
+        *types: The types of its arguments.
+
+    Raises:
+        RandomnessError: If it draws numbers that differ from run to run; it names the operation.
+    """
+
+    @functools.wraps(fn)
+    def traced(*args, **kwargs):
+        result = fn(*args, **kwargs)
+        for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
+            raise errors.RandomnessError(
+                f"{what}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
+                f"resumed or repeated would have others.\n{_TIP}; shuffle a data set with a seed; "
+                "have TensorFlow compute what Python would."
+            )
+        return result
+
+    computation, drawn = made_of_shared_draws(
+        lambda: tff.tensorflow.computation(traced, *types), _operations
+    )
+    if drawn:
+        raise errors.RandomnessError(
+            f"{what} draws random numbers of NumPy's, or Python's, own generator: they are drawn "
+            f"once, where it is traced, and a run that is resumed or repeated would have others.\n"
+            f"{_TIP}."
+        )
+    return computation
+
+
+def _operations(computation) -> list:
+    """Returns the operations of a graph and its functions, without names, which vary by trace."""
+    graph = tf.compat.v1.GraphDef()
+    tff.framework.ConcreteComputation.get_proto(computation).tensorflow.graph_def.Unpack(graph)
+    functions = {function.signature.name for function in graph.library.function}
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    return sorted([_described(node, functions) for node in nodes] for nodes in bodies)
+
+
+def _described(node, functions) -> tuple:
+    attributes = [
+        (name, value.SerializeToString(deterministic=True))
+        for name, value in sorted(node.attr.items())
+        if not (name.startswith("_") or value.HasField("func") or value.list.func)
+    ]
+    return "" if node.op in functions else node.op, attributes
 
 
 def is_empty(type_signature: tff.types.Type) -> bool:
