@@ -192,7 +192,7 @@ COVERED = (
 # Checks that compile something of their own, and those that have them by default, too. With secure
 # sums, all of the template of averaging are one computation, but for their client work.
 COSTLY = (check_nobody, check_runtimes, check_secure_sums)
-ON_ALL_RUNTIMES = ("fedavg",)
+ON_ALL_RUNTIMES = ("fedavg", "fedpg", "pgfed")
 ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
 SECURE = ("ditto", "pfedmb", "scaffold")
 

@@ -33,38 +33,25 @@ from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
-from tff_pfl.ranges import above, at_least, between, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
+from tff_pfl.ranges import at_least, takes
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    Exchange,
+    Federation,
+    Personalization,
+    extends,
+)
 
 
 @ALGORITHMS.register("fedamp")
 @idle_where("self_weight", similarity="distance")
 @idle_where("distance_scale", similarity="cosine")
 @idle_where("alpha_decay_rounds", alpha_decay=1)
-@takes(
-    num_clients=whole(1),
-    alpha=above(0),
-    sigma=above(0),
-    lambda_=at_least(0),
-    self_weight=between(0, 1),
-    alpha_decay=above(0),
-    alpha_decay_rounds=whole(1),
-)
+@extends(FedAMPServer)
+@takes(lambda_=at_least(0))
 def fedamp(
-    model: Model,
-    local: LocalTraining,
-    *,
-    num_clients: int,
-    similarity: str = "distance",
-    alpha: float = 0.005,
-    sigma: float = 0.1,
-    lambda_: float = 5e-7,
-    self_weight: float | None = None,
-    distance_scale: str = "none",
-    neighbours: str = "cohort",
-    start: str = "own",
-    alpha_decay: float = 1.0,
-    alpha_decay_rounds: int = 30,
+    model: Model, local: LocalTraining, *, lambda_: float = 5e-7, start: str = "own", **options
 ) -> Algorithm:
     """FedAMP or HeurFedAMP.
 
@@ -75,37 +62,12 @@ def fedamp(
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `lambda_ / alpha` should be below 1.
-        num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
-            server's state for `n` weights.
-        similarity: "distance" (FedAMP) or "cosine" (HeurFedAMP).
-        alpha: `alpha`, the step of the mixture; a row's others add up to 1 at most.
-        sigma: Width (or with "cosine" sharpness) of the attention.
         lambda_: `lambda`.
-        self_weight: `xi_ii` with "cosine"; default one over the number of neighbours.
-        distance_scale: The unit of squared distances: "none", "num_weights", their number, or
-            "median", the median of those between the clients of a cohort and their neighbours,
-            equal models apart.
-        neighbours: Of whom clients take: "cohort", of this round; or "all", also of those who are
-            absent, in their last known state.
         start: Where local training starts: "own" (`w_i`) or "mixture" (`u_i`).
-        alpha_decay: Factor of alpha; HeurFedAMP has 0.1,
-        alpha_decay_rounds: after every so many rounds.
+        **options: Those of `FedAMPServer`.
     """
-    check_names("similarity", [similarity], ("distance", "cosine"))
-    check_names("distance_scale", [distance_scale], ("none", "num_weights", "median"))
-    check_names("neighbours", [neighbours], ("cohort", "all"))
     check_names("start", [start], ("own", "mixture"))
-    server = FedAMPServer(
-        num_clients,
-        similarity,
-        alpha,
-        sigma,
-        self_weight,
-        distance_scale,
-        neighbours,
-        alpha_decay,
-        alpha_decay_rounds,
-    )
+    server = FedAMPServer(**options)
 
     def client_init(client_id, seed):
         weights = model.init(seed)
@@ -152,7 +114,7 @@ def fedamp(
             client_work=lambda message, state, examples, context: state.model
         ),
         snapshot=lambda state: {"xi": state.xi},
-        made_for=Federation(num_clients),
+        made_for=Federation(server.num_clients),
     )
 
 

@@ -9,6 +9,8 @@ import tensorflow as tf
 from tff_pfl.algorithms.fedamp import attention
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
+from tff_pfl.names import check_names
+from tff_pfl.ranges import above, between, takes, whole
 
 
 class FedAMPState(NamedTuple):
@@ -30,19 +32,48 @@ class OwnUpload(NamedTuple):
     model: Weights | tuple = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@takes(
+    num_clients=whole(1),
+    alpha=above(0),
+    sigma=above(0),
+    self_weight=between(0, 1),
+    alpha_decay=above(0),
+    alpha_decay_rounds=whole(1),
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FedAMPServer:
-    """The server's part of FedAMP; see `tff_pfl.algorithms.fedamp` for its parameters."""
+    """The server's part as pure functions.
+
+    Attributes:
+        num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
+            server's state for `n` weights.
+        similarity: "distance" (FedAMP) or "cosine" (HeurFedAMP).
+        alpha: `alpha`, the step of the mixture; a row's others add up to 1 at most.
+        sigma: Width (or with "cosine" sharpness) of the attention.
+        self_weight: `xi_ii` with "cosine"; default one over the number of neighbours.
+        distance_scale: The unit of squared distances: "none", "num_weights", their number, or
+            "median", the median of those between the clients of a cohort and their neighbours,
+            equal models apart.
+        neighbours: Of whom clients take: "cohort", of this round; or "all", also of those who are
+            absent, in their last known state.
+        alpha_decay: Factor of alpha; HeurFedAMP has 0.1,
+        alpha_decay_rounds: after every so many rounds.
+    """
 
     num_clients: int
-    similarity: str
-    alpha: float
-    sigma: float
-    self_weight: float | None
-    distance_scale: str
-    neighbours: str
-    alpha_decay: float
-    alpha_decay_rounds: int
+    similarity: str = "distance"
+    alpha: float = 0.005
+    sigma: float = 0.1
+    self_weight: float | None = None
+    distance_scale: str = "none"
+    neighbours: str = "cohort"
+    alpha_decay: float = 1.0
+    alpha_decay_rounds: int = 30
+
+    def __post_init__(self):
+        check_names("similarity", [self.similarity], ("distance", "cosine"))
+        check_names("distance_scale", [self.distance_scale], ("none", "num_weights", "median"))
+        check_names("neighbours", [self.neighbours], ("cohort", "all"))
 
     def init(self, weights: Any) -> FedAMPState:
         """The state before the first round."""
