@@ -73,13 +73,9 @@ ONE = Mean(1.0, 1.0)
         (returns(lambda w, state, data: (state, w)), "returned tuple, not ClientOutput"),
         (changed(weight=[1.0, 2.0]), r"weight must be a real scalar, found float32\[2\]"),
         (changed(weight=1j), "weight must be a real scalar, found complex128"),
-        (changed(weight="heavy"), "weight must be a real scalar, found str"),
-        (changed(weight=True), "weight must be a real scalar, found bool"),
         (changed(metrics=[("loss", ONE)]), "must be a mapping from names to .*, found list"),
-        (changed(metrics=ONE), "must be a mapping from names to .*, found Mean"),
         (changed(metrics={"loss": 1.0}), "metric 'loss' must be a .*Mean.*, found float"),
         (changed(metrics={"num_examples": ONE}), "'num_examples' has a name that"),
-        (changed(metrics={7: ONE}), "the name of a metric must be a string of .*, found 7"),
         (changed(metrics={"server/x": ONE}), "the name of a metric must be .*, found 'server/x'"),
         (
             changed(metrics={"loss": Mean([1.0, 2.0], 1.0)}),
@@ -102,12 +98,9 @@ ONE = Mean(1.0, 1.0)
             finalizes(lambda server, change: (change[:1], {})),
             r"expected: float32\[2\].*found: +float32\[1\]",
         ),
-        (finalizes(lambda server, change: server + change), "finalize must return a pair, .*"),
         (finalizes(lambda server, change: Mean(server, change)), "must return a pair, .*"),
         (measures([1.0]), "finalize: metrics must be a mapping .*, found list"),
-        (measures({0: 1.0}), "the name of a metric must be a string of .*, found 0"),
         (measures({"a": [{"b c": 5.0}]}), "the name of a metric must be .*, found 'b c'"),
-        (measures({"z": 1j}), "metric 'z' must be of real numbers, found complex128"),
         (measures({"z": {"of": ["text"]}}), "metric 'z' must be of real numbers, found str"),
     ],
 )
@@ -121,7 +114,6 @@ def test_results_that_do_not_fit(options, message):
     [
         ({"m": {"b": (F3,), "a": F}, "n": F}, "'m' has the order b, a, not a, b"),
         ({"m": {"a": F, "b": (F,)}, "n": F}, r"'m/b/\[0\]' is float32, not float32\[3\]"),
-        ({"m": {"a": F}, "n": F}, "'m' has a, not a, b"),
         (F, "all of it is float32, not <m=<"),
     ],
 )
@@ -155,7 +147,6 @@ def test_a_container_inside_that_differs():
             r"(?s)Exchange 'train': client_work failed.*AttributeError.*shared=float32\[2\]",
         ),
         ({}, {"server_init": lambda: ()}, "^server_init"),
-        ({}, {"client_init": lambda: ()}, "^client_init"),
         ({}, {"personalize": Personalization(client_work=lambda: ())}, "^personalize"),
         ({}, {"global_weights": lambda server: server.missing}, "^global_weights"),
     ],
@@ -203,7 +194,6 @@ def test_models_of_different_types():
         (2, {}, ValueError, r"distinct names; got \['train', 'train'\]"),
         (0, {}, ValueError, "Need one exchange or more"),
         (1, {"seed": -1}, ValueError, "^seed must be a whole number in 0 to 9"),
-        (1, {"seed": 1.5}, ValueError, "^seed must be a whole number in 0 to 9"),
         (1, {"report": "secret"}, ValueError, "Unknown report 'secret'. Did you mean 'secure'"),
         (
             1,
@@ -219,7 +209,7 @@ def test_algorithms_that_are_none(exchanges, options, error, message):
         compose(*[mean_exchange()] * exchanges, **options)
 
 
-@pytest.mark.parametrize("name", ["bytes_up_per_client", "personalized", "a/b", ""])
+@pytest.mark.parametrize("name", ["bytes_up_per_client", "a/b"])
 def test_a_name_that_would_hide_other_metrics(name):
     with pytest.raises(ValueError, match=f"An exchange cannot be called {name!r}: its metrics"):
         compose(mean_exchange(name=name))

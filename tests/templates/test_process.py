@@ -82,19 +82,9 @@ def test_a_process_has_its_computations_and_one_with_other_parts_keeps_the_rest(
     assert changed.noise_multiplier == 0.5
 
 
-@tff.federated_computation(STATE, tff.types.FederatedType(np.float32, tff.CLIENTS))
-def values(state, clients):
-    return state, clients
-
-
 @tff.federated_computation(STATE, tff.types.FederatedType(CLIENT, tff.SERVER))
 def at_server(state, clients):
     return state, clients
-
-
-@tff.federated_computation(STATE, CLIENTS, CLIENTS)
-def three(state, clients, more):
-    return ProcessOutput(state, clients.state, state)
 
 
 @tff.federated_computation(STATE, CLIENTS)
@@ -115,9 +105,7 @@ def of_clients(clients):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"next_fn": values}, "`next` takes <S@SERVER"),
         ({"next_fn": at_server}, "`next` takes <S@SERVER"),
-        ({"next_fn": three}, "`next` takes <S@SERVER"),
         ({"next_fn": nameless}, "`next` returns <state="),
         ({"next_fn": other_clients}, r"(?s)expected: \{int32\}.*found: .*float32"),
         ({"initialize_client": global_weights}, "`initialize_client` takes an id"),

@@ -56,22 +56,18 @@ UNSEEDED = {
 }
 FREQUENT = ("RandomUniform", "RandomShuffle", "RngReadAndSkip", "EagerPyFunc", "ShuffleDataset")
 NESTED = {
-    "a function": lambda x: tf.function(lambda: x * draw())(),
     "a loop": in_loop,
-    "a branch": lambda x: tf.cond(x > 0.0, draw, lambda: 0.0),
     "a map": lambda x: tf.map_fn(lambda y: y * draw(), x * tf.ones(SHAPE)),
     "a data set": lambda x: (
         tf.data.Dataset.range(2).map(lambda _: draw()).reduce(0.0, lambda s, y: s + y)
     ),
 }
 SEEDED = {
-    "stateless": lambda x: tf.random.stateless_normal(SHAPE, [1, 2]),
     "stateless shuffle": lambda x: tf.random.experimental.stateless_shuffle(tf.range(4), [1, 2]),
     "data set": lambda x: shuffled(seed=0),
     "fractional pooling": lambda x: tf.nn.fractional_max_pool(
         x * tf.reshape(tf.range(36.0), [1, 6, 6, 1]), [1, 1.4, 1.4, 1], pseudo_random=True, seed=3
     )[0],
-    "no numbers": lambda x: x,
     "tf.function": tf.function(lambda x: x + tf.random.stateless_uniform([], [1, 2])),
 }
 
