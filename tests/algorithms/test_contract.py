@@ -13,7 +13,6 @@ from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import compose
-from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
@@ -241,21 +240,16 @@ def _needs_uploads(row):
     return row.traits.get("needs_uploads", False)
 
 
-@pytest.mark.parametrize(
-    "case", _cases(lambda row: not _needs_uploads(row) and row.name not in SECURE)
-)
+@pytest.mark.parametrize("case", _cases(lambda row: row.name not in SECURE))
 def test_secure_sums(case):
     check_secure_sums(case.subject)
 
 
-@pytest.mark.parametrize("case", _cases(lambda row: not _needs_uploads(row)))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _cases(lambda row: False, lambda row: not _needs_uploads(row)))
 def test_noise_that_clients_add(case):
     """Of all methods that average; `tests/privacy` has some of them that are always composed."""
     options = {"noise_multiplier": 1.0, "clients_per_round": 3}
-    if _needs_uploads(case):
-        with pytest.raises(AggregatorError, match="cannot be replaced"):
-            with_distributed_privacy(case.subject.algorithm, **options)
-        return
     algorithm = with_distributed_privacy(case.subject.algorithm, **options)
     process = compose(algorithm, testing.EXAMPLES_TYPE, testing.contract.SEED)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)

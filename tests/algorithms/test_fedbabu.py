@@ -89,13 +89,10 @@ def test_rounds_on_quadratics(weighting, weights):
     ("options", "expected"),
     [
         ({}, {"steps": 1, "moves": True}),
-        ({"fine_tune_epochs": 5}, {"steps": 5, "moves": True}),
         ({"fine_tune_epochs": 0}, {"steps": 0}),
-        ({"fine_tune_epochs": 0, "fine_tune_part": "head"}, {"steps": 0}),
         ({"fine_tune_part": "body", "fine_tune_epochs": 2}, {"steps": 2, "moves": IS_BODY}),
         ({"fine_tune_part": "head", "fine_tune_epochs": 2}, {"steps": 2, "moves": ~IS_BODY}),
         ({"fine_tune_learning_rate": 0.05}, {"steps": 1, "moves": True, "rate": 0.05}),
-        ({"fine_tune_learning_rate": 0.0}, {"steps": 0}),
     ],
 )
 def test_fine_tuning(options, expected):

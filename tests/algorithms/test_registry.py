@@ -51,12 +51,9 @@ def test_a_switch_is_one_option_of_the_method(declare):
     [
         ("apfl", {"alpha_update": "round"}, "alpha_update='round' of apfl .* with adaptive=False"),
         ("apfl", {"alpha_update": "round", "adaptive": True}, None),
-        ("apfl", {"alpha_update": "batch", "alpha_decay": 0.0}, None),
         ("per_fedavg", {"delta": 0.1}, "delta=0.1 of per_fedavg .* with variant='first_order'"),
-        ("per_fedavg", {"delta": 0.1, "variant": "hessian_free"}, None),
         ("fedrod", {"hypernetwork_hidden": (4,)}, r"hidden=\(4,\) .* with personal_head='linear'"),
         ("fedrod", {"hypernetwork_hidden": [16]}, None),
-        ("fedrod", {"hypernetwork_hidden": (4,), "personal_head": "hyper"}, None),
         ("heur_fedamp", {"distance_scale": "median"}, "distance_scale='median' of fedamp"),
         ("fedpg", {"protect_absent": True, "personalize": False}, "protect_absent=True of fedpg"),
         ("s_fedpg", {"memory_size": 5, "absent_memory": False}, "memory_size=5 of fedpg"),
