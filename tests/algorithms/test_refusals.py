@@ -8,7 +8,16 @@ from tff_pfl.names import UnknownNameError
 
 FEDERATION = {"num_clients": 4, "clients_per_round": 2}
 # Variants, and methods that add to another one, have these options of that.
-DERIVED = ("fedprox", "fedsam", "heur_fedamp", "pfedhn_pc", "pgfed_ce", "pgfedmo", "pgfedmo_ce")
+DERIVED = (
+    "fedbn",
+    "fedprox",
+    "fedsam",
+    "heur_fedamp",
+    "pfedhn_pc",
+    "pgfed_ce",
+    "pgfedmo",
+    "pgfedmo_ce",
+)
 METHODS = sorted(ALGORITHMS.keys() - {*DERIVED, "plgu_ghn", "s_fedpg"})
 CHOICES = {
     name: [option for option, default in hyperparameters(name).items() if isinstance(default, str)]
@@ -34,7 +43,7 @@ def made(name, rate=0.5, **options):
 def test_unknown_names_of_choices(name):
     for option in CHOICES[name]:
         with pytest.raises(UnknownNameError, match=f"{option} .*'nonsense'"):
-            made(name, **{option: "nonsense"})
+            made(name, rate=0.05, **{option: "nonsense"})
 
 
 @pytest.mark.parametrize(("name", "option"), LAYERS)
