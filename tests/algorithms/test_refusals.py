@@ -8,17 +8,8 @@ from tff_pfl.names import UnknownNameError
 
 FEDERATION = {"num_clients": 4, "clients_per_round": 2}
 # Variants, and methods that add to another one, have these options of that.
-DERIVED = (
-    "fedbn",
-    "fedprox",
-    "fedsam",
-    "heur_fedamp",
-    "pfedhn_pc",
-    "pgfed_ce",
-    "pgfedmo",
-    "pgfedmo_ce",
-)
-METHODS = sorted(ALGORITHMS.keys() - {*DERIVED, "plgu_ghn", "s_fedpg"})
+DERIVED = {"fedbn", "fedprox", "fedsam", "heur_fedamp", "pfedhn_pc", "pgfed_ce", "pgfedmo"}
+METHODS = sorted(ALGORITHMS.keys() - DERIVED - {"pgfedmo_ce", "plgu_ghn", "s_fedpg"})
 CHOICES = {
     name: [option for option, default in hyperparameters(name).items() if isinstance(default, str)]
     for name in METHODS

@@ -97,6 +97,11 @@ def other_clients(state, clients):
     return ProcessOutput(state, tff.federated_broadcast(state), state)
 
 
+@tff.tensorflow.computation(np.int32)
+def other_state(client_id):
+    return np.float32(0)
+
+
 @tff.federated_computation(CLIENTS)
 def of_clients(clients):
     return clients.state
@@ -109,6 +114,7 @@ def of_clients(clients):
         ({"next_fn": nameless}, "`next` returns <state="),
         ({"next_fn": other_clients}, r"(?s)expected: \{int32\}.*found: .*float32"),
         ({"initialize_client": global_weights}, "`initialize_client` takes an id"),
+        ({"initialize_client": other_state}, "`initialize_client` returns C"),
         ({"global_weights": initialize_client}, "`global_weights` takes float32"),
         ({"personalize": of_clients}, "`personalize` takes what `next` takes"),
         ({"further_models": {"tuned": of_clients}}, "`tuned` takes what `next` takes"),
