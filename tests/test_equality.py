@@ -82,7 +82,8 @@ def test_an_error_names_the_line_that_compares():
 
 def test_rules_of_uploads_and_initial_weights_compare_too():
     def rule(stack):
-        return tf.reduce_sum(tf.where(stack.weight[:, tf.newaxis] == 2.0, stack.value, 0.0), axis=0)
+        chosen = tf.where(stack.weight[:, tf.newaxis] == 2.0, stack.value, 0.0)
+        return tf.reduce_sum(chosen, axis=0), {}
 
     pair = tff.types.TensorType(np.float32, [2])
     process = StackRuleFactory(rule).create(pair, tff.types.to_type(np.float32))

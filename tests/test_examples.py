@@ -102,11 +102,7 @@ def test_what_the_method_says_of_its_option(mixed_start):
     assert_close(models(mixed_start, own_share=1.0), models(ALGORITHMS["local"]))
 
 
-SLOW = {testing.contract.check_runtimes: pytest.mark.slow}
-
-
-@pytest.mark.parametrize(
-    "check", [pytest.param(check, marks=SLOW.get(check, ())) for check in testing.CHECKS]
-)
-def test_the_method_keeps_to_what_all_do(mixed_start, check):
-    check(testing.Subject.of(mixed_start))
+@pytest.mark.slow
+def test_the_method_keeps_to_what_all_do(mixed_start):
+    for check in testing.CHECKS:
+        check(testing.Subject.of(mixed_start))

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import assert_equal
-from tff_pfl.aggregators import FieldsFactory, Stack, StackFactory
+from tests.federation import assert_close, assert_equal, local_sgd, tiny_model
+from tff_pfl.aggregators import Counted, CountedFactory, FieldsFactory, StackFactory
+from tff_pfl.algorithms import make
+from tff_pfl.templates import with_aggregator
 
 VECTOR = tff.types.TensorType(np.float32, [2])
 WEIGHT = tff.types.to_type(np.float32)
@@ -99,26 +101,10 @@ def test_each_field_is_aggregated_as_if_alone(process):
         together = output.state
 
 
-def test_weights_reach_all_weighted_aggregators():
-    factory = FieldsFactory(first=tff.aggregators.MeanFactory(), second=StackFactory())
-    fields = [("first", np.float32), ("second", np.float32)]
-    process = factory.create(tff.types.to_type(collections.OrderedDict(fields)), WEIGHT)
-    uploads = [collections.OrderedDict(first=x, second=-x) for x in np.float32([1, 2, 6])]
-    result = process.next(process.initialize(), uploads, list(np.float32([3, 0, 1]))).result
-    assert result["first"] == (3 * 1 + 6) / 4
-    assert isinstance(result["second"], Stack)
-    np.testing.assert_array_equal(result["second"].value, [-1, -2, -6])
-    np.testing.assert_array_equal(result["second"].weight, [3, 0, 1])
-
-
 @pytest.mark.parametrize(
     "value_type",
     [
-        collections.OrderedDict(a=np.float32),
-        collections.OrderedDict(a=np.float32, b=np.float32, c=np.float32),
         collections.OrderedDict(b=np.float32, a=np.float32),
-        collections.OrderedDict(a=np.float32, c=np.float32),
-        [np.float32, np.float32],
         np.float32,
     ],
     ids=lambda value_type: str(tff.types.to_type(value_type)),
@@ -129,3 +115,22 @@ def test_uploads_of_other_fields(value_type):
     with pytest.raises(TypeError, match="^There are aggregators for the fields a, b, found ") as e:
         factory.create(value_type, WEIGHT)
     assert str(value_type) in str(e.value)
+
+
+COUNTED = tff.types.StructWithPythonType([("value", np.float32), ("number", np.float32)], Counted)
+
+
+def test_the_mean_and_the_number():
+    """A client that was left out sends zeros, and weighs nothing."""
+    process = CountedFactory().create(COUNTED, tff.types.to_type(np.float32))
+    uploads = [Counted(np.float32(v), np.float32(v != 0)) for v in (3.0, 0.0, 9.0)]
+    output = process.next(process.initialize(), uploads, [1.0, 0.0, 2.0])
+    assert_close(dict(output.result), {"value": 7.0, "number": 2.0})
+
+
+def test_its_mean_can_be_another_aggregator():
+    algorithm = make("scaffold", tiny_model(), local_sgd(), num_clients=3)
+    robust = tff.learning.robust_aggregator()
+    (exchange,) = with_aggregator(algorithm, robust).exchanges
+    assert isinstance(exchange.aggregator, CountedFactory)
+    assert exchange.aggregator.mean is robust

@@ -57,8 +57,8 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
             {"early_stop": EarlyStop(1)},
             "no client that is evaluated has validation examples. config",
         ),
-        ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)Epsilon is that of.*poisson.*but the run's"),
-        ({"privacy": PrivacyLoss(FIXED, 5.0)}, "an algorithm without privacy"),
+        ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)Epsilon was computed for.*poisson.*but the run's"),
+        ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),
         (
             {"privacy": PrivacyLoss(FIXED, 5.0), "process": lambda: noisy(0.1)},
             "=5.0, but that of the process is 0.1",

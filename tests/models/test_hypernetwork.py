@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal, tiny_model
 from tests.quadratics import quadratic_model
-from tff_pfl import models
 from tff_pfl.models import Hypernetwork, from_keras
 
 MODEL = tiny_model()
@@ -168,19 +167,3 @@ def test_without_trunk_and_bias_it_is_linear():
     # One-hot embeddings choose among weights, those of "constant" ones are all phi.
     chosen = hypernetwork.generate(phi, tf.eye(3))
     assert_equal(tf.reshape(chosen["dense1"]["kernel"], [3, -1]), phi["dense1/kernel"]["kernel"])
-
-
-def test_a_part_of_a_model():
-    """It is generated as it would be among all of the model's weights, but for the seeds."""
-    parts = models.partition(MODEL)
-    body, head = parts.split(MODEL.init(2))
-    hypernetwork = Hypernetwork(parts.shared_model(MODEL, head), 2, hidden=(4,))
-    phi = hypernetwork.init(2)
-    assert list(phi) == ["trunk1", "dense1/kernel", "dense1/bias"]
-    generated = hypernetwork.generate(phi, embeddings_of(3, 2))
-    assert list(generated) == ["dense1"]
-    own = tf.nest.map_structure(lambda leaf: leaf[2], generated)
-    images = tf.constant(np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1)), tf.uint8)
-    outputs = hypernetwork.target.apply(own, images)
-    assert_equal(outputs, MODEL.apply(parts.merge(own, head), images))
-    assert not np.allclose(outputs, MODEL.apply(parts.merge(body, head), images))

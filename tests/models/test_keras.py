@@ -199,22 +199,6 @@ def test_weights_of_one_shape_start_differently():
     assert np.max(np.abs(a)) <= np.sqrt(6 / 8)
 
 
-def test_global_random_states_are_neither_read_nor_changed():
-    model = model_of(mlp)
-
-    def states():
-        return random.getstate(), str(np.random.get_state())
-
-    before = states()
-    model.apply(model.init(0), np.zeros([2, 4]), training=True, seed=tf.constant([1, 2]))
-    assert states() == before
-    tf.random.set_seed(5)
-    expected = tf.random.uniform([3])
-    tf.random.set_seed(5)
-    model.init(0)
-    np.testing.assert_array_equal(tf.random.uniform([3]), expected)
-
-
 def test_integers_reach_preprocess_as_they_are():
     """In float32, 2^24 + 1 is 2^24, and nothing could be learned here."""
     base = 2**31

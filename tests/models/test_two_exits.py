@@ -107,7 +107,9 @@ def test_one_logit_is_not_gated():
     both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, example_metrics={}))
     weights = both.init(0)
     both.outputs(weights, X)
-    with pytest.raises(ValueError, match="have one logit, of whose softmax the entropy is always"):
+    with pytest.raises(
+        ValueError, match="have one logit, and the entropy of its softmax is always"
+    ):
         both.gated_model().apply(both.gated(weights, 0.1), X)
 
 

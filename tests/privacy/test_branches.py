@@ -115,30 +115,7 @@ def test_shares_are_not_clipped_however_short_changes_are():
     assert_close(moved, trees.scale(expected, 0.01 / norm))
 
 
-@pytest.mark.slow
-def test_how_much_noisier_a_model_is_than_fedavgs():
-    """A mean of B branches, each of which divides its noise by 1 / B: by sqrt(B), or sqrt(4 B / 3)
-    as shares have their part; changes are shorter by more than that, as are their clipping norms.
-    """
-    models = {"fedavg": lambda state: state.weights, "pfedmb": mixture}
-
-    def deviation(name):
-        noisy, plain = (composed(name, noise_multiplier=z) for z in (0.1, 0.0))
-        found, expected = (
-            models[name](of.next(of.initialize(), make_clients(of, [6] * CLIENTS)).state.algorithm)
-            for of in (noisy, plain)
-        )
-        return np.std(vector(found) - vector(expected))
-
-    expected = np.sqrt(4 * BRANCHES / 3)
-    assert deviation("pfedmb") / deviation("fedavg") == pytest.approx(expected, rel=0.1)
-
-
-def mixture(state):
-    return tf.nest.map_structure(lambda leaf: np.mean(leaf, axis=0), state.weights)
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [0.01, 1e3])
 def test_as_one_vector_both_have_their_part_of_the_clipping_norm(scale):
     """So that clipping changes nothing; changes that fit arrive as they are."""
     _, zeros = pairs()

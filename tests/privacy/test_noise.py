@@ -54,7 +54,7 @@ def silence(process, number=1):
     return [vector(output.result) for output in rounds(process, *[zeros] * number)]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_client_moves_the_mean_by_the_clipping_norm_at_most(seed):
     process = process_of("fixed", 0.0)
     cohort = uploads(seed=seed)
@@ -83,7 +83,7 @@ def test_of_an_upload_whose_norm_float32_cannot_hold_too(clipping, secure, seed)
     assert_equal(with_all.state, with_long.state)  # where it is counted among the long ones
 
 
-@pytest.mark.parametrize("fall", [1e-3, 1e-4, slow(1e-8)])
+@pytest.mark.parametrize("fall", [1e-4, slow(1e-8)])
 def test_secure_sums_round_relative_to_the_clipping_norm_wherever_it_went(fall):
     """With steps of the first norm, one upload moved the sum by 1.03 C, 1.47 C, and not at all."""
     type_ = tff.types.TensorType(np.float32, [100_000])
@@ -111,7 +111,7 @@ def test_without_noise_it_is_what_tff_has(clipping, seed):
         assert len(set(map(float, norms))) > 1
 
 
-@pytest.mark.parametrize("clipping", [slow("fixed"), "adaptive"])
+@pytest.mark.parametrize("clipping", ["adaptive", slow("fixed")])
 def test_secure_sums_make_no_difference_but_for_quantization(clipping):
     secure = CLIPPINGS[clipping](0.3, CLIENTS, NORM, 1, secure=True).create(TYPE)
     tff.test.assert_not_contains_unsecure_aggregation(secure.next)
@@ -180,8 +180,6 @@ def test_leaves_of_an_upload_have_noise_of_their_own():
     ("clipping", "values", "message"),
     [
         ("adaptive", (0.5, 5, 0.1), "noise_multiplier must be below 0.1 \\* clients_per_round = 0"),
-        ("fixed", (-1.0, 5, 0.1), "noise_multiplier must be"),
-        ("fixed", (1.0, 0, 0.1), "clients_per_round must be"),
         ("fixed", (1.0, 5, 0.0), "clip_norm must be"),
     ],
     ids=str,

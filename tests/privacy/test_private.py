@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
 SIZES = (4, 6, 3)
 METHODS = ("pfedmb",)
-COVERED = ("ditto", "fedavg", "feddyn", "scaffold")  # as the template and pFedMB are
+COVERED = ("ditto", "scaffold")  # as the template and pFedMB are
 FAR = 1e6  # no upload is that long
 
 
@@ -78,7 +78,7 @@ def test_a_round_of_nobody_is_as_noisy_as_others():
     assert np.std(noise) == pytest.approx(0.2, rel=3 / np.sqrt(2 * len(noise)))
 
 
-@pytest.mark.parametrize("name", [slow("ditto"), slow("feddyn"), "pfedmb"])
+@pytest.mark.parametrize("name", ["pfedmb", slow("feddyn")])
 def test_with_secure_sums_nothing_is_aggregated_in_the_clear(name):
     process = composed(name, noise_multiplier=0.1, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -139,67 +139,33 @@ def test_a_state_that_the_server_does_not_take_draws_its_noise_nevertheless():
 
 
 @pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-def test_several_uploads_in_a_round_are_refused(make_private):
+def test_what_cannot_be_combined(make_private):
     exchanges = [mean_exchange(), dataclasses.replace(mean_exchange(), name="second")]
-    message = "upload in 2 exchanges of a round, train, second: privacy is of one noisy mean"
-    with pytest.raises(AggregatorError, match=message):
-        make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=20)
-    # Nor is it first said that so few clients cannot have so much noise.
+    message = "upload in 2 exchanges of a round, train, second: privacy needs one noisy mean"
+    # It is not first said that so few clients cannot have so much noise.
     with pytest.raises(AggregatorError, match=message):
         make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=3)
-
-
-@pytest.mark.parametrize("name", ["feddyn", "pfedmb", "fedavg"])
-@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-def test_privacy_is_not_taken_back_by_another_aggregator(name, make_private):
     options = {"noise_multiplier": 0.1, "clients_per_round": 20}
-    private = make_private(make(name, MODEL, LOCAL, num_clients=5), **options)
-    with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
-        with_aggregator(private, tff.aggregators.MeanFactory())
-    with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
-        make_private(private, **options)
-
-
-ADDED = dataclasses.replace(mean_exchange(), name="second")
-
-
-def unsent(exchange):
-    return dataclasses.replace(exchange, send=lambda upload, seed: upload)
-
-
-def in_the_clear(exchange):
-    return dataclasses.replace(exchange, aggregator=tff.aggregators.MeanFactory())
-
-
-@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-@pytest.mark.parametrize(
-    ("change", "noise"),
-    [
-        (lambda private: dataclasses.replace(private, report="clear"), None),
-        (lambda private: private.with_exchanges(in_the_clear), None),
-        (lambda private: private.with_exchanges(unsent), None),
-        (lambda private: dataclasses.replace(private, exchanges=[*private.exchanges, ADDED]), None),
-        (lambda private: ATTACKS["scaled_uploads"](private, client_ids=[0]), 0.1),
-        (lambda private: ATTACKS["label_flip"](private, client_ids=[0], num_classes=3), 0.1),
-        (lambda private: dataclasses.replace(private, global_weights=None, name="own"), 0.1),
-    ],
-    ids=["report", "aggregator", "send", "exchange", "attack", "labels", "others"],
-)
-def test_a_changed_algorithm_forgets_what_it_no_longer_promises(make_private, change, noise):
-    private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
-    changed = change(private)
-    assert changed.noise_multiplier == noise
-    assert dataclasses.replace(changed, name="again").noise_multiplier == noise
-    # An algorithm that adds noise in another way can say so.
-    assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
-
-
-@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-def test_uploads_that_depend_on_others_are_refused(make_private):
-    """Replacing one honest client also changes what attackers send."""
-    private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
+    for name in ("feddyn", "fedavg"):
+        private = make_private(make(name, MODEL, LOCAL, num_clients=5), **options)
+        with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
+            with_aggregator(private, tff.aggregators.MeanFactory())
+    # Replacing one honest client also changes what attackers send.
     with pytest.raises(AggregatorError, match="inner_product on fedavg .* on one client alone"):
         ATTACKS["inner_product"](private, client_ids=[1])
+
+
+def test_the_noise_of_an_algorithm_counts_while_it_reports_nothing_else():
+    private = with_privacy(
+        make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20, seed=1
+    )
+    flipped = ATTACKS["label_flip"](private, client_ids=[0], num_classes=3)
+    for changed, noise in (
+        (flipped, 0.1),
+        (dataclasses.replace(flipped, noise_multiplier=0.2), 0.2),
+        (dataclasses.replace(private, report="clear"), None),
+    ):
+        assert compose(changed, EXAMPLES_TYPE).noise_multiplier == noise
 
 
 def test_an_unknown_clipping():

@@ -59,7 +59,7 @@ def of_more_than_one(examples, context):
 
 
 def first_of(stack):
-    return tf.nest.map_structure(lambda leaf: leaf[0], stack.value)
+    return tf.nest.map_structure(lambda leaf: leaf[0], stack.value), {}
 
 
 weighed = functools.partial(of_batches, lambda batch: batch.weight)

@@ -1,4 +1,4 @@
-"""Means of which each part has weights of its own."""
+"""Means whose parts have weights of their own."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,24 +7,23 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_pfl.aggregators.fields import Aggregator
-from tff_pfl.aggregators.secure import is_plain_mean
+from tff_pfl.aggregators.secure import Aggregator, is_plain_mean
 
-# Of a part, over all clients: where less is known of it, it is not known.
+# A part's sum of shares below this counts as 0.
 _LEAST_SHARE = 1e-12
-# What divides a noisy part is at least so many standard deviations of its noise.
+# Noisy parts are divided by this many standard deviations of their noise, at least.
 _DEVIATIONS = 2.0
 
 
 class Shares(NamedTuple):
-    """What a client sends to a `BranchMeanFactory`.
+    """An upload to a `BranchMeanFactory`.
 
     Attributes:
         value: Any structure of float tensors.
         share: The weights of its parts: a structure whose leaves stand for a tensor, or for a
             structure of tensors, in the same place of `value`. A leaf of rank `r` weighs the
-            entries of the first `r` axes, so that a scalar weighs all of a tensor, and one of
-            shape `[B]` its `B` branches. With privacy, the entries of a leaf sum to 1 at most.
+            entries of the first `r` axes: a scalar weighs a whole tensor, a leaf of shape `[B]` its
+            `B` branches. With privacy, the entries of a leaf sum to 1 at most.
     """
 
     value: Any
@@ -32,15 +31,15 @@ class Shares(NamedTuple):
 
 
 class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
-    """The mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
+    """Computes the mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
 
-    `n_i` is the client's weight and `s_i` its shares. It is 0 where the sum below the line is less
-    than 1e-12: upload changes, and what nobody shares in stays as it is. (Equation (5) of pFedMB.)
+    `n_i` is the client's weight and `s_i` its shares. The mean is 0 where the denominator is below
+    1e-12: if clients upload changes, branches that nobody shares in stay. (Equation (5) of pFedMB.)
 
-    Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that what clips, hides or adds
-    noise to an upload does so to all that a client sends. An aggregator other than the plain sum
-    receives `n_i` as the weight, or, if it is an unweighted one, weighs all clients the same. A
-    common factor of both sums, as that between a sum and a mean, makes no difference.
+    Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that clipping, noise and secure
+    sums apply to all that a client sends. An aggregator other than the plain sum receives `n_i` as
+    the weight, or weighs all clients the same if it is unweighted. A common factor of both sums, as
+    between a sum and a mean, makes no difference.
 
     With `T` the type of `Shares.value` and `V` that of `Shares.share`, `next` is
 
@@ -64,11 +63,11 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing but a sum or a plain mean was chosen."""
+        """Whether the aggregator is a sum or a plain mean."""
         return self.pairs is None or is_plain_mean(self.pairs)
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
-        """The same with another aggregator of the pairs."""
+        """Returns the same with another aggregator of the pairs."""
         return BranchMeanFactory(pairs, self.noise)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
@@ -80,7 +79,7 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         is_struct = isinstance(value_type, tff.types.StructType)
         names = tff.structure.name_list_with_nones(value_type) if is_struct else None
         if names != list(Shares._fields):
-            raise TypeError(f"A branch mean is of the fields {Shares._fields}, found {value_type}.")
+            raise TypeError(f"A branch mean takes the fields {Shares._fields}, found {value_type}.")
 
         factory = self.pairs or tff.aggregators.SumFactory()
         is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
@@ -112,28 +111,28 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
-    """`n_i s_i v_i` and `n_i s_i`, what is summed of a client."""
+    """Computes a client's summands, `n_i s_i v_i` and `n_i s_i`."""
     share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
     return Shares(_each_part(_times, share, upload.value), share)
 
 
 def longest(share: Any) -> float:
-    """The largest norm of a client's shares, if those of each tensor sum to 1: `sqrt(tensors)`."""
+    """Returns the largest norm of shares that sum to 1 for each tensor: `sqrt(tensors)`."""
     return math.sqrt(len(tf.nest.flatten(share)))
 
 
 def mean_of_sums(sums: Shares, noise: float = 0.0):
-    """The mean, of the two sums over the clients; 0 where that of the shares is too small.
+    """Divides the two sums over the clients; 0 where the sum of the shares is too small.
 
-    Of noisy shares, a quotient may be of noise alone. Therefore sums are divided by
+    Noisy shares may be noise alone. Therefore noisy sums are divided by
 
         max( share, min(2 d, 1 / B) ),        d = noise * longest(share)
 
-    where `d` is the standard deviation of a share's noise, and `1 / B` what each of `B` branches
-    would have if all had the same: a branch whose share is hard to tell from 0 moves less.
+    where `d` is the standard deviation of a share's noise, and `1 / B` the share of each of `B`
+    branches if all are equal: a branch whose share is hard to tell from 0 moves less.
 
     Args:
-        sums: Without noise, of any scale; else the means over the clients.
+        sums: The sums, of any scale; with noise, the means over the clients.
         noise: The standard deviation, relative to `longest`.
     """
     limit = _DEVIATIONS * noise * longest(sums.share)
@@ -148,7 +147,7 @@ def mean_of_sums(sums: Shares, noise: float = 0.0):
 
 
 def _each_part(fn, share, value):
-    """`fn(share, tensor)` of each tensor of `value` and the leaf of `share` that stands for it."""
+    """Maps `fn(share, tensor)` over the tensors of `value` and the leaves that stand for them."""
     try:
         result = tree.map_structure_up_to(
             share,
@@ -156,14 +155,14 @@ def _each_part(fn, share, value):
             share,
             value,
         )
-        tf.nest.assert_same_structure(result, value)  # else there are parts without a share
+        tf.nest.assert_same_structure(result, value)  # otherwise parts have no share
     except (ValueError, TypeError) as error:
         raise TypeError(f"Shares do not fit the value: {error}") from error
     return result
 
 
 def _spread(share, leaf):
-    """A share with trailing axes of 1, so that it multiplies the entries it stands for."""
+    """Adds trailing axes of 1 to a share, so that it multiplies the entries it stands for."""
     if share.shape != leaf.shape[: share.shape.rank]:
         raise TypeError(f"Shares of shape {share.shape} do not fit a tensor of {leaf.shape}.")
     trailing = [1] * (leaf.shape.rank - share.shape.rank)

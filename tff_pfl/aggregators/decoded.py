@@ -1,4 +1,4 @@
-"""Means of uploads that travel in few bytes, and are decoded one by one at the server."""
+"""Means of compressed uploads, which the server decodes one by one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +13,14 @@ from tff_pfl.local import trees
 
 
 class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
-    """The weighted mean of what uploads of type `M` stand for.
+    """Computes the weighted mean of decoded uploads.
 
-    With `T` the type of what is decoded, `next` is
+    With `M` the type of uploads and `T` that of decoded ones, `next` is
 
         (<()@SERVER, {M}@CLIENTS, {float32}@CLIENTS>
          -> <state=()@SERVER, result=T@SERVER, measurements=()@SERVER>)
 
-    What travels is `M`: it is decoded where it is added to the others, and not before.
+    An upload travels as `M`, and is decoded where it is added to the others.
 
     Attributes:
         decode: `(M -> T)`.
@@ -38,11 +38,11 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self.decode = decode
 
     def summands(self, upload: Any, weight: tf.Tensor) -> Any:
-        """What is summed of a client, in TensorFlow."""
+        """Computes a client's summands."""
         return trees.scale(self.decode(upload), weight), weight
 
     def mean(self, sums: Any) -> Any:
-        """The aggregate, of the sums over the clients; in TensorFlow."""
+        """Computes the aggregate from the sums over the clients."""
         total, weight = sums
         return trees.scale(total, 1.0 / weight)
 
@@ -83,10 +83,7 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class DecodedBranchMeanFactory(DecodedMeanFactory):
-    """The mean of a `BranchMeanFactory`, of `Shares` whose values are to be decoded.
-
-    `M` is `<value=...,share=...>`, of which the shares travel as they are.
-    """
+    """Computes the mean of a `BranchMeanFactory` from `Shares` whose values are compressed."""
 
     def summands(self, upload: Shares, weight: tf.Tensor) -> Shares:
         """See the base class."""

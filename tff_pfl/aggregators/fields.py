@@ -1,19 +1,19 @@
 """Uploads of several fields, each of which is aggregated in its own way."""
 
 import collections
+from typing import Any, NamedTuple
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
-Aggregator = (
-    tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
-)
+from tff_pfl.aggregators.secure import Aggregator, is_plain_mean, is_secure
 
 
 class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
     """Aggregates each field of a structure by an aggregator of its own.
 
-    For `FieldsFactory(a=f, b=g)`, with `F` and `G` what the processes of `f` and `g` are of, `next`
-    is
+    For `FieldsFactory(a=f, b=g)`, with `F` and `G` the processes of `f` and `g`, `next` is
 
         (<<a=F.state,b=G.state>@SERVER, {<a=A,b=B>}@CLIENTS, {float32}@CLIENTS>
          -> <state=<a=F.state,b=G.state>@SERVER, result=<a=F.result,b=G.result>@SERVER,
@@ -85,3 +85,70 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(initialize, aggregate)
+
+
+class Counted(NamedTuple):
+    """An upload to a `CountedFactory`, which returns both fields by name.
+
+    Attributes:
+        value: Any structure of float tensors; the server receives its mean.
+        number: 1, or 0 if the client was left out; the server receives the sum.
+    """
+
+    value: Any
+    number: tf.Tensor | float = 1.0
+
+
+class CountedFactory(FieldsFactory):
+    """Computes a mean and the number of clients in it, for servers that divide by another number.
+
+    The number is summed securely if the values are.
+
+    Attributes:
+        mean: The aggregator of the values.
+        is_default: Whether nothing but a plain mean was chosen.
+    """
+
+    def __init__(self, mean: Aggregator | None = None, number: int | None = None):
+        """Creates the factory.
+
+        Args:
+            mean: Default `tff.aggregators.MeanFactory`.
+            number: A constant instead of the sum, where `mean` divides by an expected number and
+                the actual one is secret.
+        """
+        self.mean = mean or tff.aggregators.MeanFactory()
+        self.is_default = number is None and is_plain_mean(self.mean)
+        if number is not None:
+            sum_ = _ConstantFactory(float(number))
+        elif mean is not None and is_secure(mean):
+            sum_ = tff.aggregators.SecureSumFactory(1.0, 0.0)
+        else:
+            sum_ = tff.aggregators.SumFactory()
+        super().__init__(value=self.mean, number=sum_)
+
+    def around(self, mean: Aggregator) -> "CountedFactory":
+        """Returns the same with another aggregator of the values."""
+        return CountedFactory(mean)
+
+
+class _ConstantFactory(tff.aggregators.UnweightedAggregationFactory):
+    """Returns a constant; values do not leave their clients."""
+
+    def __init__(self, result: float):
+        self._result = np.float32(result)
+
+    def create(self, value_type) -> tff.templates.AggregationProcess:
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
+        )
+        def constant(state, value):
+            del value
+            result, nothing = (tff.federated_value(x, tff.SERVER) for x in (self._result, ()))
+            return tff.templates.MeasuredProcessOutput(state, result, nothing)
+
+        return tff.templates.AggregationProcess(initialize, constant)

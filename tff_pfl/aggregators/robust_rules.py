@@ -1,9 +1,8 @@
-"""Robust aggregates of a cohort, in which a minority of attackers moves the result a little.
+"""Robust aggregates of a cohort, which a minority of attackers moves only a little.
 
-Each is a rule of a `StackRuleFactory`: a function of the uploads `v_i` of `m` clients and their
-weights `w_i`, in plain TensorFlow; a rule that iterates also returns measurements. A client's
-weight is what it says of itself, so that an attacker may claim any; with uniform weights, each
-client counts once.
+Each is a function, in plain TensorFlow, of the uploads `v_i` of `m` clients and their weights
+`w_i`, for a `StackRuleFactory`. Clients state their weights themselves, so that an attacker may
+claim any; with uniform weights, each client counts once.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,15 +15,15 @@ from tff_pfl.local import trees
 
 
 def weighted_mean(stack: Stack) -> Any:
-    """`sum_i w_i v_i / sum_i w_i`, which is not robust."""
+    """Computes `sum_i w_i v_i / sum_i w_i`, which is not robust."""
     return trees.combine(stack.weight / tf.reduce_sum(stack.weight), stack.value)
 
 
 def trimmed_mean(stack: Stack, fraction: float) -> Any:
-    """The mean of each coordinate without its lowest and its highest values.
+    """Computes the mean of each coordinate without its lowest and its highest values.
 
-    Of `m` values, `floor(fraction m)` are cut at either end, whatever they weigh; the mean of the
-    others is weighted. A `fraction` of 0 is the weighted mean. (Yin et al., "Byzantine-robust
+    `floor(fraction m)` of the `m` values are cut at either end, whatever they weigh; the mean of
+    the others is weighted. A `fraction` of 0 is the weighted mean. (Yin et al., "Byzantine-robust
     distributed learning", ICML 2018, where weights are uniform.)
 
     Args:
@@ -32,7 +31,7 @@ def trimmed_mean(stack: Stack, fraction: float) -> Any:
         fraction: In [0, 0.5).
     """
     number = tf.size(stack.weight)
-    # Of 0.29 * 100, which is less than 29 in floating point, 29.
+    # 0.29 * 100 is 29, but less in floating point.
     cut = tf.cast(tf.floor(fraction * tf.cast(number, tf.float64) + 1e-9), tf.int32)
     cut = tf.minimum(cut, (number - 1) // 2)
 
@@ -45,11 +44,11 @@ def trimmed_mean(stack: Stack, fraction: float) -> Any:
 
 
 def median(stack: Stack) -> Any:
-    """The weighted median of each coordinate: it minimises `sum_i w_i |v_i - z|`.
+    """Computes the weighted median of each coordinate: it minimises `sum_i w_i |v_i - z|`.
 
-    In ascending order, it is the value with which the weights reach half of their sum; where one
-    reaches just half, the mean of this and the next value, as usual of an even number of clients
-    that weigh the same. (Yin et al., ICML 2018, where weights are uniform.)
+    In ascending order, it is the value with which the weights reach half of their sum; where they
+    reach exactly half, it is the mean of this and the next value, as usual for an even number of
+    equal weights. (Yin et al., ICML 2018, where weights are uniform.)
 
     Args:
         stack: Of one client or more.
@@ -67,9 +66,9 @@ def median(stack: Stack) -> Any:
 
 
 def geometric_median(
-    stack: Stack, iterations: int = 1000, tolerance: float = 1e-6, smoothing: float = 1e-6
+    stack: Stack, iterations: int, tolerance: float, smoothing: float
 ) -> tuple[Any, Mapping[str, tf.Tensor]]:
-    """The point `z` with the least `sum_i w_i ||v_i - z||`, by the smoothed algorithm of Weiszfeld.
+    """Finds the `z` with the least `sum_i w_i ||v_i - z||` by the smoothed algorithm of Weiszfeld.
 
     Starting from the `median` of each coordinate, it repeats
 
@@ -130,18 +129,18 @@ def geometric_median(
 
 
 def krum(stack: Stack, num_attackers: int, num_selected: int | None = 1) -> Any:
-    """The uploads that are closest to their neighbours: Krum and Multi-Krum.
+    """Averages the uploads that are closest to their neighbours: Krum and Multi-Krum.
 
     With `f` attackers tolerated, a client's score is the sum of the squared distances of its upload
     to the `m - f - 2` closest others. The result is the weighted mean of the uploads with the
-    lowest scores; of equal scores, the first of the cohort. (Blanchard et al., "Machine learning
-    with adversaries", NeurIPS 2017, which needs `m >= 2 f + 3`.)
+    lowest scores; ties go to the first of the cohort. (Blanchard et al., "Machine learning with
+    adversaries", NeurIPS 2017, which needs `m >= 2 f + 3`.)
 
     Args:
         stack: Of `2 num_attackers + 3` clients or more. Weights do not change scores.
         num_attackers: `f`.
-        num_selected: How many uploads have a part in the mean, `m - f` at most, however few have
-            reported; 1 is Krum, `None` for `m - f`.
+        num_selected: How many uploads are averaged, `m - f` at most, however few have reported; 1
+            is Krum, `None` means `m - f`.
     """
     gram = trees.gram(stack.value)
     norms = tf.linalg.diag_part(gram)
@@ -159,7 +158,7 @@ def _by_coordinate(
     statistic: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     stack: Stack,
 ) -> Any:
-    """`statistic` of each number of an upload, over the clients.
+    """Computes a `statistic` of each number of an upload over the clients.
 
     Args:
         statistic: From values `[n, m]`, in ascending order of each row, and their float32 weights,

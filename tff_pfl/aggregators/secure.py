@@ -1,4 +1,4 @@
-"""What may be known of an aggregation without running it."""
+"""Properties of aggregators: secure sums, and plain means."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,14 +7,16 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators.fields import Aggregator
+Aggregator = (
+    tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
+)
 
 _NUMBERS = tff.types.TensorType(np.float32, [2])
 _WEIGHT = tff.types.TensorType(np.float32)
 
 
 def sums_securely(computation: tff.Computation) -> bool:
-    """Whether what clients send is aggregated by secure sums alone, which show no summand.
+    """Returns whether uploads are aggregated by secure sums alone, which show no summand.
 
     Args:
         computation: Such as `next` of an aggregation process or of an algorithm's process; one
@@ -22,16 +24,16 @@ def sums_securely(computation: tff.Computation) -> bool:
     """
     try:
         tff.test.assert_not_contains_unsecure_aggregation(computation)
-    except (AssertionError, ValueError):  # or a call that the check cannot look into
+    except (AssertionError, ValueError):  # ValueError: an opaque call
         return False
     return True
 
 
 def is_plain_mean(factory: Aggregator) -> bool:
-    """Whether an aggregator is the weighted mean of uploads as they are, and nothing else.
+    """Returns whether an aggregator is the weighted mean of unchanged uploads.
 
-    `tff.aggregators.MeanFactory` is also that of sums which are secure, quantized or noisy, as
-    `tff.learning.secure_aggregator(clipping=False, zeroing=False)` makes one.
+    A `tff.aggregators.MeanFactory` may also be made of sums which are secure, quantized or noisy,
+    as `tff.learning.secure_aggregator(clipping=False, zeroing=False)` is.
     """
     if not isinstance(factory, tff.aggregators.MeanFactory):
         return False
@@ -40,7 +42,7 @@ def is_plain_mean(factory: Aggregator) -> bool:
 
 
 def is_secure(factory: Aggregator) -> bool:
-    """Whether an aggregator, weighted or not, sums values of floats securely."""
+    """Returns whether an aggregator, weighted or not, sums floats securely."""
     is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
     with quiet_secure_sums():
         return sums_securely(factory.create(_NUMBERS, *[_WEIGHT] * is_weighted).next)

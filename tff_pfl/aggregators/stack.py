@@ -1,30 +1,34 @@
-"""The uploads of a cohort side by side: for servers that treat each client by itself."""
+"""Uploads of a cohort stacked along a leading axis, and aggregates of all of them together."""
 
+import collections
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import trees
 
 
 class Stack(NamedTuple):
-    """What the server receives of `k` clients, in the order of the cohort.
+    """The uploads of `k` clients, in the order of the cohort.
 
     Attributes:
         value: The structure of an upload, each tensor with a leading axis of `k`.
-        weight: float32 `[k]`, each client's weight. That of a client which was left out is 0, its
-            upload zeros.
+        weight: float32 `[k]`, each client's weight. A client that was left out has the weight 0,
+            and zeros as its upload.
     """
 
     value: Any
     weight: tf.Tensor
 
     def accepted(self, client_ids) -> Any:
-        """`value` of the clients that were not left out, in the order of their ids; in TensorFlow.
+        """Returns `value` of the clients that were not left out, sorted by id.
 
         Args:
-            client_ids: int32 `[k]`, which `value` has.
+            client_ids: int32 `[k]`.
         """
         rows = tf.where(self.weight > 0.0)[:, 0]
         rows = tf.gather(rows, tf.argsort(tf.gather(client_ids, rows)))
@@ -34,8 +38,7 @@ class Stack(NamedTuple):
 class StackFactory(tff.aggregators.WeightedAggregationFactory):
     """Aggregates values of type `T` to a `Stack`, nothing being summed.
 
-    The server sees every upload; those that hold their `ClientContext.client_id` tell whose they
-    are.
+    The server sees every upload. An upload that holds `ClientContext.client_id` says whose it is.
 
     With `T[k]` the type of `T`'s tensors with an unknown leading dimension, `next` is
 
@@ -100,6 +103,104 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
             return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
         return tff.templates.AggregationProcess(initialize, stack)
+
+
+class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates values of type `T` to a value of type `T`, by a rule over the whole cohort.
+
+    The server stacks the uploads and applies the rule to those of the clients that were not left
+    out, whose weight is above 0. If these are too few for the rule, all numbers of the result are
+    NaN: a process made by `tff_pfl.compose` then keeps its server's state, and its metric
+    `server_kept` is 1.
+
+    `next` is
+
+        (<()@SERVER, {T}@CLIENTS, {float32}@CLIENTS>
+         -> <state=()@SERVER, result=T@SERVER, measurements=M@SERVER>)
+
+    where `M` has a float32 scalar for each name of `measured`.
+
+    The server needs every upload in the clear, as `tff_pfl.aggregators.robust_rules` compare them.
+
+    Attributes:
+        rule: `Stack -> (T, measurements)`, with a scalar for each name of `measured`.
+        fewest: How many clients it needs.
+        measured: The names of the measurements.
+        reason: Why another aggregator cannot take its place.
+    """
+
+    reason = "another one was chosen before"
+
+    def __init__(
+        self,
+        rule: Callable[[Stack], tuple[Any, Mapping[str, tf.Tensor]]],
+        fewest: int = 1,
+        *,
+        measured: Sequence[str] = (),
+    ):
+        """Creates the factory.
+
+        Args:
+            rule: See the class. It is traced, and gets only clients that were not left out.
+            fewest: How many of these it needs.
+            measured: The names of the rule's measurements.
+        """
+        self.rule = rule
+        self.fewest = fewest
+        self.measured = tuple(measured)
+
+    def of(self, stack: Stack) -> Any:
+        """Returns the aggregate of a stack, in which clients of weight 0 were left out."""
+        return self.of_measured(stack)[0]
+
+    def of_measured(self, stack: Stack) -> tuple[Any, Mapping[str, tf.Tensor]]:
+        """Returns the aggregate and the measurements, all NaN if there are too few clients."""
+        rows = tf.where(stack.weight > 0.0)[:, 0]
+        accepted = Stack(trees.row(stack.value, rows), tf.gather(stack.weight, rows))
+
+        def number():
+            value, measured = self.rule(accepted)
+            return value, collections.OrderedDict((name, measured[name]) for name in self.measured)
+
+        def no_number():
+            value = tf.nest.map_structure(
+                lambda leaf: tf.fill(leaf.shape[1:], tf.constant(np.nan, leaf.dtype)), stack.value
+            )
+            nothing = tf.constant(np.nan)
+            return value, collections.OrderedDict.fromkeys(self.measured, nothing)
+
+        return tf.cond(tf.size(rows) >= self.fewest, number, no_number)
+
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
+        """See the base class.
+
+        Raises:
+            TypeError: If `value_type` holds something else than tensors of floats, of known shapes.
+        """
+        if tff.types.contains(value_type, _is_no_float):
+            raise TypeError(f"Only tensors of floats can be aggregated, found {value_type}.")
+        stacking = StackFactory().create(value_type, weight_type)
+        apply = tff.tensorflow.computation(
+            elementwise_equality()(self.of_measured),
+            stacking.next.type_signature.result.result.member,
+        )
+
+        @tff.federated_computation(
+            stacking.initialize.type_signature.result,
+            tff.types.FederatedType(value_type, tff.CLIENTS),
+            tff.types.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def aggregate(state, value, weight):
+            output = stacking.next(state, value, weight)
+            result, measured = tff.federated_map(apply, output.result)
+            return tff.templates.MeasuredProcessOutput(output.state, result, measured)
+
+        return tff.templates.AggregationProcess(stacking.initialize, aggregate)
+
+
+def _is_no_float(type_spec: tff.types.Type) -> bool:
+    is_tensor = isinstance(type_spec, tff.types.TensorType)
+    return is_tensor and not tf.as_dtype(type_spec.dtype).is_floating
 
 
 def _cannot_be_stacked(type_spec: tff.types.Type) -> bool:

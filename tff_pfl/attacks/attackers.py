@@ -1,4 +1,4 @@
-"""What attackers change: the tensors of their uploads."""
+"""Attackers, and how they change the tensors of their uploads."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,25 +9,27 @@ import tensorflow as tf
 from tff_pfl.aggregators import Shares
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.names import check_names
+from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import TemplateError
 
+ATTACKS = Registry("attack", "algorithm")
+"""Functions `(algorithm, *, client_ids, <options>) -> Algorithm`.
 
-class AttackError(TemplateError):
-    """What attackers would change is not sent: the attack would have no effect."""
+An attack may also take `num_classes`, which is not an option of a config but comes from the data.
+"""
 
 
 def is_attacker(client_ids: Sequence[int], client_id: tf.Tensor) -> tf.Tensor:
-    """Scalar bool: whether a client is one of the attackers."""
+    """Returns whether a client is one of the attackers, a scalar bool."""
     return tf.reduce_any(tf.equal(tf.constant(list(client_ids), tf.int32), client_id))
 
 
 def are_attacked(upload: Any) -> list[bool]:
-    """Of each tensor of an upload, whether attackers change it: vectors and tensors of floats.
+    """Marks the tensors of an upload that attackers change: vectors, matrices and so on of floats.
 
-    A scalar, such as a loss or a count, is sent as it is; and so are integers and bools, and the
-    shares of `Shares`, by which the server weighs a client: with both of them opposite, nothing
-    would be.
+    Scalars, such as a loss or a count, integers and bools stay. So do the shares of `Shares`, by
+    which the server weighs a client: if both had the opposite sign, nothing would change.
     """
     if isinstance(upload, Shares):
         return are_attacked(upload.value) + [False] * len(tf.nest.flatten(upload.share))
@@ -41,17 +43,17 @@ def with_attacked_exchange(
     exchange_name: str,
     change: Callable[[Exchange], Exchange],
 ) -> Algorithm:
-    """The algorithm with one exchange replaced, whose uploads somebody attacks.
+    """Replaces the exchange whose uploads are attacked.
 
     Args:
         algorithm: Any algorithm.
-        client_ids: The attackers; if there are none, the algorithm stays as it is.
+        client_ids: The attackers; without any, the algorithm stays as it is.
         exchange_name: The exchange.
-        change: What it becomes. Client work of what it is given raises where nothing in an upload
-            could be attacked, which is known when it is traced.
+        change: Makes the new exchange. The client work that it receives raises, when it is traced,
+            if nothing in an upload can be attacked.
 
     Raises:
-        AttackError: If clients upload nothing in the exchange.
+        TemplateError: If clients upload nothing in the exchange.
         UnknownNameError: If there is no such exchange.
     """
     if not len(client_ids):
@@ -64,7 +66,7 @@ def with_attacked_exchange(
         tip = f"Set exchange_name to another one in which they upload something: {others}."
 
     def refusal(reason):
-        return AttackError(
+        return TemplateError(
             f"An attack on the uploads of {algorithm.name} (exchange {exchange_name!r}) would have "
             f"no effect: {reason}. {tip}"
         )
@@ -94,17 +96,17 @@ def with_uploads(
     exchange_name: str,
     change: Callable[[tf.Tensor, int, ClientContext], tf.Tensor],
 ) -> Algorithm:
-    """The algorithm with attackers that change the tensors that they upload.
+    """Returns the algorithm with attackers that change their uploaded tensors.
 
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
         exchange_name: The exchange whose uploads are changed.
-        change: `(tensor, index of the tensor, ClientContext) -> tensor`, of those that
-            `are_attacked` says.
+        change: `(tensor, index of the tensor, ClientContext) -> tensor`, for the tensors that
+            `are_attacked` marks.
 
     Raises:
-        AttackError: See `with_attacked_exchange`.
+        TemplateError: See `with_attacked_exchange`.
         UnknownNameError: If there is no such exchange.
     """
 

@@ -1,8 +1,8 @@
-"""Inner-product manipulation: attackers that know what honest clients send.
+"""Inner-product manipulation: attackers that know the honest uploads.
 
-An attacker's client work knows nothing of other clients. In a simulation, it is the aggregation
-that knows all: there, attackers are told the mean of the honest uploads, and send another upload,
-before the aggregator that the server has chosen sees any.
+An attacker's client work knows nothing of other clients, but the aggregation does. There, attackers
+receive the mean of the honest uploads, and send another upload, before the server's aggregator sees
+any.
 """
 
 import dataclasses
@@ -13,8 +13,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import Aggregator, DecodedMeanFactory
-from tff_pfl.attacks.attackers import are_attacked, is_attacker, with_attacked_exchange
-from tff_pfl.attacks.registry import ATTACKS
+from tff_pfl.attacks.attackers import (
+    ATTACKS,
+    are_attacked,
+    is_attacker,
+    with_attacked_exchange,
+)
 from tff_pfl.ranges import at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
@@ -29,27 +33,26 @@ def inner_product(
     epsilon: float = 1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """The algorithm with some clients that upload `-epsilon` times the mean of the honest uploads.
+    """Has some clients upload `-epsilon` times the mean of the honest uploads.
 
-    So that the inner product of the aggregate with what it should be is negative. (Xie, Koyejo,
-    Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation", UAI
-    2019.) It is the mean of the honest clients of the same round, by their weights; 0 if there are
-    none. Scalars, such as a loss, are sent as they are.
+    The inner product of the aggregate with the honest one is then negative. (Xie, Koyejo, Gupta,
+    "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation", UAI 2019.) The
+    mean is over the honest clients of the same round, by their weights; 0 if there are none.
+    Scalars, such as a loss, stay.
 
-    Choose the aggregator before: the attack surrounds it. A number that says who attacks travels
-    beside the upload, and adds 4 bytes to those that are reported.
+    Choose the aggregator before: the attack surrounds it. A mark of attackers travels beside the
+    upload, and adds 4 bytes to those reported.
 
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
-        epsilon: 0.1 to lead rules of distances astray, which take the upload for an honest one; 10
-            or more against the mean.
+        epsilon: 0.1 to mislead rules of distances, which take the upload for an honest one; 10 or
+            more against the mean.
         exchange_name: The exchange whose uploads are changed.
 
     Raises:
-        AggregatorError: If clients send something else in the place of their uploads, or the
-            algorithm is private.
-        AttackError: If they upload nothing that could be attacked.
+        AggregatorError: If clients encode their uploads, or the algorithm is private.
+        TemplateError: If they upload nothing that could be attacked.
         UnknownNameError: If there is no such exchange.
     """
 
@@ -72,11 +75,11 @@ def inner_product(
 
 
 class Marked(NamedTuple):
-    """What a client sends to an `InnerProductFactory`.
+    """An upload to an `InnerProductFactory`.
 
     Attributes:
         value: Its upload.
-        attacks: float32 scalar, 1 of an attacker and 0 of an honest client.
+        attacks: float32 scalar, 1 for an attacker and 0 for an honest client.
     """
 
     value: Any
@@ -86,7 +89,7 @@ class Marked(NamedTuple):
 class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
     """Aggregates the `value`s of `Marked` uploads by another aggregator, after the attack.
 
-    With `T` the type of the uploads and `F` what the other aggregator is of, `next` is
+    With `T` the type of the uploads and `F` the process of the other aggregator, `next` is
 
         (F.state@SERVER, {<value=T,attacks=float32>}@CLIENTS, {float32}@CLIENTS
          -> <state=F.state@SERVER, result=F.result@SERVER, measurements=F.measurements@SERVER>)
@@ -101,7 +104,7 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the factory.
 
         Args:
-            aggregator: Of the uploads.
+            aggregator: Aggregates the uploads.
             epsilon: Attackers send `-epsilon` times the mean of the others.
         """
         self._aggregator = aggregator
@@ -168,5 +171,5 @@ def _attacked(value: Any) -> list[tf.Tensor]:
 
 
 def _leaves(value: Any) -> list[tuple[tf.Tensor, bool]]:
-    """Each tensor, and whether attackers change it."""
+    """Returns each tensor, and whether attackers change it."""
     return list(zip(tf.nest.flatten(value), are_attacked(value), strict=True))

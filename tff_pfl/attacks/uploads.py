@@ -1,15 +1,15 @@
-"""Attackers that send another upload than the one that they found."""
+"""Attackers that send other uploads, or train on wrong labels."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tff_pfl.attacks.attackers import with_uploads
-from tff_pfl.attacks.registry import ATTACKS
+from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
 from tff_pfl.ranges import ANY_NUMBER, at_least, each, takes, whole
-from tff_pfl.templates import Algorithm
+from tff_pfl.templates import Algorithm, Exchange
 
-# Of a client's seed, the numbers that its noise is drawn by: its training draws others.
+# Folded into a client's seed: its training draws other numbers.
 _NOISE = 0x4E0153
 
 
@@ -22,9 +22,9 @@ def scaled_uploads(
     factor: float = -1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """The algorithm with some clients that scale what they upload.
+    """Has some clients scale their uploads.
 
-    Vectors and tensors of floats are multiplied; scalars, such as a loss, are sent as they are.
+    Vectors and tensors of floats are multiplied; scalars, such as a loss, stay.
 
         process = compose(
             scaled_uploads(fedpg(model, local), client_ids=[3, 7], factor=-1.0), examples_type
@@ -32,9 +32,9 @@ def scaled_uploads(
 
     Args:
         algorithm: Any algorithm.
-        client_ids: The attackers. Without any, and of ids that no client has, nobody attacks.
-        factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for nothing, NaN for no
-            number; 1 is no attack.
+        client_ids: The attackers.
+        factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for zeros, or NaN; 1 is no
+            attack.
         exchange_name: The exchange whose uploads are changed.
     """
 
@@ -50,7 +50,7 @@ def scaled_uploads(
 def sign_flipped(
     algorithm: Algorithm, *, client_ids: Sequence[int] = (), exchange_name: str = "train"
 ) -> Algorithm:
-    """The algorithm with some clients that send the opposite: `scaled_uploads` by -1.
+    """Has some clients send the opposite: `scaled_uploads` by -1.
 
     Args:
         algorithm: Any algorithm.
@@ -71,7 +71,7 @@ def noise(
     standard_deviation: float = 1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """The algorithm with some clients that send Gaussian noise in place of what they found.
+    """Has some clients send Gaussian noise instead of their uploads.
 
     Noise is a function of the seed of the run, the client and the round. (Blanchard et al.,
     "Machine learning with adversaries", NeurIPS 2017, with a standard deviation of 200.)
@@ -79,7 +79,7 @@ def noise(
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
-        standard_deviation: Of each number; 0 sends zeros.
+        standard_deviation: Standard deviation of each number; 0 sends zeros.
         exchange_name: See `scaled_uploads`.
     """
 
@@ -90,3 +90,32 @@ def noise(
         return standard_deviation * tf.random.stateless_normal(leaf.shape, seed, dtype=leaf.dtype)
 
     return with_uploads(algorithm, client_ids, exchange_name, draw)
+
+
+@ATTACKS.register("label_flip")
+@takes(client_ids=each(whole(0)), num_classes=whole(2))
+def label_flip(
+    algorithm: Algorithm, *, num_classes: int, client_ids: Sequence[int] = ()
+) -> Algorithm:
+    """Has some clients train on the labels `num_classes - 1 - y`.
+
+    All client work of a round reads these labels, and so do its metrics, such as `train/accuracy`.
+    Evaluation stays as it is: test labels, and the examples on which a model is personalized.
+
+    Args:
+        algorithm: Any algorithm.
+        num_classes: The number of classes.
+        client_ids: The attackers.
+    """
+    if not len(client_ids):
+        return algorithm
+
+    def change(exchange: Exchange) -> Exchange:
+        def client_work(message, state, examples, context):
+            attacks = is_attacker(client_ids, context.client_id)
+            labels = tf.where(attacks, num_classes - 1 - examples.y, examples.y)
+            return exchange.client_work(message, state, examples._replace(y=labels), context)
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    return algorithm.with_exchanges(change)

@@ -1,8 +1,17 @@
-"""Uploads of fewer bytes: what travels, and what of it comes to nothing."""
+"""Upload compression with error feedback."""
 
 from tff_pfl.compression.compressed import Compensated, compressed
-from tff_pfl.compression.compressor import COMPRESSORS, Compressor, Rescaled, rescaled
-from tff_pfl.compression.compressors import Quantized, Sparse, half, quantized, top_k
+from tff_pfl.compression.compressors import (
+    COMPRESSORS,
+    Compressor,
+    Quantized,
+    Rescaled,
+    Sparse,
+    half,
+    quantized,
+    rescaled,
+    top_k,
+)
 
 __all__ = [
     "COMPRESSORS",

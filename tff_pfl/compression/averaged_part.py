@@ -1,4 +1,4 @@
-"""What of an upload is averaged, and so can be compressed."""
+"""The part of an upload that is averaged, and so can be compressed."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from tff_pfl.aggregators import (
     FieldsFactory,
     is_plain_mean,
 )
-from tff_pfl.compression.compressor import Compressor
+from tff_pfl.compression.compressors import Compressor
 from tff_pfl.local import trees
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.blocks import trace
@@ -27,8 +27,8 @@ class AveragedPart:
 
     Attributes:
         what: Names the exchange in errors.
-        field: Of the upload; `None`: it is all of it.
-        specs: A structure of `tf.TensorSpec`, of the part.
+        field: The field of the upload; `None`: the whole upload.
+        specs: The part's structure of `tf.TensorSpec`.
         present: The exchange's aggregator.
     """
 
@@ -39,14 +39,14 @@ class AveragedPart:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of scalars in it."""
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(self.specs))
 
     def vector(self, upload: Any) -> tf.Tensor:
-        """The part of an upload as float32 `[size]`.
+        """Returns the part of an upload as float32 `[size]`.
 
         Raises:
-            AggregatorError: If it is not of the type that the exchange says.
+            AggregatorError: If it has not the type that the exchange states.
         """
         part = upload if self.field is None else getattr(upload, self.field)
         part = tf.nest.map_structure(tf.convert_to_tensor, part)
@@ -56,17 +56,17 @@ class AveragedPart:
         )
         if found != expected:
             raise AggregatorError(
-                f"{self.what}: what is averaged is of\n  {trees.specs(part)}\nbut "
-                f"Exchange.averaged is of\n  {self.specs}"
+                f"{self.what}: the averaged part has the type\n  {trees.specs(part)}\nbut "
+                f"Exchange.averaged has\n  {self.specs}"
             )
         return trees.to_vector(tf.nest.map_structure(lambda leaf: tf.cast(leaf, tf.float32), part))
 
     def replaced(self, upload: Any, message: Any) -> Any:
-        """An upload with a message in the place of the part."""
+        """Returns an upload with a message in place of the part."""
         return message if self.field is None else upload._replace(**{self.field: message})
 
     def aggregator(self, compressor: Compressor) -> Aggregator:
-        """The aggregator of uploads with messages."""
+        """Returns the aggregator of uploads with messages."""
 
         def decode(message):
             return trees.from_vector(compressor.decode(message, self.size), self.specs)
@@ -80,27 +80,27 @@ class AveragedPart:
 
 
 def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
-    """What is averaged of the uploads of an exchange.
+    """Finds the averaged part of the uploads of an exchange.
 
     Args:
         algorithm: The algorithm.
         exchange: One of its exchanges that has an aggregator.
 
     Raises:
-        AggregatorError: If it is not known, or the aggregator is no plain mean.
+        AggregatorError: If it is not known, or the aggregator is not a plain mean.
     """
     what = f"Uploads of {algorithm.name} (exchange {exchange.name!r})"
     aggregator = exchange.aggregator
     fields = _averaged_fields(aggregator)
     if len(fields) != 1:
         raise AggregatorError(
-            f"{what} cannot be compressed: they, or one of their fields, would have to be averaged "
-            f"by a plain mean, but the aggregator is {type(aggregator).__name__}."
+            f"{what} cannot be compressed: they, or one of their fields, have to be averaged by a "
+            f"plain mean, but the aggregator is {type(aggregator).__name__}."
         )
     if exchange.averaged is None:
         raise AggregatorError(
-            f"{what} cannot be compressed: Exchange.averaged does not say what of the server's "
-            "state they are changes of."
+            f"{what} cannot be compressed: Exchange.averaged does not say which part of the "
+            "server's state they change."
         )
     averaged = trace(f"{what}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
     specs = tff.types.type_to_tf_tensor_specs(averaged.type_signature.result)
@@ -108,7 +108,7 @@ def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
 
 
 def _averaged_fields(aggregator) -> list[str | None]:
-    """The fields of an upload that are averaged; `None` stands for all of it."""
+    """Returns the fields of an upload that are averaged; `None` stands for the whole upload."""
     if isinstance(aggregator, FieldsFactory):
         factories = aggregator.factories.items()
         return [name for name, factory in factories if _averaged_fields(factory) == [None]]

@@ -1,4 +1,4 @@
-"""An algorithm whose clients compress what they upload."""
+"""Algorithms whose clients compress their uploads."""
 
 import collections
 import dataclasses
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
-from tff_pfl.compression.compressor import Compressor, rescaled
+from tff_pfl.compression.compressors import Compressor, rescaled
 from tff_pfl.kinds import check_kind
 from tff_pfl.ranges import takes
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 
-# Of a client's seed, the numbers that its compressor draws by: its training draws others.
+# Folded into a client's seed: its training draws other numbers.
 _COMPRESSION = 0xC0DEC
 
 
@@ -22,9 +22,9 @@ class Compensated(NamedTuple):
     """Client state.
 
     Attributes:
-        own: `C`, what the algorithm has the client keep.
-        residuals: By names of exchanges, float32 `[n]`: what was lost of the client's uploads so
-            far, and is added to its next one. Empty without error feedback.
+        own: `C`, the client state of the algorithm.
+        residuals: By names of exchanges, float32 `[n]`: the losses of the client's uploads so far,
+            which are added to its next one. Empty without error feedback.
     """
 
     own: Any
@@ -35,34 +35,34 @@ class Compensated(NamedTuple):
 def compressed(
     algorithm: Algorithm, compressor: Compressor, *, error_feedback: bool = False
 ) -> Algorithm:
-    """The algorithm with compressed uploads.
+    """Compresses the uploads of an algorithm.
 
-    With `e_i = 0` at first, and without error feedback always, a round is
+    With `e_i = 0` at first, and always without error feedback, a round is
 
         client  m_i = encode(u_i + e_i);  e_i <- u_i + e_i - decode(m_i)
         up      m_i, in the place of the change u_i
         server  sum_i p_i decode(m_i), in the place of sum_i p_i u_i
 
-    With error feedback, what is lost of a change comes with a later one: the client keeps it until
-    it takes part again, and one that is left out of a round keeps what it had. (Seide et al.,
-    "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes
-    SignSGD", ICML 2019.) A compressor that is no contraction is `rescaled` then.
+    With error feedback, the loss of a change is sent with a later one: the client keeps it until it
+    takes part again, also if it is left out of a round. (Seide et al., "1-bit stochastic gradient
+    descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019.) A
+    compressor that is not a contraction is `rescaled` then.
 
-    All tensors of a change are one vector. What else an upload has, such as the shares of pFedMB or
-    the risk of PGFed, travels as it is; what clients of FedDyn and SCAFFOLD keep is made of the
-    change before it is compressed. A client is left out if its change, or what its message decodes
-    to, is not finite. A process reports the bytes of the messages.
+    All tensors of a change are one vector. Other parts of an upload, such as the shares of pFedMB
+    or the risk of PGFed, are not compressed; clients of FedDyn and SCAFFOLD compute their state
+    from the change before compression. A client is left out if its change, or its weighted decoded
+    change, is not finite. A process reports the bytes of the messages.
 
         algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
 
     Args:
         algorithm: One whose uploads, or a field of them, are averaged by a plain mean.
         compressor: One of `COMPRESSORS`, or another.
-        error_feedback: Whether clients keep what was lost.
+        error_feedback: Whether clients keep their losses.
 
     Raises:
         AggregatorError: If it has no such uploads, or another aggregator was chosen.
-        TypeError: If the compressor is none.
+        KindError: If `compressor` is not a `Compressor`.
     """
     tip = 'COMPRESSORS["half"]() makes one.'
     check_kind("The compressor", compressor, Compressor, tip)
@@ -92,7 +92,7 @@ def compressed(
 
 
 def _parts(algorithm) -> Mapping[str, AveragedPart]:
-    """Those of all exchanges in which something is uploaded, by their names."""
+    """Returns the averaged parts of all exchanges with uploads, by name."""
     parts = {
         exchange.name: averaged_part(algorithm, exchange)
         for exchange in algorithm.exchanges
@@ -107,7 +107,7 @@ def _parts(algorithm) -> Mapping[str, AveragedPart]:
 
 
 def _keeping(exchange: Exchange) -> Exchange:
-    """An exchange that uploads nothing, of clients with residuals of others."""
+    """Returns an exchange without uploads for clients with residuals of other exchanges."""
 
     def client_work(message, state, examples, context):
         output = exchange.client_work(message, state.own, examples, context)
@@ -117,7 +117,7 @@ def _keeping(exchange: Exchange) -> Exchange:
 
 
 def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor) -> Exchange:
-    """An exchange with compressed uploads."""
+    """Returns an exchange with compressed uploads."""
 
     def client_work(message, state, examples, context):
         output = exchange.client_work(message, state.own, examples, context)
@@ -129,9 +129,9 @@ def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor)
         decoded = compressor.decode(encoded, part.size)
         if exchange.name in residuals:
             residuals = collections.OrderedDict(residuals, **{exchange.name: vector - decoded})
-        # A finite message of large numbers may decode to infinite ones.
-        is_finite = tf.reduce_all(tf.math.is_finite(vector) & tf.math.is_finite(decoded))
+        # Finite messages of large numbers may overflow when they are decoded and weighted.
         weight = tf.cast(output.weight, tf.float32)
+        is_finite = tf.reduce_all(tf.math.is_finite(vector) & tf.math.is_finite(weight * decoded))
         return output._replace(
             state=Compensated(output.state, residuals),
             upload=part.replaced(output.upload, encoded),

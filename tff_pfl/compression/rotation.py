@@ -1,9 +1,9 @@
-"""Random rotations that take `n log n` operations, of vectors of any size.
+"""Random rotations of vectors of any size, in `n log n` operations.
 
-TFF's (`tff.aggregators.HadamardTransformFactory`) fill vectors up to a power of two, which could
-take twice the bytes. Here, with `m` the largest power of two that is at most `n`, random signs and
-the Hadamard transform turn the first `m` entries, and then, with other signs, the last `m`. These
-overlap, so that every entry has a part in many.
+TFF's (`tff.aggregators.HadamardTransformFactory`) pad vectors to a power of two, which could take
+twice the bytes. Here, with `m` the largest power of two up to `n`, random signs and the Hadamard
+transform rotate the first `m` entries, and then, with other signs, the last `m`. These overlap, so
+that every entry is spread over many.
 """
 
 import scipy.linalg
@@ -13,7 +13,7 @@ _LARGEST = 64  # of the small matrices
 
 
 def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A vector of the same size and length, turned.
+    """Rotates a vector, which keeps its size and length.
 
     Args:
         vector: float32 `[n]`.
@@ -26,7 +26,7 @@ def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def rotated_back(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The inverse of `rotated`."""
+    """Inverts `rotated`."""
     rest, signs = _places(vector, seed)
     end = vector.shape.num_elements() - rest
     vector = tf.concat([vector[:rest], signs[1] * hadamard(vector[rest:])], axis=0)
@@ -34,10 +34,10 @@ def rotated_back(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-    """The product with the orthonormal Hadamard matrix, which is its own inverse.
+    """Multiplies by the orthonormal Hadamard matrix, which is its own inverse.
 
-    That matrix is the Kronecker product of small ones, of which each is multiplied with the last
-    axis of what is left, and leaves it as the first.
+    That matrix is the Kronecker product of small ones. Each is multiplied with the last axis of the
+    rest, which then becomes the first.
 
     Args:
         vector: float32 `[n]`, `n` a power of two.
@@ -53,7 +53,7 @@ def hadamard(vector: tf.Tensor) -> tf.Tensor:
 
 
 def _places(vector, seed):
-    """How many entries are not among the first `m`, and the signs of both turns, `[2, m]`."""
+    """Returns how many entries come after the first `m`, and the signs of both turns, `[2, m]`."""
     size = vector.shape.num_elements()
     power = 1 << (size.bit_length() - 1)
     drawn = tf.random.stateless_uniform([2, power], seed)

@@ -18,15 +18,15 @@ class Hypernetwork:
     layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
     `conv1/kernel`.
 
-    For embeddings from a standard normal distribution, initial features have about unit variance,
-    and each tensor that is generated has the mean (with `bias`) and the variance that the target
-    itself would initialise it with.
+    For embeddings from a standard normal distribution, initial features have about unit variance.
+    Each generated tensor has the mean (with `bias`) and the variance of the target's own
+    initialisation.
 
     Attributes:
         target: The model whose weights are generated.
         embedding_dim: `e`, the length of an embedding.
-        hidden: The widths of the trunk's layers; none: features are the embedding itself.
-        bias: Whether dense layers have one. Without, and without trunk, it is linear.
+        hidden: The widths of the trunk's layers; without any, features are the embedding itself.
+        bias: Whether dense layers have one. Without bias and trunk, the hypernetwork is linear.
         relu_features: Whether a ReLU follows the trunk's last layer, too, as in FedRoD but not in
             pFedHN.
     """
@@ -38,11 +38,11 @@ class Hypernetwork:
     relu_features: bool = False
 
     def init(self, seed: int) -> Weights:
-        """`phi`."""
+        """Returns the initial `phi`."""
         phi = collections.OrderedDict()
         fan_in = self.embedding_dim
         for index, width in enumerate(self.hidden, start=1):
-            # ReLU, which all but the first layer have before them, halves the second moment.
+            # The ReLU before all layers but the first halves the second moment.
             deviation = math.sqrt((1 if index == 1 else 2) / fan_in)
             normal = tf.random.stateless_normal([fan_in, width], [seed, index])
             phi[f"trunk{index}"] = self._dense(deviation * normal, tf.zeros([width]))
@@ -61,7 +61,7 @@ class Hypernetwork:
         return phi
 
     def generate(self, phi: Weights, embeddings: tf.Tensor) -> Weights:
-        """The weights of the target for each of some embeddings.
+        """Generates the target's weights for each of `k` embeddings.
 
         Args:
             phi: The hypernetwork's weights.

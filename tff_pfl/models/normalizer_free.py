@@ -1,8 +1,7 @@
-"""The residual network without normalisation of FedPG's experiments on CIFAR-100.
+"""A residual network without normalisation, as in FedPG's experiments on CIFAR-100.
 
 Brock et al., "Characterizing signal propagation to close the performance gap in unnormalized
-ResNets", ICLR 2021. In place of normalising what flows through them, these networks keep its
-variance known:
+ResNets", ICLR 2021. Instead of normalising activations, these networks keep their variance known:
 
     convolution   kernel  gain (W - mean(W)) / sqrt(fan_in var(W)), for each output channel
     activation    s ReLU(x),  s = 1.71396

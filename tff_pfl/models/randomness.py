@@ -1,20 +1,23 @@
-"""Operations whose random numbers no argument determines."""
+"""Operations whose results no argument determines."""
 
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 _PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-# Numbers of the machine, and those of `tf.random.Generator`, whose state is in no argument.
+# Random numbers of the machine, and of `tf.random.Generator`, whose state is not an argument.
 _OF_NO_SEED = ("NonDeterministicInts", "RngReadAndSkip", "StatefulRandomBinomial", *_PYTHON_CODE)
 
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
-    """`(name, type)` of the operations, also in functions, whose numbers no argument determines.
+    """Finds operations, also in functions, whose results no argument determines.
 
-    These are operations with a generator of their own, which goes on from call to call whether it
-    was given a seed or not (`tf.random.uniform` and the like); data sets that are shuffled, or
-    drawn, without a seed; `tf.random.Generator`; and Python code, as in `tf.numpy_function`.
+    These are operations with a generator of their own, which goes on from call to call with or
+    without a seed (`tf.random.uniform` and the like); data sets that are shuffled without a seed;
+    `tf.random.Generator`; and Python code, as in `tf.numpy_function`.
+
+    Yields:
+        `(name, type)` of each operation.
     """
     definition = graph.as_graph_def()
     for nodes in [definition.node, *(f.node_def for f in definition.library.function)]:
@@ -29,7 +32,7 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
 
 
 def described(kind: str) -> str:
-    """What an operation of that type does, for messages."""
+    """Describes what an operation of a type does, for messages."""
     does = (
         "runs Python code, whose results" if kind in _PYTHON_CODE else "draws random numbers that"
     )
@@ -42,12 +45,12 @@ def _has_own_generator(op, node) -> bool:
     if op.name in ("FractionalMaxPool", "FractionalAvgPool"):  # with a seed, always the same
         return not (node.attr["seed"].i or node.attr["seed2"].i)
     seeds = {"seed", "seed2"} <= {attribute.name for attribute in op.attr}
-    # That of recurrent layers is for their dropout, which Keras does not use.
+    # Recurrent layers have seeds for a dropout that Keras does not use.
     return op.is_stateful and seeds and not op.name.startswith("CudnnRNN")
 
 
 def _has_no_seed(op, node, constants) -> bool:
-    """Whether its seeds are inputs, and both are 0, by which TensorFlow means none."""
+    """Returns whether its seeds are inputs, and both are 0, which means none to TensorFlow."""
     arguments = [argument.name for argument in op.input_arg]
     if not {"seed", "seed2"} <= set(arguments):
         return False

@@ -1,18 +1,18 @@
-"""Residual networks with group normalisation, of PLGU's experiments.
+"""Residual networks with group normalisation, as in PLGU's experiments.
 
 He et al., "Deep Residual Learning for Image Recognition" (ResNet); Zagoruyko and Komodakis, "Wide
 Residual Networks"; Wu and He, "Group Normalization".
 
-Where the papers normalise over the batch, these networks normalise each image alone, over groups of
+The papers normalise over the batch; these networks normalise each image alone, over groups of
 channels: `gcd(groups, channels)` groups, since not every width is a multiple of `groups` (the stem
 of a wide network has 16 channels, thus 16 groups). Batch and group normalisation have the same
 weights, so that the counts are those published.
 
-The networks end in a global average, so that weights serve images of any size. Layers are named
-from input to output `stem`, `stem_norm`, `block1_conv1`, `block1_norm1`, ..., `head`; a norm is a
-layer of its own. Wide networks, where norms precede convolutions, have a `final_norm` before the
-head and none after the stem. The convolutions, all without bias, start from He's normal
-distribution by fan-out.
+The networks end in a global average, so that weights fit images of any size. Layers are named from
+input to output `stem`, `stem_norm`, `block1_conv1`, `block1_norm1`, ..., `head`; a norm is a layer
+of its own. Wide networks, where norms precede convolutions, have a `final_norm` before the head and
+none after the stem. All convolutions are without bias, and start from He's normal distribution by
+fan-out.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, s
 
 
 def plan(blocks):
-    """`(name, multiple of the first width, stride)` of each block."""
+    """Yields `(name, multiple of the first width, stride)` for each block."""
     numbers = itertools.count(1)
     for stage, count in enumerate(blocks):
         for position in range(count):
@@ -99,7 +99,7 @@ def plan(blocks):
 
 
 def _basic(width, stride):
-    """`(width, size, stride)` of each convolution of a block."""
+    """Returns `(width, size, stride)` of each convolution of a block."""
     return [(width, 3, stride), (width, 3, 1)]
 
 
@@ -133,7 +133,7 @@ def _pre_activation(x, width, stride, dropout_rate, groups, name):
 
 
 def classifier(name, inputs, x, num_classes):
-    """A global average and the head."""
+    """Adds a global average and the head."""
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="head")(x), name=name)
 

@@ -1,4 +1,4 @@
-"""Checks that values of a row of a batch depend on that row alone."""
+"""A check that values of a row of a batch depend on that row alone."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ def depends_on_other_rows(
     """Finds a value of a row that changes when other rows of its batch change.
 
     It computes, eagerly and on a CPU, the values of a random batch, and of two batches that keep
-    one half of its rows each; then the same with other random numbers. Values are not judged if
-    they cannot be computed on random inputs, or differ from call to call.
+    one half of its rows each; then the same with other random numbers. Values that cannot be
+    computed on random inputs, or differ from call to call, pass.
 
     Args:
-        values: `(weights, Batch) -> {name: [batch]}`. It is called with batches of one size, so
-            that a function in it that is traced for each shape is traced once.
+        values: `(weights, Batch) -> {name: [batch]}`, called with batches of one size, so that it
+            is traced once.
         weights: Returns a structure of tensors; only shapes and types are used.
         batch: A `Batch`; only shapes and types are used.
         num_classes: Number of labels, or `None` if it is not known.
@@ -30,9 +30,9 @@ def depends_on_other_rows(
     Returns:
         The name of such a value, or `None`.
     """
-    # Without a GPU no scope is needed, in which functions would be traced once more.
+    # A scope would trace functions once more; without a GPU, none is needed.
     on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
-    for high in (256, 2):  # bytes; and small numbers, for tables that have no row for large ones
+    for high in (256, 2):  # bytes; and small numbers, for tables without rows for large ones
         with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
             for seed in range(2):
                 rng = np.random.default_rng(seed)

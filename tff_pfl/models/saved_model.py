@@ -1,4 +1,4 @@
-"""Trained models as SavedModels of TensorFlow, which run without this library and without TFF."""
+"""Export of models as SavedModels of TensorFlow, which need neither this library nor TFF."""
 
 import os
 
@@ -9,27 +9,27 @@ from tff_pfl.models.model import Model, Weights
 
 
 class ModelSaver:
-    """Writes models that differ in their weights alone, and are traced once.
+    """Writes models that differ only in their weights, and are traced once.
 
-    What `tf.saved_model.load(path)` returns can be called with a batch of inputs, as they are
-    stored, and returns the model's outputs, such as logits; `weights[layer][weight]` are its
-    variables. TensorFlow Serving finds the same as the signature `serving_default`.
+    The result of `tf.saved_model.load(path)` maps a batch of inputs, as they are stored, to the
+    model's outputs, such as logits; `weights[layer][weight]` are its variables. TensorFlow Serving
+    finds the same as the signature `serving_default`.
     """
 
     def __init__(self, model: Model, input_shape: tuple[int, ...], input_dtype: np.dtype):
         """Creates the saver.
 
         Args:
-            model: Whose `apply` is saved, as it is outside of training.
-            input_shape: Of one input, without the batch axis.
-            input_dtype: As inputs are stored, such as uint8 of images.
+            model: The model, whose `apply` is saved without training behaviour.
+            input_shape: Shape of one input, without the batch axis.
+            input_dtype: Data type of stored inputs, such as uint8 for images.
         """
         self._model = model
         self._inputs = tf.TensorSpec((None, *input_shape), input_dtype, "x")
         self._saved = None
 
     def save(self, weights: Weights, path: str | os.PathLike) -> None:
-        """Writes the model of these weights to a folder, which is made.
+        """Writes the model with these weights to a new folder.
 
         Raises:
             tf.errors.OpError: If it cannot be written.

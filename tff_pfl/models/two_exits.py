@@ -1,4 +1,4 @@
-"""Models with a second exit: a part of the layers twice, on top of the others."""
+"""Models with a second exit: the last layers exist twice, on top of the others."""
 
 import collections
 import dataclasses
@@ -16,22 +16,22 @@ _GATE = "gate"
 
 @dataclasses.dataclass(frozen=True)
 class TwoExits:
-    """A model whose last layers are there twice: as the client exit and as the server exit.
+    """A model whose last layers exist twice, as the client exit and as the server exit.
 
-    Its weights are those of the model, whose last layers are the server exit `theta`, and after
-    them those of the client exit `kappa`, layers of the same shapes under names with "client_"
-    before them. Both exits stand on the same body `phi`, all other layers.
+    Its weights are those of the model, whose last layers are the server exit `theta`, followed by
+    those of the client exit `kappa`: layers of the same shapes, with "client_" before their names.
+    Both exits share the body `phi`, all other layers.
 
     Attributes:
         model: The model of one exit.
-        exits: Which of its layers are the exit (personal), and which the body (shared).
+        exits: Its layers in the exit (personal) and in the body (shared).
     """
 
     model: Model
     exits: Partition
 
     def init(self, seed: int) -> Weights:
-        """The model's initial weights, and for the client exit those of another seed."""
+        """Returns the model's initial weights; the client exit starts from another seed."""
         weights, other = map(self.model.init, distinct_seeds(seed, 2))
         own = collections.OrderedDict((_CLIENT + name, other[name]) for name in self.exits.personal)
         return collections.OrderedDict([*weights.items(), *own.items()])
@@ -47,7 +47,7 @@ class TwoExits:
         )
 
     def outputs(self, weights: Weights, x, **options):
-        """What the client exit and the server exit put out; options are those of the model."""
+        """Computes the outputs of the client exit and of the server exit."""
         body, server = self.exits.split(weights)
         client = collections.OrderedDict((name, weights[_CLIENT + name]) for name in server)
         return tuple(
@@ -55,9 +55,9 @@ class TwoExits:
         )
 
     def joint_model(self, client_share: float) -> Model:
-        """The model whose loss is that of both exits, `gamma` of the client's, `1 - gamma`.
+        """Returns the model with the loss of both exits, weighted by `gamma` and `1 - gamma`.
 
-        Its metrics are those of the server exit, and "client_exit_..." of the client exit.
+        Its metrics are those of the server exit, and "client_exit_..." for the client exit.
 
         Args:
             client_share: `gamma`.
@@ -74,19 +74,19 @@ class TwoExits:
         return Model(self.init, self.outputs, example_loss, metrics, f"{self.model.name}_two_exits")
 
     def gated_model(self) -> Model:
-        """The model that answers by the client exit where that is sure, else by the server exit.
+        """Returns the model that answers by the client exit if it is sure, else by the server exit.
 
-        It is sure where the entropy of its softmax, in nats, is not above a threshold, which is one
-        more weight: see `gated`. No gradient changes it. When it is applied, it raises a
-        `ValueError` if exits have one logit.
+        It is sure if the entropy of its softmax, in nats, is not above a threshold, which is one
+        more weight: see `gated`. No gradient changes it. Applying the model raises `ValueError` if
+        exits have one logit.
         """
 
         def apply(weights, x, **options):
             client, server = self.outputs(weights, x, **options)
             if client.shape[-1] == 1:
                 raise ValueError(
-                    f"The exits of {self.model.name!r} have one logit, of whose softmax the "
-                    "entropy is always 0. Give them one for each class."
+                    f"The exits of {self.model.name!r} have one logit, and the entropy of its "
+                    "softmax is always 0. Give them one for each class."
                 )
             logarithms = tf.nn.log_softmax(client)
             entropy = -tf.reduce_sum(tf.exp(logarithms) * logarithms, axis=-1, keepdims=True)
@@ -102,10 +102,10 @@ class TwoExits:
         )
 
     def gated(self, weights: Weights, threshold: float) -> Weights:
-        """Weights of `gated_model`.
+        """Returns the weights of `gated_model`.
 
         Args:
-            weights: Of both exits.
+            weights: The weights of both exits.
             threshold: In nats; below 0 the client exit never answers, from the logarithm of the
                 number of classes on it always does.
         """
@@ -118,11 +118,11 @@ def two_exits(model: Model, *, exit_layers: Iterable[str] | None = None) -> TwoE
 
     Args:
         model: Any model; for `gated_model`, one whose outputs are logits.
-        exit_layers: Names of the layers that are there twice; default the last layer of the model.
+        exit_layers: Names of the layers that exist twice; default the last layer of the model.
 
     Raises:
-        ValueError: See `partition`; or a layer has a name that a layer of the client exit, or the
-            gate, is to have.
+        ValueError: See `partition`; or if a layer has a name that the client exit or the gate
+            needs.
     """
     exits = partition(model, personal=exit_layers)
     for name in model.layers:

@@ -4,12 +4,11 @@ With `P = Q^T Q` for columns `q_1 .. q_k`:
 
     lambda* = argmin 1/2 lambda^T P lambda     with l <= lambda <= u, sum lambda = 1
 
-The weights that are allowed are the convex hull of finitely many vertices, so that this is the
-min-norm point of the hull of the points `Q v`, which `min_norm` finds if it is told the vertices
-`v`. There may be very many; but only a few of them, `k` at most, are needed. As in Wolfe's own
-method, they are taken in one by one: that which improves the point most, until none does. It
-minimises the linear `(P lambda) . v`, and is found by filling the weights up in the order of
-`P lambda`.
+The allowed weights are the convex hull of finitely many vertices `v`, so that this is the min-norm
+point of the hull of the points `Q v`, which `min_norm` finds. There may be very many vertices, but
+only `k` of them are needed at most. As in Wolfe's method, they are taken in one by one: the one
+that improves the point most, until none does. It minimises the linear `(P lambda) . v`, by filling
+the weights up in the order of `P lambda`.
 """
 
 from typing import Any, NamedTuple
@@ -39,14 +38,14 @@ class _Search(NamedTuple):
 
 
 def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor) -> tf.Tensor:
-    """The weights of the shortest combination of columns, each weight within bounds of its own.
+    """Finds the shortest combination of columns, each weight within bounds of its own.
 
-    Columns may be zero, equal, dependent and opposite. With bounds 0 and 1 it is
+    Columns may be zero, equal, dependent and opposite. With bounds 0 and 1 the result is that of
     `min_norm_weights`, whose precision it has.
 
     Each vertex that is taken in is a min-norm problem of its own, solved from the start: some `k^4`
-    operations in all. Of 50 columns it takes 0.2 s, of 100 up to 1 s, of 200 up to 4 s, of 400 up
-    to 10 s, on two cores that did something else as well.
+    operations in all. It takes 0.2 s for 50 columns, up to 1 s for 100, 4 s for 200 and 10 s for
+    400, on two busy cores.
 
     Args:
         gram: `[k, k]`, the inner products of the columns, finite; `k` may be 0.
@@ -97,7 +96,7 @@ def bounded_min_norm_weights(gram: tf.Tensor, lower: tf.Tensor, upper: tf.Tensor
 
 
 def _combine(search):
-    """The weights: the shares' combination of the vertices."""
+    """Computes the weights: the shares' combination of the vertices."""
     return tf.linalg.matvec(search.vertices, search.shares, transpose_a=True)
 
 
@@ -107,7 +106,7 @@ def _squared_norm(gram, search):
 
 
 def _lowest_vertex(slopes, lower, upper):
-    """The weights within the bounds that make `slopes . lambda` least: greedily, lowest first."""
+    """Finds the weights within bounds with the least `slopes . lambda`: greedily, lowest first."""
     order = tf.argsort(slopes, stable=True)
     room = tf.gather(upper - lower, order)
     rest = 1.0 - tf.reduce_sum(lower) - tf.cumsum(room, exclusive=True)

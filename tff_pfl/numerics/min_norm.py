@@ -7,16 +7,16 @@ With `P = Q^T Q` for columns `q_1 .. q_k`:
 `x = Q lambda*` is the only point with `q_j . x >= ||x||^2` for every column, equal where
 `lambda*_j > 0`: if it is not 0, `-x` descends along every column.
 
-The method is that of Wolfe, "Finding the nearest point in a polytope", Mathematical Programming,
-1976. It keeps a set of columns, moves to the minimiser of its affine hull or, where that lies
-outside of the convex hull, to the first face on the way there, which drops a column; and takes in a
-column that the point can be improved by, until there is none. The minimiser of an affine hull is
-`M^-1 1 / (1^T M^-1 1)` with `M = P + 1 1^T`, restricted to the set. Its inverse is changed by a
-matrix of rank one when a column comes or goes: k^2 operations a step, all of a fixed shape.
+The method is Wolfe's, "Finding the nearest point in a polytope", Mathematical Programming, 1976. It
+keeps a set of columns and moves to the minimiser of its affine hull or, if that lies outside of the
+convex hull, to the first face on the way, which drops a column. Then it takes in a column that
+improves the point, until there is none. The minimiser of an affine hull is `M^-1 1 / (1^T M^-1 1)`
+with `M = P + 1 1^T`, restricted to the set. A change of rank one updates the inverse when a column
+comes or goes: k^2 operations a step, all of a fixed shape.
 
-Where columns are nearly dependent, rounding may end that too early. Then all is done once more with
-inverses that are found anew, k^3 operations a step, and a column that cannot be told from a
-combination of the set's takes the place of one of them.
+Where columns are nearly dependent, rounding may end the search too early. Then it is repeated with
+inverses computed anew, k^3 operations a step, and a column that is numerically a combination of the
+set's columns replaces one of them.
 """
 
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class _Hull(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """What a step of the search is to do: drop a column, take one in, or nothing.
+    """A step of the search: drop a column, take one in, or nothing.
 
     Attributes:
         target: float64 `[k]`, the minimiser of the set's affine hull.
@@ -91,18 +91,17 @@ class _Search(NamedTuple):
 
 
 def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tensor:
-    """The weights of the min-norm point of the convex hull of columns.
+    """Finds the weights of the min-norm point of the convex hull of columns.
 
     Columns may be zero, equal, dependent, opposite, and of very different norms; there may be more
-    of them than dimensions. The result is a convex combination, and its point is no longer than the
-    shortest column, in any case. It is the shortest up to 1e-8 of the longest column of its set;
-    but up to 1e-5 of it if the shortest point itself is not longer than 1e-4 of it: inner products
-    in float64, in which lengths are squared, tell no more. It can be vectorized, and compiled for a
-    fixed `k`.
+    columns than dimensions. The result is a convex combination, and its point is never longer than
+    the shortest column. Its length is the least up to 1e-8 of the longest column of its set, or up
+    to 1e-5 if the least length is below 1e-4 of that column: inner products in float64, where
+    lengths are squared, have no more digits. It can be vectorized, and compiled for a fixed `k`.
 
     Args:
         gram: `[k, k]`, the inner products of the columns, finite; symmetric up to rounding.
-        valid: bool `[k]`, which columns there are; default all. The others get weight 0.
+        valid: bool `[k]`, the columns that exist; default all. The others get weight 0.
 
     Returns:
         float64 `[k]`, not negative, with the sum 1; 0 if no column is valid.
@@ -145,7 +144,7 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
 
 
 def _search(hull: _Hull, start: _Search, change) -> _Search:
-    """The end of the search, of steps that change the set and its inverse by `change`."""
+    """Runs the search, with steps that change the set and its inverse by `change`."""
     bound = _STEPS_PER_COLUMN * (tf.size(start.weights) + 5)
     (end,) = tf.while_loop(
         lambda search: ~search.done & (search.step < bound),
@@ -156,7 +155,7 @@ def _search(hull: _Hull, start: _Search, change) -> _Search:
 
 
 def _step(hull: _Hull, search: _Search, change) -> _Search:
-    """A column leaves the set, or one comes, or the search is done."""
+    """Makes a step: a column leaves the set, or enters it, or the search is done."""
     zero = tf.constant(0.0, tf.float64)
     target = _affine_minimiser(hull, search)
     outside = search.chosen & (target <= 0.0)
@@ -191,7 +190,7 @@ def _step(hull: _Hull, search: _Search, change) -> _Search:
 
 
 def _change(hull, search, move):
-    """Weights, set, inverse and blocked columns after a move: a change of rank one."""
+    """Returns weights, set, inverse and blocked columns after a move: a change of rank one."""
     zero = tf.constant(0.0, tf.float64)
     leaves = move.is_outside & _one_hot(move.leaving, search.chosen)
     without = tf.gather(search.inverse, move.leaving)
@@ -214,7 +213,7 @@ def _change(hull, search, move):
 
 
 def _careful_change(hull, search, move):
-    """The same, with an inverse that is found anew; a column may take the place of another."""
+    """Does the same with a new inverse; a column may replace another one."""
     zero = tf.constant(0.0, tf.float64)
     enter = _one_hot(move.entering, search.chosen)
     combination, _, is_independent = _bordering(hull, search, move.entering, corrections=2)
@@ -245,12 +244,12 @@ def _inverse(hull, chosen):
 
 
 def _is_improvable(hull, weights):
-    """Whether a column improves the point."""
+    """Returns whether a column improves the point."""
     return tf.reduce_any(_improves(hull, weights)[0])
 
 
 def _improves(hull, weights):
-    """Which columns improve the point, rounding apart; its products with columns, its square."""
+    """Returns which columns improve the point, its products with columns, and its square."""
     products = tf.linalg.matvec(hull.gram, weights)
     squared_norm = tf.reduce_sum(weights * products)
     rounding = _ROUNDING * hull.norms * tf.reduce_sum(tf.abs(weights) * hull.norms)
@@ -258,7 +257,7 @@ def _improves(hull, weights):
 
 
 def _violation(hull, search, target):
-    """How much each column could improve the target, -inf if not at all; its squared norm."""
+    """Returns how much each column could improve the target, or -inf, and its squared norm."""
     improves, products, squared_norm = _improves(hull, target)
     violation = tf.where(
         improves & ~search.chosen & ~search.blocked,
@@ -269,9 +268,9 @@ def _violation(hull, search, target):
 
 
 def _bordering(hull, search, entering, corrections=0):
-    """A column as the combination of the set's, its squared distance from them, whether it has one.
+    """Returns a column of `M` as a combination of the set's, its distance, and whether it has one.
 
-    The column is one of `M`.
+    The distance is squared, from the span of the set's columns.
     """
     column = tf.gather(hull.shifted, entering)
     diagonal = tf.gather(column, entering)
@@ -286,10 +285,10 @@ def _bordering(hull, search, entering, corrections=0):
 
 
 def _affine_minimiser(hull, search):
-    """The weights of the point of the set's affine hull that is nearest to the origin."""
+    """Finds the weights of the point of the set's affine hull nearest to the origin."""
     ones = tf.cast(search.chosen, tf.float64)
     solution = ones * tf.linalg.matvec(search.inverse, ones)
-    # Once more for what rounding left, as the inverse has gone through many changes.
+    # A correction, as the inverse has gone through many changes.
     residual = ones * (1.0 - tf.linalg.matvec(hull.shifted, solution))
     solution += ones * tf.linalg.matvec(search.inverse, residual)
     return solution / _nonzero(tf.reduce_sum(solution))

@@ -1,18 +1,17 @@
-"""What a run reveals of one client: epsilon, from the noise and from how cohorts are drawn.
+"""Privacy accounting: epsilon, from the noise and from how cohorts are drawn.
 
-Two federations are neighbours if they differ in one client, and a run is `(epsilon, delta)`-private
-if nothing that the server learns tells two neighbours apart by more than a factor `e^epsilon`, but
-for a probability of `delta`. Which difference is meant depends on how cohorts are drawn:
+Two federations are neighbours if they differ in one client. A run is `(epsilon, delta)`-private if
+nothing that the server learns tells two neighbours apart by more than a factor `e^epsilon`, except
+with a probability of `delta`. Neighbours depend on how cohorts are drawn:
 
-    "poisson"   each client by itself with the probability k / N; neighbours: one client more or
+    "poisson"   each client by itself with the probability k / N; neighbours have one client more or
                 less. One client moves the sum of clipped uploads by at most `C`.
-    "fixed"     k of N clients, without replacement; neighbours: another client in the place of one,
-                as there are N anyway. It moves the sum by at most `2 C`, so that noise of `z C` is
-                noise of half the multiplier.
+    "fixed"     k of N clients, without replacement; neighbours have one client replaced. It moves
+                the sum by at most `2 C`, so that noise of `z C` counts with half the multiplier.
 
-Both by Renyi differential privacy, as `dp_accounting` computes it (Mironov et al., 2019; Wang et
+Both use Renyi differential privacy, as `dp_accounting` computes it (Mironov et al., 2019; Wang et
 al., AISTATS 2019). The bound for fixed cohorts rises above that of all clients where about half of
-them or more take part; drawing clients reveals no more than taking all, so the lower of both holds.
+them or more take part. Drawing clients reveals no more than taking all, so the lower bound holds.
 """
 
 import dataclasses
@@ -34,27 +33,26 @@ _RELATIONS = {
     "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "fixed": dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
-# Of Renyi divergences. Those between whole numbers are slow without replacement, where each is
-# made of two others; epsilon is a minimum over all, and hardly larger for a lack of some.
+# Orders of Renyi divergences. Fractional ones are slow without replacement, where each is made of
+# two others; epsilon is a minimum over all orders, and hardly larger without some.
 _ORDERS = {
     "poisson": None,  # those of dp_accounting
     "fixed": [1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.5, *range(4, 33), 48, 64],
 }
-# Between these, noise multipliers are searched, up to a factor; from the upper one on, divergences
-# drown in rounding.
+# Noise multipliers are searched between these; above, divergences drown in rounding.
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e4
-_NO_NOISE = 1e-100  # of less, the square underflows
+_NO_NOISE = 1e-100  # the square of less underflows
 _TOLERANCE = 1 + 1e-4
 
 
 @takes(num_clients=whole(1), clients_per_round=whole(1), delta=inside(0, 1))
 @dataclasses.dataclass(frozen=True)
 class Accountant:
-    """How much the rounds of a federation reveal.
+    """Computes how much the rounds of a federation reveal.
 
     Attributes:
         num_clients: `N`.
-        clients_per_round: `k`, of which each round is; of a Poisson sampling, the expected number.
+        clients_per_round: `k`, the size of a cohort; for Poisson sampling, the expected size.
         delta: See above.
         sampling: "poisson" or "fixed".
     """
@@ -68,31 +66,28 @@ class Accountant:
         check_names("sampling", [self.sampling], _RELATIONS)
         if self.clients_per_round > self.num_clients:
             raise ValueError(
-                f"{self.clients_per_round} clients a round are more than the {self.num_clients} "
-                "that there are."
+                f"clients_per_round={self.clients_per_round} is more than num_clients="
+                f"{self.num_clients}."
             )
 
     def check(self, num_clients: int, clients_per_round: int, participation: Participation) -> None:
-        """Checks that cohorts are drawn as epsilon takes them to be.
+        """Raises a `ValueError` unless cohorts are drawn as epsilon assumes.
 
         Args:
-            num_clients: Of the federation.
-            clients_per_round: Of a cohort.
-            participation: Who is selected, and who of them reports.
-
-        Raises:
-            ValueError: If they are not.
+            num_clients: Size of the federation.
+            clients_per_round: Size of a cohort.
+            participation: How clients are selected, and which of them report.
         """
         check_participation(participation)
         drawn = Accountant(num_clients, clients_per_round, self.delta, participation.sampling)
         if drawn != self:
             raise ValueError(
-                f"Epsilon is that of\n  {self}\nbut the run's cohorts are drawn as those of\n"
+                f"Epsilon was computed for\n  {self}\nbut the run's cohorts are drawn as\n"
                 f"  {drawn}\nMake the PrivacyLoss with that."
             )
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-        """A round, as `dp_accounting` states it.
+        """Returns a round as an event of `dp_accounting`.
 
         Args:
             noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
@@ -110,11 +105,11 @@ class Accountant:
 
     @takes(noise_multiplier=at_least(0), rounds=whole(0))
     def epsilon(self, noise_multiplier: float, rounds: int) -> float:
-        """What so many rounds reveal; infinite without noise.
+        """Computes epsilon after so many rounds, 0 or more; infinite without noise.
 
         Args:
             noise_multiplier: See `event`.
-            rounds: 0 or more.
+            rounds: Number of rounds.
         """
         if not rounds:
             return 0.0
@@ -125,14 +120,10 @@ class Accountant:
 
     @takes(epsilon=above(0), rounds=whole(1))
     def noise_multiplier(self, epsilon: float, rounds: int) -> float:
-        """The least noise with which so many rounds reveal no more than `epsilon`.
-
-        Args:
-            epsilon: Above 0.
-            rounds: 1 or more.
+        """Finds the least noise with which so many rounds reveal no more than `epsilon`.
 
         Raises:
-            ValueError: If it is not between 0.1 and ten thousand.
+            ValueError: If the noise is not between 0.1 and ten thousand.
         """
         least, most = (self.epsilon(noise, rounds) for noise in (_MOST_NOISE, _LEAST_NOISE))
         if not least <= epsilon <= most:
@@ -146,7 +137,7 @@ class Accountant:
 @takes(noise_multiplier=at_least(0))
 @dataclasses.dataclass(frozen=True)
 class PrivacyLoss:
-    """What the rounds of a run reveal.
+    """The privacy loss of a run.
 
     Attributes:
         accountant: How cohorts are drawn, and delta.
@@ -158,13 +149,13 @@ class PrivacyLoss:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "PrivacyLoss":
-        """That which `dataclasses.asdict` gave of it."""
+        """Inverts `dataclasses.asdict`."""
         return cls(Accountant(**fields["accountant"]), fields["noise_multiplier"])
 
     def is_close(self, other: "PrivacyLoss | None") -> bool:
-        """Whether another is the same, but for the rounding of a noise that was searched.
+        """Returns whether another is equal up to rounding of the noise.
 
-        It is searched anew when a run is resumed, perhaps on another machine.
+        The noise is searched anew when a run is resumed, perhaps on another machine.
         """
         return (
             other is not None
@@ -173,30 +164,25 @@ class PrivacyLoss:
         )
 
     def check(self, noise_multiplier: float | None) -> None:
-        """Checks that it is that of rounds with so much noise; `None`: without any.
-
-        Raises:
-            ValueError: If it is not.
-        """
+        """Raises a `ValueError` unless rounds have this noise; `None` means no noise."""
         if noise_multiplier is None:
             raise ValueError(
-                "Epsilon needs rounds with noise, but the process was made of an algorithm without "
-                "privacy, or of a private one whose aggregator or report was replaced. "
+                "Epsilon needs rounds with noise, but the algorithm of the process has none. "
                 "tff_pfl.privacy.with_privacy makes a private one; one that adds noise by itself "
-                "says so: dataclasses.replace(algorithm, noise_multiplier=...)."
+                "says so: dataclasses.replace(algorithm, report='none', noise_multiplier=...)."
             )
         if noise_multiplier != self.noise_multiplier:
             raise ValueError(
-                f"Epsilon is that of noise_multiplier={self.noise_multiplier}, but that of the "
-                f"process is {noise_multiplier}. Make the PrivacyLoss with that."
+                f"Epsilon was computed for noise_multiplier={self.noise_multiplier}, but the "
+                f"process has {noise_multiplier}. Make the PrivacyLoss with that."
             )
 
     def epsilon(self, rounds: int) -> float:
-        """After so many rounds."""
+        """Computes epsilon after so many rounds."""
         return self.accountant.epsilon(self.noise_multiplier, rounds)
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        """Returns epsilon, which may be infinite, with all that it follows from."""
+        """Returns epsilon, which may be infinite, and all that it is computed from."""
         return {
             "epsilon": self.epsilon(rounds),
             "noise_multiplier": self.noise_multiplier,
@@ -205,27 +191,23 @@ class PrivacyLoss:
 
 
 def check_participation(participation: Participation) -> None:
-    """Epsilon is of clients that are drawn with a known probability, whoever else is there.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """Raises a `ValueError` unless clients are drawn with a known probability, independently."""
     if participation.over_selection > 1:
         raise ValueError(
-            f"over_selection={participation.over_selection}, but with privacy whether a client "
+            f"over_selection={participation.over_selection}, but with privacy, whether a client "
             "counts must not depend on others. Set it to 1."
         )
     is_always = participation.availability == EVERYBODY_REPORTS.availability
     if participation.sampling != "poisson" and not is_always:
         raise ValueError(
             f"availability={participation.availability}, but with privacy a cohort of a fixed size "
-            "is one of all clients. Set sampling to 'poisson', or have all be available always."
+            "is drawn from all clients. Set sampling to 'poisson', or all clients available always."
         )
 
 
 @functools.cache
 def _of_a_round(accountant: Accountant, noise_multiplier: float):
-    """Orders, and Renyi divergences of these orders; those of several rounds add up."""
+    """Returns orders and their Renyi divergences; the divergences of several rounds add up."""
     one = rdp.RdpAccountant(_ORDERS[accountant.sampling], _RELATIONS[accountant.sampling])
     one.compose(accountant.event(noise_multiplier))
     if accountant.clients_per_round == accountant.num_clients:
@@ -236,7 +218,7 @@ def _of_a_round(accountant: Accountant, noise_multiplier: float):
 
 @functools.cache
 def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
-    """The noise for an epsilon; a search, of which a run asks twice."""
+    """Searches the noise for an epsilon, which a run asks for twice."""
 
     def excess(log_noise):
         return accountant.epsilon(math.exp(log_noise), rounds) - epsilon
@@ -247,14 +229,10 @@ def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
 
 
 def default_delta(num_clients: int) -> float:
-    """`N^-1.1`, less than one over the number of clients, as is common.
-
-    Raises:
-        ValueError: Of one client, of which it would be 1.
-    """
+    """Returns `N^-1.1`, less than one over the number of clients, as is common."""
     if num_clients < 2:
         raise ValueError(
-            "The default delta is num_clients to the power of -1.1, which one client has not. Set "
+            "The default delta is num_clients to the power of -1.1, which is 1 for one client. Set "
             "delta."
         )
     return num_clients**-1.1

@@ -1,15 +1,15 @@
-"""Branch means of noisy sums: a client's shares are a vector of their own.
+"""Branch means of noisy sums: shares are clipped and made noisy as a vector of their own.
 
-Those of each tensor sum to 1, so that they are at most `longest(share)` long, whatever changes are.
-In one vector with these, they would take most of the clipping norm, and the noise would be that of
-their length. With noise multipliers of their own, both are together as private as one vector with
-the noise `z` (that of the mean alone, if clipping adapts), as scaling both to the same norm makes
-them one:
+The shares of each tensor sum to 1, so that their norm is at most `longest(share)`, however long
+changes are. In one vector with the changes, they would take most of the clipping norm, and the
+noise would be relative to them. With noise multipliers of their own, both are together as private
+as one vector with the noise `z` (that of the mean alone, if clipping adapts), since scaling both to
+the same norm makes them one:
 
     1 / z^2 = 1 / z_changes^2 + 1 / z_shares^2
 
-of which the shares have a quarter: a quotient bears more noise below the line than above it, as
-that changes how far a branch moves, and not where to.
+The shares have a quarter of the left side: a quotient bears more noise in its denominator, which
+changes how far a branch moves, but not its direction.
 """
 
 import math
@@ -28,46 +28,38 @@ _PART_OF_SHARES = 0.25
 
 
 def noise_of_shares(noise_multiplier: float) -> float:
-    """`z_shares`, of a `z`."""
+    """Computes `z_shares` from `z`."""
     return noise_multiplier / math.sqrt(_PART_OF_SHARES)
 
 
 class ShareMeanFactory(tff.aggregators.UnweightedAggregationFactory):
-    """`fixed_clipping` of shares, to what is their largest norm."""
+    """Applies `fixed_clipping` to shares, with their largest possible norm."""
 
     def __init__(
-        self, noise_multiplier: float, clients_per_round: int, seed: int | None, **options
+        self, noise_multiplier: float, clients_per_round: int, seed: int | None, *, secure: bool
     ):
-        """Creates the factory.
+        """Creates the factory; for arguments, see `fixed_clipping`."""
 
-        Args:
-            noise_multiplier: See `fixed_clipping`.
-            clients_per_round: See `fixed_clipping`.
-            seed: See `fixed_clipping`.
-            **options: Those of `fixed_clipping`.
-        """
-        self._noise = noise_multiplier, clients_per_round
-        self._seed = seed
-        self._options = options
+        def mean(norm):
+            noise = noise_multiplier, clients_per_round, norm, seed
+            return fixed_clipping(*noise, secure=secure, stream=NOISE_OF_SHARES)
+
+        self._mean = mean
 
     def create(self, value_type) -> tff.templates.AggregationProcess:
         """See the base class."""
-        norm = longest(tff.structure.flatten(value_type))
-        mean = fixed_clipping(
-            *self._noise, norm, self._seed, stream=NOISE_OF_SHARES, **self._options
-        )
-        return mean.create(value_type)
+        return self._mean(longest(tff.structure.flatten(value_type))).create(value_type)
 
 
 def as_one_vector(upload: Shares, clip_norm: float) -> Shares:
-    """The pair of both, each with its part of the clipping norm: what clipping leaves as it is."""
+    """Scales changes and shares to their parts of the clipping norm, which clipping keeps."""
     pair = weighted(upload, tf.constant(1.0))
     value = trees.clip(pair.value, clip_norm * math.sqrt(1.0 - _PART_OF_SHARES))
     return Shares(value, trees.scale(pair.share, _share_scale(pair.share, clip_norm)))
 
 
 def of_one_vector(mean: Any, clip_norm: float) -> Shares:
-    """The means of both, of the mean of `as_one_vector`."""
+    """Inverts `as_one_vector`, given the mean of its vectors."""
     value, share = mean
     return Shares(value, trees.scale(share, 1.0 / _share_scale(share, clip_norm)))
 

@@ -1,22 +1,22 @@
 """The distributed discrete Gaussian mechanism: each client adds a part of the noise.
 
-Of a vector of `d` numbers, clipped to the norm `C`, client `i` of `k` makes integers, with a scale
-`s` and a rotation `R` that all clients share,
+Client `i` of `k` turns a vector of `d` numbers, clipped to the norm `C`, into integers, with a
+scale `s` and a rotation `R` that all clients share,
 
     x_i = round( s R u_i min(1, C / ||u_i||) ),        each number up or down at random
     y_i = x_i + N_Z(0, z^2 D^2 / k)  modulo 2^bits,    D = s C + sqrt(d)
 
-and the server learns the sum of the `y_i` by a secure sum of that modulus. Rounding moves a number
-by less than 1, so that `D` bounds the norm of `x_i`, and `D`, not `s C`, is what the noise is
-relative to: in the sum, it has the standard deviation `z D`. (Kairouz, Liu, Steinke, "The
-distributed discrete Gaussian mechanism for federated learning with secure aggregation", ICML 2021,
-Algorithms 1 and 2, with a rounding that is not repeated.)
+and the server learns the sum of the `y_i` by a secure sum with that modulus. Rounding moves a
+number by less than 1, so that `D` bounds the norm of `x_i`. The noise is relative to `D`, not to
+`s C`: in the sum, it has the standard deviation `z D`. (Kairouz, Liu, Steinke, "The distributed
+discrete Gaussian mechanism for federated learning with secure aggregation", ICML 2021, Algorithms 1
+and 2, with a rounding that is not repeated.)
 
-With vectors of integers, the moments of whole orders of the privacy loss of discrete Gaussian noise
-are those of the Gaussian mechanism: `E_q[(p / q)^a] = exp(a (a - 1) ||x - x'||^2 / (2 z^2 D^2))`.
-From these alone, epsilon of cohorts of a fixed size follows, so that it is the same. The sum of
-`k` discrete Gaussians is one, but for a factor in the probabilities of `exp(10 d k e^(-pi^2 t^2))`
-at most, `t` being the deviation of one client's noise (Theorem 5 there): none, at 4 and above.
+For vectors of integers, the moments of whole orders of the privacy loss of discrete Gaussian noise
+equal those of the Gaussian mechanism: `E_q[(p / q)^a] = exp(a (a - 1) ||x - x'||^2 / (2 z^2 D^2))`.
+Epsilon of cohorts of a fixed size follows from these alone, and so is the same. The sum of `k`
+discrete Gaussians is one up to a factor in the probabilities of at most `exp(10 d k
+e^(-pi^2 t^2))`, where `t` is the deviation of one client's noise (Theorem 5): 1 for `t >= 4`.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ from tff_pfl.local import trees
 from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates.errors import AggregatorError
 
-# Of a client's seed, the numbers that are drawn here: its training draws others.
+# Folded into a client's seed: its training draws other numbers.
 _ROUNDING, _NOISE = 0x20DD, 0x9015E
 _ROTATION = (0, 0x2074)  # public, the same for all
 _LEAST_DEVIATION = 4.0
-# Of a number of the sum, so many standard deviations are within the modulus.
+# The modulus holds this many standard deviations of a number of the sum.
 _DEVIATIONS_WITHIN = 6.0
-# What the norm of a clipped vector may be off by, in single precision.
+# The relative error of the norm of a clipped vector in single precision.
 _LEEWAY = 1e-4
-# Noise beyond so many of its standard deviations has a probability below 1e-18.
+# Noise beyond this many of its standard deviations has a probability below 1e-18.
 _LONGEST_TAIL = 9.0
 
 
@@ -46,9 +46,9 @@ class Quantization(NamedTuple):
     """How vectors of a size become integers.
 
     Attributes:
-        scale: `s`, integers to a unit.
-        norm_bound: `D`, of the integers of a client.
-        deviation: Of a client's noise, in integers.
+        scale: `s`, integers per unit.
+        norm_bound: `D`, bounds the norm of a client's integers.
+        deviation: Standard deviation of a client's noise, in integers.
     """
 
     scale: float
@@ -65,9 +65,9 @@ class DiscreteGaussian:
 
     Attributes:
         noise_multiplier: `z`, relative to `D`.
-        clients_per_round: `k`, of whom all have to report.
+        clients_per_round: `k`; all of them have to report.
         clip_norm: `C`.
-        bits: Of a number that is sent, and of the sum.
+        bits: Bits of a number that is sent, and of the sum.
     """
 
     noise_multiplier: float
@@ -77,22 +77,22 @@ class DiscreteGaussian:
 
     @property
     def modulus(self) -> int:
-        """Of the secure sum."""
+        """The modulus of the secure sum."""
         return 1 << self.bits
 
     def quantization(self, size: int) -> Quantization:
-        """The finest with which the sum is within the modulus.
+        """Finds the finest quantization with which the sum stays within the modulus.
 
         The rotation makes the numbers of a vector much alike: those of a sum of `k` vectors of the
         length `r = s C` deviate by `k r / sqrt(m)` at most, with `m` the largest power of two up to
-        `d`, by `sqrt(k) / 2` for rounding and by `z (r + sqrt(d))` for noise. `r` is such that
-        these make a sixth of half the modulus.
+        `d`; rounding adds `sqrt(k) / 2`, noise `z (r + sqrt(d))`. `r` is such that all together are
+        a sixth of half the modulus.
 
         Args:
-            size: `d`, of the vectors.
+            size: `d`, the size of the vectors.
 
         Raises:
-            AggregatorError: If there are too few bits for that.
+            AggregatorError: If there are too few bits.
         """
         z, k, root = self.noise_multiplier, self.clients_per_round, math.sqrt(size)
         most = self.modulus / 2 / _DEVIATIONS_WITHIN
@@ -109,19 +109,19 @@ class DiscreteGaussian:
                 f"config.privacy.bits={self.bits} are too few for {size} numbers of {k} clients "
                 f"with noise of {z:.3g} clipping norms: rounding would move an upload by more than "
                 f"the clipping norm, or a client's noise be below {_LEAST_DEVIATION:g} integers. "
-                "Set more bits, up to 24, or take a smaller model."
+                "Set more bits, up to 24, or use a smaller model."
             )
         return Quantization(length / self.clip_norm, norm_bound, deviation)
 
     def encode(self, upload: Any, seed: tf.Tensor) -> Any:
-        """What a client sends: `y`, int32 from 0 to the modulus, in the upload's structure.
+        """Encodes an upload as `y`, int32 from 0 to the modulus, in the upload's structure.
 
         Args:
             upload: A structure of finite float32 tensors.
             seed: int32 `[2]`, of the client, the round and the exchange.
 
         Raises:
-            AggregatorError: If its tensors are of another type; or see `quantization`.
+            AggregatorError: If its tensors have another type; or see `quantization`.
         """
         integers, quantization = self.rounded(upload, seed)
         if quantization.deviation:
@@ -132,10 +132,10 @@ class DiscreteGaussian:
         return trees.from_vector(integers, tf.nest.pack_sequence_as(upload, leaves))
 
     def rounded(self, upload: Any, seed: tf.Tensor) -> tuple[tf.Tensor, Quantization]:
-        """`x`, int32 `[d]`, of a norm of at most `D`, before there is noise; see `encode`."""
+        """Computes `x` without noise, int32 `[d]` with a norm of at most `D`; see `encode`."""
         if any(leaf.dtype != tf.float32 for leaf in tf.nest.flatten(upload)):
             raise AggregatorError(
-                f"Distributed noise is of float32 uploads, found\n  {trees.specs(upload)}"
+                f"Distributed noise needs float32 uploads, found\n  {trees.specs(upload)}"
             )
         vector = trees.to_vector(upload)
         quantization = self.quantization(vector.shape[0])
@@ -151,7 +151,7 @@ class DiscreteGaussian:
         return tf.where(is_within, integers, 0), quantization
 
     def decode(self, total: Any) -> Any:
-        """The mean of uploads, float32, of the sum of what clients sent, modulo the modulus."""
+        """Decodes the sum of encoded uploads, modulo the modulus, to their float32 mean."""
         vector = trees.to_vector(total)
         half = self.modulus // 2
         centred = tf.math.floormod(vector + half, self.modulus) - half
@@ -162,12 +162,12 @@ class DiscreteGaussian:
 
 
 def discrete_gaussian(size: int, deviation: float, seed: tf.Tensor) -> tf.Tensor:
-    """int32 `[size]`: `x` with a probability in proportion to `exp(-x^2 / (2 deviation^2))`.
+    """Draws int32 `[size]`, `x` with a probability proportional to `exp(-x^2 / (2 deviation^2))`.
 
-    Drawn in double precision; the tails, of a probability below 1e-18, are cut.
+    It draws in double precision, without the tails of a probability below 1e-18.
 
     Args:
-        size: How many.
+        size: How many numbers.
         deviation: Above 0.
         seed: int32 `[2]`.
     """

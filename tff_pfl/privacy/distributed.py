@@ -1,4 +1,4 @@
-"""An algorithm whose clients add the noise themselves, and whose server sees a noisy sum alone."""
+"""Distributed privacy: clients add the noise themselves, and the server sees a noisy sum."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,30 +24,30 @@ def with_distributed_privacy(
     clip_norm: float = 0.1,
     bits: int = 20,
 ) -> Algorithm:
-    """The algorithm with distributed differential privacy of its clients.
+    """Adds distributed differential privacy of clients to an algorithm.
 
-    A client's whole upload is one vector, as in `with_privacy`. It is clipped, rounded and covered
-    by noise before it leaves the client, see `DiscreteGaussian`; the server receives a secure sum
-    of integers, and divides by `clients_per_round`. A round in which fewer report lacks their part
-    of the noise: of such a sum, the server gets nothing, as of a protocol of secure sums with that
-    threshold, and the server keeps its state.
+    A client's whole upload is one vector, as in `with_privacy`. It is clipped, rounded and made
+    noisy before it leaves the client, see `DiscreteGaussian`; the server receives a secure sum of
+    integers, and divides by `clients_per_round`. If fewer report, their part of the noise is
+    missing: the server then gets nothing, as from a secure sum with that threshold, and keeps its
+    state.
 
-    Noise and rounding are drawn by a client's seed, which is a function of the seed that `compose`
-    is given: for simulations. Who knows that seed can subtract the noise.
+    Noise and rounding are drawn from a client's seed, a function of the seed that `compose` gets.
+    Whoever knows that seed can subtract the noise: it is for simulations.
 
     Args:
         algorithm: Any whose uploads are averaged, float32.
         noise_multiplier: Standard deviation of the noise of the sum, over the largest norm that
-            clipping and rounding leave; see `Accountant`, of the sampling "fixed".
+            clipping and rounding leave; see `Accountant` with "fixed" sampling.
         clients_per_round: How many report in each round.
         clip_norm: The clipping norm.
-        bits: Of a number that is sent, 8 to 24.
+        bits: Bits of a number that is sent, 8 to 24.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or there are none, or
-            several in a round; from `compose`: if there are too few bits, or uploads are not
+        AggregatorError: If the server needs more of uploads than their mean, or a round has no
+            uploads or several; from `compose`: if there are too few bits, or uploads are not
             float32.
-        ValueError: If a value is wrong.
+        ValueError: If a value is out of range.
     """
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
     private = averaged_once(algorithm).with_exchanges(
@@ -82,20 +82,20 @@ def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
-    """The mean of what clients send who have added noise, by a secure sum of integers.
+    """Computes the mean of noisy integers by a secure sum.
 
     With `Y` a structure of int32 tensors and `T` the same of float32, `next` is
 
         (<()@SERVER, {Y}@CLIENTS>
          -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
 
-    `withheld` is 1 where fewer clients report than have to, whose noise is too little, or more,
-    whose sum is too large for the modulus. The mean is NaN then: a process made by
-    `tff_pfl.compose` keeps its server's state, and its metric `server_kept` is 1.
+    `withheld` is 1 if fewer clients report than expected, with too little noise, or more, with a
+    sum that is too large for the modulus. The mean is NaN then: a process made by `tff_pfl.compose`
+    keeps its server's state, and its metric `server_kept` is 1.
 
     Attributes:
-        mechanism: What clients send.
-        finish: `(T -> result)`, of the mean.
+        mechanism: Encodes the uploads.
+        finish: `(T -> result)`, applied to the mean.
         reason: Why another aggregator cannot take its place.
     """
 
@@ -104,12 +104,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     def __init__(
         self, mechanism: DiscreteGaussian, finish: Callable[[Any], Any] = lambda mean: mean
     ):
-        """Creates the factory.
-
-        Args:
-            mechanism: See above.
-            finish: See above.
-        """
+        """Creates the factory; for arguments, see the class."""
         self.mechanism = mechanism
         self.finish = finish
 

@@ -1,9 +1,9 @@
 """Means of clipped uploads with Gaussian noise, which is drawn from a seed.
 
 `tff.aggregators.DifferentiallyPrivateFactory` clips and adds noise by a query of
-`tensorflow_privacy`, whose noise is drawn anew wherever it is computed: a simulation could not be
-repeated. These queries draw theirs from a seed and the number of draws before, a part of their
-state. Who knows the seed can subtract the noise: it is for simulations alone.
+`tensorflow_privacy`, which draws anew wherever it is computed: a simulation could not be repeated.
+These queries draw from a seed and the number of draws before, which is part of their state. Whoever
+knows the seed can subtract the noise: it is for simulations alone.
 """
 
 import collections
@@ -16,7 +16,7 @@ import tensorflow_privacy as tfp
 from tff_pfl.local.seeds import NOISE_OF_COUNTS, NOISE_OF_UPLOADS, run_seed
 from tff_pfl.ranges import above, at_least, takes
 
-# Of clipped clients, relative to those expected: as Andrew et al. recommend.
+# Relative to the expected number of clients, as Andrew et al. recommend.
 _DEVIATION_OF_COUNT = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
@@ -32,7 +32,7 @@ def fixed_clipping(
     secure: bool = False,
     stream: int = NOISE_OF_UPLOADS,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-    """The mean of uploads that are shortened to `clip_norm`, with Gaussian noise.
+    """Returns an aggregator: the noisy mean of uploads that are shortened to `clip_norm`.
 
         (1/k) ( sum_i u_i min(1, C / ||u_i||) + N(0, z^2 C^2) )
 
@@ -40,11 +40,11 @@ def fixed_clipping(
 
     Args:
         noise_multiplier: `z`.
-        clients_per_round: `k`, expected ones, whoever reports.
+        clients_per_round: `k`, the expected number.
         clip_norm: `C`.
-        seed: Of the noise; `None`: of the machine.
-        secure: Whether uploads are added by secure sums, before there is noise.
-        stream: Tells this noise from other noise of the same seed.
+        seed: Seed of the noise; `None`: drawn anew.
+        secure: Whether uploads are added by secure sums, before the noise.
+        stream: Distinguishes this noise from other noise of the same seed.
     """
     query = _sum_query(clip_norm, noise_multiplier * clip_norm, seed, stream)
     return _mean_of(query, clients_per_round, clip_norm if secure else None)
@@ -59,14 +59,14 @@ def adaptive_clipping(
     *,
     secure: bool = False,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-    """The same with a `C` that moves towards the median norm of uploads.
+    """Returns the same with a `C` that moves towards the median norm of uploads.
 
-    How many uploads were shorter is counted with noise of its own; that of the mean is larger by
-    what that costs, so that `noise_multiplier` is that of both together. (Andrew et al.,
-    "Differentially private learning with adaptive clipping", NeurIPS 2021.)
+    The count of shorter uploads has noise of its own. The mean has so much more noise that
+    `noise_multiplier` holds for both together. (Andrew et al., "Differentially private learning
+    with adaptive clipping", NeurIPS 2021.)
 
     Args:
-        noise_multiplier: Of the mean and the count together; less than a tenth of
+        noise_multiplier: For the mean and the count together; less than a tenth of
             `clients_per_round`.
         clients_per_round: See `fixed_clipping`.
         clip_norm: The first `C`.
@@ -91,11 +91,11 @@ def adaptive_clipping(
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0))
 def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
-    """What of the noise of both is that of the mean: `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
+    """Computes the noise of the mean: `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
 
     Args:
         noise_multiplier: `z`.
-        clients_per_round: Of which `b`, the standard deviation of the count, is a twentieth.
+        clients_per_round: `b`, the standard deviation of the count, is a twentieth of it.
 
     Raises:
         ValueError: If the count has so much noise that none is left for the mean.
@@ -110,11 +110,11 @@ def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
 
 
 def noise_without(noise_multiplier: float, part: float) -> float:
-    """The rest of the noise of several vectors: `1 / z^2 = 1 / part^2 + 1 / rest^2`.
+    """Computes the other noise of two vectors: `1 / z^2 = 1 / part^2 + 1 / rest^2`.
 
     Args:
-        noise_multiplier: `z`, of all together; 0: that of each is 0.
-        part: Of one of them, above `z`.
+        noise_multiplier: `z`, for both together; with 0, the result is 0.
+        part: The noise of one of them, above `z`.
     """
     if not noise_multiplier:
         return 0.0
@@ -122,13 +122,13 @@ def noise_without(noise_multiplier: float, part: float) -> float:
 
 
 class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
-    """`tfp.GaussianSumQuery` whose records may be so long that float32 has no number for it.
+    """Clips records whose norm overflows float32, too.
 
-    The base class makes NaN of these, which is no clipped record: it would tell who was there.
+    `tfp.GaussianSumQuery` turns these into NaN, which would reveal who took part.
     """
 
     def preprocess_record_impl(self, params, record):
-        """See the base class; the norm of such a record is `inf`."""
+        """See the base class; a norm that overflows is `inf`."""
         leaves = tf.nest.flatten(record)
         norm = tf.linalg.global_norm(leaves)
         entries = [tf.reshape(tf.abs(leaf), [-1]) for leaf in leaves]
@@ -144,7 +144,7 @@ class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
 
 
 class SeededGaussianSumQuery(ClippedGaussianSumQuery):
-    """The same with noise that is a function of a seed and of the draws before."""
+    """Draws noise from a seed and the number of draws before."""
 
     _GlobalState = collections.namedtuple("_GlobalState", ["l2_norm_clip", "stddev", "draws"])
 
@@ -152,10 +152,10 @@ class SeededGaussianSumQuery(ClippedGaussianSumQuery):
         """Creates the query.
 
         Args:
-            l2_norm_clip: Of a record.
-            stddev: Of the noise of the sum.
-            seed: Of the run.
-            stream: Tells this noise from other noise of the same seed.
+            l2_norm_clip: Longest norm of a record.
+            stddev: Standard deviation of the noise of the sum.
+            seed: The run's seed.
+            stream: Distinguishes this noise from other noise of the same seed.
         """
         super().__init__(l2_norm_clip, stddev)
         self._seed = seed, stream
@@ -166,7 +166,7 @@ class SeededGaussianSumQuery(ClippedGaussianSumQuery):
         return self._GlobalState(norm, stddev, tf.cast(draws, tf.int32))
 
     def get_noised_result(self, sample_state, global_state):
-        """See the base class, whose event is returned."""
+        """See the base class."""
         _, _, event = super().get_noised_result((), global_state)
         fold_in = tf.random.experimental.stateless_fold_in
         seed = fold_in(run_seed(*self._seed), global_state.draws)
@@ -248,8 +248,8 @@ def _sum_query(clip_norm, stddev, seed, stream):
 def _mean_of(query, clients_per_round, bound):
     """Returns the aggregator of the mean, by secure sums of numbers up to `bound` if it is given.
 
-    Secure sums round to steps of `2^-31 bound`. This lengthens a record of `d` numbers by at most
-    `sqrt(d) / 2^32` of `bound`: by 7e-8 of it for a hundred thousand numbers.
+    Secure sums round to steps of `2^-31 bound`, which lengthens a record of `d` numbers by at most
+    `sqrt(d) / 2^32 bound`: 7e-8 of the bound for a hundred thousand numbers.
     """
     mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)

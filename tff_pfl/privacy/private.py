@@ -1,4 +1,4 @@
-"""An algorithm whose server sees of its clients a noisy mean, and nothing else."""
+"""Central privacy: the server sees a noisy mean of uploads, and nothing else."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -35,29 +35,29 @@ def with_privacy(
     secure_sums: bool = False,
     seed: int | None = None,
 ) -> Algorithm:
-    """The algorithm with central differential privacy of its clients.
+    """Adds central differential privacy of clients to an algorithm.
 
-    A client's whole upload, be it of several fields, is one vector: it is shortened to the clipping
+    A client's whole upload, with all its fields, is one vector. It is shortened to the clipping
     norm, and the server receives the sum over the cohort with Gaussian noise, divided by
-    `clients_per_round`. Clients weigh the same, as a weight would tell of a client's data; of a
-    `BranchMeanFactory`, shares have noise of their own, see `tff_pfl.privacy.branches`; of a
-    `CountedFactory`, the number is `clients_per_round`. Nothing is reported of clients: a round's
-    metrics lack counts and losses. See `Accountant` for what that amounts to.
+    `clients_per_round`. Clients weigh the same, as a weight would reveal a client's data. For a
+    `BranchMeanFactory`, shares have noise of their own, see `tff_pfl.privacy.branches`; for a
+    `CountedFactory`, the number is `clients_per_round`. Nothing else is reported: a round's metrics
+    lack counts and losses. `Accountant` computes epsilon.
 
     Args:
         algorithm: Any whose uploads are averaged.
         noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
-        clients_per_round: The expected number.
+        clients_per_round: The expected number of clients.
         clipping: "adaptive", towards the median norm of uploads, or "fixed".
         clip_norm: The clipping norm, or the first one.
         secure_sums: Whether uploads are added by secure sums: then the server sees no upload, and
-            has only to be trusted with adding the noise to their sum.
-        seed: Of the noise, for simulations that can be repeated; `None`: of the machine.
+            only needs to be trusted with adding the noise to their sum.
+        seed: Seed of the noise, for simulations that can be repeated; `None`: drawn anew.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or there are none, or
-            several in a round.
-        ValueError: If a value is wrong, or so few clients cannot have that much noise.
+        AggregatorError: If the server needs more of uploads than their mean, or a round has no
+            uploads or several.
+        ValueError: If a value is out of range, or so few clients cannot have that much noise.
     """
     check_names("clipping", [clipping], CLIPPINGS)
     averaged = averaged_once(algorithm)
@@ -92,7 +92,7 @@ def with_privacy(
 
 
 def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) -> Algorithm:
-    """A private algorithm that says how private it is, and reveals nothing beside its uploads."""
+    """Returns the algorithm with its noise stated, and without reports beside its uploads."""
     return dataclasses.replace(
         private,
         report="none",
@@ -102,7 +102,7 @@ def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) 
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with a plain mean, of which there is one a round: an `Accountant` counts one.
+    """Returns the algorithm with one plain mean a round, as an `Accountant` counts.
 
     Raises:
         AggregatorError: If clients upload in more than one exchange of a round, or the server needs
@@ -113,6 +113,6 @@ def averaged_once(algorithm: Algorithm) -> Algorithm:
     if len(names) > 1:
         raise AggregatorError(
             f"Clients of {algorithm.name} upload in {len(names)} exchanges of a round, "
-            f"{', '.join(names)}: privacy is of one noisy mean a round. Send all in one exchange."
+            f"{', '.join(names)}: privacy needs one noisy mean a round. Send all in one exchange."
         )
     return averaged

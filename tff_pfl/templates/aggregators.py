@@ -159,13 +159,13 @@ def trimmed_mean(*, fraction: float = 0.2) -> Aggregator:
     Args:
         fraction: Of the clients, cut at either end.
     """
-    return StackRuleFactory(functools.partial(robust_rules.trimmed_mean, fraction=fraction))
+    return _unmeasured(functools.partial(robust_rules.trimmed_mean, fraction=fraction))
 
 
 @AGGREGATORS.register("median")
 def median() -> Aggregator:
     """`robust_rules.median`: the weighted median of each coordinate."""
-    return StackRuleFactory(robust_rules.median)
+    return _unmeasured(robust_rules.median)
 
 
 @AGGREGATORS.register("geometric_median")
@@ -244,7 +244,11 @@ def _krum(clients_per_round, num_attackers, num_selected):
     rule = functools.partial(
         robust_rules.krum, num_attackers=num_attackers, num_selected=num_selected
     )
-    return StackRuleFactory(rule, fewest)
+    return _unmeasured(rule, fewest)
+
+
+def _unmeasured(rule, fewest=1):
+    return StackRuleFactory(lambda stack: (rule(stack), {}), fewest)
 
 
 def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
