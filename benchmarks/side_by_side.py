@@ -47,7 +47,7 @@ flags.DEFINE_string("pgfed_authors", None, "PYTHON:CHECKOUT of the code of PGFed
 flags.DEFINE_string("pfl_research", None, "A Python with pfl-research and PyTorch.")
 flags.DEFINE_string("fedjax", None, "A Python with fedjax.")
 flags.DEFINE_string("flower", None, "A Python with Flower, its simulation, and PyTorch.")
-_ALL_METHODS = driver.FRAMEWORKS["tff_pfl"].methods
+_ALL_METHODS = driver.METHODS["tff_pfl"]
 _METHODS = flags.DEFINE_list("methods", list(_ALL_METHODS), "Methods that are measured, see above.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
 _CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the federation.", lower_bound=1)
@@ -90,13 +90,13 @@ def _chosen():
         if method not in _ALL_METHODS:
             raise ValueError(unknown_name("method", method, _ALL_METHODS))
     chosen = []
-    for name, framework in driver.FRAMEWORKS.items():
+    for name, methods in driver.METHODS.items():
         where = {}
-        if framework.is_foreign:
+        if name not in driver.OWN:
             if flags.FLAGS[name].value is None:
                 continue
             where = driver.place(name, flags.FLAGS[name].value)
-        for method in framework.methods:
+        for method in methods:
             if name == driver.BARE or method in _METHODS.value:
                 chosen.append(driver.Contestant(name, method, **where))
     return chosen

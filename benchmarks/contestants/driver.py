@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import tqdm
@@ -34,29 +34,18 @@ class ContestantError(RuntimeError):
     """A contestant that ended, did not answer or did other work: the message says which."""
 
 
-class Framework(NamedTuple):
-    """What is run with a framework.
-
-    Attributes:
-        methods: Those that it has, by their names in this library.
-        needs_checkout: It is no package: its repository has to be there.
-        is_foreign: It has a Python of its own, which need not have this library.
-    """
-
-    methods: tuple[str, ...]
-    needs_checkout: bool = False
-    is_foreign: bool = True
-
-
-FRAMEWORKS = {
-    BARE: Framework(("fedavg",), is_foreign=False),
-    "tff_pfl": Framework(("fedavg", "fedrep", "ditto", "apfl", "pgfed"), is_foreign=False),
-    "pfllib": Framework(("fedavg", "fedrep", "ditto", "apfl"), needs_checkout=True),
-    "pgfed_authors": Framework(("pgfed",), needs_checkout=True),
-    "pfl_research": Framework(("fedavg",)),
-    "fedjax": Framework(("fedavg", "apfl")),
-    "flower": Framework(("fedavg",)),
+# The methods of each framework, by their names in this library.
+METHODS = {
+    BARE: ("fedavg",),
+    "tff_pfl": ("fedavg", "fedrep", "ditto", "apfl", "pgfed"),
+    "pfllib": ("fedavg", "fedrep", "ditto", "apfl"),
+    "pgfed_authors": ("pgfed",),
+    "pfl_research": ("fedavg",),
+    "fedjax": ("fedavg", "apfl"),
+    "flower": ("fedavg",),
 }
+OWN = (BARE, "tff_pfl")  # the others have a Python of their own, which need not have this library
+_CHECKOUTS = ("pfllib", "pgfed_authors")  # which are no packages: their repositories are needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +62,7 @@ class Work:
         seed: Of the data, and of what a framework takes a seed for.
 
     Raises:
-        ValueError: The sizes are not as above.
+        ValueError: Clients have no full batches.
     """
 
     clients: int = 100
@@ -85,10 +74,6 @@ class Work:
     seed: int = 0
 
     def __post_init__(self):
-        if self.clients_per_round > self.clients:
-            raise ValueError(
-                f"{self.clients_per_round} clients a round cannot be selected of {self.clients}."
-            )
         if self.examples_per_client % self.batch_size:
             raise ValueError(
                 f"Clients have {self.examples_per_client} examples, which make no full batches of "
@@ -101,7 +86,7 @@ class Contestant:
     """A method of a framework.
 
     Attributes:
-        framework: A key of `FRAMEWORKS`, or what the lines call another program.
+        framework: A key of `METHODS`, or what the lines call another program.
         method: One of its methods.
         python: The Python that has it.
         checkout: Folder of its repository, where it is no package.
@@ -131,8 +116,8 @@ class Contestant:
 
     def environment(self, folder: pathlib.Path) -> dict[str, str]:
         """Returns the driver's; this library can be imported by its own contestants alone."""
-        is_own = self.framework in FRAMEWORKS and not FRAMEWORKS[self.framework].is_foreign
-        return os.environ | {"PYTHONPATH": str(_ROOT) if is_own else "", "TMPDIR": str(folder)}
+        path = str(_ROOT) if self.framework in OWN else ""
+        return os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder)}
 
 
 def machine() -> dict[str, Any]:
@@ -146,23 +131,21 @@ def place(framework: str, where: str) -> dict[str, str]:
     """Returns the Python and the checkout of a framework, as arguments of `Contestant`.
 
     Args:
-        framework: A key of `FRAMEWORKS`, of one that is foreign.
-        where: "PYTHON", or "PYTHON:CHECKOUT" if it needs a checkout.
+        framework: A key of `METHODS`.
+        where: "PYTHON", or "PYTHON:CHECKOUT" of a framework that is no package.
 
     Raises:
-        ValueError: There is no such Python or checkout, or one is missing or too much.
+        ValueError: There is no such Python or checkout.
     """
     python, _, checkout = where.partition(":")
-    needs_checkout = FRAMEWORKS[framework].needs_checkout
     if not shutil.which(python):
         raise ValueError(f"{python!r} is no program that can be run; it should be a Python.")
-    if bool(checkout) != needs_checkout:
-        form = "PYTHON:CHECKOUT" if needs_checkout else "PYTHON"
-        raise ValueError(f"Found {where!r}, where {form} is expected.")
-    if not checkout:
+    if framework not in _CHECKOUTS:
         return {"python": python}
     if not os.path.isdir(os.path.join(checkout, "system", "flcore")):
-        raise ValueError(f"{checkout!r} is no checkout of the repository: it has no system/flcore.")
+        raise ValueError(
+            f"{where!r} should be PYTHON:CHECKOUT of {framework}, with a folder system/flcore."
+        )
     return {"python": python, "checkout": os.path.abspath(checkout)}
 
 
@@ -280,11 +263,8 @@ class _Running:
     def get_ready(self, expected):
         """Waits until it is ready, with so many weights; `None` if it may have any."""
         ready = self._answer("is not ready")
-        try:
-            self._versions = ready["versions"] | self.contestant.commit()
-            num_weights = ready["num_weights"]
-        except (KeyError, TypeError) as error:
-            raise ContestantError(f"It answered {ready!r} when it should be ready.") from error
+        self._versions = ready["versions"] | self.contestant.commit()
+        num_weights = ready["num_weights"]
         if expected not in (None, num_weights):
             raise ContestantError(
                 f"Its model has {num_weights:,} weights, where all have {expected:,}."
@@ -295,10 +275,7 @@ class _Running:
         """Does one more round."""
         with contextlib.suppress(BrokenPipeError):  # the answer says how it ended
             self._process.stdin.write(b"round\n")
-        seconds = self._answer("has not finished a round")
-        if not isinstance(seconds, float):
-            raise ContestantError(f"It answered {seconds!r} in the place of a round's seconds.")
-        self._seconds.append(seconds)
+        self._seconds.append(float(self._answer("has not finished a round")))
 
     def spread(self):
         return spread(self._seconds[1:])

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tff_pfl.files import write_json
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 _WIDEST = 44  # longer texts and lists are in the file, not in the table
 
 

@@ -12,10 +12,9 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.report import ROOT, CheckError, Report
 from tff_pfl.experiment.interruption import interruptible
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SHORTEST_SECONDS = 15.0  # a part that has less is not started
 _SECONDS_TO_END = 10.0
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.report import ROOT, CheckError, Report
 from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
@@ -111,51 +111,45 @@ def data_set(report: Report, *wanted: str) -> str:
     return there[0]
 
 
+_TOY = (
+    "--config.rounds=2",
+    "--config.data.num_clients=4",
+    "--config.clients_per_round=2",
+    "--config.local.epochs=1",
+    "--config.model.options.hidden=(8,)",
+)
+
+
 def config_of(algorithm: str, report: Report):
     """Returns the config of a training of part 4."""
-    config = experiment.default_config(algorithm)
-    config.data.name = data_set(report, "fashion_mnist", "cifar10")
-    config.data.partitioner = "dirichlet"
-    config.data.dirichlet.alpha = 0.3
-    config.rounds, config.data.num_clients, config.clients_per_round = 20, 100, 10
-    config.model.name = "lenet"
-    if report.is_toy:
-        config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
-        config.model.name = "mlp"
-        config.model.options.hidden = (8,)
-    config.local.learning_rate = 0.05
-    config.local.epochs = 1
-    config.local.batch_size = 50
-    config.evaluation.every = 0
-    config.checkpoint_every = config.rounds
+    flags = _TOY
+    if not report.is_toy:
+        name = data_set(report, "fashion_mnist", "cifar10")
+        flags = (
+            f"--config.data.name={name}",
+            "--config.rounds=20",
+            "--config.data.num_clients=100",
+            "--config.local.epochs=1",
+            "--config.local.batch_size=50",
+            "--config.model.name=lenet",
+        )
     if algorithm == "plgu_lf":
-        config.algorithm.num_personal_layers = 1
-    return config
+        flags += ("--config.algorithm.num_personal_layers=1",)
+    return _read(f"digits.py:{algorithm}", *flags, "--config.evaluation.every=0")
 
 
 def long_config(report: Report):
     """Returns the config of part 5, whose training does not end by itself."""
-    config = experiment.default_config("plgu_lf")
-    config.data.name = data_set(report, "cifar10", "fashion_mnist")
-    config.data.partitioner = "classes_per_client"
-    config.data.classes_per_client.classes = 3
-    config.data.classes_per_client.assignment = "random"
-    config.data.fractions = (5 / 6, 0.0, 1 / 6)
-    config.data.normalization = "half"
-    config.model.name = "resnet18"
-    config.algorithm.num_personal_layers = 5
-    config.rounds, config.data.num_clients, config.clients_per_round = _ENDLESS, 100, 10
-    config.local.learning_rate = 0.05
-    config.local.epochs = 5
-    config.local.batch_size = 50
-    config.evaluation.every = 5
     if report.is_toy:
-        config.rounds, config.data.num_clients, config.clients_per_round = 2, 4, 2
-        config.model.options.update(width=4, blocks=(1, 1), groups=2)
-        config.algorithm.num_personal_layers = 1
-        config.local.epochs = 1
-        config.evaluation.every = 1
-    return config
+        personal = "--config.algorithm.num_personal_layers=1"
+        return _read("digits.py:plgu_lf", *_TOY, personal, "--config.evaluation.every=1")
+    name = data_set(report, "cifar10", "fashion_mnist")
+    flags = (f"--config.data.name={name}", f"--config.rounds={_ENDLESS}")
+    return _read("plgu.py:cifar10,10,plgu_lf", *flags, "--config.evaluation.every=5")
+
+
+def _read(config: str, *flags: str):
+    return experiment.read_config([f"--config={ROOT / 'configs' / config}", *flags])
 
 
 def _train(config, folder: pathlib.Path, devices: list[str]) -> dict:

@@ -99,8 +99,7 @@ def test_what_a_framework_prints_does_not_disturb(tmp_path):
     ("framework", "where", "answer"),
     [
         ("fedjax", "no_python", "'no_python' is no program that can be run"),
-        ("pfllib", "sh", "Found 'sh', where PYTHON:CHECKOUT is expected."),
-        ("pgfed_authors", "sh:.", "it has no system/flcore."),
+        ("pfllib", "sh:.", "'sh:.' should be PYTHON:CHECKOUT of pfllib"),
     ],
 )
 def test_where_a_framework_is_not(framework, where, answer):
