@@ -115,7 +115,6 @@ _TOY = (
     "--config.rounds=2",
     "--config.data.num_clients=4",
     "--config.clients_per_round=2",
-    "--config.local.epochs=1",
     "--config.model.options.hidden=(8,)",
 )
 
@@ -129,13 +128,14 @@ def config_of(algorithm: str, report: Report):
             f"--config.data.name={name}",
             "--config.rounds=20",
             "--config.data.num_clients=100",
-            "--config.local.epochs=1",
-            "--config.local.batch_size=50",
             "--config.model.name=lenet",
         )
     if algorithm == "plgu_lf":
         flags += ("--config.algorithm.num_personal_layers=1",)
-    return _read(f"digits.py:{algorithm}", *flags, "--config.evaluation.every=0")
+    config = _read(f"digits.py:{algorithm}", *flags, "--config.evaluation.every=0")
+    config.local.learning_rate, config.local.epochs, config.local.batch_size = 0.05, 1, 50
+    config.checkpoint_every = config.rounds
+    return config
 
 
 def long_config(report: Report):

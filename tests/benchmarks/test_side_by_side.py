@@ -140,11 +140,6 @@ def test_the_page_has_the_table_of_the_run():
     assert rows[2 : 2 + len(expected)] == expected
 
 
-def test_one_that_failed_in_a_table():
-    records = [{"framework": "fedjax", "method": "apfl", "failed": "It ended."}]
-    assert markdown_table(records).endswith("| fedjax | failed |")
-
-
 def _cells(line):
     """Returns the cells of a row of a table, but for its label."""
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
