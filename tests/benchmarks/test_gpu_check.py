@@ -53,7 +53,7 @@ def whats(content):
     return [record["what"] for record in content["records"]]
 
 
-def test_a_part_that_fails_says_why_and_goes_on_in_the_next_run(check):
+def test_a_part_that_fails_says_why_and_goes_on_in_the_next_run(check, capsys):
     code, (failed, other) = check("if what == 'b': raise ValueError('no such thing')")
     assert (code, failed["status"], other["status"]) == (1, "failed", "complete")
     assert failed["message"] == "ValueError: no such thing"
@@ -62,6 +62,7 @@ def test_a_part_that_fails_says_why_and_goes_on_in_the_next_run(check):
     assert (code, content["status"], content["message"]) == (0, "complete", "")
     assert content["records"][:1] == failed["records"]  # nothing is measured again
     assert again == other
+    assert "part 2, part2: complete already" in capsys.readouterr().out
 
 
 def test_what_a_process_died_of_is_left_and_the_rest_is_done(check, monkeypatch):
@@ -70,6 +71,7 @@ def test_what_a_process_died_of_is_left_and_the_rest_is_done(check, monkeypatch)
     assert (code, content["status"], content["message"]) == (1, "failed", "see b")
     errors = {record["what"]: record.get("error") for record in content["records"]}
     assert errors == {"a": None, "b": "the process ended with signal SIGABRT", "c": None}
+    assert check("pass")[1][0]["records"] == content["records"]  # b is not tried again
 
 
 def test_a_part_has_so_much_time(check):
