@@ -50,10 +50,10 @@ def run_long(report: Report) -> None:
     Raises:
         CheckError: There is no GPU, or no data set, or the training failed.
     """
-    devices = _devices(report)
-    if not report.is_due("plgu_lf with ResNet-18", 0 if report.is_toy else _SHORTEST_SECONDS):
+    devices, config = _devices(report), long_config(report)
+    what, folder = f"plgu_lf with {config.model.name}", report.folder / "long_training"
+    if not report.is_due(what, 0 if report.is_toy else _SHORTEST_SECONDS):
         return
-    folder, config = report.folder / "long_training", long_config(report)
     reset_peak()
     # `run_program` ends after what it does at the moment, with all files as they have to be.
     timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
@@ -72,7 +72,7 @@ def run_long(report: Report) -> None:
     pairs = zip(rounds, accuracies, strict=False)
     evaluations = {int(number): float(x) for number, x in pairs if np.isfinite(x)}
     report.add(
-        "plgu_lf with ResNet-18",
+        what,
         rounds=len(rounds),
         seconds_per_round=_seconds_per_round(files),
         first_round_seconds=float(files.timings()["round_seconds"][0]),
