@@ -57,7 +57,7 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
             {"early_stop": EarlyStop(1)},
             "no client that is evaluated has validation examples. config",
         ),
-        ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)Epsilon was computed for.*poisson.*but the run's"),
+        ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)computed for.*poisson.*but the run's"),
         ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),
         (
             {"privacy": PrivacyLoss(FIXED, 5.0), "process": lambda: noisy(0.1)},
