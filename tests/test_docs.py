@@ -33,8 +33,6 @@ from tff_pfl.runtime import set_graph_context
 EXAMPLES = ROOT / "examples" / "own_method"
 README = ROOT / "README.md"
 
-each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
-
 
 @pytest.fixture
 def follow(tmp_path, monkeypatch):
@@ -163,18 +161,18 @@ def test_other_guides(follow, guide):
     follow(f"docs/{guide}.md")
 
 
-@each_document
-def test_all_code_is_run_by_a_test_above(document):
+def test_all_code_is_run_by_a_test_above():
     is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
     is_run |= {"determinism", "privacy", "programs", "runtime_and_gpus"}
-    assert document.stem in is_run or not list(python_blocks(document))
+    others = [document for document in DOCUMENTS if document.stem not in is_run]
+    assert [document for document in others if list(python_blocks(document))] == []
 
 
-@each_document
-def test_files_that_are_examples_too_are_these(document):
-    for file, code in python_blocks(document):
-        if file and (EXAMPLES / file).exists() and file != "config.py":
-            assert statements(code) == statements((EXAMPLES / file).read_text())
+def test_files_that_are_examples_too_are_these():
+    for document in DOCUMENTS:
+        for file, code in python_blocks(document):
+            if file and (EXAMPLES / file).exists() and file != "config.py":
+                assert statements(code) == statements((EXAMPLES / file).read_text()), document
 
 
 def test_the_readme_is_short_and_its_table_has_all_algorithms():
@@ -205,16 +203,16 @@ def test_the_layout_has_all_rooms():
     assert set(rooms) == set(re.findall(r"^      (\w+)/", layout, re.MULTILINE))
 
 
-@each_document
-def test_links_lead_somewhere(document):
-    links = re.findall(r"\]\(([^)#]+)", document.read_text())
-    files = [link for link in links if not link.startswith("https://")]
-    assert [link for link in files if not (document.parent / link).exists()] == []
+def test_links_lead_somewhere():
+    for document in DOCUMENTS:
+        links = re.findall(r"\]\(([^)#]+)", document.read_text())
+        files = [link for link in links if not link.startswith("https://")]
+        assert [link for link in files if not (document.parent / link).exists()] == [], document
 
 
-@each_document
-def test_names_of_the_package_exist(document):
-    for name in set(re.findall(r"\btff_pfl(?:\.\w+)+(?!\w*[/*])", document.read_text())):
+def test_names_of_the_package_exist():
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    for name in set(re.findall(r"\btff_pfl(?:\.\w+)+(?!\w*[/*])", text)):
         found, *parts = name.split(".")
         value = importlib.import_module(found)
         for part in parts:
@@ -222,31 +220,29 @@ def test_names_of_the_package_exist(document):
             value = getattr(value, part, None) or importlib.import_module(found)
 
 
-@each_document
-def test_commands_have_the_programs_and_flags_that_exist(document):
-    text = document.read_text()
+def test_commands_have_the_programs_and_flags_that_exist():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for command in commands(document):
-        for program in re.findall(r"((?:programs|benchmarks)/\w+\.py)", command):
-            given = re.findall(r"--(?:no)?(\w+)", command)
-            assert set(given) <= flags_of(ROOT / program), command
-        for arguments in re.findall(r"programs/report\.py (.*)", command):
-            parse(shlex.split(arguments), "")
-    assert set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+    for document in DOCUMENTS:
+        for command in commands(document):
+            for program in re.findall(r"((?:programs|benchmarks)/\w+\.py)", command):
+                given = re.findall(r"--(?:no)?(\w+)", command)
+                assert set(given) <= flags_of(ROOT / program), command
+            for arguments in re.findall(r"programs/report\.py (.*)", command):
+                parse(shlex.split(arguments), "")
+        named = re.findall(r"(?:^    |`)make ([a-z-]+)", document.read_text(), re.MULTILINE)
+        assert set(named) <= set(targets), document
 
 
-@each_document
-def test_configs_of_commands_are_right(document, monkeypatch):
+def test_configs_of_commands_are_right(monkeypatch):
     monkeypatch.chdir(ROOT)
-    for command in commands(document):
+    for command in (command for document in DOCUMENTS for command in commands(document)):
         of_repository = re.search(r"programs/train.py --config=configs/[a-z]", command)
         if of_repository and "imports" not in command:
             config_and_folder(monkeypatch, command)
 
 
-@pytest.fixture(scope="module")
 def config_keys():
-    """All keys that configs can have, of sections too."""
+    """Returns all keys that configs can have, of sections too."""
     keys = set()
 
     def add(section, prefix):
@@ -263,10 +259,11 @@ def config_keys():
     return keys
 
 
-@each_document
-def test_keys_of_configs_exist(document, config_keys):
-    own = {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
-    text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
-    named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text)) - {"json", "py"}
-    named |= {flag for c in commands(document) for flag in re.findall(r"--config\.([a-z_.]+)", c)}
-    assert named - config_keys - own == set()
+def test_keys_of_configs_exist():
+    known = config_keys()
+    known |= {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
+    for document in DOCUMENTS:
+        text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
+        named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
+        named |= {f for c in commands(document) for f in re.findall(r"--config\.([a-z_.]+)", c)}
+        assert named - known - {"json", "py"} == set(), document
