@@ -160,7 +160,7 @@ CONSTANTS = {
 }
 
 
-@case(fast=["int"], name=list(CONSTANTS))
+@case(name=list(CONSTANTS))
 def constant_at_placements_of(name):
     value, gives = CONSTANTS[name]
 

@@ -80,7 +80,7 @@ def map_of_two_arguments_at_clients():
     return Run(function, [1.0, 5.0], 2.0, gives=[np.float32(-1), np.float32(3)])
 
 
-@case(fast=True)
+@case()
 def map_of_two_arguments_at_server():
     @tff.federated_computation(at_server(np.float32), at_server(np.float32))
     def function(x, y):
@@ -168,7 +168,7 @@ def select_of_several_keys(secure):
     return Run(function, [keys(0, 2), keys(1, 1)], TABLE_VALUE, gives=gives)
 
 
-@case(fast=True)
+@case()
 def select_of_one_key():
     one_key = tensor(np.int32, 1)
     function = select(one_key, TABLE, lambda table, key: tf.gather(table, key))

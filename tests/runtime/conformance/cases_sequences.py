@@ -91,7 +91,7 @@ def sequence_in_a_struct():
     return Run(function, [(floats(1, 2), 2.0), ([4.0], 10.0)], gives=gives)
 
 
-@case(fast=True)
+@case()
 def sequences_of_different_static_shapes():
     """Batches whose size is known, and batches whose size is not."""
     batches = tff.types.SequenceType(tensor(np.float32, None))
@@ -172,7 +172,7 @@ def sequence_between_two_maps():
     return Run(function, [3, 1], gives=[np.arange(3), np.arange(1)])
 
 
-@case(fast=True)
+@case()
 def sequence_reduce_at_server():
     @tff.federated_computation(at_server(FLOATS))
     def function(x):

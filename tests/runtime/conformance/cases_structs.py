@@ -100,7 +100,7 @@ def struct_that_tensorflow_returns():
     return Run(mapped(function, np.float32), [1.5], gives=[gives])
 
 
-@case(fast=True)
+@case()
 def struct_of_arguments_by_name():
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
     def function(x, y):
@@ -113,7 +113,7 @@ def struct_of_arguments_by_name():
     return Run(call, gives=(gives, gives))
 
 
-@case(fast=True)
+@case()
 def struct_of_placements():
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32), np.str_)
     def function(x, y, z):

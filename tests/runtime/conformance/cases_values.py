@@ -46,7 +46,7 @@ def extreme_numbers():
     return Run(function, [array], gives=[(array, np.isnan(array), inverse)])
 
 
-@case(fast=True)
+@case()
 def python_numbers():
     @tff.federated_computation(at_clients((np.float32, np.float64, np.uint8, np.int64, np.bool_)))
     def function(x):
@@ -186,7 +186,7 @@ STRINGS = {
 }
 
 
-@case(fast=["numpy_str"], name=list(STRINGS))
+@case(name=list(STRINGS))
 def string_as(name):
     function = mapped(lambda x: (x, tf.strings.join([x, "!"])), np.str_)
     return Run(function, [STRINGS[name]], gives=[(b"ab", b"ab!")])

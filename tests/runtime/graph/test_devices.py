@@ -60,7 +60,7 @@ CPU = tf.config.list_logical_devices("CPU")[0].name
 
 @pytest.mark.parametrize(
     "devices",
-    ["CPU:0", ["cpu:0"], ["/device:CPU:0"], ["/job:localhost/replica:0/task:0/device:CPU:0"]],
+    ["CPU:0", ["cpu:0"], ["/job:localhost/replica:0/task:0/device:CPU:0"]],
 )
 def test_a_device_has_many_names(devices):
     try:
@@ -70,7 +70,7 @@ def test_a_device_has_many_names(devices):
         set_graph_context()
 
 
-@pytest.mark.parametrize("name", ["CPU:1", "/job:worker/task:1/CPU:0", "GPU:99", "", "CPU:x"])
+@pytest.mark.parametrize("name", ["CPU:1", "/job:worker/task:1/CPU:0", "CPU:x"])
 def test_unknown_device_raises_with_what_there_is(name):
     with pytest.raises(DeviceError) as raised:
         create_graph_context(devices=["CPU:0", name])
