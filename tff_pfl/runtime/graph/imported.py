@@ -92,7 +92,7 @@ class ImportedFunction:
 
     @property
     def appends(self) -> bool:
-        """Whether the outputs are the first inputs, with independent rows appended."""
+        """Whether the outputs are the first inputs with rows appended, independent of them."""
         inputs, outputs = self._function.inputs, self._function.outputs
         if not 0 < len(outputs) <= len(inputs):
             return False

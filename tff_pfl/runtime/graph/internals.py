@@ -4,6 +4,7 @@ Each name was checked with the versions below; with others the import fails, and
 """
 
 import functools
+import importlib
 from importlib import metadata
 
 CHECKED_VERSIONS = {"tensorflow-federated": "0.87.0", "tensorflow": "2.14.1"}
@@ -31,7 +32,6 @@ from tensorflow.python.eager import execute as _execute
 from tensorflow.python.eager.cancellation import CancellationManager as CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
-from tensorflow.python.ops.parallel_for import pfor as _pfor
 from tensorflow_federated.python.core.impl.compiler.array import (
     is_compatible_dtype as is_compatible_dtype,
 )
@@ -42,6 +42,9 @@ from tensorflow_federated.python.core.impl.executors.executor_value_base import 
 from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
     make_data_set_from_elements as dataset_of_elements,  # noqa: F401
 )
+
+# A function of the package has the same name.
+_pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
 
 PFor, PForInput = _pfor.PFor, _pfor._PforInput
 pfor_rules = _pfor._pfor_converter_registry
