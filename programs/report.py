@@ -26,6 +26,8 @@ def main(argv):
     except (*experiment.user_errors(), ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if "output" in arguments and not any(text.startswith("--output") for text in argv):
+        printed = "\n".join(filter(None, [printed, f"written: {arguments['output']}"]))
     if printed:
         _print(printed)
     return 0

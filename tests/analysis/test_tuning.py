@@ -11,7 +11,6 @@ import pytest
 from tff_pfl import analysis
 from tff_pfl.analysis import Search, Study, StudyError, Tuning, Variant, grid, run_study
 from tff_pfl.analysis.tuning import Tuner
-from tff_pfl.experiment import OutputDirectoryError
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
 TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
@@ -127,10 +126,10 @@ def test_a_better_trial_does_not_replace_runs_unasked(tmp_path, program):
     assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
 
 
-def test_a_storage_that_is_damaged(tmp_path):
+def test_a_storage_that_is_damaged(tmp_path, program):
     (tmp_path / "tuning.db").write_text("no database" * 99)
-    with pytest.raises(OutputDirectoryError, match="tuning.db is damaged"):
-        Tuner(HALVING, "A", tmp_path)
+    with pytest.raises(StudyError, match="tuning.db cannot be read or written: .* not a database"):
+        run_study(HALVING, tmp_path, program.path)
 
 
 def trials_of(folder):

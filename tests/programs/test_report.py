@@ -60,8 +60,9 @@ def test_tables_and_the_page(runs, tmp_path, monkeypatch):
     assert done.stdout == "row,column,seed,value\nnone,mean,0,0.625\nnone,median,1,0.6875\n"
     done = run_main("report.py", "clients", "quickstart")
     assert done.stdout == "seed,client_id,quickstart\n0,0,0.0\n0,1,0.5\n0,2,0.75\n"
-    done = run_main("report.py", "page", "quickstart", f"--output={tmp_path / 'page.html'}")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    monkeypatch.chdir(tmp_path)
+    done = run_main("report.py", "page", runs / "quickstart")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "written: page.html\n", "")
     assert "<h1>quickstart</h1>" in (tmp_path / "page.html").read_text()
 
 
@@ -88,7 +89,7 @@ def test_figures_of_a_real_run(tmp_path):
     ("arguments", "message"),
     [
         (["histgram"], "invalid choice: 'histgram'"),
-        (["curves", "b"], "the following arguments are required: --output"),
+        (["curves"], "the following arguments are required: DIR"),
         (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
         (["curves", "b", "--threshold=1", "--output=x.png"], "unknown arguments: --threshold=1"),
         (["page", "b", "--output=page.png"], "it ends in .html, found page.png"),

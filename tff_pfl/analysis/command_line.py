@@ -217,7 +217,12 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
                 sub.add_argument("run", metavar="DIR", help="the run's output directory")
             elif argument == "output":
                 endings = (".html",) if name == "page" else (".png", ".pdf", ".svg")
-                sub.add_argument("--output", required=True, type=_file(endings))
+                sub.add_argument(
+                    "--output",
+                    type=_file(endings),
+                    default=f"{name}{endings[0]}",
+                    help="the file that is written; by default %(default)s",
+                )
             else:
                 sub.add_argument(f"--{argument}", **OPTIONS[argument])
     arguments, rest = parser.parse_known_args(argv)

@@ -27,9 +27,9 @@ from typing import Any
 import pandas as pd
 from absl import logging
 
-from tff_pfl.analysis.runs import differing_keys, find_runs, flat_settings, seed_of
+from tff_pfl.analysis.runs import find_runs, seed_of
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.run_directory import OutputDirectoryError, reading
+from tff_pfl.experiment.run_directory import OF_NO_NUMBER, OutputDirectoryError, flatten, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.names import UnknownNameError, unknown_name
@@ -161,7 +161,7 @@ def settings(runs: Any) -> pd.DataFrame:
     rows = [
         {**run, "key": key, "value": value}
         for run, path in _each(runs)
-        for key, value in flat_settings(path).items()
+        for key, value in flatten(RunFiles(path).settings(), ".").items()
     ]
     return pd.DataFrame(rows, columns=[*_RUN, "key", "value"])
 
@@ -194,9 +194,7 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
         OutputDirectoryError: If no client is left.
     """
     parts = [part for part in _NAME if part in frame]
-    known = {
-        _text(names): names for names in frame[parts].drop_duplicates().itertuples(index=False)
-    }
+    known = {str(MetricName(*names)): names for names in frame[parts].drop_duplicates().values}
     name = f"{column}_mean" if f"{column}_mean" in known else column
     if name not in known:
         raise UnknownNameError(unknown_name("column", column, known))
@@ -222,11 +220,19 @@ def mixed(runs: Any) -> dict[str, list[str]]:
     They are no repetitions of one another then: a config file, or the module of a method, was
     edited between two runs, or a run was named that is another.
     """
-    found = {
-        label: differing_keys([flat_settings(path) | _code(path) for path in paths])
-        for label, paths in find_runs(runs).folders.items()
-    }
-    return {label: keys for label, keys in found.items() if keys}
+    found = {}
+    for label, paths in find_runs(runs).folders.items():
+        of_runs = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
+        differ = [
+            key
+            for key in (of_runs or [{}])[0]
+            if all(key in of for of in of_runs)  # older runs lack some
+            and len({repr(of[key]) for of in of_runs}) > 1
+            and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
+        ]
+        if differ:
+            found[label] = differ
+    return found
 
 
 def _code(path) -> Mapping[str, str]:
@@ -251,8 +257,8 @@ def _joined(frames, columns) -> pd.DataFrame:
 
 def _read_rounds(path: pathlib.Path) -> pd.DataFrame:
     """A file with a row a round as texts; its last line may be cut off, by a kill."""
-    text = path.read_text()
     with reading(path):
+        text = path.read_text()
         whole = io.StringIO(text[: text.rfind("\n") + 1])
         table = pd.read_csv(whole, dtype=str, keep_default_na=False)
         return table.set_index("round", verify_integrity=True).reset_index()
@@ -272,10 +278,6 @@ def _parse(text: str) -> MetricName:
     if text.count("/") < 2 or text.startswith("train/"):
         return MetricName("", "", text)
     return MetricName.parse(text)
-
-
-def _text(parts) -> str:
-    return str(MetricName(*parts))
 
 
 def _rounds(files: RunFiles, rounds: int | str) -> list[int]:

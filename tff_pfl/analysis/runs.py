@@ -8,13 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_pfl.analysis.study import load_study
-from tff_pfl.experiment.run_directory import (
-    OF_NO_NUMBER,
-    OutputDirectoryError,
-    flatten,
-    read_json,
-    reading,
-)
+from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 
@@ -71,8 +65,8 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
     if isinstance(source, Runs):
         return source
     if isinstance(source, Mapping):
-        given = [(label, path) for label, paths in source.items() for path in _several(paths)]
-        return _together([_plain(label, [path]) for label, path in given])
+        given = ((label, path) for label, paths in source.items() for path in _several(paths))
+        return _together([_one(label, path) for label, path in given], list(source))
     arguments = [os.fspath(argument) for argument in _several(source)]
     if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
         study = load_study(arguments[0])
@@ -86,13 +80,12 @@ def _several(paths):
     return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
 
 
-def _plain(label: str, paths: Iterable[Path]) -> Runs:
-    paths = [pathlib.Path(path) for path in paths]
-    for path in paths:
-        if not _is_run(path):
-            where = "" if path.exists() else ": there is no such folder"
-            raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
-    return Runs(label, {label: paths}, {label: len(paths)}, label)
+def _one(label: str, path: Path) -> Runs:
+    path = pathlib.Path(path)
+    if not _is_run(path):
+        where = "" if path.exists() else ": there is no such folder"
+        raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
+    return Runs(label, {label: [path]}, {label: 1}, label)
 
 
 def _found(argument: str) -> Runs:
@@ -106,13 +99,8 @@ def _found(argument: str) -> Runs:
     path = pathlib.Path(folder)
     if (path / VARIANTS).exists():
         return _of_study(path / VARIANTS, read_json(str(path / VARIANTS)))
-    if _is_run(path):
-        return _plain(name or _name(path), [path])
-    inside = sorted(filter(_is_run, path.glob("*"))) if path.is_dir() else []
-    if not inside:
-        where = "" if path.exists() else ": there is no such folder"
-        raise OutputDirectoryError(f"{folder} has no config.json of a run{where}.")
-    return _together([_plain(name or _name(run), [run]) for run in inside])
+    inside = [] if _is_run(path) else sorted(filter(_is_run, path.glob("*")))
+    return _together([_one(name or _name(run), run) for run in inside or [path]])
 
 
 def _is_run(path: Path) -> bool:
@@ -140,9 +128,9 @@ def _of_study(path: pathlib.Path, record: Mapping[str, Any]) -> Runs:
         )
 
 
-def _together(parts: Sequence[Runs]) -> Runs:
-    """Joins runs; those of equal labels are taken for seeds of one another."""
-    folders, planned, chosen = {}, {}, {}
+def _together(parts: Sequence[Runs], labels: Iterable[str] = ()) -> Runs:
+    """Joins runs; those of equal labels are seeds of one another. Some labels may have none."""
+    folders, planned, chosen = {label: [] for label in labels}, dict.fromkeys(labels, 0), {}
     for part in parts:
         for label, paths in part.folders.items():
             folders.setdefault(label, []).extend(paths)
@@ -164,26 +152,3 @@ def _together(parts: Sequence[Runs]) -> Runs:
 def seed_of(path: Path) -> int:
     """Returns the seed of a run: `config.seed`, or 0 where its settings do not say."""
     return RunFiles(path).settings().get("seed", 0)
-
-
-def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the keys, besides the seed, in which runs of one label differ.
-
-    Such runs are no repetitions of one another. A key that some lack, as older runs do, does not
-    count.
-
-    Args:
-        settings: Of each run, flat.
-    """
-    common = [key for key in (settings or [{}])[0] if all(key in of for of in settings)]
-    return [
-        key
-        for key in common
-        if len({repr(of[key]) for of in settings}) > 1
-        and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
-    ]
-
-
-def flat_settings(path: Path) -> dict[str, Any]:
-    """Returns the resolved config of a run, one level, with "." in the keys."""
-    return flatten(RunFiles(path).settings(), ".")

@@ -20,7 +20,7 @@ from tff_pfl.analysis.check import RECORD, read_record
 from tff_pfl.analysis.frames import evaluations, summaries
 from tff_pfl.analysis.runs import VARIANTS, Runs, find_runs
 from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
-from tff_pfl.analysis.tuning import Tuner
+from tff_pfl.analysis.tuning import Tuner, storage_errors
 from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
@@ -64,7 +64,8 @@ def run_study(
         raise StudyError(f"{root} is a file, not a directory.")
     root.mkdir(parents=True, exist_ok=True)
     with _alone_in(root), _Pool(root, program, jobs, study.title, _count(study)) as pool:
-        chosen = None if study.tuning is None else _tune(study, pool)
+        with storage_errors(root):
+            chosen = None if study.tuning is None else _tune(study, pool)
         runs = list(study.runs(chosen))
         pool.expect(runs)
         _record(root, study, runs, chosen)

@@ -1,5 +1,6 @@
 """How a study chooses the settings of a variant: trials, scores and halving, kept by Optuna."""
 
+import contextlib
 import math
 import os
 import pathlib
@@ -9,19 +10,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import optuna
+import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
 from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
 from tff_pfl.analysis.trials import Interval, Search, Settings
 from tff_pfl.evaluation import direction
-from tff_pfl.experiment.run_directory import reading
 from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
 """Optuna's storage in a study's folder: an SQLite file with an Optuna study a variant."""
 
 _RANDOM_TRIALS = 5  # before the estimator proposes
+
+
+@contextlib.contextmanager
+def storage_errors(root: str | os.PathLike) -> Iterator[None]:
+    """Within, what fails because the storage is damaged, or the disk full, is a `StudyError`."""
+    try:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise StudyError(
+            f"{pathlib.Path(root) / TUNING} cannot be read or written: {reason}. If it is damaged, "
+            "delete it: trials are then compared anew, by the runs that are there."
+        ) from error
 
 
 class Tuner:
@@ -45,9 +59,6 @@ class Tuner:
             study: With tuning.
             label: Of the variant.
             root: The study's folder.
-
-        Raises:
-            OutputDirectoryError: If the storage is damaged.
         """
         self.label = label
         self._study, self._search = study, study.search(label)
@@ -55,13 +66,12 @@ class Tuner:
         self._sign = direction(study.tuning.decides[1])
         self._failed = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with reading(self._root / TUNING):
-            self._optuna = optuna.create_study(
-                storage=f"sqlite:///{self._root.resolve() / TUNING}",
-                study_name=f"{label} ({zlib.crc32(self._identity().encode()):08x})",
-                direction="maximize" if self._sign > 0 else "minimize",
-                load_if_exists=True,
-            )
+        self._optuna = optuna.create_study(
+            storage=f"sqlite:///{self._root.resolve() / TUNING}",
+            study_name=f"{label} ({zlib.crc32(self._identity().encode()):08x})",
+            direction="maximize" if self._sign > 0 else "minimize",
+            load_if_exists=True,
+        )
 
     def propose(self) -> bool:
         """Adds the trials that come next, if there are none to run.
