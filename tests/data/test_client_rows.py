@@ -27,11 +27,10 @@ def test_they_are_the_sequence_of_what_they_are_made_of():
             rows[index]
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 @pytest.mark.parametrize("ids", [[], [2, 0, 1], range(4)])
-def test_some_of_the_clients(ids, dtype):
+def test_some_of_the_clients(ids):
     of_all = ClientRows.of(PARTS)
-    found = ClientRows(of_all.rows.astype(dtype), of_all.offsets.astype(dtype)).chosen(ids)
+    found = ClientRows(of_all.rows.astype(np.uint64), of_all.offsets.astype(np.uint64)).chosen(ids)
     assert [own.tolist() for own in found] == [PARTS[i] for i in ids]
 
 

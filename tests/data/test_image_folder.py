@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tff_pfl.data import federate, image_folder, sources
-from tff_pfl.data.image_folder import ImageFolderError
 from tff_pfl.data.sources import DataNotFoundError
 
 IDS = ["n03000000", "n01000000", "n02000000"]  # not sorted, as in the archive
@@ -95,7 +94,7 @@ def test_a_folder_that_is_nowhere(tmp_path, monkeypatch):
 def test_images_that_cannot_be_read(folder):
     def expect(path, found):
         message = rf"^{path} must be a complete JPEG image of shape \(64, 64, 3\), found {found}"
-        with pytest.raises(ImageFolderError, match=message):
+        with pytest.raises(ValueError, match=message):
             sources.load("tiny_imagenet", folder)
 
     # Of several, the first one in the order of rows is named: each is before the one above.
@@ -126,10 +125,8 @@ def test_read_images(folder, monkeypatch):
     [
         ("wnids.txt", b"\xff\xfe\x00", r"wnids\.txt cannot be read .*utf-8"),
         ("wnids.txt", b" \n\n", r"train must have the same number .*, found {}"),
-        ("wnids.txt", b"n01000000\nn07000000\n", "found {'n01000000': 4, 'n07000000': 0}"),
         ("train/n01000000/images/n01000000_2.JPEG", b"", "found {'n01000000': 5, 'n02000000': 4, "),
         ("val/val_annotations.txt", b"val_0.JPEG\tn07000000\t0\n", "'val_0.JPEG' is not so"),
-        ("val/val_annotations.txt", b"val_0.JPEG\tn01000000\n", "'val_2.JPEG' is not so"),
         ("val/val_annotations.txt", b"val_0.JPEG n01000000\n", "'val_0.JPEG' is not so"),
         ("val/images/val_9.JPEG", None, "'val_9.JPEG' is not so"),
         ("val/val_annotations.txt", None, r"val_annotations\.txt cannot be read .*No such file"),
@@ -141,7 +138,7 @@ def test_files_that_contradict_each_other(file, content, message, folder):
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(ImageFolderError, match=rf"^{folder}/.*{message}"):
+    with pytest.raises(ValueError, match=rf"^{folder}/.*{message}"):
         sources.load("tiny_imagenet", folder)
 
 

@@ -75,23 +75,6 @@ def test_all_options_reach_the_evaluations(federation):
         np.testing.assert_allclose(values[name], expected, rtol=1e-5)
 
 
-def test_clients_are_evaluated_a_few_at_a_time(federation):
-    process, state, source, dataset = federation
-    cohorts = []
-
-    class Recording:
-        def select_clients(self, ids):
-            cohorts.append(list(ids))
-            return source.select_clients(ids)
-
-        def select_examples(self, ids, split):
-            return source.select_examples(ids, split)
-
-    options = EvaluationOptions(clients_per_call=3, generalization="always")
-    Evaluator(process, MODEL, dataset, options)(state, Recording(), is_last=False)
-    assert cohorts == [[0, 1, 2], [3]] * 2
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

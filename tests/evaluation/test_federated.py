@@ -19,7 +19,7 @@ from tff_pfl.templates import compose
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()
-TRAIN_SIZES, TEST_SIZES = (6, 9, 5), (7, 0, 4)
+TRAIN_SIZES, TEST_SIZES = (6, 9, 5), (7, 0, 1)
 
 
 @pytest.fixture(scope="module")

@@ -83,10 +83,9 @@ def test_clients_train_their_own_models_on_their_examples(name):
             assert_equal(found, weights)
 
 
-@each_algorithm
-def test_all_else_is_as_without(name):
+def test_all_else_is_as_without():
     """The same functions, and so the same rounds."""
-    algorithm, tuned = algorithm_of(name), tuned_algorithm_of(name)
+    algorithm, tuned = algorithm_of("ditto"), tuned_algorithm_of("ditto")
     same = dataclasses.replace(tuned.personalize, fine_tune=None)
     assert dataclasses.replace(tuned, personalize=same) == algorithm
 
@@ -100,9 +99,8 @@ def test_evaluation_between_rounds_does_not_change_them():
     assert_equal(found, rounds_of("ditto"))
 
 
-@each_algorithm
-def test_no_epochs_are_the_models_as_they_are(name):
-    assert_equal(models_of(name, epochs=0), models_of(name))
+def test_no_epochs_are_the_models_as_they_are():
+    assert_equal(models_of("ditto", epochs=0), models_of("ditto"))
 
 
 def test_the_global_model_as_each_client_trains_it():

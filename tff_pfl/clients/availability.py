@@ -21,7 +21,7 @@ class Devices(NamedTuple):
 
     Attributes:
         classes: int64 `[clients]`, the device class of each, from 0.
-        num_classes: How many classes there are.
+        num_classes: The number of classes.
         phases: float64 `[clients]` in [0, 1), the share of a day by which a client's day is later.
     """
 
@@ -37,7 +37,7 @@ class Devices(NamedTuple):
         """Returns float64 `[clients]`, the number of each client's class.
 
         Args:
-            name: Of the numbers, for the message.
+            name: The name of the numbers, for the message.
             values: One for each class, or one for all.
 
         Raises:

@@ -1,11 +1,12 @@
 """The clients of each round: who takes part, with which state and which data."""
 
+import collections
 import copy
 import hashlib
 import operator
 import weakref
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow_federated as tff
@@ -61,7 +62,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 work where clients are computed one by one. "cohort": the `shared_capacity` of the
                 clients selected together, which lets the graph runtime compute them all at once.
                 An int: that many.
-            participation: Who is selected in a round, and who of them reports.
+            participation: The clients that are selected in a round, and that report.
 
         Raises:
             TypeError: If `client_type` is not as above, its `C` is not the store's, or its `D` not
@@ -125,7 +126,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @property
     def participation(self) -> Participation:
-        """Who is selected in a round, and who of them reports."""
+        """The clients that are selected in a round, and that report."""
         return self._participation
 
     @property
@@ -144,7 +145,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @classmethod
     def of_fingerprint(cls, fingerprint: bytes) -> "CohortDataSource":
-        """The source of this process with a `fingerprint`.
+        """Returns the source of this process with a `fingerprint`.
 
         Raises:
             UnknownCohortSourceError: If no such source was constructed in this process.
@@ -159,7 +160,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         return source
 
     def participants(self, round_num: int, k: int | None = None) -> Participants:
-        """Who takes part in a round; see `CohortIterator.select`."""
+        """Draws the clients that take part in a round; see `CohortIterator.select`."""
         k = self.num_clients if k is None else k
         return self._participation.participants(self._seed, round_num, self.num_clients, k)
 
@@ -206,39 +207,17 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-class _Position(NamedTuple):
-    """A `CohortIterator` as a structure of tensors.
-
-    Attributes:
-        source: uint8 `[32]`, the fingerprint of the source; it covers the seed.
-        round_num: int64 scalar, the round selected next.
-        cohort: int32 `[?]`, the clients that reported last.
-        outstanding: bool scalar, whether `update` is due for them.
-        version: int64 scalar, the version of the store.
-        client_ids: int64 `[?]`, the clients with a state, for a store in memory; else empty.
-        states: string `[?]`, their states.
-    """
-
-    source: Any
-    round_num: Any
-    cohort: Any
-    outstanding: Any
-    version: Any
-    client_ids: Any
-    states: Any
-
-
-_POSITION_TYPE = tff.types.StructWithPythonType(
-    [
-        ("source", tff.types.TensorType(np.uint8, [32])),
-        ("round_num", tff.types.TensorType(np.int64)),
-        ("cohort", tff.types.TensorType(np.int32, [None])),
-        ("outstanding", tff.types.TensorType(np.bool_)),
-        ("version", tff.types.TensorType(np.int64)),
-        ("client_ids", tff.types.TensorType(np.int64, [None])),
-        ("states", tff.types.TensorType(np.str_, [None])),
-    ],
-    _Position,
+# A `CohortIterator` as a structure of tensors.
+_POSITION_TYPE = tff.types.to_type(
+    collections.OrderedDict(
+        source=(np.uint8, [32]),  # the fingerprint of the source; it covers the seed
+        round_num=np.int64,  # the round selected next
+        cohort=(np.int32, [None]),  # the clients that reported last
+        outstanding=np.bool_,  # whether `update` is due for them
+        version=np.int64,  # the version of the store
+        client_ids=(np.int64, [None]),  # the clients with a state, for a store in memory
+        states=(np.str_, [None]),  # their states
+    )
 )
 
 
@@ -274,10 +253,10 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             ForeignStateError: If the store has other states than those of the iterator.
         """
         position = deserialize(buffer, _POSITION_TYPE)
-        source = CohortDataSource.of_fingerprint(position.source.tobytes())
-        store, version = source.store, int(position.version)
-        if store.path is None and (len(position.client_ids) or not version):
-            states = zip(position.client_ids.tolist(), position.states, strict=True)
+        source = CohortDataSource.of_fingerprint(position["source"].tobytes())
+        store, version = source.store, int(position["version"])
+        if store.path is None and (len(position["client_ids"]) or not version):
+            states = zip(position["client_ids"].tolist(), position["states"], strict=True)
             store.restore(dict(states), version)
         elif version != store.version:
             raise ForeignStateError(
@@ -286,16 +265,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
                 "saved together with these states."
             )
         iterator = cls(source)
-        iterator._round_num = int(position.round_num)
-        iterator._cohort = position.cohort
-        iterator._outstanding = bool(position.outstanding)
+        iterator._round_num = int(position["round_num"])
+        iterator._cohort = position["cohort"]
+        iterator._outstanding = bool(position["outstanding"])
         return iterator
 
     def to_bytes(self) -> bytes:
         """Serializes the position and, for a store in memory, all states, pending ones too."""
         store = self._source.store
         states = store.snapshot() if store.path is None else {}
-        position = _Position(
+        position = dict(
             source=np.frombuffer(self._source.fingerprint, np.uint8),
             round_num=self._round_num,
             cohort=self._cohort,
@@ -387,16 +366,12 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
 
 def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
-    """Checks that the inputs of a data set are of a type, by those of a client if it says none."""
-    if hasattr(dataset, "image_shape") and hasattr(dataset, "x_dtype"):
-        shape, dtype = dataset.image_shape, dataset.x_dtype
-    else:
-        x = np.asarray(dataset.examples(0, "train").x)
-        shape, dtype = x.shape[1:], x.dtype
+    """Checks that the inputs of a data set are of a type, by those of its first client."""
+    x = np.asarray(dataset.examples(0, "train").x)
     wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
-    found = tff.types.TensorType(dtype.type, shape)
+    found = tff.types.TensorType(x.dtype.type, x.shape[1:])
     if not wanted.is_assignable_from(found):
         raise TypeError(
             f"The process takes inputs of {wanted}, but those of the data are {found}. Compose it "
-            f"with examples_type({tuple(shape)}, np.{dtype}), or convert the data."
+            f"with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
         )

@@ -2,7 +2,7 @@
 
 import collections
 import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,8 +26,8 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         """Makes the source.
 
         Args:
-            source: Of cohorts and examples.
-            split: Of the examples: "train", "test" or "validation".
+            source: The source of cohorts and examples.
+            split: The split of the examples: "train", "test" or "validation".
             as_sequences: Whether a client's data are a sequence of examples, `<x=..., y=...>*`, in
                 the place of `Examples`.
         """
@@ -45,30 +45,14 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         return ExamplesIterator(self._source, self._split, self._as_sequences)
 
 
-class _Position(NamedTuple):
-    """An `ExamplesIterator` as a structure of tensors.
-
-    Attributes:
-        source: uint8 `[32]`, the fingerprint of the `CohortDataSource`.
-        split: string scalar, that of the examples.
-        as_sequences: bool scalar, whether a client's data are a sequence.
-        round_num: int64 scalar, the round selected next.
-    """
-
-    source: Any
-    split: Any
-    as_sequences: Any
-    round_num: Any
-
-
-_POSITION_TYPE = tff.types.StructWithPythonType(
-    [
-        ("source", tff.types.TensorType(np.uint8, [32])),
-        ("split", tff.types.TensorType(np.str_)),
-        ("as_sequences", tff.types.TensorType(np.bool_)),
-        ("round_num", tff.types.TensorType(np.int64)),
-    ],
-    _Position,
+# An `ExamplesIterator` as a structure of tensors.
+_POSITION_TYPE = tff.types.to_type(
+    collections.OrderedDict(
+        source=(np.uint8, [32]),  # the fingerprint of the `CohortDataSource`
+        split=np.str_,
+        as_sequences=np.bool_,
+        round_num=np.int64,  # the round selected next
+    )
 )
 
 
@@ -86,7 +70,7 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         self._round_num = 0
 
     def __deepcopy__(self, memo: Any) -> "ExamplesIterator":
-        """A copy with a position of its own, of the same source."""
+        """Returns a copy with a position of its own, of the same source."""
         del memo
         return copy.copy(self)
 
@@ -100,14 +84,14 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
             ForeignStateError: If they are those of something else.
         """
         position = deserialize(buffer, _POSITION_TYPE)
-        source = CohortDataSource.of_fingerprint(position.source.tobytes())
-        iterator = cls(source, position.split.decode(), bool(position.as_sequences))
-        iterator._round_num = int(position.round_num)
+        source = CohortDataSource.of_fingerprint(position["source"].tobytes())
+        iterator = cls(source, position["split"].decode(), bool(position["as_sequences"]))
+        iterator._round_num = int(position["round_num"])
         return iterator
 
     def to_bytes(self) -> bytes:
         """Serializes the split, the form of the data and the position."""
-        position = _Position(
+        position = dict(
             source=np.frombuffer(self._source.fingerprint, np.uint8),
             split=self._split,
             as_sequences=self._as_sequences,

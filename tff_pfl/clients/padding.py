@@ -32,7 +32,7 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
 
 
 def shared_capacity(sizes: Iterable[int]) -> int:
-    """The least of 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below any of `sizes`.
+    """Returns the least of 0, 1, 2, 3, 4, 6, 8, 12, ... that is not below any of `sizes`.
 
     Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
     serves others; the largest client is padded by less than half of its rows.

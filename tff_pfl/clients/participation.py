@@ -1,7 +1,7 @@
-"""Who is selected in a round, and who of them reports: a pure function of seed and round.
+"""The clients that are selected in a round, and report: a pure function of seed and round.
 
-A client that is selected and does not report, for whatever reason, is not part of the round: the
-server gets nothing of it, and it keeps the state that it had.
+A client that is selected and does not report, for whatever reason, is not part of the round: it
+sends nothing to the server and keeps the state that it had.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tff_pfl.ranges import above, at_least, between, each, takes, whole
 
 SAMPLINGS = ("fixed", "poisson")
 
-# They tell what is drawn of one seed, from one another and from the partition.
+# Streams of random numbers that share a seed, also with the partition.
 _COHORT_STREAM = 0xC0403
 _AVAILABILITY_STREAM = 0xA7A11
 _DROPOUT_STREAM = 0xD2080
@@ -29,18 +29,18 @@ _SPEED_STREAM = 0x59EED
 
 
 def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
-    """float64 `[clients]` in [0, 1); the number of a client does not depend on how many follow."""
+    """Draws float64 `[clients]` in [0, 1), that of a client whatever number of others follow."""
     return np.random.default_rng([seed, round_num, stream]).random(num_clients)
 
 
 def _normal(seed, round_num, stream, num_clients) -> np.ndarray:
-    """float64 `[clients]`, standard normal; likewise."""
+    """Draws float64 `[clients]`, standard normal; likewise."""
     return np.random.default_rng([seed, round_num, stream]).standard_normal(num_clients)
 
 
 @functools.lru_cache(4)
 def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
-    """What is drawn once for each client, and asked for in every round."""
+    """Draws once for each client, and remembers it for every round."""
     drawn = draw(seed, 0, stream, num_clients)
     drawn.flags.writeable = False
     return drawn
@@ -48,7 +48,7 @@ def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
 
 @functools.lru_cache(4)
 def _classes(seed, shares, num_clients) -> np.ndarray:
-    """int64 `[clients]`, the device class of each."""
+    """Draws int64 `[clients]`, the device class of each."""
     bounds = np.cumsum(shares) / sum(shares)
     drawn = _for_life(_uniform, seed, _CLASS_STREAM, num_clients)
     classes = np.searchsorted(bounds[:-1], drawn, side="right")
@@ -62,13 +62,13 @@ class Participants(NamedTuple):
     `selected` are `dropped`, `late`, `surplus` and `reported`, each client once.
 
     Attributes:
-        available: Who could have been selected.
-        selected: Who was.
-        dropped: Who of them never sent anything.
-        late: Who would have sent it after the deadline.
-        surplus: Who sent it when there were enough.
-        reported: The cohort: of whom the server has what they sent.
-        seconds: How long the round took, of simulated time; `None` where nothing takes time.
+        available: Clients that could have been selected.
+        selected: Clients that were selected.
+        dropped: Selected clients that never reported.
+        late: Selected clients that would have reported after the deadline.
+        surplus: Selected clients that reported when there were enough.
+        reported: The cohort: clients that the server heard from in time.
+        seconds: The simulated duration of the round; `None` where nothing takes time.
     """
 
     available: np.ndarray
@@ -80,7 +80,7 @@ class Participants(NamedTuple):
     seconds: float | None
 
     def metrics(self) -> dict[str, float]:
-        """How many there are of each, as `participation/num_dropped`, and `.../seconds`."""
+        """Returns the number of each, as `participation/num_dropped`, and `.../seconds`."""
         measured = {f"num_{name}": len(getattr(self, name)) for name in self._fields[:-1]}
         if self.seconds is not None:
             measured["seconds"] = self.seconds
@@ -114,12 +114,13 @@ class Participation:
             size, of nobody, too.
         over_selection: So many times the clients of a cohort are selected, rounded up, and the
             first that report are the cohort.
-        availability: Who can be selected. Are there too few, all of them are.
-        class_shares: Of the device classes, relative to their sum; a client's class is drawn once.
+        availability: The clients that can be selected; if they are too few, all of them are.
+        class_shares: The shares of the device classes, relative to their sum; a client's class is
+            drawn once.
         dropout: The probability that a selected client never reports.
-        median_seconds: Of the time until a client reports, which is log-normal. 0: no time.
-        client_spread: Standard deviation of its logarithm between clients, drawn once for each.
-        round_spread: That between the rounds of a client.
+        median_seconds: The median time until a client reports, which is log-normal. 0: no time.
+        client_spread: The standard deviation of its logarithm between clients, drawn once for each.
+        round_spread: The standard deviation between the rounds of a client.
         deadline: Seconds after which reports are lost. `None`: nobody is late.
 
     Raises:
@@ -187,7 +188,7 @@ class Participation:
             )
 
     def devices(self, seed: int, num_clients: int) -> Devices:
-        """What the clients' devices are like; a client's does not depend on `num_clients`."""
+        """Draws the clients' devices; a client's does not depend on `num_clients`."""
         return Devices(
             classes=_classes(seed, self.class_shares, num_clients),
             num_classes=len(self.class_shares),
@@ -197,13 +198,13 @@ class Participation:
     def participants(
         self, seed: int, round_num: int, num_clients: int, cohort_size: int
     ) -> Participants:
-        """The clients of a round, the same for every algorithm.
+        """Draws the clients of a round, the same for every algorithm.
 
         Args:
             seed: The run's seed, not negative.
             round_num: Number of the round, from 0.
             num_clients: Number of clients in the federation.
-            cohort_size: How many shall take part; with "poisson", in the mean.
+            cohort_size: The number of clients to take part; with "poisson", its mean.
 
         Raises:
             ValueError: See `check`.
@@ -238,14 +239,14 @@ class Participation:
         return math.ceil(round(exact, 9))  # 50 times 1.1 is 55, and not a little more
 
     def _available(self, seed, round_num, devices) -> np.ndarray:
-        """The ids of who can be selected."""
+        """Draws the ids of the clients that can be selected."""
         if self.availability == Always():
             return np.arange(len(devices.classes))
         drawn = _uniform(seed, round_num, _AVAILABILITY_STREAM, len(devices.classes))
         return np.flatnonzero(drawn < self._probabilities(round_num, devices))
 
     def _probabilities(self, round_num, devices) -> np.ndarray:
-        """What the availability says, if these are probabilities."""
+        """Returns the probabilities of the availability, and checks them."""
         given = np.asarray(self.availability(round_num, devices))
         if given.dtype.kind not in "biuf" or given.shape not in ((), devices.classes.shape):
             raise ValueError(
@@ -261,7 +262,7 @@ class Participation:
         return given
 
     def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
-        """Those of `available` who are asked.
+        """Draws the clients that are selected from `available`.
 
         With "fixed" in a random order, by which some are first that report at the same time.
         """
@@ -277,7 +278,7 @@ class Participation:
         return drawn[selected] < devices.of(selected).of_classes("dropout", self.dropout)
 
     def _seconds(self, seed, round_num, devices, selected) -> np.ndarray:
-        """float64 `[selected]`: the time until each would report."""
+        """Draws float64 `[selected]`, the time until each would report."""
         if not self.takes_time:
             return np.zeros(len(selected))
         num_clients = len(devices.classes)
@@ -288,7 +289,7 @@ class Participation:
         return medians * np.exp(spread)
 
     def _duration(self, seconds, waits_in_vain) -> float | None:
-        """Of a round, by the seconds of those whose reports count."""
+        """Returns the seconds of a round, given those of the reports that count."""
         if not self.takes_time:
             return None
         if waits_in_vain and self.deadline:
@@ -301,7 +302,7 @@ EVERYBODY_REPORTS = Participation()
 
 
 def _all_of_a_cohort(seed, round_num, num_clients, cohort_size) -> Participants:
-    """What `EVERYBODY_REPORTS` has, without drawing anything of each client."""
+    """Draws the clients of `EVERYBODY_REPORTS`, without a draw for each client."""
     nobody = np.zeros([0], np.int32)
     cohort = _ids(_choose(seed, round_num, num_clients, cohort_size))
     return Participants(
@@ -316,7 +317,7 @@ def _all_of_a_cohort(seed, round_num, num_clients, cohort_size) -> Participants:
 
 
 def _choose(seed, round_num, client_ids, number) -> np.ndarray:
-    """So many of the clients, which are ids or their number, uniform without replacement."""
+    """Draws from ids, or from a number of clients, uniformly without replacement."""
     rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
     return rng.choice(client_ids, number, replace=False)
 

@@ -128,7 +128,7 @@ class _Structure:
             part.pack(element, parts)
 
     def unpack(self, buffer, start: int) -> tuple[Any, int]:
-        """The value that begins at `start`, and where it ends."""
+        """Returns the value that begins at `start`, and where it ends."""
         elements = []
         for part in self._parts:
             element, start = part.unpack(buffer, start)
@@ -136,7 +136,7 @@ class _Structure:
         return self._container(elements), start
 
     def _elements(self, value) -> Iterable:
-        """The elements of `value` in the order of the type."""
+        """Returns the elements of `value` in the order of the type."""
         kind = type(value)
         if kind in (tuple, list) and len(value) == len(self._names):
             return value
@@ -208,7 +208,7 @@ class _Text:
         parts += texts
 
     def unpack(self, buffer, start: int) -> "tuple[np.ndarray | bytes, int]":
-        """The strings as TensorFlow has them: an array of bytes, or the bytes of a scalar."""
+        """Returns an array of bytes, or the bytes of a scalar, as TensorFlow has strings."""
         shape, start = _unpacked_shape(buffer, start)
         lengths = np.frombuffer(buffer, "<i8", math.prod(shape), start)
         ends = start + lengths.nbytes + np.cumsum(lengths)

@@ -134,8 +134,8 @@ class ClientStateStore:
         """Stores all pending states and `attachments`, all or nothing.
 
         Args:
-            attachments: Bytes by name, up to 500 bytes of UTF-8 each. Those of earlier commits
-                under other names stay.
+            attachments: Bytes by name; a name has at most 500 bytes of UTF-8. Attachments of
+                earlier commits under other names stay.
 
         Raises:
             ValueError: If a name is too long.
@@ -210,7 +210,7 @@ class ClientStateStore:
         return header
 
     def _known(self, client_ids: Iterable[int]) -> dict[int, bytes]:
-        """The states, by client id, of those clients that have one."""
+        """Returns the packed states of the clients that have one, by id."""
         found = {i: self._pending.get(i) for i in client_ids}
         has_state = self._header.has_state
         stored = [i for i in found if found[i] is None and i < len(has_state) and has_state[i]]
@@ -227,7 +227,7 @@ class ClientStateStore:
         )
 
     def _initial(self, client_ids: list[int]) -> list[bytes]:
-        """First states, packed as later ones."""
+        """Returns first states, packed."""
         if not client_ids:
             return []
         states = list(materialized(self._initialize_clients, client_ids))
@@ -243,7 +243,7 @@ class _Header(NamedTuple):
     """What a store holds: what it names and is missing is damaged, and not new.
 
     Attributes:
-        state_type: Of a client's state, as text.
+        state_type: The type of a client's state, as text.
         version: See `ClientStateStore.version`.
         attachments: Their names.
         has_state: bool, for each client up to the last that has a state.
@@ -255,7 +255,7 @@ class _Header(NamedTuple):
     has_state: np.ndarray
 
     def to_bytes(self) -> bytes:
-        """A line of JSON, then a bit for each client."""
+        """Returns a line of JSON, then a bit for each client."""
         content = {
             "format": _FORMAT,
             "state_type": self.state_type,
@@ -267,7 +267,7 @@ class _Header(NamedTuple):
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "_Header | None":
-        """The header that `to_bytes` wrote; `None` if it is of another format."""
+        """Reads what `to_bytes` wrote; returns `None` if it is of another format."""
         line, _, bits = buffer.partition(b"\n")
         content = json.loads(line)
         if content["format"] != _FORMAT:
@@ -282,7 +282,7 @@ class _Header(NamedTuple):
 
 
 def _with(has_state: np.ndarray, client_ids: Iterable[int]) -> np.ndarray:
-    """`has_state`, also of these clients."""
+    """Returns `has_state`, also for these clients."""
     ids = np.fromiter(client_ids, np.int64)
     grown = np.zeros([max(len(has_state), ids.max(initial=-1) + 1)], np.bool_)
     grown[: len(has_state)] = has_state
@@ -299,7 +299,7 @@ def _attachment_key(name: str) -> bytes:
 
 
 def _checked_attachment(name: str, value: Any) -> bytes:
-    """The bytes of an attachment, which nobody can change any more."""
+    """Returns the bytes of an attachment, which nobody can change any more."""
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise ValueError(
             f"The name of an attachment has at most {_MAX_NAME_BYTES} bytes, found {name!r}."

@@ -14,10 +14,6 @@ _SHAPE = (3, 32, 32)  # of an image as it is stored
 _NUM_PIXELS = 3 * 32 * 32
 
 
-class CifarFileError(ValueError):
-    """A file of CIFAR is damaged or missing; the message names it."""
-
-
 class CifarLayout(NamedTuple):
     """What the files of a version of CIFAR hold.
 
@@ -78,7 +74,7 @@ def read_cifar(folder: pathlib.Path, layout: CifarLayout) -> tuple[np.ndarray, n
         num_train: The first `num_train` rows are the training split, the rest the test split.
 
     Raises:
-        CifarFileError: A file is missing or has another size, or a label is out of range.
+        ValueError: A file is missing or has another size, or a label is out of range.
     """
     of_train, of_test = layout.num_records
     num_train = of_train * len(layout.train)
@@ -97,7 +93,7 @@ def _read(path, number, layout):
     size = len(layout.num_labels) + _NUM_PIXELS
     found = path.stat().st_size if path.is_file() else 0
     if found != number * size:
-        raise CifarFileError(
+        raise ValueError(
             f"{path} has {found:,} bytes, but must have {number * size:,}: {number:,} records of "
             f"{size:,}. Unpack the archive again."
         )
@@ -105,7 +101,7 @@ def _read(path, number, layout):
     labels, pixels = np.split(records, [len(layout.num_labels)], axis=1)
     wrong = np.argwhere(labels >= np.array(layout.num_labels))
     if len(wrong):
-        raise CifarFileError(
+        raise ValueError(
             f"{path}, record {wrong[0, 0]}: label {labels[tuple(wrong[0])]} is out of range. "
             "Unpack the archive again."
         )

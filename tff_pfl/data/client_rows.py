@@ -41,7 +41,7 @@ class ClientRows(Sequence):
 
     @classmethod
     def of(cls, parts: Iterable[np.ndarray]) -> "ClientRows":
-        """The rows of each client in one array, which is a copy.
+        """Copies the rows of each client into one array.
 
         Raises:
             PartitionError: If those of a client are no integers of shape `[?]`.
@@ -63,7 +63,7 @@ class ClientRows(Sequence):
         return np.diff(self.offsets).astype(np.int64, copy=False)
 
     def chosen(self, client_ids: Sequence[int]) -> "ClientRows":
-        """Those of some of the clients, which are then 0, 1 and so on.
+        """Returns the rows of some of the clients, which are then 0, 1 and so on.
 
         Raises:
             IndexError: There is no such client.
@@ -81,11 +81,11 @@ class ClientRows(Sequence):
         return ClientRows(self.rows[places], offsets)
 
     def are_within(self, num_rows: int) -> bool:
-        """Whether all are rows of so many."""
+        """Returns whether all are rows of an array of `num_rows`."""
         return not len(self.rows) or 0 <= self.rows.min() <= self.rows.max() < num_rows
 
     def client_of(self, place: int) -> int:
-        """Whose is a place in `rows`."""
+        """Returns the client that a place in `rows` belongs to."""
         return int(np.searchsorted(self.offsets, place, side="right")) - 1
 
     def __len__(self) -> int:

@@ -30,7 +30,7 @@ class FederatedDataset:
         x: `[n, ...]` inputs as they are stored.
         y: int32 `[n]` class labels.
         num_classes: Number of classes.
-        partition: Who owns which rows.
+        partition: The rows that each client owns.
         name: The name of the data set, for titles and reports.
     """
 
@@ -53,7 +53,7 @@ class FederatedDataset:
 
     @classmethod
     def _of_checked(cls, x, y, num_classes, partition, name) -> "FederatedDataset":
-        """That of arrays that were checked, which may take a while to read."""
+        """Makes a data set of arrays that were checked, which may take a while to read."""
         dataset = cls.__new__(cls)
         dataset._hold(x, y, num_classes, partition, name)
         return dataset
@@ -74,7 +74,7 @@ class FederatedDataset:
         num_classes: int,
         name: str = "custom",
     ) -> "FederatedDataset":
-        """A data set from `(x_train, y_train, x_test, y_test)` of each client.
+        """Makes a data set from `(x_train, y_train, x_test, y_test)` of each client.
 
         Raises:
             ExamplesError: See `check_examples`; or inputs differ in shape or data type.
@@ -144,15 +144,15 @@ class FederatedDataset:
         return digest(self.x[rows.astype(np.int64)])
 
     def sizes(self, split: str = "train") -> np.ndarray:
-        """int64 `[N]`, the number of examples of each client."""
+        """Returns int64 `[N]`, the number of examples of each client."""
         return self._rows(split).sizes
 
     def class_counts(self, split: str = "train") -> np.ndarray:
-        """int64 `[N, C]`, the number of examples of each client in each class."""
+        """Returns int64 `[N, C]`, the number of examples of each client in each class."""
         return class_counts(self.y, self._rows(split), self.num_classes)
 
     def examples(self, client_id: int, split: str = "train") -> Examples:
-        """The examples of one client, without padding; `x` as stored, `y` int32, `size` int32.
+        """Returns a client's examples without padding: `x` as stored, `y` and `size` int32.
 
         Raises:
             IndexError: There is no such client.
@@ -166,7 +166,7 @@ class FederatedDataset:
         return Examples(self.x[rows], self.y[rows], np.int32(len(rows)))
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
-        """The data of some of the clients, by their `Partition.of`; nothing is copied."""
+        """Returns the data of some of the clients, see `Partition.of`; nothing is copied."""
         partition = self.partition.of(client_ids, **metadata)
         return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
 

@@ -11,10 +11,6 @@ _IMAGE_SHAPE = (64, 64, 3)
 _BATCH = 256  # images that leave the pipeline at a time: 3 MB
 
 
-class ImageFolderError(ValueError):
-    """A folder of images is damaged or incomplete; the message names the file."""
-
-
 def find_tiny_imagenet(data_dir: str | os.PathLike) -> pathlib.Path | None:
     """Returns `data_dir`/tiny-imagenet-200 or `data_dir`, whichever is Tiny ImageNet, or `None`."""
     data_dir = pathlib.Path(data_dir).expanduser()
@@ -45,7 +41,7 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
             the file name; the rest are the validation images by number.
 
     Raises:
-        ImageFolderError: A text file is missing or malformed; classes have different numbers of
+        ValueError: A text file is missing or malformed; classes have different numbers of
             training images, or none; a validation image is missing or has no annotation; an image
             cannot be decoded or is not of 64x64 pixels.
     """
@@ -53,7 +49,7 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
     of_class = [_numbered_files(folder / "train" / i / "images", i) for i in ids]
     numbers = {class_id: len(files) for class_id, files in zip(ids, of_class, strict=True)}
     if len(set(numbers.values())) != 1 or 0 in numbers.values():
-        raise ImageFolderError(
+        raise ValueError(
             f"{folder / 'train'} must have the same number of training images for each class of "
             f"{folder / 'wnids.txt'}, found {numbers!s:.200}. Unpack the archive again."
         )
@@ -77,7 +73,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
         uint8 `[n, height, width, channels]`, in the order of `paths`.
 
     Raises:
-        ImageFolderError: A file cannot be decoded, or its image has another height or width.
+        ValueError: A file cannot be decoded, or its image has another height or width.
     """
     import tensorflow as tf
 
@@ -110,7 +106,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
             except tf.errors.OpError:
                 found = "what cannot be decoded"
             if found != shape:
-                raise ImageFolderError(
+                raise ValueError(
                     f"{path} must be a complete JPEG image of shape {shape}, found {found}. Unpack "
                     "the archive again."
                 ) from error
@@ -122,27 +118,25 @@ def _read(path: pathlib.Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ImageFolderError(
-            f"{path} cannot be read ({error}). Unpack the archive again."
-        ) from error
+        raise ValueError(f"{path} cannot be read ({error}). Unpack the archive again.") from error
 
 
 def _numbered_files(folder: pathlib.Path, prefix: str) -> list[str]:
-    """The files PREFIX_NUMBER.JPEG in a folder, in the order of their numbers."""
+    """Lists the files PREFIX_NUMBER.JPEG in a folder, in the order of their numbers."""
     names = os.listdir(folder) if folder.is_dir() else []
     matches = filter(None, (re.fullmatch(rf"{prefix}_(\d+)\.JPEG", name) for name in names))
     return [str(folder / match[0]) for match in sorted(matches, key=lambda m: int(m[1]))]
 
 
 def _val_labels(path: pathlib.Path, val_paths: list[str], ids: list[str]) -> list[int]:
-    """The class numbers of the validation images."""
+    """Returns the class numbers of the validation images."""
     lines = (line.split("\t") for line in _read(path).splitlines() if line.strip())
     class_of = {name: rest[0].strip() if rest else "" for name, *rest in lines}
     names = list(map(os.path.basename, val_paths))
     label_of = {class_id: label for label, class_id in enumerate(ids)}
     wrong = [n for n in names if class_of.get(n) not in label_of] + [*class_of.keys() - {*names}]
     if wrong:
-        raise ImageFolderError(
+        raise ValueError(
             f"{path} must have a line with a class of wnids.txt for each image in "
             f"{path.parent / 'images'}, and for no other; {wrong[0]!r} is not so. Unpack the "
             "archive again."

@@ -10,7 +10,7 @@ _ROUNDING = 1e-9  # what a product of floats may be below the integer that it st
 
 @takes(range_error=PartitionError, factor=at_least(1))
 def long_tailed_sizes(class_sizes: np.ndarray, factor: float) -> np.ndarray:
-    """How many examples of each class are left, so that sizes fall exponentially.
+    """Computes how many examples of each class are left, so that sizes fall exponentially.
 
     Of C classes, class i keeps `m * factor ** (-i / (C - 1))` examples, rounded down: the first
     one is the most frequent, and the last one has 1/factor of its examples. That is the long-tailed
@@ -20,7 +20,7 @@ def long_tailed_sizes(class_sizes: np.ndarray, factor: float) -> np.ndarray:
 
     Args:
         class_sizes: int `[C]`, examples of each class, at least 1.
-        factor: Of imbalance, at least 1, which leaves classes of one size.
+        factor: The factor of imbalance, at least 1, which leaves classes of one size.
 
     Raises:
         PartitionError: The factor is out of range, or leaves a class without an example.

@@ -262,12 +262,12 @@ def split(
 
 
 def class_counts(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
-    """How many examples of each class each client has, int64 `[N, num_classes]`."""
+    """Counts the examples of each class that each client has, int64 `[N, num_classes]`."""
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
 def _checked(labels):
-    """`labels` as an array."""
+    """Returns `labels` as an array of integers."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise PartitionError(
@@ -277,7 +277,7 @@ def _checked(labels):
 
 
 def _dirichlet_cuts(class_sizes, num_clients, alpha, rng):
-    """One draw: int64 `[C, N]` cumulative counts, or `None` if only full clients got a share."""
+    """Draws int64 `[C, N]` cumulative counts, or `None` if only full clients got a share."""
     full = class_sizes.sum() / num_clients
     owned = np.zeros(num_clients, np.int64)
     cuts = np.empty((len(class_sizes), num_clients), np.int64)
@@ -292,7 +292,7 @@ def _dirichlet_cuts(class_sizes, num_clients, alpha, rng):
 
 
 def _assign_classes(num_clients, num_classes, classes, rng):
-    """bool `[C, N]`: who owns which class; `classes` of them per client.
+    """Returns bool `[C, N]`, the owners of each class; a client has `classes` of them.
 
     Class after class takes as many clients as its share of the slots. A client with as many free
     slots as there are classes to come must be taken now, or it would end up short; since the
@@ -319,7 +319,7 @@ def _assign_classes(num_clients, num_classes, classes, rng):
 
 
 def _unequal_cuts(owners, class_sizes, rng):
-    """int64 `[C, N]` cumulative counts."""
+    """Draws int64 `[C, N]` cumulative counts."""
     counts = np.zeros(owners.shape, np.int64)
     for row, of_class, size in zip(counts, owners, class_sizes, strict=True):
         *others, last = np.flatnonzero(of_class)

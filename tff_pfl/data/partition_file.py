@@ -1,4 +1,4 @@
-"""Who owns which rows of a data set, as a value that can be saved."""
+"""The rows that each client owns, as a value that can be saved."""
 
 import dataclasses
 import hashlib
@@ -24,7 +24,7 @@ class PartitionFileError(ValueError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
-    """Who owns which rows of a data set.
+    """The rows of a data set that each client owns.
 
     Splits are given as `ClientRows`, or as the arrays that these are made of.
 
@@ -32,10 +32,10 @@ class Partition:
         train: Per client, the rows it trains on, an int64 array.
         validation: Per client, its rows for tuning; arrays may be empty.
         test: Per client, its rows for testing; arrays may be empty.
-        metadata: What made it, JSON-serialisable. `federate` writes the name of the data set
-            (`"dataset"`), the fingerprint of its labels (`"labels"`) and its own arguments
-            (`"spec"`); `of` adds which of its clients these are (`"clients"`), and where clients
-            are held out, those that are not are so many (`"num_trained"`).
+        metadata: A JSON-serialisable record of what made it. `federate` writes the name of the
+            data set (`"dataset"`), the fingerprint of its labels (`"labels"`) and its own arguments
+            (`"spec"`); `of` adds the ids that the clients had (`"clients"`), and where clients are
+            held out, the number of the others (`"num_trained"`).
     """
 
     train: ClientRows | Sequence[np.ndarray]
@@ -57,7 +57,7 @@ class Partition:
         return len(self.train)
 
     def check(self, num_examples: int) -> None:
-        """Refuses rows that do not exist or are used twice: a test row that one trains on.
+        """Checks that all rows exist and none is used twice, as a test row that one trains on.
 
         Args:
             num_examples: Number of rows of the data set.
@@ -96,10 +96,10 @@ class Partition:
         )
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "Partition":
-        """The partition of some of the clients, whose ids are then 0, 1 and so on.
+        """Returns the partition of some of the clients, whose ids are then 0, 1 and so on.
 
         Args:
-            client_ids: Theirs here.
+            client_ids: Their ids here.
             **metadata: Further ones.
         """
         parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
@@ -108,7 +108,7 @@ class Partition:
         return Partition(*parts, {**self.metadata, "clients": clients, **metadata})
 
     def flat(self) -> dict[str, np.ndarray]:
-        """Per split all rows, and offsets: client i has `rows[offsets[i]:offsets[i + 1]]`."""
+        """Returns rows and offsets by split: client i has `rows[offsets[i]:offsets[i + 1]]`."""
         arrays = {}
         for split in SPLITS:
             parts = getattr(self, split)
@@ -174,7 +174,7 @@ class Partition:
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """16 hex digits that tell contents of arrays apart (SHA-256, shortened)."""
+    """Returns 16 hex digits that tell contents of arrays apart (SHA-256, shortened)."""
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array))
@@ -182,10 +182,10 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def label_digest(labels: np.ndarray) -> str:
-    """The `digest` of labels, whatever integer type they are stored in."""
+    """Returns the `digest` of labels, whatever integer type they are stored in."""
     return digest(np.asarray(labels).astype(np.int32, copy=False))
 
 
 def _plain(value):
-    """NumPy scalars and arrays, which configs bring along, and paths, for JSON."""
+    """Converts NumPy's scalars and arrays, which configs have, and paths for JSON."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value.tolist()

@@ -45,9 +45,8 @@ def plot_partition(
     height = float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
     figure = Figure(figsize=(width, height), layout="constrained")
     bars, main = figure.subplots(2, sharex=True, height_ratios=[1, max(height - 1.8, 2)])
-    bars.bar(
-        np.arange(len(columns)), columns.sizes, width=0.8 if circles else 1.0, color="tab:gray"
-    )
+    edges = np.arange(len(columns) + 1) - 0.5
+    bars.stairs(columns.sizes, edges, fill=True, color="tab:gray")
     bars.set_ylabel("examples")
     bars.set_title(
         f"{dataset.name}, {split}: {sizes.sum():,} examples of {num_classes} classes\n"

@@ -69,7 +69,7 @@ def federate(
         num_clients: N; `None` for natural clients, whose number the data set knows.
         partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
             `"natural"`, and what users register.
-        partition_args: Those of the partitioner's options that are not to have their defaults,
+        partition_args: The partitioner's options that are not to have their defaults,
             e.g. `{"alpha": 0.1}`.
         merge: Whether to pool the original splits.
         fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;

@@ -90,15 +90,14 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
         The images, training split first.
 
     Raises:
-        ValueError: The name is unknown. As `image_folder.ImageFolderError` and
-            `cifar_binary.CifarFileError`: files of Tiny ImageNet or CIFAR are damaged or missing.
+        ValueError: The name is unknown, or files of Tiny ImageNet or CIFAR are damaged or missing.
         DataNotFoundError: The data set is not there, and downloading it failed or is not possible.
     """
     return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
 
 
 def normalization(name: str) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
-    """The (mean, std) to normalise images by, from `NORMALIZATIONS`.
+    """Returns the (mean, std) to normalise images by, from `NORMALIZATIONS`.
 
     Returns:
         Two tuples with one number per channel, or a single one for all channels, in units of an
@@ -245,7 +244,7 @@ def _fetch(name, load_data, data_dir):
 
 
 def _numbered(client_ids, first=0):
-    """`{id: number}` in the order of the ids; ids that are digits in the order of their values."""
+    """Numbers ids in their order; ids that are digits, in the order of their values."""
     ids = sorted(client_ids, key=lambda i: (len(i), i) if i.isdigit() else (0, i))
     return {client: number for number, client in enumerate(ids, first)}
 
@@ -258,7 +257,7 @@ def _by_client(name, num_classes, image_key, *pools):
 
 
 def _read_clients(clients, numbers, image_key):
-    """All examples of all clients in one `tf.data` pipeline: thousands of small ones are slow."""
+    """Reads all clients in one `tf.data` pipeline: thousands of small ones are slow."""
     import tensorflow as tf
 
     def convert(number, example):

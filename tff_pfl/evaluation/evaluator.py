@@ -21,12 +21,12 @@ _SAMPLE_STREAM = 0x5A3B1E  # tells the draw of the sample from others of the sam
 
 
 def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
-    """int64 `[number]`: who is evaluated of all, uniform without replacement, in ascending order.
+    """Draws the clients to evaluate, uniformly without replacement: int64 `[number]`, ascending.
 
     Args:
-        seed: Of the draw.
+        seed: The seed of the draw.
         num_clients: Clients of the federation.
-        number: Of the sample, 0 or more.
+        number: Clients to evaluate, 0 or more.
 
     Raises:
         ValueError: If there are not so many clients.
@@ -55,7 +55,7 @@ class EvaluationOptions:
         split: "test" or "validation".
         validation: Whether models are also evaluated on validation examples of their own clients,
             where the split is "test".
-        clients: How many clients are evaluated; 0: all. The sample is drawn once, see
+        clients: The number of clients to evaluate; 0: all. The sample is drawn once, see
             `sampled_clients`, and is the same at all evaluations and of all algorithms: differences
             between them are those of the same clients.
         clients_per_call: Clients evaluated at a time; bounds memory.
@@ -65,7 +65,7 @@ class EvaluationOptions:
         subsample: See `PooledEvaluation`.
         late_share: The share of a run's evaluations, the last ones and one at least, whose mean its
             summary has.
-        seed: Of the draws, of the sample and of other clients.
+        seed: The seed of the draws of the sample and of other clients.
     """
 
     split: str = "test"
@@ -133,7 +133,7 @@ class Evaluator:
 
         Args:
             server_state: The process's `ServerState`.
-            source: Of the clients' states and training examples.
+            source: The source of the clients' states and training examples.
             is_last: Whether this is the last evaluation of a run.
         """
         clients = self.on_own_examples(server_state, source)
@@ -170,7 +170,7 @@ class Evaluator:
         """Adds to `clients` what is measured on others' examples, where that is due.
 
         Args:
-            clients: Of `on_own_examples`.
+            clients: The result of `on_own_examples`.
             server_state: See `__call__`.
             source: See `__call__`.
             is_last: See `__call__`.

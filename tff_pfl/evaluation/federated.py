@@ -91,14 +91,15 @@ def evaluate_federation(
     """Evaluates every client, participants or not, or a sample of them, a few at a time.
 
     Args:
-        evaluation: Of `build_evaluation`, or another that returns sums by model and metric.
+        evaluation: The computation of `build_evaluation`, or another that returns sums by model and
+            metric.
         server_state: The process's `ServerState`.
-        source: Of the clients' states and training examples.
-        dataset: Of the examples they are evaluated on.
-        split: What they are evaluated on: "test" or "validation".
+        source: The source of the clients' states and training examples.
+        dataset: The data set of the examples they are evaluated on.
+        split: The split they are evaluated on: "test" or "validation".
         pool: Whose examples these are, for the names.
         clients_per_call: Bounds the memory.
-        client_ids: Of the sample, in ascending order; `None`: all clients.
+        client_ids: The sample, in ascending order; `None`: all clients.
 
     Returns:
         For each model and metric the mean over the client's examples, as in

@@ -1,5 +1,6 @@
-"""Training before evaluation, of which no algorithm knows: pFedMB's fine-tuning, and FedAvg's last
-step, a client's training of the global model.
+"""Training before evaluation, which no algorithm knows about.
+
+It is pFedMB's fine-tuning, and FedAvg's last step, a client's training of the global model.
 """
 
 import collections
@@ -18,7 +19,7 @@ from tff_pfl.templates import Algorithm, Personalization
 def fine_tuned(
     algorithm: Algorithm, model: Model, local: LocalTraining, *, epochs: int
 ) -> Algorithm:
-    """The algorithm, but each client trains its own model on its examples before it is evaluated.
+    """Lets each client train its own model on its examples before it is evaluated.
 
     Nothing is kept of that training: rounds are those of `algorithm`, bit for bit. It takes
     the place of an algorithm's own fine-tuning, as FedBABU has one.
@@ -36,7 +37,7 @@ def fine_tuned(
 
 
 def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) -> Algorithm:
-    """The algorithm, but what is evaluated of each client is the global model as it trains it.
+    """Evaluates each client by the global model that the client has trained.
 
     The client trains the current global model on its own examples as long as in a round, without
     what the algorithm adds to that, and without anything that it keeps: what FedAvg would have it
@@ -89,7 +90,7 @@ def measured_fine_tuning(
     context: ClientContext,
     measure: Callable[[Weights], Totals],
 ) -> Totals:
-    """What is measured of the weights of `fine_tuning` after each of its epochs.
+    """Measures the weights of `fine_tuning` after each of its epochs.
 
     Returns:
         float32 `[epochs]` in the place of each scalar of `measure`.

@@ -14,7 +14,7 @@ class Gain(NamedTuple):
     """The gains of some clients.
 
     Attributes:
-        num_clients: How many they are.
+        num_clients: The number of clients.
         mean: Over clients, each counting once.
         std: The population standard deviation over clients.
         share_hurt: The share of clients whose gain is below 0.
@@ -29,11 +29,11 @@ class Gain(NamedTuple):
 def gains_of_clients(
     clients: ClientMetrics, baseline: ClientMetrics
 ) -> dict[MetricName, np.ndarray]:
-    """What each client has more, or of a loss less, than its own model has in the baseline.
+    """Computes how much better each client's models are than its own model in the baseline.
 
     Args:
-        clients: Of the run.
-        baseline: Of the same clients on the same examples.
+        clients: The metrics of the run.
+        baseline: The metrics of the same clients on the same examples.
 
     Returns:
         float64 `[clients]` by the name of what is compared: all models' quantities in the pools
@@ -50,13 +50,13 @@ def gains_of_clients(
 
 
 def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.ndarray:
-    """`values - others`, where NaN, of a model that has diverged, is worse than any number.
+    """Computes `values - others`; NaN, of a model that has diverged, is worse than any number.
 
     Where both are the same up to rounding, as means over rounds may be, it is 0.
 
     Args:
-        values: Of clients.
-        others: Of the same clients, elsewhere. Where both are NaN, so is the difference.
+        values: One number for each client.
+        others: The numbers of the same clients elsewhere. Where both are NaN, so is the difference.
         direction: 1 where more is better, or -1.
     """
     with np.errstate(invalid="ignore"):  # of infinities
@@ -68,7 +68,7 @@ def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.nd
 
 
 def without_rounding(found: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """0 in the place of what may be nothing but the rounding of numbers of a size.
+    """Replaces by 0 what may be nothing but rounding of numbers of a size.
 
     Args:
         found: Sums or differences of such numbers.

@@ -28,7 +28,7 @@ class EvaluationState(NamedTuple):
 def compose_global_evaluation(
     model: Model, data_type: tff.types.Type
 ) -> tff.learning.templates.LearningProcess:
-    """The evaluation of a global model, round by round, each of other clients.
+    """Composes the evaluation of a global model, round by round, each on other clients.
 
         initialize        : ( -> S@SERVER)
         next              : (<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)
@@ -111,7 +111,7 @@ def _cast(totals: Totals, dtype: tf.DType) -> Totals:
 
 
 def _means(totals: Totals):
-    """Of float32, whatever the sums are."""
+    """Returns float32 means, whatever the type of the sums."""
     means = collections.OrderedDict(
         (name, tf.cast(mean.total / mean.count, tf.float32)) for name, mean in totals.items()
     )

@@ -15,7 +15,7 @@ _LESS_IS_BETTER += ("perplexity", "nonfinite")
 
 
 def direction(quantity: str) -> int:
-    """Where better is: 1 if more of a quantity is better, as of accuracies, -1 if less is.
+    """Returns 1 if more of a quantity is better, as for accuracies, and -1 if less is.
 
     Its name says so: less is better of what ends in "loss", "error", "error_rate", "entropy",
     "mse", "rmse", "mae", "nll", "perplexity" or "nonfinite", by itself or after a "_".
@@ -35,7 +35,7 @@ class MetricName(NamedTuple):
             it in a round), "fine_tuned" (the client's own model after fine-tuning; of a new
             client, the global one) or "fine_tuned_best_epoch" (of new clients, after the epoch
             that was best on the very examples); empty for what is of no model.
-        pool: Whose examples of which split, as "local_test", "generalization_test" or
+        pool: The owner of the examples and their split, as "local_test", "generalization_test" or
             "new_clients_test"; empty for what is of no model.
         quantity: What is measured, as "accuracy".
         statistic: One of `STATISTICS`, or `MARGIN`; empty for a client's own number, and for
@@ -58,7 +58,7 @@ class MetricName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "MetricName":
-        """The name that `str` wrote, of a number of all clients.
+        """Parses a name that `str` wrote.
 
         Raises:
             ValueError: If it is none.
@@ -91,7 +91,7 @@ class ClientMetrics(NamedTuple):
     population: int | None = None
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The table as it is written: `client_id`, `num_examples`, then each of the values."""
+        """Returns the columns of a table: `client_id`, `num_examples`, and each of the values."""
         return {
             "client_id": self.client_ids,
             "num_examples": self.num_examples,
@@ -100,7 +100,7 @@ class ClientMetrics(NamedTuple):
 
 
 def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:
-    """The metrics by their names as text, for a file."""
+    """Returns the metrics by their names as text, for a file."""
     return {str(name): value for name, value in metrics.items()}
 
 

@@ -26,7 +26,7 @@ _BY_EPOCH = "fine_tuned_by_epoch"
 class NewClientsEvaluation:
     """Evaluates what clients get that join at the end, before and after they fine-tune it.
 
-    That is the global model. Of an algorithm without one it is what `personalize` makes for a
+    They get the global model. If the algorithm has none, they get what `personalize` makes for a
     client that never took part: FedPer's and FedRep's body with a head that nobody trained, of
     `local` the initial weights. Where the server has something for each client, by its id, as the
     embeddings of a hypernetwork, there is nothing for others.
@@ -62,10 +62,10 @@ class NewClientsEvaluation:
             locally_trained: Whether it is also evaluated as each of them trains it in a round, as
                 long as clients that take part do.
             first_id: The id of the first of them.
-            split: What they are evaluated on, "test" or "validation".
+            split: The split they are evaluated on, "test" or "validation".
             clients_per_call: Clients evaluated at a time; bounds memory.
             capacity: See `CohortDataSource`.
-            seed: Of the order of batches.
+            seed: The seed of the order of batches.
 
         Raises:
             ValueError: If the algorithm has nothing for new clients.
@@ -131,7 +131,7 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
     Args:
         clients: With values float64 `[clients, epochs]` of the model "fine_tuned_by_epoch", if any,
             in whose place there are `fine_tuned` and `fine_tuned_best_epoch`.
-        start: What the model before fine-tuning is called, "global" or "personalized".
+        start: The name of the model before fine-tuning, "global" or "personalized".
     """
     values = {}
     for name, of_clients in clients.values.items():
@@ -148,7 +148,7 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
 
 
 def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
-    """The type of a new client, and its state: none where all receive the same model."""
+    """Returns the type of a new client, and its states: empty where all receive the same model."""
     if process.global_weights is None:
 
         def initial_states(rows):

@@ -37,13 +37,13 @@ _ROUNDING = 1e-9  # 0.29 * 50 is less than 14.5
 
 
 def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Whose examples a client's model is evaluated on, its own among them.
+    """Draws the clients whose examples a client's model is evaluated on, its own among them.
 
     A pure function, the same for all rounds and algorithms. Those of a smaller fraction are among
     those of a larger one.
 
     Args:
-        seed: Of the draw.
+        seed: The seed of the draw.
         client_id: The client.
         num_clients: N.
         fraction: `c`, of the N - 1 other clients; rounded half up.
@@ -75,11 +75,11 @@ class PooledEvaluation:
         Args:
             process: The algorithm.
             model: Its model.
-            dataset: Of the pool.
+            dataset: The data set of the pool.
             split: "test" or "validation".
             synthetic: The fractions `c` of synthetic pools, in [0, 1].
             subsample: Whether as many examples are drawn of a pool as the client has.
-            seed: Of the draws.
+            seed: The seed of the draws.
             batch_size: Examples of a forward pass; it does not change the result.
 
         Raises:
@@ -117,13 +117,13 @@ class PooledEvaluation:
         clients_per_call: int = 25,
         client_ids: np.ndarray | None = None,
     ) -> dict[MetricName, np.ndarray]:
-        """The scores of every client's models, participants or not, a few clients at a time.
+        """Scores every client's models, participants or not, a few clients at a time.
 
         Args:
             server_state: The process's `ServerState`.
-            source: Of the clients' states and training examples.
+            source: The source of the clients' states and training examples.
             clients_per_call: Clients whose models are evaluated at a time; bounds memory.
-            client_ids: Of a sample of clients, whose models alone are evaluated, on the same pools;
+            client_ids: A sample of clients, whose models alone are evaluated, on the same pools;
                 `None`: all clients.
 
         Returns:
@@ -150,7 +150,7 @@ class PooledEvaluation:
         return dict(means)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
-        """For each model and metric, the score of every example of the pool."""
+        """Scores every example of the pool, for each model and metric."""
         chunks = [self._score(models, chunk) for chunk in self._chunks]
         return [
             {name: np.concatenate([chunk[index][name] for chunk in chunks]) for name in first}
@@ -169,7 +169,7 @@ class PooledEvaluation:
                     means[MetricName(what, pool, metric)][row] = mean
 
     def _rows(self, client_id, fraction) -> np.ndarray:
-        """The examples of a client's pool."""
+        """Returns the examples of a client's pool."""
         owners = drawn_clients(self._seed, client_id, len(self._sizes), fraction)
         ends, sizes = self._ends[owners], self._sizes[owners]
         rows = np.concatenate(list(map(np.arange, ends - sizes, ends)))

@@ -1,4 +1,4 @@
-"""What an algorithm has for people to look at, of the server's state and of all clients'."""
+"""Arrays of an algorithm for people to look at, from the server's and all clients' states."""
 
 import collections
 from typing import Any
@@ -18,15 +18,15 @@ def take_snapshot(
     clients_per_call: int = 25,
     client_ids: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Arrays by name, those of clients with a leading axis of `num_clients`; maybe none.
+    """Returns arrays by name, those of clients with a leading axis of `num_clients`.
 
     Args:
         process: The algorithm.
         server_state: Its `ServerState`.
-        store: Of the clients' states.
-        num_clients: How many clients there are.
+        store: The clients' states.
+        num_clients: The number of clients.
         clients_per_call: Clients whose states are read at a time; bounds memory.
-        client_ids: Of a sample of clients, whose arrays have a leading axis of these, and which are
+        client_ids: A sample of clients, whose arrays have a leading axis of these, and which are
             the array `client_id`; `None`: all clients.
     """
     arrays = {} if process.snapshot is None else dict(process.snapshot(server_state))

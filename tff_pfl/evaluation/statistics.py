@@ -8,7 +8,7 @@ from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, Metric
 
 
 def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
-    """Mean, spread and tails of one number per client.
+    """Computes mean, spread and tails of one number per client.
 
     Args:
         values: One value a client.
@@ -34,13 +34,13 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
 
 
 def _tails(sorted_values, share) -> tuple[float, float]:
-    """The means of the lowest and of the highest values, a share of them, but one at least."""
+    """Returns the means of the lowest and of the highest values, a share, but one at least."""
     number = max(1, round(share * len(sorted_values)))
     return float(sorted_values[:number].mean()), float(sorted_values[-number:].mean())
 
 
 def mean_margin(values: np.ndarray, population: int) -> float:
-    """How far a sample's mean may be from the population's: half of the 95 % interval around it.
+    """Computes half of the 95 % interval around a sample's mean for that of the population.
 
     With `n` of `N` values, drawn uniformly without replacement, and their standard deviation `s`,
     of `n - 1` degrees of freedom, it is
@@ -74,8 +74,8 @@ class Distribution(NamedTuple):
     """How a quantity is distributed over clients, each counting once unless it says otherwise.
 
     Attributes:
-        num_clients: How many they are.
-        num_examples: Of all of them together.
+        num_clients: The number of clients.
+        num_examples: The number of examples of all of them together.
         mean: The mean over clients.
         weighted_mean: The mean in which clients weigh by their numbers of examples.
         std: The population standard deviation over clients.
@@ -100,7 +100,7 @@ class Distribution(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray, num_examples: np.ndarray) -> "Distribution":
-        """The distribution of one value a client.
+        """Computes the distribution of one value a client.
 
         Args:
             values: float `[clients]`, of one client or more.
@@ -124,14 +124,14 @@ class Distribution(NamedTuple):
 
 
 def _decile(ordered, tenths) -> float:
-    """A quantile as of `np.quantile`, which has NaN where a neighbour is infinite."""
+    """Computes a quantile as `np.quantile` does, which has NaN where a neighbour is infinite."""
     place, rest = divmod(tenths * (len(ordered) - 1), 10)
     below, above = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
     return float(below if not rest or below == above else below + rest / 10 * (above - below))
 
 
 def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.ndarray]:
-    """The clients that have examples, and those of them that took part in training, and did not.
+    """Groups the clients that have examples by whether they took part in training.
 
     Args:
         clients: What was measured of each client.
@@ -153,7 +153,7 @@ def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.
 def distributions(
     clients: ClientMetrics, was_selected: np.ndarray
 ) -> dict[str, dict[MetricName, Distribution]]:
-    """How each quantity is distributed over the clients of each group; see `groups_of`."""
+    """Computes the distribution of each quantity over clients, for each group of `groups_of`."""
     return {
         group: {
             name: Distribution.of(values[members], clients.num_examples[members])
@@ -164,13 +164,13 @@ def distributions(
 
 
 def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
-    """The metrics of an evaluation: statistics over the clients that have examples.
+    """Computes the metrics of an evaluation: statistics over the clients that have examples.
 
     Losses are averaged, and `num_nonfinite` counts models that have diverged: whose loss is not
-    finite, which makes the mean loss so too. Of every other quantity, all statistics of
-    `over_clients` are given. Of a sample, these are the statistics of the sample, and each mean
-    comes with its `mean_margin`, as an estimate of the population's. Where some of all clients have
-    no examples, those of the sample that have are a uniform sample of all that have.
+    finite, which makes the mean loss so too. Every other quantity has all statistics of
+    `over_clients`. If the clients are a sample, these are the statistics of the sample, and each
+    mean comes with its `mean_margin`, as an estimate of the population's. Where some of all clients
+    have no examples, those of the sample that have are a uniform sample of all that have.
 
     Args:
         clients: What was measured of each client.

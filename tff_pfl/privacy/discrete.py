@@ -96,7 +96,7 @@ class DiscreteGaussian:
         """
         z, k, root = self.noise_multiplier, self.clients_per_round, math.sqrt(size)
         most = self.modulus / 2 / _DEVIATIONS_WITHIN
-        evened_out = 1 << (size.bit_length() - 1)  # numbers, by a rotation of powers of two
+        evened_out = 1 << (int(size).bit_length() - 1)  # numbers, by a rotation of powers of two
         # The positive root of a r^2 + 2 b r + c = 0.
         a = k**2 / evened_out + z**2
         b = z**2 * root
