@@ -168,7 +168,6 @@ def test_what_nobody_shares_in_is_0(nobody):
 
 @pytest.mark.parametrize(("share", "known"), [(1e-10, True), (1e-13, False)])
 def test_a_small_share_counts_down_to_a_limit(share, known):
-    """The mean of two clients has no scale, until nothing is known of it."""
     values = uploads(2, share=lambda shape: np.full(shape, share, np.float32))
     result = run(process_of(), values, [np.float32(1), np.float32(3)]).result
     scale = 1.0 if known else 0.0

@@ -26,17 +26,14 @@ def two_steps(optimizer):
     return weights
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_options_and_defaults_are_those_of_tff(name):
-    parameters = inspect.signature(BUILDERS[name]).parameters
-    expected = {key: p.default for key, p in parameters.items() if key != "learning_rate"}
-    assert OPTIMIZERS.options(name) == expected
-    plain = two_steps(OPTIMIZERS[name](0.1))
-    np.testing.assert_array_equal(plain, two_steps(BUILDERS[name](0.1)))
-    for option in expected:
-        found = two_steps(OPTIMIZERS[name](0.1, **{option: 0.3}))
-        np.testing.assert_array_equal(found, two_steps(BUILDERS[name](0.1, **{option: 0.3})))
-        assert np.any(found != plain)
+def test_optimizers_and_options_are_those_of_tff():
+    assert set(OPTIMIZERS) == {"sgd", *BUILDERS}
+    for name, build in BUILDERS.items():
+        parameters = inspect.signature(build).parameters
+        expected = {key: p.default for key, p in parameters.items() if key != "learning_rate"}
+        assert OPTIMIZERS.options(name) == expected
+        found = two_steps(OPTIMIZERS[name](0.1, **dict.fromkeys(expected, 0.3)))
+        np.testing.assert_array_equal(found, two_steps(build(0.1, **dict.fromkeys(expected, 0.3))))
 
 
 def test_sgd_with_and_without_momentum():
@@ -55,7 +52,3 @@ def test_numbers_may_be_whole_or_numpys():
     expected = two_steps(OPTIMIZERS["adam"](1.0, beta_1=0.0))
     found = two_steps(OPTIMIZERS["adam"](np.int64(1), beta_1=np.float64(0)))
     np.testing.assert_array_equal(found, expected)
-
-
-def test_all_optimizers_have_a_name():
-    assert set(OPTIMIZERS) == {"sgd", *BUILDERS}

@@ -82,20 +82,6 @@ class TestGradient:
 
 
 class TestSteps:
-    """Batches of 2: a client of 5 examples has 3 of them, or 2 without the partial one."""
-
-    @pytest.mark.parametrize("drop_remainder", [False, True])
-    def test_exactly_so_many(self, drop_remainder):
-        for steps in (1, 3, 7):
-            local = dataclasses.replace(
-                FRESH, steps=steps, drop_remainder=drop_remainder, epochs=99
-            )
-            result = train(local, size=5, capacity=12)
-            expected = heavy_ball([ETA] * steps)[-1]
-            np.testing.assert_allclose(vector_of(result.weights), expected, rtol=1e-5, atol=1e-6)
-            sizes = [2, 2] if drop_remainder else [2, 2, 1]
-            assert result.totals["loss"].count == sum((sizes * 4)[:steps])
-
     def test_they_are_the_first_of_the_epochs(self):
         by_epochs = train(FRESH, size=5, capacity=5, epochs=2)
         assert_equal(train(FRESH, size=5, capacity=5, steps=6), by_epochs)

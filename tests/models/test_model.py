@@ -46,7 +46,7 @@ def weights():
     return {"linear": {"kernel": tf.constant(KERNEL)}, "unused": {"w": tf.ones([2])}}
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [1, 4], [2]])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [1, 4]])
 def test_rows_of_weight_zero_do_not_count(rows):
     weight = np.isin(np.arange(5), rows).astype(np.float32)
     x = np.where(weight[:, None] > 0, X, 1e3).astype(np.float32)
@@ -187,17 +187,10 @@ def test_methods_that_mix_models_of_parts_refuse_rows_that_are_mixed(name):
 
 MIXING = {
     "preprocess": ("loss", lambda: from_keras(network(), input_shape=(3,), preprocess=centered)),
-    "a layer": ("loss", lambda: from_keras(network(Centered), input_shape=(3,))),
     "apply": (
         "loss",
         lambda: dataclasses.replace(
             MODEL, apply=lambda w, x, **_: centered(x) @ w["linear"]["kernel"]
-        ),
-    ),
-    "loss": (
-        "loss",
-        lambda: dataclasses.replace(
-            MODEL, example_loss=lambda y, z: (y + 1) / tf.reduce_max(y + 1)
         ),
     ),
     "a metric": (
