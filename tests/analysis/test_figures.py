@@ -119,6 +119,8 @@ def test_lines_are_means_over_seeds_and_bands_their_deviations():
     assert {(5, 2.0), (5, 6.0), (9, 0.0), (9, 2.0)} <= corners
     assert "mean over clients; bands: deviation over 3 seeds" in texts(figure)
     assert "accuracy of each client's own model" in texts(figure).replace("\n", " ")
+    diverged = [frame("x", {1: 1.0}, run="a"), frame("x", {1: np.nan}, run="b")]
+    assert analysis.over_seeds(pd.concat(diverged))[["mean", "deviation"]].isna().all(axis=None)
     with pytest.raises(OutputDirectoryError, match="No round was evaluated in all of a, b"):
         parts = [frame("x", {1: 1.0}, run="a"), frame("x", {2: 1.0}, run="b")]
         analysis.over_seeds(pd.concat(parts))
