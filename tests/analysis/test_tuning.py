@@ -185,19 +185,16 @@ def test_searches_side_by_side_with_halving(tmp_path, program):
     found = rows(tmp_path)
     assert [[row[0] for row in found if row[2] == "1"].count(label) for label in "AB"] == [6, 5]
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/tuning.db")
-    (of_b,) = [
-        of for of in optuna.get_all_study_summaries(storage) if of.study_name.startswith("B")
-    ]
-    trials = optuna.load_study(study_name=of_b.study_name, storage=storage).trials
-    # The accuracy after one round is the rate.
-    reached = [trial.intermediate_values[1] for trial in trials]
-    going_on = [5 in trial.intermediate_values for trial in trials]
-    expected = []
-    for batch in ((0, 2), (2, 4), (4, 5)):
-        so_far = sorted(reached[: batch[1]], reverse=True)
-        bound = so_far[(len(so_far) + 1) // 2 - 1]
-        expected += [rate >= bound for rate in reached[slice(*batch)]]
-    assert going_on == expected
+    found = {of.study_name[0]: of.study_name for of in optuna.get_all_study_summaries(storage)}
+    for label, batches in {"A": [1] * 6, "B": [2, 2, 1]}.items():
+        trials = optuna.load_study(study_name=found[label], storage=storage).trials
+        # The accuracy after one round is the rate.
+        reached, expected = [trial.intermediate_values[1] for trial in trials], []
+        for size in batches:
+            so_far = reached[: len(expected) + size]
+            bound = sorted(so_far, reverse=True)[(len(so_far) + 1) // 2 - 1]
+            expected += [rate >= bound for rate in so_far[-size:]]
+        assert [5 in trial.intermediate_values for trial in trials] == expected
 
 
 def test_values_of_every_kind(tmp_path, program):
