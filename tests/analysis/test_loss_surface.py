@@ -1,5 +1,6 @@
 """The loss around the models of a tiny run, and pictures of surfaces that are written by hand."""
 
+import contextlib
 import dataclasses
 import shutil
 
@@ -9,11 +10,11 @@ import pytest
 from matplotlib.text import Text
 
 from tests.runs import tiny_config, train_run
+from tff_pfl import experiment
 from tff_pfl.analysis import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces, save
 from tff_pfl.analysis.loss_surface import rise_at_the_rim, training_examples
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import ConfigError, OutputDirectoryError, restored_run
-from tff_pfl.templates import PersonalizedProcess
 
 AXIS = np.linspace(-1, 1, 5, dtype=np.float32)
 BOWL = (AXIS[:, None] ** 2 + 2 * AXIS**2 + 0.5).astype(np.float32)
@@ -79,7 +80,12 @@ def test_another_client_on_some_of_its_examples(run_dir):
 
 
 def test_an_algorithm_without_a_global_model(run_dir, monkeypatch):
-    monkeypatch.setattr(PersonalizedProcess, "global_weights", None)
+    @contextlib.contextmanager
+    def without_a_global_model(*args, **options):
+        with restored_run(*args, **options) as run:
+            yield run._replace(process=dataclasses.replace(run.process, global_weights=None))
+
+    monkeypatch.setattr(experiment, "restored_run", without_a_global_model)
     found = loss_surfaces_of_run(run_dir, points=3, max_examples=5)
     assert list(found.surfaces) == ["personalized"]
 

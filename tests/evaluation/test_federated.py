@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -99,7 +101,7 @@ def test_further_models_on_own_and_on_pooled_examples(dataset):
         "fine_tuned": fine_tuned(fedavg, MODEL, local_sgd(), epochs=2),
     }
     process = compose(fedavg, EXAMPLES_TYPE, further_models=further)
-    assert process.replace(next_fn=process.next).further_models == process.further_models
+    assert dataclasses.replace(process).further_models == process.further_models
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()

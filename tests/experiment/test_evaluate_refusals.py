@@ -53,6 +53,7 @@ def without(name):
 )
 def test_mistakes_are_one_message(finished_run, tmp_path, capsys, make, message):
     make(finished_run(), tmp_path / "wrong")
+    capsys.readouterr()  # what the run printed
     output = tmp_path / "out" / "result"
     code = evaluate_program(str(tmp_path / "wrong"), str(output), set_context=keep_the_context)
     printed = capsys.readouterr()

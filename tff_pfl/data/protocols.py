@@ -181,6 +181,11 @@ class _Draw:
 
     def _checked_parts(self, parts, num_rows) -> ClientRows:
         """Checks what a partitioner, perhaps of a user's own, made of so many rows."""
+        if parts is None:  # a function of a user's own without `return`
+            raise PartitionError(
+                f"The partitioner {self.partitioner!r} must return the rows of each client, got "
+                "None."
+            )
         parts = ClientRows.of(parts)
         if len(parts) != self.num_clients or not parts.are_within(num_rows):
             raise PartitionError(

@@ -53,7 +53,7 @@ def changed(**changes):
         ),
         (
             {"privacy__epsilon": 2.0, "participation__over_selection": 2.0},
-            "over_selection=2.0, but with privacy whether .* depend on others. Set it to 1",
+            "over_selection=2.0, but with privacy, whether .* depend on others. Set it to 1",
         ),
         ({**DISTRIBUTED, "privacy__clipping": "adaptive"}, "clipping='adaptive'.* to 'fixed'"),
         ({**DISTRIBUTED, "participation__dropout": (0.1,)}, r"dropout=\(0.1,\), .* to \(0.0,\)"),

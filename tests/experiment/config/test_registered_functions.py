@@ -45,7 +45,7 @@ def build(config):
             tff_pfl.PARTITIONERS,
             lambda labels, num_clients, rng: None,
             {"data": {"partitioner": "own"}},
-            "Partitioner 'own' must return the rows of each client, got None",
+            "The partitioner 'own' must return the rows of each client, got None",
         ),
         (
             tff_pfl.DATASETS,
