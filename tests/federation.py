@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,8 @@ from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
+SIZES = (4, 6, 3)  # of the examples of clients
+COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
 # These differ from another algorithm by an option or two, which have tests of their own. What all
 # algorithms are tested for is slow for them.
@@ -119,6 +122,37 @@ def last(rounds):
     return result
 
 
+class Trained(NamedTuple):
+    """A process, with its server state and its clients after some rounds."""
+
+    process: EagerProcess
+    state: tuple
+    clients: list[Client]
+
+    @property
+    def shared(self):
+        """The weights that the server has."""
+        return self.state.algorithm.weights
+
+    @property
+    def personal(self) -> list:
+        """The model of each client."""
+        return self.process.personalize(self.state, self.clients)
+
+    @property
+    def client_states(self) -> list:
+        return [client.state for client in self.clients]
+
+
+@functools.cache
+def trained(
+    name, *, model=tiny_model, local=None, cohorts=COHORTS, sizes=SIZES, seed=1, **options
+) -> Trained:
+    """Trains an algorithm on the tiny federation, by default with plain SGD on the tiny model."""
+    process = eager(name, model(), local or local_sgd(), seed=seed, **options)
+    return Trained(process, *last(run_rounds(process, make_clients(process, sizes), cohorts)))
+
+
 def leaves(*trees) -> list[np.ndarray]:
     """All tensors of some structures, TFF's containers included."""
     return [np.asarray(leaf) for tree in trees for leaf in tf.nest.flatten(tree)]
@@ -127,6 +161,11 @@ def leaves(*trees) -> list[np.ndarray]:
 def vector(tree) -> np.ndarray:
     """All of a structure in one vector."""
     return np.concatenate([leaf.ravel() for leaf in leaves(tree)])
+
+
+def differ(a, b) -> bool:
+    """Whether some numbers of two structures are apart by more than rounding."""
+    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
 
 
 def assert_equal(a, b) -> None:

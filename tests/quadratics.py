@@ -69,6 +69,17 @@ def vector_of(weights) -> np.ndarray:
     return np.concatenate([np.asarray(layer["w"]) for layer in weights.values()])
 
 
+def objectives(number=3, dim=3) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The matrices and the centres of some clients."""
+    centres = [np.random.default_rng(10 + i).normal(size=dim) for i in range(number)]
+    return [spd(dim, seed) for seed in range(number)], centres
+
+
+def descended(w, a, c, rate, steps) -> np.ndarray:
+    """Where gradient steps from `w` lead: `c + (I - rate A)^steps (w - c)`."""
+    return c + np.linalg.matrix_power(np.eye(len(c)) - rate * a, steps) @ (w - c)
+
+
 def spd(dim: int, seed: int) -> np.ndarray:
     """A symmetric matrix with eigenvalues between 0.5 and 2."""
     rng = np.random.default_rng(seed)

@@ -1,74 +1,43 @@
 """APFL: FedAvg and Local at its ends, its rounds on quadratics, and its mixing weight."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
     make_client,
-    make_clients,
     run_rounds,
     tiny_model,
+    trained,
     with_shared,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of, weights_of
 
 MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
-DIM, RATE, STEPS = 3, 0.2, 4
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
-
-
-@functools.cache
-def trained(algorithm, **options):
-    """`(server state, clients)` after some rounds."""
-    process = eager(algorithm, MODEL, local_sgd(), **options, seed=1)
-    return last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
-
-
-@pytest.mark.parametrize(
-    "options", [{"alpha": 0.0}, {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}]
-)
-def test_the_global_model_is_fedavgs_whatever_alpha(options):
-    state, _ = trained("apfl", **options)
-    assert_equal(state.algorithm.weights, trained("fedavg")[0].algorithm.weights)
+RATE, STEPS = 0.2, 4
+A, C = objectives()
 
 
 def test_without_alpha_own_models_stay_and_what_is_evaluated_is_the_global_model():
-    state, clients = trained("apfl", alpha=0.0)
-    process = eager("apfl", MODEL, local_sgd(), alpha=0.0, seed=1)
-    assert_equal([c.state.model for c in clients], [MODEL.init(1)] * 3)
-    assert_equal(process.personalize(state, clients), [state.algorithm.weights] * 3)
-
-
-def test_of_an_alpha_of_1_own_models_are_locals():
-    state, clients = trained("apfl", alpha=1.0)
-    expected = [c.state.model for c in trained("local")[1]]
-    assert_equal([c.state.model for c in clients], expected)
-    assert_equal(state.algorithm.weights, trained("fedavg")[0].algorithm.weights)
-    process = eager("apfl", MODEL, local_sgd(), alpha=1.0, seed=1)
-    assert_equal(process.personalize(state, clients), expected)
+    found = trained("apfl", alpha=0.0)
+    assert_equal([own.model for own in found.client_states], [MODEL.init(1)] * 3)
+    assert_equal(found.personal, [found.shared] * 3)
 
 
 def test_what_is_evaluated_is_the_mixture_with_the_current_global_model():
-    process = eager("apfl", MODEL, local_sgd(), alpha=0.25, seed=1)
-    clients = make_clients(process, (4, 6, 3))
-    state, clients = last(run_rounds(process, clients, ((0, 1), (1,))))
-    models = process.personalize(state, clients)
-    for model, client in zip(models[:2], clients, strict=False):
+    found = trained("apfl", alpha=0.25, cohorts=((0, 1), (1,)))
+    models = found.personal
+    for model, own in zip(models[:2], found.client_states, strict=False):
         expected = tf.nest.map_structure(
-            lambda v, w: 0.25 * v + 0.75 * w, client.state.model, dict(state.algorithm.weights)
+            lambda v, w: 0.25 * v + 0.75 * w, own.model, dict(found.shared)
         )
         assert_close(model, expected, tolerance=1e-6)
-    assert_equal(models[2], state.algorithm.weights)  # of a client that never took part
+    assert_equal(models[2], found.shared)  # of a client that never took part
 
 
 def client_round(i, w, v, alpha, *, refresh="before", rate=0.0, decay=0.0, adaptive=()):

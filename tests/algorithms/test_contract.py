@@ -12,7 +12,7 @@ from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
-from tff_pfl.templates import compose
+from tff_pfl.templates import Client, compose
 from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
 
 MODEL = testing.tiny_model()
@@ -187,13 +187,14 @@ COVERED = (
     "pgfedmo_ce",
     "plgu_ghn",
     "plgu_grep",
+    "s_fedpg",
 )
 # Checks that compile something of their own, and those that have them by default, too. With secure
 # sums, all of the template of averaging are one computation, but for their client work.
 COSTLY = (check_nobody, check_runtimes, check_secure_sums)
 ON_ALL_RUNTIMES = ("fedavg", "fedpg", "pgfed")
 ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
-SECURE = ("ditto", "pfedmb", "scaffold")
+SECURE = ("ditto", "scaffold")
 
 
 def _cases(is_slow, is_one=lambda row: True):
@@ -275,13 +276,18 @@ def test_bytes_are_those_of_the_model(row):
 @pytest.mark.parametrize(
     "row",
     _cases(lambda row: {row.id, row.name} & set(COVERED), lambda row: row.newcomer is not None),
-    indirect=True,
 )
 def test_a_newcomer_has_what_is_shared_and_what_all_began_with(row):
-    assert row.subject.process.global_weights is None
-    state = row.subject.first_round.state
-    (weights, *_) = row.subject.personalize(state, [row.subject.client(7, 5)] * 3)
-    expected = row.newcomer(state.algorithm, row.subject.model().init(testing.contract.SEED))
+    subject, seed = row.subject, testing.contract.SEED
+    process = testing.EagerProcess(subject.algorithm, seed)
+    assert process.global_weights is None
+    *cohort, newcomer = (
+        Client(np.int32(i), process.initialize_client(i), testing.tiny_examples(size, seed=i))
+        for i, size in ((0, 6), (1, 5), (2, 9), (7, 5))
+    )
+    state = process.next(process.initialize(), cohort).state
+    (weights,) = process.personalize(state, [newcomer])
+    expected = row.newcomer(state.algorithm, subject.model().init(seed))
     assert any(
         all(map(np.array_equal, leaves(weights), leaves(candidate))) for candidate in expected
     )

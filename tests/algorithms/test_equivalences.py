@@ -1,4 +1,4 @@
-"""Algorithms that become one another at the ends of their hyper-parameters."""
+"""Algorithms that become one another at the ends of their options, bit for bit."""
 
 import numpy as np
 import pytest
@@ -6,156 +6,215 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    SIZES,
     assert_close,
     assert_equal,
+    differ,
     eager,
-    last,
     leaves,
     local_sgd,
     make_clients,
     random_examples,
-    run_rounds,
     tiny_model,
+    trained,
 )
+from tests.marks import slow
 from tff_pfl.local import ClientContext, LocalTraining, exact_gradient, trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.templates import Client
+from tff_pfl.testing import tiny_normalized_model
 
 MODEL = tiny_model()
+LAYERS = MODEL.layers
 build_sgdm = tff.learning.optimizers.build_sgdm
-SIZES = (4, 6, 3)
-# Who takes part in each round.
-COHORTS = ((0, 1), (1, 2), (0, 2))
+# With momentum, a decaying rate and two passes, so that a method that loses one of them differs.
+LOCAL, ONE_EPOCH = (
+    LocalTraining(build_sgdm(0.3, momentum=0.5), epochs, batch_size=4, learning_rate_decay=0.9)
+    for epochs in (2, 1)
+)
+OWN = {"personalized": "local"}
+UNIFORM = {"weighting": "uniform"}
+FEDERATION = {"num_clients": 4, "clients_per_round": 4}
+MO_CE = {"beta": 0.8, "communication_efficient": True, "weighting": "num_examples"}
+EQUAL_SCORES = {"rho": 0.3, "scores": "equal", "eps_from": "global"}  # makes LWSAM SAM
+
+# An algorithm and its options, the other and its options.
+SAME_SHARED = [
+    ("apfl", {"alpha": 0.0}, "fedavg", {}),
+    ("apfl", {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}, "fedavg", {}),
+    ("ditto", {"lambda_": 0.7}, "fedavg", {}),
+    ("fedala", {"num_mixed_layers": 0}, "fedavg", {}),
+    ("fedbabu", {"head_layers": ()}, "fedavg", {}),
+    ("fedbabu", {"fine_tune_epochs": 2}, "fedrep", {"head_epochs": 0, "body_epochs": 2}),
+    ("fedper", {"personal_layers": ()}, "fedavg", {}),
+    (
+        "fedrep",
+        {"personal_layers": (), "body_epochs": 2, "local": ONE_EPOCH},
+        "fedavg",
+        {},
+    ),
+    ("lg_fedavg", {"shared_layers": LAYERS, "alternate": True}, "fedavg", {}),
+    slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 0}, "fedavg", UNIFORM),
+    ("plgu_lf", {"rho": 0.0, "num_personal_layers": 1}, "fedavg", UNIFORM),
+    slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 2}, "fedavg", UNIFORM),
+    *(
+        (slow if number != 1 else pytest.param)(
+            "plgu_lf",
+            EQUAL_SCORES | {"num_personal_layers": number},
+            "fedsam",
+            {"rho": 0.3, **UNIFORM},
+        )
+        for number in (0, 1, 2)
+    ),
+]
+SAME_PERSONAL = [
+    ("apfl", {"alpha": 1.0}, "local", {}),
+    ("ditto", {"lambda_": 0.0}, "local", {}),
+    ("ditto", {"lambda_": 0.0, "personal_epochs": 1}, "local", {"local": ONE_EPOCH}),
+    ("fedala", {"mixing_learning_rate": 0.0, "personalized": "last"}, "fedavg", OWN),
+    (
+        "fedbn",
+        {"also_personal": ("dense1", "head"), "model": tiny_normalized_model},
+        "local",
+        {"model": tiny_normalized_model},
+    ),
+    ("fedper", {"personal_layers": LAYERS}, "local", {}),
+    ("fedprox", {"mu": 0.0, **OWN}, "fedavg", OWN),
+    (
+        "fedrep",
+        {"personal_layers": LAYERS, "head_epochs": 2, "local": ONE_EPOCH},
+        "local",
+        {},
+    ),
+    ("fedsam", {"rho": 0.0, **OWN}, "fedavg", OWN),
+    ("lg_fedavg", {"shared_layers": (), "alternate": True}, "local", {}),
+    ("pgfed", {"mu": 0.0, **MO_CE, **FEDERATION}, "fedavg", OWN),
+    (
+        "plgu_ghn",
+        {"rho": 0.0, "num_clients": 4, "hidden_width": 6},
+        "pfedhn",
+        {"hidden_layers": 3, "num_clients": 4, "hidden_width": 6},
+    ),
+]
 
 
-def build(name, local=None, **options):
-    return eager(name, MODEL, local or local_sgd(), **options, seed=1)
+def both(name, options, other, other_options):
+    return trained(name, **{"local": LOCAL} | options), trained(
+        other, **{"local": LOCAL} | other_options
+    )
 
 
-def run(process, sizes=SIZES, cohorts=COHORTS):
-    """`(server state, clients)` after some rounds."""
-    return last(run_rounds(process, make_clients(process, sizes), cohorts))
+def ids(value):
+    return value if isinstance(value, str) else "-".join(value) or "default"
 
 
-@pytest.fixture(scope="module")
-def fedavg():
-    return run(build("fedavg"))
+@pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_SHARED, ids=ids)
+def test_what_is_shared_is_the_same(name, options, other, other_options):
+    found, expected = both(name, options, other, other_options)
+    assert_equal(found.shared, expected.shared)
 
 
-@pytest.fixture(scope="module")
-def local():
-    return run(build("local"))
+@pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_PERSONAL, ids=ids)
+def test_personal_models_are_the_same(name, options, other, other_options):
+    found, expected = both(name, options, other, other_options)
+    assert_equal(found.personal, expected.personal)
+    if other == "fedavg":
+        assert_equal(found.shared, expected.shared)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "others"),
+    [
+        ("fedsam", {"rho": 0.3}, ("fedavg", {})),
+        ("plgu_ghn", {}, ("plgu_ghn", {"rho": 0.0})),
+    ],
+)
+def test_elsewhere_they_are_not(name, option, others):
+    federation = {"num_clients": 4, "hidden_width": 6} if name == "plgu_ghn" else {}
+    other, options = others
+    found, expected = both(name, option | federation, other, options | federation)
+    assert differ(found.personal, expected.personal)
 
 
 class TestDitto:
-    def test_without_lambda_the_personal_models_are_local(self, local):
-        _, clients = run(build("ditto", lambda_=0.0))
-        assert_equal([c.state.model for c in clients], [c.state.model for c in local[1]])
-
-    @pytest.mark.parametrize("lambda_", [0.0, 0.7])
-    def test_the_global_model_is_fedavg_whatever_lambda(self, fedavg, lambda_):
-        state, _ = run(build("ditto", lambda_=lambda_))
-        assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
-
     def test_lambda_pulls_to_the_received_model(self):
-        process = build("ditto", local_sgd(learning_rate=0.01, epochs=2), lambda_=99.0)
+        local = local_sgd(learning_rate=0.01, epochs=2)
+        process = eager("ditto", MODEL, local, lambda_=99.0, seed=1)
         state = process.initialize()
-        clients = make_clients(process, SIZES)
         moved = [  # personal models far from the global one
             c._replace(state=c.state._replace(model=trees.add(c.state.model, ones_like(c))))
-            for c in clients
+            for c in make_clients(process, SIZES)
         ]
-        output = process.next(state, moved)
-        for new in output.clients:
+        for new in process.next(state, moved).clients:
             # v - w shrinks by (1 - eta * lambda) = 0.01 at each of two steps or more.
             assert_close(new.model, state.algorithm.weights, tolerance=0.02)
 
-    def test_personal_epochs(self, local):
-        _, clients = run(build("ditto", lambda_=0.0, personal_epochs=0))
+    def test_without_personal_epochs_own_models_stay(self):
+        clients = trained("ditto", lambda_=0.0, personal_epochs=0).clients
         assert_equal([c.state.model for c in clients], [MODEL.init(1)] * 3)
-        _, clients = run(build("ditto", local_sgd(epochs=2), lambda_=0.0, personal_epochs=1))
-        assert_equal([c.state.model for c in clients], [c.state.model for c in local[1]])
 
 
 def ones_like(client):
     return tf.nest.map_structure(np.ones_like, client.state.model)
 
 
-class TestFedPer:
-    def test_without_personal_layers_it_is_fedavg(self, fedavg):
-        state, _ = run(build("fedper", personal_layers=()))
-        assert_equal(state.algorithm.weights, fedavg[0].algorithm.weights)
-
-    def test_with_all_layers_personal_it_is_local(self, local):
-        _, clients = run(build("fedper", personal_layers=MODEL.layers))
-        assert_equal([c.state.head for c in clients], [c.state.model for c in local[1]])
-
-    def test_heads_differ_and_stay_with_their_clients(self):
-        process = build("fedper")
-        state, clients = run(process)
-        assert list(state.algorithm.weights) == ["dense1"]
-        heads = [leaves(c.state.head) for c in clients]
-        assert not np.allclose(heads[0][0], heads[1][0])
-        for model, client in zip(process.personalize(state, clients), clients, strict=True):
-            assert_equal(model["dense1"], state.algorithm.weights["dense1"])
-            assert_equal(model["head"], client.state.head["head"])
+def test_heads_of_fedper_differ_and_stay_with_their_clients():
+    fedper = trained("fedper")
+    assert list(fedper.shared) == ["dense1"]
+    heads = [leaves(own.head) for own in fedper.client_states]
+    assert not np.allclose(heads[0][0], heads[1][0])
+    for model, own in zip(fedper.personal, fedper.client_states, strict=True):
+        assert_equal(model["dense1"], fedper.shared["dense1"])
+        assert_equal(model["head"], own.head["head"])
 
 
 class TestFedAvg:
-    def test_the_weighted_average_of_local_models(self):
-        cohorts = ((0, 1, 2),)
-        for weighting, weights in (("num_examples", SIZES), ("uniform", (1, 1, 1))):
-            process = build("fedavg", personalized="local", weighting=weighting)
-            state, clients = run(process, cohorts=cohorts)
-            models = [leaves(c.state.model) for c in clients]
-            expected = [np.average(layer, axis=0, weights=weights) for layer in zip(*models)]  # noqa: B905
-            assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
+    @pytest.mark.parametrize(
+        ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
+    )
+    def test_the_weighted_average_of_local_models(self, weighting, weights):
+        found = trained("fedavg", **OWN, weighting=weighting, cohorts=((0, 1, 2),))
+        models = [leaves(own.model) for own in found.client_states]
+        expected = [np.average(leaf, axis=0, weights=weights) for leaf in zip(*models, strict=True)]
+        assert_close(leaves(found.shared), expected, tolerance=1e-6)
 
     def test_one_client_a_round_is_that_clients_sgd(self):
-        state, _ = run(build("fedavg"), cohorts=((1,),))
         context = ClientContext(
             round_num=tf.constant(0), client_id=tf.constant(1), seed=client_seed((1, 0), 0, 1)
         )
-        trained = local_sgd().train(MODEL, MODEL.init(1), random_examples(6, seed=1), context)
-        assert_close(state.algorithm.weights, trained.weights, tolerance=1e-6)
+        expected = local_sgd().train(MODEL, MODEL.init(1), random_examples(6, seed=1), context)
+        assert_close(trained("fedavg", cohorts=((1,),)).shared, expected.weights, tolerance=1e-6)
 
     def test_one_full_batch_step_of_all_is_gradient_descent_on_the_weighted_loss(self):
         local = local_sgd(learning_rate=0.3, epochs=1, batch_size=16)
-        state, clients = run(build("fedavg", local), cohorts=((0, 1, 2),))
-        weights = MODEL.init(1)
-        gradients = [leaves(exact_gradient(MODEL, weights, c.data).gradient) for c in clients]
-        mean = [np.average(g, axis=0, weights=SIZES) for g in zip(*gradients)]  # noqa: B905
+        found, weights = trained("fedavg", local=local, cohorts=((0, 1, 2),)), MODEL.init(1)
+        of_clients = [exact_gradient(MODEL, weights, c.data).gradient for c in found.clients]
+        gradients = zip(*map(leaves, of_clients), strict=True)
+        mean = [np.average(g, axis=0, weights=SIZES) for g in gradients]
         expected = [w - 0.3 * g for w, g in zip(leaves(weights), mean, strict=True)]
-        assert_close(leaves(state.algorithm.weights), expected, tolerance=1e-6)
+        assert_close(leaves(found.shared), expected, tolerance=1e-6)
 
     def test_the_rate_of_the_servers_sgd_scales_the_step(self):
         start, cohorts = leaves(MODEL.init(1)), ((0, 1),)
-        full = leaves(run(build("fedavg"), cohorts=cohorts)[0].algorithm.weights)
-        half, _ = run(build("fedavg", server_optimizer=build_sgdm(0.5)), cohorts=cohorts)
+        full = leaves(trained("fedavg", cohorts=cohorts).shared)
+        half = trained("fedavg", server_optimizer=build_sgdm(0.5), cohorts=cohorts)
         expected = [a + 0.5 * (b - a) for a, b in zip(start, full, strict=True)]
-        assert_close(leaves(half.algorithm.weights), expected, tolerance=1e-6)
+        assert_close(leaves(half.shared), expected, tolerance=1e-6)
 
     def test_the_model_that_is_evaluated_as_personal(self):
-        process = build("fedavg", personalized="global")
-        state, clients = run(process, cohorts=((0, 1),))
-        assert_equal(process.personalize(state, clients), [state.algorithm.weights] * 3)
-        assert_equal(process.global_weights(state), state.algorithm.weights)
-
-        process = build("fedavg", personalized="local")
-        state, clients = run(process, cohorts=((0, 1),))
-        models = process.personalize(state, clients)
-        assert_equal(models[:2], [c.state.model for c in clients[:2]])
-        assert_equal(models[2], state.algorithm.weights)
+        found = trained("fedavg", personalized="global", cohorts=((0, 1),))
+        assert_equal(found.personal, [found.shared] * 3)
+        assert_equal(found.process.global_weights(found.state), found.shared)
+        found = trained("fedavg", **OWN, cohorts=((0, 1),))
+        models = found.personal
+        assert_equal(models[:2], [own.model for own in found.client_states[:2]])
+        assert_equal(models[2], found.shared)
 
 
 def test_momentum_starts_anew_and_the_rate_decays():
     """Two rounds of one full-batch step each: momentum has no effect, the second rate is halved."""
-    local = LocalTraining(
-        build_sgdm(0.4, momentum=0.9),
-        batch_size=16,
-        learning_rate_decay=0.5,
-    )
-    process = build("local", local)
+    local = LocalTraining(build_sgdm(0.4, momentum=0.9), batch_size=16, learning_rate_decay=0.5)
+    process = eager("local", MODEL, local, seed=1)
     (client,) = make_clients(process, (5,))
     state, weights = process.initialize(), MODEL.init(1)
     for rate in (0.4, 0.2):

@@ -9,20 +9,25 @@ from tests.federation import (
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
     make_client,
-    make_clients,
     run_rounds,
     tiny_model,
+    trained,
     with_shared,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tests.quadratics import (
+    descended,
+    objectives,
+    quadratic_examples,
+    quadratic_model,
+    vector_of,
+    weights_of,
+)
 
 MODEL = tiny_model()
-DIM, RATE, STEPS, WINDOW, LOWER = 3, 0.2, 2, 10, 1
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+RATE, STEPS, WINDOW, LOWER = 0.2, 2, 10, 1
+A, C = objectives()
 COHORTS = ((0, 1), (0, 2), (0, 1), (1, 2))  # who takes part in each round
 NEVER, AT_ONCE = 0.0, 1e9  # thresholds by which losses settle
 
@@ -56,8 +61,8 @@ def initialized(i, shared, own, mixing, participations, rate=0.1, threshold=0.1,
     return mix(mixing), mixing
 
 
-def trained(i, w):
-    return C[i] + np.linalg.matrix_power(np.eye(DIM) - RATE * A[i], STEPS) @ (w - C[i])
+def end(i, w):
+    return descended(w, A[i], C[i], RATE, STEPS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_rounds_on_quadratics(options, learning):
     ):
         for i in cohort:
             start, mixing = initialized(i, shared, *own[i], **learning)
-            own[i] = (trained(i, start), mixing, own[i][2] + 1)
+            own[i] = (end(i, start), mixing, own[i][2] + 1)
         shared = np.mean([own[i][0] for i in cohort], axis=0)
         assert_close(vector_of(state.algorithm.weights), shared)
         for client, (model, mixing, participations) in zip(clients, own, strict=True):
@@ -122,23 +127,8 @@ def test_passes_end_as_soon_as_the_losses_of_some_have_settled():
     assert_close(found.mixing["layer1"]["w"], expected)
 
 
-@functools.cache
-def rounds_of(name, **options):
-    process = eager(name, MODEL, local_sgd(), **options, seed=1)
-    return last(run_rounds(process, make_clients(process, (4, 6, 3)), ((0, 1), (1, 2), (0, 2))))
-
-
-@pytest.mark.parametrize("options", [{"num_mixed_layers": 0}, {"mixing_learning_rate": 0.0}])
-def test_without_mixing_it_is_fedavg(options):
-    state, clients = rounds_of("fedala", **options)
-    expected, own = rounds_of("fedavg", personalized="local")
-    assert_equal(state.algorithm.weights, expected.algorithm.weights)
-    assert_equal([c.state.model for c in clients], [c.state.model for c in own])
-
-
 def test_shares_stay_between_0_and_1_and_each_weight_has_its_own():
-    _, clients = rounds_of("fedala", mixing_learning_rate=50.0, max_passes=2)
-    mixing = clients[2].state.mixing
+    mixing = trained("fedala", mixing_learning_rate=50.0, max_passes=2).client_states[2].mixing
     assert list(mixing) == ["head"]
     assert mixing["head"]["kernel"].shape == (5, 3)
     values = np.concatenate([np.ravel(leaf) for leaf in mixing["head"].values()])
@@ -147,18 +137,15 @@ def test_shares_stay_between_0_and_1_and_each_weight_has_its_own():
 
 
 def test_what_is_evaluated():
-    last_ones = eager("fedala", MODEL, local_sgd(), personalized="last", seed=1)
-    initial = eager("fedala", MODEL, local_sgd(), seed=1)
-    clients = make_clients(last_ones, (4, 6, 3))
-    state, clients = last(run_rounds(last_ones, clients, ((0, 1), (0, 1))))
-    models = last_ones.personalize(state, clients)
-    assert_equal(models[:2], [c.state.model for c in clients[:2]])
-    assert_equal(models[2], state.algorithm.weights)  # of a client that never took part
-    models = initial.personalize(state, clients)
-    for model, client in zip(models[:2], clients, strict=False):
-        assert_equal(model["dense1"], state.algorithm.weights["dense1"])
-        three = (model, state.algorithm.weights, client.state.model)
-        mixed, *ends = (weights["head"]["kernel"] for weights in three)
+    cohorts = ((0, 1), (0, 1))
+    last_ones = trained("fedala", personalized="last", cohorts=cohorts)
+    models, shared = last_ones.personal, last_ones.shared
+    assert_equal(models[:2], [own.model for own in last_ones.client_states[:2]])
+    assert_equal(models[2], shared)  # of a client that never took part
+    models = trained("fedala", cohorts=cohorts).personal
+    for model, own in zip(models[:2], last_ones.client_states, strict=False):
+        assert_equal(model["dense1"], shared["dense1"])
+        mixed, *ends = (weights["head"]["kernel"] for weights in (model, shared, own.model))
         assert np.all((mixed >= np.minimum(*ends) - 1e-6) & (mixed <= np.maximum(*ends) + 1e-6))
         assert not np.array_equal(mixed, ends[0])
-    assert_equal(models[2], state.algorithm.weights)
+    assert_equal(models[2], shared)

@@ -1,55 +1,28 @@
 """FedBABU: its frozen head, its rounds on quadratics, and what is fine-tuned."""
 
-import functools
-
 import numpy as np
 import pytest
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
     make_clients,
     run_rounds,
     tiny_model,
 )
-from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.algorithms import fedbabu
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, BODY_DIM, RATE, STEPS = 3, 2, 0.2, 3
+A, C = objectives()
 IS_BODY = np.arange(DIM) < BODY_DIM
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
-
-
-@functools.cache
-def trained(algorithm, *, local=None, **options):
-    """The process, and its `(server state, clients)` after some rounds."""
-    process = eager(algorithm, MODEL, local or local_sgd(), **options, seed=1)
-    return process, *last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
-
-
-class TestTraining:
-    @pytest.mark.parametrize("fine_tune_epochs", [0, 2])
-    def test_it_is_fedrep_whose_heads_do_not_train(self, fine_tune_epochs):
-        """However models are fine-tuned: nothing of it is fed back."""
-        process, state, clients = trained("fedbabu", fine_tune_epochs=fine_tune_epochs)
-        process.personalize(state, clients)
-        expected = trained("fedrep", head_epochs=0)[1]
-        assert_equal(state.algorithm.weights, expected.algorithm.weights)
-
-    def test_without_a_head_it_is_fedavg(self):
-        process, state, _ = trained("fedbabu", head_layers=())
-        expected = trained("fedavg")[1].algorithm.weights
-        assert_equal(state.algorithm.weights, expected)
-        assert_equal(process.global_weights(state), expected)
 
 
 def client_result(i, w, steps=STEPS, moves=IS_BODY, rate=RATE):
@@ -106,7 +79,7 @@ def test_fine_tuning(options, expected):
 
 
 def test_other_fine_tuning_takes_its_place():
-    local, clients = local_sgd(), make_clients(trained("fedbabu")[0], (9, 6))
+    local, clients = local_sgd(), make_clients(eager("fedbabu", MODEL, local_sgd()), (9, 6))
     expected = EagerProcess(fedbabu(MODEL, local, fine_tune_epochs=2), seed=1)
     for epochs in (0, 1):
         algorithm = fedbabu(MODEL, local, fine_tune_epochs=epochs)

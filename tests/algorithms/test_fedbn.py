@@ -2,59 +2,36 @@
 
 import collections
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
-    make_clients,
     run_rounds,
+    trained,
 )
-from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
+from tests.quadratics import descended, objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.testing import tiny_normalized_model
 
-MODEL = tiny_normalized_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
-DIM, RATE, STEPS = 3, 0.2, 4
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+RATE, STEPS = 0.2, 4
+A, C = objectives()
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
 
 
-@functools.cache
-def process_of(name, **options):
-    return eager(name, MODEL, local_sgd(), **options, seed=1)
-
-
-@functools.cache
-def trained(name, cohorts=COHORTS, **options):
-    """`(server state, clients)` after some rounds."""
-    process = process_of(name, **options)
-    return last(run_rounds(process, make_clients(process, (4, 6, 3)), cohorts))
-
-
 def test_clients_keep_their_normalization_and_share_the_rest():
-    state, clients = trained("fedbn")
-    assert list(state.algorithm.weights) == ["dense1", "head"]
-    norms = [client.state.head for client in clients]
+    found = trained("fedbn", model=tiny_normalized_model)
+    assert list(found.shared) == ["dense1", "head"]
+    norms = [own.head for own in found.client_states]
     assert all(list(norm) == ["norm"] for norm in norms)
     assert not np.allclose(norms[0]["norm"]["gamma"], norms[1]["norm"]["gamma"])
-    models = process_of("fedbn").personalize(state, clients)
-    for model, norm in zip(models, norms, strict=True):
+    for model, norm in zip(found.personal, norms, strict=True):
         assert_equal(model["norm"], norm["norm"])
-        assert_equal([model["dense1"], model["head"]], state.algorithm.weights)
-
-
-def test_with_all_other_layers_personal_it_is_local():
-    _, clients = trained("fedbn", also_personal=("dense1", "head"))
-    expected = [client.state.model for client in trained("local")[1]]
-    assert_equal([client.state.head for client in clients], expected)
+        assert_equal([model["dense1"], model["head"]], found.shared)
 
 
 def quadratic_with_scale():
@@ -90,8 +67,7 @@ def test_rounds_on_quadratics(weighting, weights):
     for cohort, (state, now) in zip(COHORTS, run_rounds(process, clients, COHORTS), strict=True):
         ends = {}
         for i in cohort:
-            contraction = np.linalg.matrix_power(np.eye(DIM) - RATE * A[i], STEPS)
-            ends[i] = C[i] + contraction @ (np.append(body, scales[i]) - C[i])
+            ends[i] = descended(np.append(body, scales[i]), A[i], C[i], RATE, STEPS)
             scales[i] = ends[i][2:]
         body = np.average(
             [ends[i][:2] for i in cohort], axis=0, weights=[weights[i] for i in cohort]

@@ -1,26 +1,25 @@
 """FedMGDA+: the direction, its bounds, and FedAvg's rounds around it."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
-    make_clients,
     run_rounds,
     tiny_model,
+    trained,
 )
 from tests.quadratics import (
+    descended,
+    objectives,
     quadratic_clients,
     quadratic_model,
-    spd,
     vector_of,
     weights_of,
 )
@@ -30,7 +29,6 @@ from tff_pfl.local import trees
 from tff_pfl.numerics.min_norm import min_norm_weights
 
 MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 # Three gradients, of which each two are opposed.
 GRADIENTS = np.array([(1.0, -0.3, 0.0), (-1.0, 1.0, -0.2), (-1.0, -1.0, 1.0)])
 UNIT = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
@@ -105,16 +103,14 @@ def test_updates_of_zero_and_clients_that_were_left_out_do_not_count(eps):
     assert metrics["num_zero_updates"] == 2
 
 
-DIM, RATE, STEPS, SERVER_LR = 3, 0.2, 4, 0.3
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+RATE, STEPS, SERVER_LR = 0.2, 4, 0.3
+A, C = objectives()
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
 
 
 def updates_of(cohort, w):
     """`w - w_i` after K steps, which contract the distance to `c_i` by `(I - eta A_i)^K`."""
-    contractions = [np.linalg.matrix_power(np.eye(DIM) - RATE * A[i], STEPS) for i in cohort]
-    return [w - C[i] - m @ (w - C[i]) for i, m in zip(cohort, contractions, strict=True)]
+    return [w - descended(w, A[i], C[i], RATE, STEPS) for i in cohort]
 
 
 def two_weights(u, v, prior, eps):
@@ -148,11 +144,7 @@ def test_rounds_on_quadratics(eps, lambda0):
         np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-5)
 
 
-@functools.cache
-def trained(name, **options):
-    """`(server state, clients)` after a round."""
-    process = eager(name, MODEL, local_sgd(), personalized="local", **options, seed=1)
-    return last(run_rounds(process, make_clients(process, (4, 6, 3)), ((0, 1, 2),)))
+ROUND = {"personalized": "local", "cohorts": ((0, 1, 2),)}
 
 
 def changes(clients):
@@ -162,8 +154,8 @@ def changes(clients):
 
 
 def test_with_the_largest_eps_it_is_mgda_on_the_changes_that_fedavgs_clients_make():
-    state, clients = trained("fedmgda_plus", eps=1.0, server_lr=0.7)
-    _, expected = trained("fedavg")
+    _, state, clients = trained("fedmgda_plus", **ROUND, eps=1.0, server_lr=0.7)
+    _, _, expected = trained("fedavg", **ROUND)
     assert_equal([c.state for c in clients], [c.state for c in expected])
     unit = changes(clients).astype(np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
@@ -173,7 +165,7 @@ def test_with_the_largest_eps_it_is_mgda_on_the_changes_that_fedavgs_clients_mak
 
 
 def test_without_eps_weights_are_shares_of_examples():
-    state, clients = trained("fedmgda_plus", eps=0.0)
+    _, state, clients = trained("fedmgda_plus", **ROUND, eps=0.0)
     unit = changes(clients)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     found = trees.to_vector(trees.subtract(state.algorithm.weights, MODEL.init(1)))
@@ -182,6 +174,6 @@ def test_without_eps_weights_are_shares_of_examples():
 
 def test_a_server_optimizer_takes_the_step():
     sgd = tff.learning.optimizers.build_sgdm(0.25)
-    state, _ = trained("fedmgda_plus", server_optimizer=sgd, server_lr=2.0)
-    expected, _ = trained("fedmgda_plus", server_lr=0.5)
+    _, state, _ = trained("fedmgda_plus", **ROUND, server_optimizer=sgd, server_lr=2.0)
+    _, expected, _ = trained("fedmgda_plus", **ROUND, server_lr=0.5)
     assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)

@@ -1,45 +1,17 @@
-"""FedProx: FedAvg without its pull, and its rounds on quadratics."""
+"""FedProx: its rounds on quadratics."""
 
 import functools
 
 import numpy as np
 import pytest
 
-from tests.federation import (
-    assert_equal,
-    eager,
-    last,
-    leaves,
-    local_sgd,
-    make_clients,
-    run_rounds,
-    tiny_model,
-)
-from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
+from tests.federation import COHORTS, eager, local_sgd, run_rounds
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 
-MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, RATE, STEPS, MU = 3, 0.2, 4, 0.7
 EYE = np.eye(DIM)
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+A, C = objectives()
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
-
-
-@functools.cache
-def trained(algorithm, **options):
-    """`(server state, clients)` after some rounds."""
-    process = eager(algorithm, MODEL, local_sgd(), **options, seed=1)
-    return last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
-
-
-@pytest.mark.parametrize("personalized", ["global", "local"])
-def test_without_mu_it_is_fedavg(personalized):
-    state, clients = trained("fedprox", mu=0.0, personalized=personalized)
-    expected, expected_clients = trained("fedavg", personalized=personalized)
-    assert_equal(state, expected)
-    assert_equal([c.state for c in clients], [c.state for c in expected_clients])
-    assert bool(leaves(clients[0].state)) == (personalized == "local")
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import partition
@@ -53,29 +53,6 @@ def train(model, weights, client_id, round_num, epochs, exchange=0):
     return local_sgd(epochs=2).train(model, weights, examples, context, epochs=epochs).weights
 
 
-def average(trees, weights):
-    def mean(*leaves):
-        return np.average(leaves, axis=0, weights=weights).astype(np.float32)
-
-    return tf.nest.map_structure(mean, *trees)
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_without_personal_layers_it_is_fedavg(clip_norm):
-    options = {"clip_norm": clip_norm}
-    expected, _ = run(process_of("fedavg", **options))
-    state, _ = run(process_of(personal_layers=(), body_epochs=2, epochs=1, **options))
-    assert_equal(state.algorithm.weights, expected.algorithm.weights)
-
-
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_with_all_layers_personal_it_is_local_of_head_epochs(clip_norm):
-    options = {"clip_norm": clip_norm}
-    _, expected = run(process_of("local", epochs=3, **options))
-    _, clients = run(process_of(personal_layers=MODEL.layers, head_epochs=3, **options))
-    assert_equal([c.state.head for c in clients], [c.state.model for c in expected])
-
-
 def test_every_client_is_evaluated_with_its_head_on_the_current_body():
     process = process_of()
     state, clients = run(process, cohorts=((0,), (1,)))
@@ -105,9 +82,8 @@ def test_an_evaluated_head_is_trained_and_the_stored_one_not():
 N, DIMS, DIM = 3, (2, 1), 3
 BODY, HEAD = slice(0, 2), slice(2, 3)
 RATE, MOMENTUM = 0.2, 0.6
-A = [spd(DIM, seed) for seed in range(N)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
 COPIES = (1, 3, 2)
+A, C = objectives()
 
 
 def copies(client_id):

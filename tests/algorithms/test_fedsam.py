@@ -1,56 +1,14 @@
-"""FedSAM: its ends, its steps on quadratics, and what momentum sees of it."""
-
-import functools
+"""FedSAM: its steps on quadratics, and what momentum sees of it."""
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tests.federation import (
-    assert_equal,
-    eager,
-    last,
-    leaves,
-    local_sgd,
-    make_client,
-    make_clients,
-    run_rounds,
-    tiny_model,
-)
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.federation import eager, local_sgd, make_client
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
-MODEL = tiny_model()
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 RHO, RATE, STEPS = 0.3, 0.2, 4
-A = [spd(3, seed) for seed in range(2)]
-C = [np.random.default_rng(10 + i).normal(size=3) for i in range(2)]
-
-
-@functools.cache
-def build(name, **options):
-    return eager(name, MODEL, local_sgd(), **options, seed=1)
-
-
-@functools.cache
-def trained(name, **options):
-    """`(server state, clients)` after some rounds."""
-    process = build(name, **options)
-    return last(run_rounds(process, make_clients(process, SIZES), COHORTS))
-
-
-def differ(a, b):
-    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
-
-
-def test_without_rho_it_is_fedavg():
-    options = {"personalized": "local"}
-    state, clients = trained("fedsam", rho=0.0, **options)
-    expected, expected_clients = trained("fedavg", **options)
-    assert_equal(state.algorithm.weights, expected.algorithm.weights)
-    assert_equal([c.state for c in clients], [c.state for c in expected_clients])
-    with_rho, _ = trained("fedsam", rho=RHO)
-    assert differ(with_rho.algorithm.weights, expected.algorithm.weights)
+A, C = objectives(2)
 
 
 def build_quadratic(local):

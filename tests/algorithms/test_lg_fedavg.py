@@ -1,67 +1,39 @@
-"""LG-FedAvg: its ends, its rounds on quadratics, and steps that alternate."""
-
-import functools
+"""LG-FedAvg: its rounds on quadratics, and steps that alternate."""
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
     last,
-    local_sgd,
     make_clients,
     run_rounds,
     tiny_model,
+    trained,
 )
-from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
 MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, BODY, RATE, STEPS = 3, 2, 0.2, 3
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+A, C = objectives()
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
 
 
-@functools.cache
-def trained(algorithm, **options):
-    """The process, and its `(server state, clients)` after some rounds."""
-    process = eager(algorithm, MODEL, local_sgd(), **options, seed=1)
-    return process, *last(run_rounds(process, make_clients(process, (4, 6, 3)), COHORTS))
-
-
-class TestEnds:
-    @pytest.mark.parametrize("alternate", [False, True])
-    def test_without_shared_layers_it_is_local(self, alternate):
-        """Whoever shares nothing has nothing to alternate with."""
-        process, state, clients = trained("lg_fedavg", shared_layers=(), alternate=alternate)
-        expected = [client.state.model for client in trained("local")[2]]
-        assert_equal(process.personalize(state, clients), expected)
-        assert_equal(state.algorithm.weights, {})
-
-    @pytest.mark.parametrize("alternate", [False, True])
-    def test_with_all_layers_shared_it_is_fedavg(self, alternate):
-        options = {"shared_layers": MODEL.layers, "alternate": alternate}
-        process, state, clients = trained("lg_fedavg", **options)
-        expected = trained("fedavg")[1].algorithm.weights
-        assert_equal(state.algorithm.weights, expected)
-        assert_equal(process.personalize(state, clients), [expected] * 3)
-
-
 def test_the_head_is_shared_and_bodies_stay_with_their_clients():
-    process, state, clients = trained("lg_fedavg")
-    assert list(state.algorithm.weights) == ["head"]
+    process, state, clients = found = trained("lg_fedavg")
+    assert list(found.shared) == ["head"]
     assert process.global_weights is None
-    bodies = [client.state.head["dense1"] for client in clients]
+    bodies = [own.head["dense1"] for own in found.client_states]
     assert not np.allclose(bodies[0]["kernel"], bodies[1]["kernel"])
     newcomer = make_clients(process, (4,) * 4)[3]
     bodies.append(MODEL.init(1)["dense1"])
     for model, body in zip(process.personalize(state, [*clients, newcomer]), bodies, strict=True):
-        assert_equal(model["head"], state.algorithm.weights["head"])
+        assert_equal(model["head"], found.shared["head"])
         assert_equal(model["dense1"], body)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     eager,
     last,
@@ -17,16 +18,14 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import descended, objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import fedavg, per_fedavg
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, BETA, STEPS, INNER = 3, 0.2, 2, 0.3
 EYE = np.eye(DIM)
-A = [spd(DIM, seed) for seed in range(6)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(6)]
+A, C = objectives(6)
 QUADRATIC = quadratic_model(2, 1)
 START = vector_of(QUADRATIC.init(2)).astype(np.float64)
 
@@ -140,7 +139,7 @@ def test_a_part_without_examples_is_the_first_part():
 
 
 @functools.cache
-def trained(variant=None):
+def global_model(variant=None):
     """The global model of images after some rounds: of Per-FedAvg with a = 0, or of FedAvg."""
     sizes, local = (6, 9, 6), local_sgd(batch_size=6)  # no part is empty
     if variant is None:
@@ -158,7 +157,7 @@ def second_of_two(weights, batch, carry):
 
 
 def test_without_an_inner_step_it_is_fedavg_on_the_second_halves():
-    assert_close(trained("first_order"), trained())
+    assert_close(global_model("first_order"), global_model())
 
 
 class TestAdaptation:
@@ -176,10 +175,7 @@ class TestAdaptation:
         local = local_sgd(BETA, STEPS, 4, weight_decay=0.1, learning_rate_decay=0.5, clip_norm=0.01)
         process = quadratic_process(local=local, **options)
         state = process.initialize()._replace(round_num=np.int32(2))
-        expected = [
-            C[i] + np.linalg.matrix_power(EYE - rate * A[i], steps) @ (START - C[i])
-            for i in range(3)
-        ]
+        expected = [descended(START, A[i], C[i], rate, steps) for i in range(3)]
         models = process.personalize(state, clients_of(process))
         assert_close(list(map(vector_of, models)), expected)
         assert steps or np.array_equal(vector_of(models[0]), vector_of(QUADRATIC.init(2)))

@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    eager,
-    leaves,
-    make_client,
-    run_rounds,
-)
+from tests.federation import assert_close, assert_equal, eager, leaves, make_client, run_rounds
 from tests.marks import slow
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
 DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+A, C = objectives()
 # Without its pull, Ditto's own models are those of Local.
 ALGORITHMS = {
     "fedavg": {},

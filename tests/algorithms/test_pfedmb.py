@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
+    COHORTS,
+    SIZES,
     assert_close,
+    differ,
     last,
-    leaves,
     local_sgd,
     make_client,
     make_clients,
@@ -17,15 +19,12 @@ from tests.federation import (
     tiny_model,
     traced,
 )
+from tests.marks import slow
 
 MODEL = tiny_model()
 LAYERS = ("dense1", "head")
 BRANCHES = 3
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 LOCAL = local_sgd(learning_rate_decay=0.9)
-PARAMETRIZATIONS = ("softmax", "projection")
-each_parametrization = pytest.mark.parametrize("parametrization", PARAMETRIZATIONS)
 
 
 @functools.cache
@@ -64,13 +63,9 @@ def alphas_of(process, clients):
     return np.array([list(of_client.values()) for of_client in rows])
 
 
-def differ(a, b):
-    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
-
-
 class TestEquivalences:
     @pytest.mark.parametrize(
-        ("alpha_weighted", "parametrization"), [(True, "softmax"), (False, "projection")]
+        ("alpha_weighted", "parametrization"), [(True, "softmax"), slow(False, "projection")]
     )
     def test_of_one_branch_it_is_fedavg(self, alpha_weighted, parametrization):
         process = build(branches=1, alpha_weighted=alpha_weighted, parametrization=parametrization)
@@ -101,7 +96,7 @@ class TestEquivalences:
 
 
 class TestMixtures:
-    @each_parametrization
+    @pytest.mark.parametrize("parametrization", [slow("softmax"), "projection"])
     def test_they_stay_on_the_simplex(self, parametrization):
         options = {"parametrization": parametrization, "alpha_learning_rate": 6.0}
         alphas = alphas_of(build(**options), trained(**options)[1])
@@ -110,7 +105,7 @@ class TestMixtures:
         assert np.max(alphas) > 0.5
         assert np.any(alphas == 0) == (parametrization == "projection")
 
-    @each_parametrization
+    @pytest.mark.parametrize("parametrization", ["softmax", slow("projection")])
     def test_snapshots_have_a_row_for_each_layer(self, parametrization):
         process = build(parametrization=parametrization)
         states = [client.state for client in trained(parametrization=parametrization)[1]]

@@ -8,14 +8,9 @@ import pytest
 import scipy.optimize
 import tensorflow_federated as tff
 
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    make_client,
-    traced,
-)
+from tests.federation import assert_close, assert_equal, traced
 from tests.marks import slow
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import multi_branch
 
@@ -24,8 +19,7 @@ COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 # Two layers have branches, and the third has not.
 DIMS, NAMED, DIM = (2, 2, 1), ("layer0", "layer1"), 5
 RATE, DECAY, STEPS = 0.2, 0.9, 3
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+A, C = objectives(3, DIM)
 COPIES = (1, 3, 2)  # of a client's one example
 
 
@@ -63,11 +57,6 @@ def alphas_of(process, clients):
     """`[number of clients, L, B]`."""
     rows = process.client_snapshot([client.state for client in clients])
     return np.array([list(of_client.values()) for of_client in rows])
-
-
-def quadratic_clients(process):
-    for i, copies in enumerate(COPIES):
-        yield make_client(process, i, quadratic_examples(A[i], C[i], copies=copies))
 
 
 def arrays_of(weights):
@@ -193,7 +182,7 @@ def test_rounds_on_quadratics(variant):
     process = variant.process
     options = {"layers": NAMED, "init_scale": variant.init_scale}
     start = multi_branch(quadratic_model(*DIMS), BRANCHES, **options).init(2)
-    state, clients = process.initialize(), list(quadratic_clients(process))
+    state, clients = process.initialize(), quadratic_clients(process, A, C, COPIES)
     assert_equal(state.algorithm.weights, start)
     expected = rounds(variant, arrays_of(start))
     for cohort, (weights, alphas, losses) in zip(COHORTS, expected, strict=True):
@@ -220,7 +209,7 @@ def test_with_constant_alpha_the_merged_model_descends_at_the_rate_of_its_square
     alpha = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
     squares = [1.0, 1.0] if normalize_step else np.sum(alpha**2, axis=1)
     rates = RATE * np.repeat([*squares, 1.0], DIMS)
-    state, clients = process.initialize(), list(quadratic_clients(process))
+    state, clients = process.initialize(), quadratic_clients(process, A, C, COPIES)
     w = merged(arrays_of(state.algorithm.weights), alpha)
     for i, client in enumerate(clients):
         own = client.state._replace(coefficients=np.float32(alpha))

@@ -5,24 +5,19 @@ import functools
 import numpy as np
 import pytest
 
-from tests.federation import (
-    assert_equal,
-    eager,
-    local_sgd,
-    make_client,
-)
+from tests.federation import assert_equal, eager, local_sgd
 from tests.quadratics import (
-    quadratic_examples,
+    descended,
+    objectives,
+    quadratic_clients,
     quadratic_model,
-    spd,
     vector_of,
     weights_of,
 )
 
 DIM = 3
 EYE = np.eye(DIM)
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+A, C = objectives()
 SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
 EPOCHS, STEPS = 3, 2
 LAMBDA, ETA, PERSONAL_ETA, DECAY, BETA = 2.0, 0.2, 0.15, 0.1, 0.7
@@ -63,14 +58,7 @@ def exact(**options):
 
 
 def make_clients(process):
-    clients = []
-    for i, (a, c, n) in enumerate(zip(A, C, SIZES, strict=True)):
-        example = quadratic_examples(a, c)
-        data = example._replace(
-            x=np.repeat(example.x, n, 0), y=np.repeat(example.y, n), size=np.int32(n)
-        )
-        clients.append(make_client(process, i, data))
-    return clients
+    return quadratic_clients(process, A, C, SIZES)
 
 
 def one_round(process, cohort=(0, 1, 2), state=None):
@@ -157,8 +145,8 @@ def test_without_lambda_w_stays_and_theta_descends_alone():
     before, after, thetas, _ = one_round(process)
     np.testing.assert_array_equal(after, before)
     for theta, a, c in zip(thetas, A, C, strict=True):
-        contraction = np.linalg.matrix_power(EYE - PERSONAL_ETA * a, STEPS * EPOCHS)
-        np.testing.assert_allclose(theta, c + contraction @ (before - c), rtol=1e-5, atol=1e-6)
+        expected = descended(before, a, c, PERSONAL_ETA, STEPS * EPOCHS)
+        np.testing.assert_allclose(theta, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_without_beta_w_stays_and_theta_is_as_with_it():

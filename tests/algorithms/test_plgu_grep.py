@@ -18,13 +18,7 @@ from tests.federation import (
     tiny_model,
     with_shared,
 )
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of, weights_of
 from tff_pfl.algorithms import make
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Mean
@@ -38,9 +32,8 @@ COHORTS = ((0, 1), (1, 2), (0, 2))
 N, DIMS, DIM = 3, (3, 1, 2), 6
 LAYERS, BODY, HEAD = (slice(0, 3), slice(3, 4)), slice(0, 4), slice(4, 6)
 RATE, DECAY, EPOCHS, RHO = 0.2, 0.5, 2, 0.7
-A = [spd(DIM, seed) for seed in range(N)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
 COPIES = (1, 3, 2)
+A, C = objectives(N, DIM)
 
 
 class NumPyPLGUGRep:

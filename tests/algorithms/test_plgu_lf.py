@@ -6,112 +6,42 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     IMAGE_SHAPE,
     NUM_CLASSES,
+    SIZES,
     assert_equal,
     eager,
+    last,
     leaves,
     local_sgd,
     make_client,
     make_clients,
     run_rounds,
-    tiny_model,
+    trained,
     with_shared,
 )
-from tests.marks import slow
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-)
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl import models
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.testing import tiny_normalized_model
 
-MODEL = tiny_model()
 NUM_LAYERS = 2
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
-LOCAL = LocalTraining(
-    tff.learning.optimizers.build_sgdm(0.3, momentum=0.5),
-    epochs=2,
-    batch_size=4,
-    learning_rate_decay=0.9,
-)
 
 
-@functools.cache
-def build(algorithm, local=LOCAL, **options):
-    return eager(algorithm, MODEL, local, **options, seed=1)
-
-
-def run(process, clients, cohorts=COHORTS, state=None):
-    """`(server states, clients)` after some rounds."""
-    start = state or process.initialize()
-    rounds = list(run_rounds(process, clients, cohorts, start))
-    return [start, *(after for after, _ in rounds)], rounds[-1][1]
-
-
-@functools.cache
-def trained(algorithm, local=LOCAL, **options):
-    process = build(algorithm, local, **options)
-    return run(process, make_clients(process, SIZES))
-
-
-def final_weights(*args, **options):
-    return trained(*args, **options)[0][-1].algorithm.weights
-
-
-def fedavg():
-    return final_weights("fedavg", weighting="uniform", personalized="local")
-
-
-def fedsam(local=LOCAL):
-    return final_weights("fedsam", local, rho=0.3, weighting="uniform")
-
-
-def as_fedsam(num_personal_layers, local=LOCAL, eps_from="global"):
-    """Options that make LWSAM SAM."""
-    return {
-        "local": local,
-        "rho": 0.3,
-        "num_personal_layers": num_personal_layers,
-        "scores": "equal",
-        "eps_from": eps_from,
-    }
-
-
-def differ(a, b):
-    return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
-
-
-class TestEquivalences:
-    """All of the same seeds and batches, and all but one bit for bit."""
-
-    @pytest.mark.parametrize("number", [slow(0), 1, slow(NUM_LAYERS)])
-    def test_without_rho_w_is_fedavg(self, number):
-        actual = final_weights("plgu_lf", rho=0.0, num_personal_layers=number)
-        assert_equal(actual, fedavg())
-
-    @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
-    def test_with_all_layers_personal_theta_is_local(self, options):
-        """From the first participation on, in which the client received `w`."""
-        states, clients = trained("plgu_lf", num_personal_layers=NUM_LAYERS, **options)
-        local = build("local")
-        (_, local_state), own = run(local, make_clients(local, SIZES), COHORTS[:1])
-        received = own[2].state._replace(model=states[1].algorithm.weights)
-        own[2] = own[2]._replace(state=received)
-        own = run(local, own, COHORTS[1:], local_state)[1]
-        assert_equal([c.state.model for c in clients], [c.state.model for c in own])
-
-    @pytest.mark.parametrize("number", [slow(0), 1, slow(NUM_LAYERS)])
-    def test_with_equal_scores_and_eps_of_w_it_is_fedsam(self, number):
-        actual = final_weights("plgu_lf", **as_fedsam(number))
-        assert_equal(actual, fedsam())
-        assert differ(actual, fedavg())
+@pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
+def test_with_all_layers_personal_theta_is_local(options):
+    """From the first participation on, in which the client received `w`; bit for bit."""
+    first, clients = (
+        trained("plgu_lf", cohorts=cohorts, num_personal_layers=NUM_LAYERS, **options)
+        for cohorts in (COHORTS[:1], COHORTS)
+    )
+    process, state, own = trained("local", cohorts=COHORTS[:1])
+    received = own[2].state._replace(model=first.shared)
+    own = [*own[:2], own[2]._replace(state=received)]
+    _, own = last(run_rounds(process, own, COHORTS[1:], state))
+    assert_equal([s.model for s in clients.client_states], [c.state.model for c in own])
 
 
 DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
@@ -155,32 +85,25 @@ class TestPersonalLayers:
             assert new.participations == 2
 
 
-def test_a_norm_is_part_of_the_layer_it_follows():
-    """Personal are the convolution and its norm, of which the norm alone has moved far."""
-    model = models.build("resnet18", (8, 8, 1), 2, width=2, blocks=(1,), groups=1)
-    moved = {"block1_conv1": 1e-4, "block1_norm1": 1.0, "block1_conv2": 0.1}
-    for group_norms, expected in (
-        (True, {"block1_conv1", "block1_norm1"}),
-        (False, {"block1_norm1"}),
-    ):
-        process = eager("plgu_lf", model, FROZEN, group_norms=group_norms)
-        state = process.initialize()
-        weights = state.algorithm.weights
-        own = dict(weights)
-        for name, distance in moved.items():
-            shift = np.float32(distance)
-            own[name] = tf.nest.map_structure(functools.partial(np.add, shift), weights[name])
-        rng = np.random.default_rng(0)
-        examples = Examples(rng.integers(0, 255, (2, 8, 8, 1)), np.int32([0, 1]), np.int32(2))
-        client = make_client(process, 0, examples)
-        kept = client.state._replace(model=own, participations=np.int32(1))
-        (new,) = process.next(state, [client._replace(state=kept)]).clients
-        differs = [
-            name
-            for name in weights
-            if not all(map(np.array_equal, leaves(new.model[name]), leaves(weights[name])))
-        ]
-        assert set(differs) == expected
+@pytest.mark.parametrize(
+    ("group_norms", "expected"), [(True, {"dense1", "norm"}), (False, {"norm"})]
+)
+def test_a_norm_is_part_of_the_layer_it_follows(group_norms, expected):
+    """Personal are the dense layer and its norm, of which the norm alone has moved far."""
+    process = eager("plgu_lf", tiny_normalized_model(), FROZEN, group_norms=group_norms)
+    state = process.initialize()
+    (client,) = make_clients(process, (4,))
+    weights, own = state.algorithm.weights, {}
+    for name, distance in {"dense1": 1e-4, "norm": 1.0, "head": 0.1}.items():
+        shift = np.float32(distance)
+        own[name] = tf.nest.map_structure(functools.partial(np.add, shift), weights[name])
+    kept = client.state._replace(model=own, participations=np.int32(1))
+    (new,) = process.next(state, [client._replace(state=kept)]).clients
+    assert {
+        name
+        for name in weights
+        if not all(map(np.array_equal, leaves(new.model[name]), leaves(weights[name])))
+    } == expected
 
 
 # What follows is computed in NumPy, for clients of a quadratic each.

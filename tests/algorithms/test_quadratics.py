@@ -3,24 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.federation import (
-    eager,
-    local_sgd,
-    make_client,
-    with_shared,
-)
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.federation import eager, local_sgd, make_client, with_shared
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of, weights_of
 
 DIM, RATE, STEPS = 3, 0.2, 4
+A, C = objectives()
 LOCAL = local_sgd(learning_rate=RATE, epochs=STEPS, batch_size=1)
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
 # K steps contract the distance to the minimiser by M_i = (I - eta A_i)^K.
 M = [np.linalg.matrix_power(np.eye(DIM) - RATE * a, STEPS) for a in A]
 

@@ -18,19 +18,12 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tests.quadratics import (
-    quadratic_clients,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of, weights_of
 from tff_pfl.local import trees
 
 MODEL = tiny_model()
 DIM, RATE, DECAY, STEPS, NUM = 3, 0.2, 0.9, 4, 4
-A = [spd(DIM, seed) for seed in range(NUM)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(NUM)]
+A, C = objectives(NUM)
 SIZES = (1, 3, 2, 1)  # of clients that have the same example several times, all in one batch
 COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # who takes part in each round
 OPTIMUM = np.linalg.solve(sum(A), sum(a @ c for a, c in zip(A, C, strict=True)))

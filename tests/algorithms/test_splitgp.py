@@ -9,19 +9,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
+    SIZES,
     assert_close,
     assert_equal,
     eager,
-    last,
     leaves,
     local_sgd,
     make_client,
-    make_clients,
     random_examples,
     run_rounds,
     tiny_model,
+    trained,
 )
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.local import LocalTraining, trees
@@ -30,16 +31,7 @@ from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 BOTH = two_exits(MODEL)
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 ALL = ((0, 1, 2),) * 2
-
-
-@functools.cache
-def rounds(cohorts=COHORTS, name="splitgp", model=MODEL, local=None, **options):
-    """`(process, server state, clients)` after the rounds of the cohorts."""
-    process = eager(name, model, local or local_sgd(), **options, seed=1)
-    return process, *last(run_rounds(process, make_clients(process, SIZES), cohorts))
 
 
 @pytest.mark.parametrize("persist", [False, True])
@@ -47,8 +39,8 @@ def test_without_gamma_and_lambda_it_is_fedavg_where_all_take_part(persist):
     """Also with optimizers that go on from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
     local = LocalTraining(sgd, batch_size=4, persist_optimizer_state=persist)
-    process, state, clients = rounds(ALL, local=local, gamma=0.0, lambda_=0.0)
-    _, expected, _ = rounds(ALL, "fedavg", local=local)
+    process, state, clients = trained("splitgp", cohorts=ALL, local=local, gamma=0.0, lambda_=0.0)
+    _, expected, _ = trained("fedavg", cohorts=ALL, local=local)
     found = {layer: state.algorithm.weights[layer] for layer in MODEL.layers}
     assert_close(found, expected.algorithm.weights, tolerance=1e-6)
     assert_close(state.algorithm.weights["client_head"], BOTH.init(1)["client_head"])  # untouched
@@ -61,9 +53,9 @@ def test_with_gamma_and_lambda_1_the_client_exit_is_local():
         weights = BOTH.init(seed)
         return {"dense1": weights["dense1"], "head": weights["client_head"]}
 
-    _, state, clients = rounds(gamma=1.0, lambda_=1.0)
+    _, state, clients = trained("splitgp", gamma=1.0, lambda_=1.0)
     alone = dataclasses.replace(MODEL, init=init)
-    _, _, expected = rounds.__wrapped__(name="local", model=alone)
+    _, _, expected = trained("local", model=lambda: alone)
     for client, own in zip(clients, expected, strict=True):
         part = {"dense1": client.state.part["dense1"], "head": client.state.part["client_head"]}
         assert_close(part, own.state.model, tolerance=1e-6)
@@ -73,7 +65,7 @@ def test_with_gamma_and_lambda_1_the_client_exit_is_local():
 def test_lambda_is_what_clients_keep_of_their_own():
     parts, means = {}, {}
     for lambda_ in (0.0, 0.25, 1.0):
-        _, state, clients = rounds(((0, 1),), lambda_=lambda_)
+        _, state, clients = trained("splitgp", cohorts=((0, 1),), lambda_=lambda_)
         means[lambda_] = BOTH.sides.split(state.algorithm.weights)[1]
         parts[lambda_] = [c.state.part for c in clients]
     assert_close(means[0.0], means[1.0], tolerance=1e-6)
@@ -89,9 +81,8 @@ def test_lambda_is_what_clients_keep_of_their_own():
     assert_equal(parts[0.25][2], BOTH.sides.split(BOTH.init(1))[1])
 
 
-DIM, RATE, STEPS, GAMMA, LAMBDA = 3, 0.2, 3, 0.3, 0.4
-A = [spd(DIM, seed) for seed in range(3)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) for i in range(3)]
+RATE, STEPS, GAMMA, LAMBDA = 0.2, 3, 0.3, 0.4
+A, C = objectives()
 
 
 def descend(w, a, c):
@@ -141,7 +132,7 @@ def test_rounds_on_quadratics(start):
 @functools.cache
 def answers(threshold):
     """Of client 0 and of one that never took part: outputs of its model, and of its exits."""
-    process, state, clients = rounds(((0, 1),), threshold=threshold)
+    process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=threshold)
     gated, x = BOTH.gated_model(), random_examples(9).x
     found = []
     for client, weights in zip(clients, process.personalize(state, clients), strict=True):
@@ -175,7 +166,7 @@ def test_the_global_model_answers_by_the_server_exit_alone():
 def test_fine_tuning_is_of_the_gated_model():
     """Where the client exit always answers, it trains body and client exit alone."""
     algorithm = make("splitgp", MODEL, local_sgd(), threshold=1.2)
-    process, state, clients = rounds(((0, 1),), threshold=1.2)
+    process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=1.2)
     for weight_decay in (0.0, 0.1):  # which is no reason for another threshold
         local = dataclasses.replace(local_sgd(), weight_decay=weight_decay)
         tuned = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=1), 1)

@@ -20,13 +20,7 @@ from tests.federation import (
     traced,
 )
 from tests.marks import slow
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.local import LocalTraining
 
 N, DIMS, DIM = 4, (2, 1), 3

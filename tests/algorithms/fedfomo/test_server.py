@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import (
-    assert_equal,
-)
+from tests.federation import assert_equal
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
 from tff_pfl.local import trees

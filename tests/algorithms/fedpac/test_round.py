@@ -1,7 +1,6 @@
 """FedPAC's rounds: against NumPy on a linear body, FedRep at one end, and heads of others."""
 
 import collections
-import functools
 
 import numpy as np
 import pytest
@@ -11,13 +10,12 @@ import tensorflow_federated as tff
 from tests.federation import (
     assert_close,
     eager,
-    last,
     leaves,
     local_sgd,
     make_client,
-    make_clients,
     run_rounds,
     tiny_model,
+    trained,
 )
 from tests.marks import slow
 from tff_pfl.algorithms import make
@@ -26,19 +24,6 @@ from tff_pfl.models import Model, linear
 from tff_pfl.models.model import sparse_cross_entropy
 
 MODEL = tiny_model()
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
-
-
-@functools.cache
-def rounds(name="fedpac", cohorts=COHORTS, local=None, **options):
-    """`(process, server state, clients)` after the rounds of the cohorts."""
-    process = eager(name, MODEL, local or local_sgd(), **options, seed=1)
-    return process, *last(run_rounds(process, make_clients(process, SIZES), cohorts))
-
-
-def body_of(state):
-    return state.algorithm.weights
 
 
 @pytest.mark.parametrize("persist", [slow(False), True])
@@ -46,21 +31,21 @@ def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist
     """Also with the optimizers of head and body that go on from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
     local = LocalTraining(sgd, epochs=2, batch_size=4, persist_optimizer_state=persist)
-    _, state, clients = rounds(local=local, lambda_=0.0, collaborate=False)
-    _, expected, expected_clients = rounds("fedrep", local=local, head_epochs=1)
+    _, state, clients = trained("fedpac", local=local, lambda_=0.0, collaborate=False)
+    _, expected, expected_clients = trained("fedrep", local=local, head_epochs=1)
     optimizers = [[c.state.optimizer for c in of] for of in (clients, expected_clients)]
     assert_close(*optimizers, tolerance=1e-5)
     assert bool(leaves(optimizers[0])) == persist
-    assert_close(body_of(state), expected.algorithm.weights, tolerance=1e-6)
+    assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
     heads = [[c.state.head for c in of] for of in (clients, expected_clients)]
     assert_close(*heads, tolerance=1e-6)
 
 
 def test_the_first_round_has_no_centres_to_pull_to():
     cohorts = ((0, 1, 2),)
-    _, state, _ = rounds(cohorts=cohorts, lambda_=3.0)
-    _, expected, _ = rounds("fedrep", cohorts, head_epochs=1)
-    assert_close(body_of(state), expected.algorithm.weights, tolerance=1e-6)
+    _, state, _ = trained("fedpac", cohorts=cohorts, lambda_=3.0)
+    _, expected, _ = trained("fedrep", cohorts=cohorts, head_epochs=1)
+    assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
 
 
 IN, DIM, CLASSES = 3, 2, 3
@@ -156,7 +141,9 @@ def test_rounds_against_numpy():
     ):
         expected.next(cohort)
         server = state.algorithm
-        np.testing.assert_allclose(body_of(state)["body"]["kernel"], expected.body, atol=1e-5)
+        np.testing.assert_allclose(
+            state.algorithm.weights["body"]["kernel"], expected.body, atol=1e-5
+        )
         np.testing.assert_allclose(server.centres.values, expected.centres, atol=1e-5)
         np.testing.assert_array_equal(server.centres.known, expected.known)
         for client, head in zip(after, expected.heads, strict=True):
@@ -165,7 +152,7 @@ def test_rounds_against_numpy():
 
 
 def test_heads_of_an_earlier_round_are_not_taken():
-    process, state, clients = rounds(cohorts=((0, 1),))
+    process, state, clients = trained("fedpac", cohorts=((0, 1),))
     exchange = make("fedpac", MODEL, local_sgd()).exchanges[1]
     client = clients[0]
     for client_id, round_num, is_taken in ((0, 0, True), (0, 1, False), (2, 0, False)):
@@ -185,8 +172,8 @@ _Context = collections.namedtuple("_Context", "round_num")
 @pytest.mark.parametrize("rate", [None, 0.0])
 def test_the_learning_rate_of_heads(rate):
     """Heads stay with a rate of 0; bodies have the rate of the local training."""
-    _, state, clients = rounds(head_learning_rate=rate, collaborate=False)
+    _, state, clients = trained("fedpac", head_learning_rate=rate, collaborate=False)
     heads = [leaves(c.state.head)[0] for c in clients]
     moves = [np.any(head != leaves(MODEL.init(1)["head"])[0]) for head in heads]
     assert moves == [rate is None] * 3
-    assert np.any(leaves(body_of(state))[0] != leaves(MODEL.init(1)["dense1"])[0])
+    assert np.any(leaves(state.algorithm.weights)[0] != leaves(MODEL.init(1)["dense1"])[0])

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.federation import (
-    local_sgd,
-)
+from tests.federation import local_sgd
 from tff_pfl import models
 from tff_pfl.algorithms import build_fedpg
 from tff_pfl.clients import ClientStateStore, CohortDataSource

@@ -8,17 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.fedpg import reference
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    eager,
-)
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-)
+from tests.federation import assert_close, assert_equal, eager
+from tests.marks import slow
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl.algorithms.fedpg.step_ladder import Ladder, choose_step
 from tff_pfl.local import LocalTraining
 from tff_pfl.templates import Client
@@ -143,7 +135,7 @@ def test_rounds_are_those_of_the_pseudo_code(options):
 
 @pytest.mark.parametrize(
     "options",
-    [{"search_doublings": 0}, {"search_doublings": 3, "sufficient_decrease": 0.3}],
+    [slow({"search_doublings": 0}), {"search_doublings": 3, "sufficient_decrease": 0.3}],
     ids=str,
 )
 def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):

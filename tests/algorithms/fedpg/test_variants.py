@@ -1,47 +1,32 @@
 """FedPG and S-FedPG on a network: equivalences, which models are evaluated, options."""
 
-import functools
-
 from tests.federation import (
+    SIZES,
     assert_close,
     assert_equal,
     eager,
-    last,
     local_sgd,
     make_clients,
-    run_rounds,
     tiny_model,
+    trained,
 )
 from tff_pfl.local import trees
 
-SIZES = (4, 6, 3)
 LOCAL = local_sgd(learning_rate=0.2)
-
-
-@functools.cache
-def network_process(build, local, options):
-    return eager(build, tiny_model(), local, seed=1, **dict(options))
-
-
-def network_run(build, cohorts=((0, 1), (1, 2), (0, 2)), local=LOCAL, **options):
-    process = network_process(build, local, tuple(options.items()))
-    return process, *last(run_rounds(process, make_clients(process, SIZES), cohorts))
 
 
 def test_mean_pseudo_gradients_are_uniform_fedavg():
     """And a constant gamma of 1 is FedAvg's local model."""
     options = {"gradient": "pseudo", "direction": "mean", "gamma_mode": "constant", "gamma": 1.0}
-    _, state, clients = network_run("fedpg", **options)
-    _, fedavg_state, fedavg_clients = network_run(
-        "fedavg", weighting="uniform", personalized="local"
-    )
-    assert_close(state.algorithm.weights, fedavg_state.algorithm.weights)
-    assert_close([c.state.model for c in clients], [c.state.model for c in fedavg_clients])
+    found = trained("fedpg", local=LOCAL, **options)
+    expected = trained("fedavg", local=LOCAL, weighting="uniform", personalized="local")
+    assert_close(found.shared, expected.shared)
+    assert_close(found.personal, expected.personal)
 
 
 def test_pseudo_gradients_at_the_rate_0_are_0():
     """As after a schedule that ends there."""
-    process, state, clients = network_run(
+    process, state, clients = trained(
         "fedpg", cohorts=((0, 1),), local=local_sgd(learning_rate=0.0), gradient="pseudo"
     )
     assert_equal(state.algorithm.weights, process.initialize().algorithm.weights)
@@ -50,15 +35,15 @@ def test_pseudo_gradients_at_the_rate_0_are_0():
 
 def test_mean_gradients_are_fedavg_of_one_full_batch_step():
     local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
-    _, state, _ = network_run("fedpg", local=local, direction="mean")
-    _, fedavg, _ = network_run("fedavg", local=local, weighting="uniform")
+    _, state, _ = trained("fedpg", local=local, direction="mean")
+    _, fedavg, _ = trained("fedavg", local=local, weighting="uniform")
     assert_close(state.algorithm.weights, fedavg.algorithm.weights)
 
 
 def test_with_full_participation_memory_has_no_effect():
     cohorts = ((0, 1, 2),) * 3
-    _, state, clients = network_run("fedpg", cohorts)
-    _, without, clients_without = network_run("fedpg", cohorts, absent_memory=False)
+    _, state, clients = trained("fedpg", cohorts=cohorts)
+    _, without, clients_without = trained("fedpg", cohorts=cohorts, absent_memory=False)
     assert without.algorithm.memory == ()
     assert_close(state.algorithm.weights, without.algorithm.weights, 1e-6)
     assert_close([c.state for c in clients], [c.state for c in clients_without], 1e-6)
@@ -67,10 +52,10 @@ def test_with_full_participation_memory_has_no_effect():
 def test_a_search_that_accepts_at_once_is_fedpg():
     """Small steps of FedPG pass the search, whose first trial, with s = 0, is FedPG's step."""
     local = local_sgd(learning_rate=0.01)
-    process, state, clients = network_run("s_fedpg", local=local, search_doublings=0)
+    process, state, clients = trained("s_fedpg", local=local, search_doublings=0)
     output = process.next(state, clients)
     assert output.metrics["search"]["server"]["num_halvings"] == 0
-    _, plain, plain_clients = network_run("fedpg", local=local)
+    _, plain, plain_clients = trained("fedpg", local=local)
     assert_close(state.algorithm.weights, plain.algorithm.weights, 1e-6)
     assert_close([c.state for c in clients], [c.state for c in plain_clients], 1e-6)
 
@@ -92,7 +77,7 @@ def test_trials_that_give_no_number_are_not_taken():
 
 def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
     """Whatever is remembered of those who were absent before."""
-    process, state, clients = network_run("fedpg", cohorts=((0, 1), (1,)))
+    process, state, clients = trained("fedpg", cohorts=((0, 1), (1,)))
     rebuilt = process.next(state, clients).clients
     everyone = [c._replace(state=own) for c, own in zip(clients, rebuilt, strict=True)]
     models = process.personalize(state, everyone)

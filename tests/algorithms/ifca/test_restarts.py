@@ -22,7 +22,7 @@ from tests.algorithms.ifca.test_round import (
     quadratic_clients,
 )
 from tests.federation import assert_equal, local_sgd
-from tests.quadratics import vector_of
+from tests.quadratics import descended, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.algorithms.ifca.server import IfcaServer
 from tff_pfl.models import distinct_seeds
@@ -59,14 +59,12 @@ def initial_models():
     return np.reshape(rows, [3, 2, DIM])
 
 
-def trained(models, cohort, t):
+def after_round(models, cohort, t):
     """The models after a round whose clients have fixed clusters."""
     result = np.array(models, np.float64)
     for j in range(2):
         ends = [
-            C[i]
-            + np.linalg.matrix_power(np.eye(DIM) - RATE * DECAY**t * A[i], STEPS)
-            @ (models[j] - C[i])
+            descended(models[j], A[i], C[i], RATE * DECAY**t, STEPS)
             for i in cohort
             if FIXED[i] == j
         ]
@@ -93,7 +91,7 @@ def test_models_start_anew_until_restarts_are_used_up():
     assert np.min(distances[np.triu_indices(6, 1)]) > 0.1
     expected = initial_models()[2]
     for t, (state, metrics) in ((2, third), (3, fourth)):
-        expected = trained(expected, ALL_OF_ONE, t)
+        expected = after_round(expected, ALL_OF_ONE, t)
         assert_models(state, expected)
         assert metrics["restarts"] == state.algorithm.restarts == 2
         assert state.algorithm.settled
@@ -103,7 +101,7 @@ def test_models_that_have_their_share_settle_for_good():
     expected = initial_models()[0]
     cohorts = (ENOUGH, ALL_OF_ONE, TOO_FEW)
     for t, (state, metrics) in enumerate(restarting(cohorts)):
-        expected = trained(expected, cohorts[t], t)
+        expected = after_round(expected, cohorts[t], t)
         assert_models(state, expected)
         assert metrics["restarts"] == state.algorithm.restarts == 0
         assert state.algorithm.settled
@@ -113,7 +111,7 @@ def test_models_that_have_their_share_settle_for_good():
 
 def test_models_may_settle_after_a_restart():
     *_, (state, metrics) = restarting((TOO_FEW, ENOUGH, ALL_OF_ONE))
-    expected = trained(trained(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
+    expected = after_round(after_round(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
     assert_models(state, expected)
     assert metrics["restarts"] == 1
 
@@ -122,7 +120,7 @@ def test_models_may_settle_after_a_restart():
 def test_models_that_never_start_anew(options):
     expected = initial_models()[0]
     for t, (state, metrics) in enumerate(restarting((ALL_OF_ONE, TOO_FEW), **options)):
-        expected = trained(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
+        expected = after_round(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
         assert_models(state, expected)
         assert metrics["restarts"] == 0
 

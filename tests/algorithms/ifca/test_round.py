@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import (
+    COHORTS,
+    SIZES,
     assert_close,
     assert_equal,
     eager,
@@ -18,65 +20,46 @@ from tests.federation import (
     run_rounds,
     tiny_model,
     traced,
+    trained,
 )
 from tests.marks import slow
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of, weights_of
 from tff_pfl.local import evaluate, trees
 
 MODEL = tiny_model()
-SIZES = (4, 6, 3)
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 DIM, RATE, STEPS, DECAY, SEED = 3, 0.2, 4, 0.5, 2
 QUADRATIC = quadratic_model(2, 1)
 N = 6
-A = [spd(DIM, seed) for seed in range(N)]
-C = [np.random.default_rng(10 + i).normal(size=DIM) + (-1) ** i for i in range(N)]
+A, CENTRES = objectives(N)
+C = [c + (-1) ** i for i, c in enumerate(CENTRES)]
 B = np.linspace(0.0, 1.0, N)
 NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one batch
-
-
-@functools.cache
-def build(algorithm, **options):
-    return eager(algorithm, MODEL, local_sgd(), **options, seed=1)
-
-
-def run(process, clients=None):
-    """`(server state, clients)` after some rounds."""
-    return last(run_rounds(process, clients or make_clients(process, SIZES), COHORTS))
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_one_model_is_fedavg(weighting):
     default = {} if weighting == "uniform" else {"weighting": weighting}
-    state, _ = run(build("ifca", num_clients=3, num_clusters=1, **default))
-    expected, _ = run(build("fedavg", weighting=weighting))
-    assert_close(trees.row(state.algorithm.models, 0), expected.algorithm.weights, tolerance=1e-6)
+    found = trained("ifca", num_clients=3, num_clusters=1, **default)
+    expected = trained("fedavg", weighting=weighting).shared
+    assert_close(trees.row(found.state.algorithm.models, 0), expected, tolerance=1e-6)
 
 
 def test_a_model_for_each_client_is_local():
     """If each client's own is fixed, and Local starts from the same ones."""
-    process = build("ifca", num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
-    initial = process.initialize().algorithm.models
-    state, _ = run(process)
-    alone = build("local")
+    found = trained("ifca", num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
+    initial = found.process.initialize().algorithm.models
+    alone = eager("local", MODEL, local_sgd(), seed=1)
     clients = [
         client._replace(state=client.state._replace(model=trees.row(initial, i)))
         for i, client in enumerate(make_clients(alone, SIZES))
     ]
-    _, expected = run(alone, clients)
-    for i, client in enumerate(expected):
-        assert_close(trees.row(state.algorithm.models, i), client.state.model, tolerance=1e-6)
+    _, expected = last(run_rounds(alone, clients, COHORTS))
+    assert_close(found.personal, [client.state.model for client in expected], tolerance=1e-6)
 
 
 def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not():
     """Each has images of a class of its own, and the last one never takes part."""
-    process = build("ifca", num_clients=4, num_clusters=3)
+    process = eager("ifca", MODEL, local_sgd(), num_clients=4, num_clusters=3, seed=1)
     data = [random_examples(5 + i, seed=i) for i in range(4)]
     data = [its._replace(y=np.full_like(its.y, i % 3)) for i, its in enumerate(data)]
     clients = [make_client(process, i, its) for i, its in enumerate(data)]

@@ -86,14 +86,6 @@ def test_of_one_constant_embedding_it_is_uniform_fedavg():
         assert_equal(state.algorithm.embeddings, np.ones([N, 1], np.float32))
 
 
-def test_plgu_ghn_without_rho_is_pfedhn():
-    expected = run(process_of(hidden_layers=3))
-    for found, of_pfedhn in zip(run(process_of("plgu_ghn", rho=0.0)), expected, strict=True):
-        assert_equal(found, of_pfedhn)
-    perturbed, _ = last(run(process_of("plgu_ghn")))
-    assert not np.allclose(perturbed.algorithm.embeddings, of_pfedhn[0].algorithm.embeddings)
-
-
 # Options, and the server with hypernetwork that they stand for.
 ROUNDS = {
     "pfedhn": (

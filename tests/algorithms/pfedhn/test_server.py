@@ -5,10 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import (
-    assert_close,
-    assert_equal,
-)
+from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.quadratics import quadratic_model, weights_of
 from tff_pfl.aggregators import Stack

@@ -4,20 +4,10 @@ import functools
 import math
 
 import numpy as np
-import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    eager,
-    last,
-    make_clients,
-    run_rounds,
-    tiny_model,
-)
-from tests.marks import slow
+from tests.algorithms.pgfed.reference import CE
+from tests.federation import assert_close, eager, make_clients, tiny_model
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense
 from tff_pfl.local import LocalTraining, trees
@@ -40,30 +30,6 @@ def tiny_process(mu, **options):
         seed=1,
         **options,
     )
-
-
-@functools.cache
-def fedavg():
-    return eager("fedavg", TINY, TINY_LOCAL, personalized="local", seed=1)
-
-
-def run(process, cohorts):
-    state, clients = last(run_rounds(process, make_clients(process, TINY_SIZES), cohorts))
-    return state.algorithm, [client.state.model for client in clients]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [options if name == "pgfedmo_ce" else slow(options) for name, options in VARIANTS.items()],
-    ids=VARIANTS,
-)
-def test_without_mu_it_is_fedavg(options):
-    cohorts = ((0, 1), (1, 2), (0, 2))
-    weights, models = run(fedavg(), cohorts)
-    process = tiny_process(0.0, **{**options, "weighting": "num_examples"})
-    algorithm, found = run(process, cohorts)
-    assert_equal([algorithm.weights, found], [weights, models])
-    assert_equal(dense(algorithm.alpha, 4), np.full([4, 4], 0.25, np.float32))
 
 
 def test_one_step_for_all_that_a_client_did_on_its_mini_batches():

@@ -10,18 +10,8 @@ import tensorflow_federated as tff
 
 from tests.algorithms.pgfed import reference
 from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    traced,
-)
-from tests.quadratics import (
-    quadratic_examples,
-    quadratic_model,
-    spd,
-    vector_of,
-    weights_of,
-)
+from tests.federation import assert_close, assert_equal, traced
+from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, put_entries
 from tff_pfl.local import Examples, LocalTraining
