@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 
 import tff_pfl
-from tests.documents import (
-    DOCUMENTS,
-    commands,
-    flags_of,
-    python_blocks,
-    statements,
-)
+from tests.documents import DOCUMENTS, commands, flags_of, python_blocks, statements
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import testing
@@ -120,11 +114,10 @@ def test_a_round_loop_of_a_method_without_a_global_model(follow):
     blocks = [code for file, code in python_blocks(ROOT / "docs/own_model_and_data.md") if not file]
     until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
     names = {}
-    for method in ("fedper", "lg_fedavg"):
-        for code in (blocks[0].partition("with tff_pfl.RunDirectory")[0], *blocks[2:until]):
-            code = code.replace('"ditto", model, local, lambda_=0.1', f'"{method}", model, local')
-            exec(compile(code, method, "exec"), names)
-        assert len(names["models"]) == 6 and "weights" not in names
+    for code in (blocks[0].partition("with tff_pfl.RunDirectory")[0], *blocks[2:until]):
+        code = code.replace('"ditto", model, local, lambda_=0.1', '"fedper", model, local')
+        exec(compile(code, "fedper", "exec"), names)
+    assert len(names["models"]) == 6 and "weights" not in names
 
 
 def test_protocols_and_metrics(follow):
@@ -148,6 +141,7 @@ def test_protocols_and_metrics(follow):
         assert [row["key"] for row in csv.DictReader(file)] == list("1234")
 
 
+@pytest.mark.slow
 def test_federated_programs(follow):
     """`train_model` of TFF trains, evaluates and releases the model of the last round."""
     names = follow("docs/programs.md")

@@ -15,7 +15,6 @@ from tests.federation import (
     make_clients,
     tiny_model,
 )
-from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, quadratic_type, spd
 from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
 from tff_pfl.aggregators import Shares, StackFactory
@@ -179,12 +178,6 @@ def fedpg():
     return attacked(make("fedpg", QUADRATIC, local_sgd(learning_rate=0.1)), FACTORS, HONEST)
 
 
-@functools.cache
-def fedpg_process():
-    """Composed: of many rounds."""
-    return compose(fedpg(), quadratic_type(DIM), seed=3)
-
-
 def quadratic_data():
     """Of five honest clients, and of an attacker."""
     rng = np.random.default_rng(5)
@@ -216,9 +209,10 @@ def test_the_losses_of_fedpg_are_not_scaled():
     assert np.linalg.norm(honest.gradient) > 0.1
 
 
-@pytest.mark.parametrize("factor", [FACTORS[0], *map(slow, FACTORS[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", FACTORS)
 def test_fedpg_withstands_an_attacker(factor):
-    process = fedpg_process()
+    process = compose(fedpg(), quadratic_type(DIM), seed=3)
     ids = [*range(HONEST), HONEST + FACTORS.index(factor)]
     cohort = [
         Client(np.int32(i), process.initialize_client(i), data)

@@ -62,21 +62,21 @@ def rounds_of(algorithm, number=2):
 
 
 @functools.cache
-def plain_rounds_of(name):
-    return rounds_of(made(name))
+def plain_rounds_of(name, number=2):
+    return rounds_of(made(name), number)
 
 
 @pytest.mark.parametrize(
-    ("name", "error_feedback"),
-    [*((n, True) for n in METHODS), *(slow(n, True) for n in COVERED)],
+    ("name", "number"),
+    [("fedavg", 2), *((n, 1) for n in METHODS[1:]), *(slow(n, 1) for n in COVERED)],
 )
-def test_where_nothing_is_lost_rounds_are_those_without(name, error_feedback):
-    plain = plain_rounds_of(name)
-    found = rounds_of(compressed(made(name), ALL, error_feedback=error_feedback))
+def test_where_nothing_is_lost_rounds_are_those_without(name, number):
+    plain = plain_rounds_of(name, number)
+    found = rounds_of(compressed(made(name), ALL, error_feedback=True), number)
     assert_close(found.state.algorithm, plain.state.algorithm, 1e-5)
     assert_close([state.own for state in found.clients], plain.clients, 1e-5)
     for state in found.clients:
-        assert len(state.residuals) == error_feedback
+        assert len(state.residuals) == 1
         assert not any(np.any(leaf) for leaf in leaves(state.residuals))
 
 
@@ -223,7 +223,7 @@ def distances_from_optimum(*, error_feedback, rate=0.02, rounds=200):
 
 
 def test_error_feedback_reaches_the_optimum_of_a_quadratic():
-    lost = distances_from_optimum(error_feedback=False)
+    lost = distances_from_optimum(error_feedback=False, rounds=20)
     fed_back = distances_from_optimum(error_feedback=True)
     assert min(lost) > 0.99  # the second coordinate stays where it was
     assert max(fed_back[-20:]) < 0.25
@@ -240,8 +240,8 @@ def test_who_averages_nothing_refuses_by_name():
 
 def test_a_plain_mean_of_branches_is_compressed_as_without_it():
     algorithm = with_aggregator(made("pfedmb"), AGGREGATORS["mean"]())
-    found = rounds_of(compressed(algorithm, ALL))
-    assert_close(found.state.algorithm, plain_rounds_of("pfedmb").state.algorithm, 1e-5)
+    found = rounds_of(compressed(algorithm, ALL), 1)
+    assert_close(found.state.algorithm, plain_rounds_of("pfedmb", 1).state.algorithm, 1e-5)
 
 
 def test_what_cannot_be_combined_is_refused():

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.models import test_keras, test_segments
 from tests.models.test_keras import layers, pure, sequential
 from tests.quadratics import quadratic_model
-from tff_pfl.models import build, linear, linear_head_shape, multi_branch, partition, two_exits
+from tff_pfl.models import linear, linear_head_shape, multi_branch, partition, two_exits
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 SEED = tf.constant([1, 2])
@@ -26,8 +26,6 @@ def test_features_of_models_that_end_in_a_linear_head():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
     for keras_model_fn in (test_keras.mlp, test_keras.branches, test_keras.nested, deep):
         assert_head_makes_outputs_of_features(pure(keras_model_fn), X)
-    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1)).astype(np.uint8)
-    assert_head_makes_outputs_of_features(build("cnn_fedpg", (16, 16, 1), 3), images)
 
 
 def of(*makers):

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import local_sgd, make_client
+from tests.federation import eager, local_sgd, make_client
 from tests.marks import slow
-from tff_pfl import algorithms
-from tff_pfl.local import Batch, Examples, evaluate, examples_type
+from tff_pfl.local import Batch, Examples, evaluate
 from tff_pfl.models import from_keras, partition
 
 layers = tf.keras.layers
@@ -214,7 +213,7 @@ def test_integers_reach_preprocess_as_they_are():
         example_metrics={},
     )
     ids = base + np.arange(8)
-    process = algorithms.build("fedavg", model, examples_type((1,), np.int64), local_sgd(0.4, 20))
+    process = eager("fedavg", model, local_sgd(0.4, 20))
     client = make_client(process, 0, Examples(ids[:, None], np.int32(ids % 2), np.int32(8)))
     state, _, _ = process.next(process.initialize(), [client])
     loss = evaluate(model, process.global_weights(state), client.data)["loss"]

@@ -10,14 +10,7 @@ import tensorflow_federated as tff
 from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
 from tests.quadratics import quadratic_model
 from tff_pfl.local import Batch
-from tff_pfl.models import (
-    Model,
-    build,
-    from_keras,
-    layer_groups,
-    normalization_layers,
-    partition,
-)
+from tff_pfl.models import Model, build, from_keras, layer_groups, normalization_layers, partition
 
 MODEL = quadratic_model(1, 2, 3)
 WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)

@@ -79,7 +79,8 @@ def batch():
 @pytest.mark.parametrize(
     ("keras_model_fn", "segments"),
     [
-        (residual, 100),
+        (residual, 3),
+        slow(residual, 100),
         (sequential, 2),
         (two_inputs, 100),
     ],
@@ -155,7 +156,7 @@ def test_gradients_of_gradients_are_those_of_the_model():
         return tape.gradient(along_ones, weights)
 
     examples = batch()
-    expected, model = model_of(residual), model_of(residual, segments=100)
+    expected, model = model_of(residual), model_of(residual, segments=3)
     assert np.abs(product(expected)["stem"]["kernel"]).max() > 0.01
     assert_close(product(model), product(expected), 1e-5)
 
@@ -193,12 +194,13 @@ def depends(operation, on) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options_of_context", "compute_type"),
     [
         ({"vectorize": "never"}, "bfloat16"),
-        slow({"vectorize": "always"}, "bfloat16"),
-        slow({"vectorize": "always", "jit_compile": True}, "float32"),
+        ({"vectorize": "always"}, "bfloat16"),
+        ({"vectorize": "always", "jit_compile": True}, "float32"),
     ],
 )
 def test_a_round_in_the_executor_is_that_without_segments(options_of_context, compute_type):

@@ -1,7 +1,5 @@
 """Branch means of noisy sums: what their noise is, and what it does to a model."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,6 +19,7 @@ from tff_pfl.local import trees
 from tff_pfl.privacy import noise_of_mean, with_privacy
 from tff_pfl.privacy.branches import as_one_vector, of_one_vector
 from tff_pfl.templates import compose
+from tff_pfl.testing import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
@@ -28,20 +27,16 @@ LAYERS, BRANCHES, CLIENTS = 2, 5, 40
 NORM = 2.0
 
 
-def private(name="pfedmb", *, noise_multiplier=0.0, clipping="fixed", clip_norm=NORM):
+def private(*, noise_multiplier=0.0, clipping="fixed", clip_norm=NORM, **options):
     return with_privacy(
-        make(name, MODEL, LOCAL),
+        make("pfedmb", MODEL, LOCAL),
         noise_multiplier=noise_multiplier,
         clients_per_round=CLIENTS,
         clipping=clipping,
         clip_norm=clip_norm,
         seed=1,
+        **options,
     )
-
-
-@functools.cache
-def composed(name="pfedmb", **options):
-    return compose(private(name, **options), EXAMPLES_TYPE, seed=1)
 
 
 def pairs(**options):
@@ -53,6 +48,11 @@ def pairs(**options):
     types = tf.nest.map_structure(lambda leaf: tff.types.TensorType(leaf.dtype, leaf.shape), zeros)
     pair = tff.types.StructWithPythonType(list(types._asdict().items()), Shares)
     return exchange.aggregator.pairs.create(pair, tff.types.to_type(np.float32)), zeros
+
+
+def test_secure_sums_hide_changes_and_shares():
+    process, _ = pairs(noise_multiplier=2.0, secure_sums=True)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 def shared(value, share):
@@ -102,7 +102,8 @@ def test_a_client_moves_either_mean_by_its_own_norm_at_most(scale):
 
 def test_shares_are_not_clipped_however_short_changes_are():
     """What a change loses is its length: of one client, a branch moves where it would."""
-    process, unclipped = composed(clip_norm=0.01), composed(clip_norm=1e6)
+    process = compose(private(clip_norm=0.01), EXAMPLES_TYPE, seed=1)
+    unclipped = EagerProcess(make("pfedmb", MODEL, LOCAL), seed=1)
     state = process.initialize()
     (client,) = make_clients(process, (6,))
     moved, expected = (

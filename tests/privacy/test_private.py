@@ -25,34 +25,31 @@ from tff_pfl.attacks import ATTACKS
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import compose, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.testing import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
 SIZES = (4, 6, 3)
-METHODS = ("pfedmb",)
-COVERED = ("ditto", "scaffold")  # as the template and pFedMB are
 FAR = 1e6  # no upload is that long
 
 
 @functools.cache
-def composed(name, weighting=None, **privacy):
-    """The process, with privacy if there are options of it."""
-    options = {} if weighting is None else {"weighting": weighting}
-    algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3, **options)
-    if privacy:
-        options = {"noise_multiplier": 0.0, "clipping": "fixed", "clip_norm": FAR, **privacy}
-        algorithm = with_privacy(algorithm, clients_per_round=3, seed=1, **options)
-    return compose(algorithm, EXAMPLES_TYPE, seed=1)
+def composed(name, **privacy):
+    algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3)
+    options = {"noise_multiplier": 0.0, "clipping": "fixed", "clip_norm": FAR, **privacy}
+    private = with_privacy(algorithm, clients_per_round=3, seed=1, **options)
+    return compose(private, EXAMPLES_TYPE, seed=1)
 
 
 def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
 
 
-@pytest.mark.parametrize("name", [*METHODS, *map(slow, COVERED)])
+@pytest.mark.parametrize("name", ["fedavg", *map(slow, ("pfedmb", "ditto", "scaffold"))])
 def test_without_noise_and_clipping_it_is_the_method_with_clients_that_weigh_the_same(name):
-    uniform = None if name in ("feddyn", "scaffold") else "uniform"
-    expected = first_round(composed(name, uniform))
+    options = {} if name == "scaffold" else {"weighting": "uniform"}
+    algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3, **options)
+    expected = first_round(EagerProcess(algorithm, seed=1))
     found = first_round(composed(name, noise_multiplier=0.0))
     assert_close(found.state.algorithm, expected.state.algorithm)
     assert_close(found.clients, expected.clients)
@@ -78,7 +75,7 @@ def test_a_round_of_nobody_is_as_noisy_as_others():
     assert np.std(noise) == pytest.approx(0.2, rel=3 / np.sqrt(2 * len(noise)))
 
 
-@pytest.mark.parametrize("name", ["pfedmb", slow("feddyn")])
+@pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
 def test_with_secure_sums_nothing_is_aggregated_in_the_clear(name):
     process = composed(name, noise_multiplier=0.1, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -156,16 +153,15 @@ def test_what_cannot_be_combined(make_private):
 
 
 def test_the_noise_of_an_algorithm_counts_while_it_reports_nothing_else():
-    private = with_privacy(
-        make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20, seed=1
-    )
+    honest = algorithm(mean_exchange())
+    private = with_privacy(honest, noise_multiplier=0.1, clients_per_round=20, seed=1)
     flipped = ATTACKS["label_flip"](private, client_ids=[0], num_classes=3)
     for changed, noise in (
         (flipped, 0.1),
         (dataclasses.replace(flipped, noise_multiplier=0.2), 0.2),
         (dataclasses.replace(private, report="clear"), None),
     ):
-        assert compose(changed, EXAMPLES_TYPE).noise_multiplier == noise
+        assert compose(changed, mean_process.EXAMPLES_TYPE).noise_multiplier == noise
 
 
 def test_an_unknown_clipping():

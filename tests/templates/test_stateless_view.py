@@ -19,10 +19,12 @@ from tff_pfl.templates import (
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.stateless_view import _number
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 CLIENTS = [examples(1, 2, 6), examples(), examples(4)]
 
 
-def composed(change):
+def composed(change, **options):
     """Of a method whose clients upload `change(examples, context)`, two numbers."""
 
     def client_work(weights, state, data, context):
@@ -33,7 +35,7 @@ def composed(change):
         server_init=lambda seed: tf.zeros([2]),
         client_work=client_work,
         personalize=lambda weights, state, data, context: weights,
-        global_weights=lambda weights: weights,
+        **{"global_weights": lambda weights: weights} | options,
     )
     return compose(algorithm, EXAMPLES_TYPE, seed=1)
 
@@ -104,11 +106,16 @@ def test_the_global_model_is_set(view):
     ("name", "options", "message"),
     [
         ("ditto", {}, "(?s)no room for what clients keep.*dense1.*ProgramContext"),
-        ("pfedhn", {"num_clients": 4}, "messages of their own, by their ids"),
-        ("ifca", {"num_clients": 4}, "(?s)a global model that can be set.*global model: None"),
+        ("pfedhn", {"num_clients": 4, "hidden_layers": 0}, "messages of their own, by their ids"),
     ],
 )
 def test_what_has_no_view(name, options, message):
     algorithm = algorithms.make(name, testing.tiny_model(), testing.tiny_local(), **options)
     with pytest.raises(ProcessSignatureError, match=message):
         compose_stateless_view(compose(algorithm, testing.EXAMPLES_TYPE))
+
+
+def test_without_a_global_model_there_is_no_view():
+    process = composed(lambda data, context: tf.zeros([2]), global_weights=None)
+    with pytest.raises(ProcessSignatureError, match="(?s)model that can be set.*model: None"):
+        compose_stateless_view(process)
