@@ -12,6 +12,8 @@ from tests.federation import assert_close, leaves
 from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.aggregators.branch_mean import mean_of_sums
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 BRANCHES, NUM_CLIENTS = 3, 4
 WEIGHT = tff.types.to_type(np.float32)
 # In `alone`, a tensor has a share of its own; in `grid`, one share for each of its rows' entries.

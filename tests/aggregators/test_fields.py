@@ -13,6 +13,8 @@ from tff_pfl.aggregators import Counted, CountedFactory, FieldsFactory, StackFac
 from tff_pfl.algorithms import make
 from tff_pfl.templates import with_aggregator
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 VECTOR = tff.types.TensorType(np.float32, [2])
 WEIGHT = tff.types.to_type(np.float32)
 

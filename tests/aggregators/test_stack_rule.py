@@ -13,6 +13,8 @@ from tff_pfl.aggregators import Stack, StackRuleFactory, robust_rules
 from tff_pfl.templates.aggregators import AGGREGATORS
 from tff_pfl.testing.eager import EagerProcess, aggregate
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 TYPE = tff.types.to_type(
     collections.OrderedDict(
         matrix=tff.types.TensorType(np.float32, [2, 1]), scalar=tff.types.TensorType(np.float64)

@@ -22,6 +22,8 @@ from tff_pfl.templates import compose
 from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.testing import EagerProcess
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 MODEL, LOCAL = tiny_model(), local_sgd()
 SIZES = (4, 6, 3)
 NORM = 3.0  # no upload is that long
@@ -52,7 +54,7 @@ def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "pfedmb", slow("feddyn")])
+@pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
 def test_without_noise_it_is_the_method_but_for_rounding_and_nothing_is_seen(name):
     process = composed(name)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -93,7 +95,7 @@ def test_a_client_without_sound_results_adds_its_noise_all_the_same():
     assert noise.std() == pytest.approx(NORM / 3, rel=3 / np.sqrt(2 * noise.size))
 
 
-@pytest.mark.parametrize(("name", "number"), [("fedavg", 4), ("feddyn", 2)])
+@pytest.mark.parametrize(("name", "number"), [("fedavg", 4), ("fedavg", 2), slow("feddyn", 2)])
 def test_of_too_few_or_too_many_clients_the_server_learns_nothing(name, number):
     """Of more than three, the sum may be beyond the modulus."""
     process = composed(name)

@@ -24,6 +24,8 @@ from tff_pfl import templates
 from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors
 from tff_pfl.testing.eager import EagerProcess
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 build_sgdm, build_adam = tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam
 START = np.array([1.0, 2.0])
 

@@ -9,19 +9,14 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_equal
 from tests.marks import slow
-from tests.templates.mean_process import (
-    Visits,
-    algorithm,
-    clients,
-    compose,
-    examples,
-    mean_value,
-)
+from tests.templates.mean_process import Visits, algorithm, clients, compose, examples, mean_value
 from tff_pfl import runtime
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import trees
 from tff_pfl.templates import ClientOutput, Exchange, Personalization
 from tff_pfl.testing.eager import EagerProcess
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 
 @pytest.fixture

@@ -19,13 +19,10 @@ from tests.templates.mean_process import (
     mean_exchange,
 )
 from tff_pfl import runtime
-from tff_pfl.templates import (
-    ClientOutput,
-    Exchange,
-    Message,
-    Personalization,
-)
+from tff_pfl.templates import ClientOutput, Exchange, Message, Personalization
 from tff_pfl.testing.eager import EagerProcess
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 
 @pytest.fixture(scope="module")

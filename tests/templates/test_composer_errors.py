@@ -8,13 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.templates.mean_process import (
-    EXAMPLES_TYPE,
-    Visits,
-    algorithm,
-    compose,
-    mean_exchange,
-)
+from tests.templates.mean_process import EXAMPLES_TYPE, Visits, algorithm, compose, mean_exchange
 from tff_pfl import templates
 from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput, Personalization, blocks, errors

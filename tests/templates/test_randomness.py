@@ -13,6 +13,8 @@ from tests.marks import slow
 from tests.templates.mean_process import compose, mean_exchange
 from tff_pfl.templates import blocks, errors
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 SHAPE = [3]
 
 

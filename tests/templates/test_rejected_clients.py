@@ -13,6 +13,8 @@ from tff_pfl import runtime
 from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput, Exchange, Personalization
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 POISONS = ("upload", "state", "carry", "total", "count", "weight")
 
 

@@ -12,6 +12,8 @@ from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput, errors
 from tff_pfl.templates.exchange import keep_server_state
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 SECURE_SUM = tff.aggregators.SecureSumFactory(64.0, -64.0)
 SECURE_MEAN = tff.aggregators.MeanFactory(SECURE_SUM, SECURE_SUM)
 DATA = examples(1.0, 2.0, 3.0), examples(), examples(np.nan), examples(6.0)
