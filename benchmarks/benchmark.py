@@ -6,7 +6,7 @@
     benchmark.py --runs [--populations=10000,1000000] [--algorithm=ditto]
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
-    benchmark.py --pgfed_server | --branches | --aggregators | --unequal | --pooled
+    benchmark.py --pgfed_server | --aggregators | --unequal
 
 Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
 round of federated averaging takes, and a line with the ratios of their medians. Contenders take
@@ -57,15 +57,11 @@ The other measurements print a line for each case instead:
     --descent       a size of cohorts of FedPG, whose server remembers the gradients of seven times
                     as many clients: a round, and its quadratic program alone
     --pgfed_server  PGFed on logistic regression: a round, and all that its server does
-    --branches      a local step of pFedMB's LeNet: an ordinary one, one of the weights of all
-                    branches, and one of the coefficients that mix them
     --aggregators   an aggregator by name, and a compressor, with error feedback and without: a
                     round of FedAvg beside the plain mean's, and the bytes that a client sends;
                     those with noise need more than 10 clients
     --unequal       a network and a spread of sizes, of FedAvg with clients of lognormal sizes: a
                     round with each client's own rows, and padded to the largest client's
-    --pooled        the evaluation of ten clients' own models, PGFed's CNN, on the test examples of
-                    all of them, beside the bare forward passes of the same models
 """
 
 import dataclasses
@@ -110,7 +106,7 @@ _NETWORKS = flags.DEFINE_list(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = (measure for name, measure in _MEASUREMENTS.items() if flags.FLAGS[name].value)
+    chosen = (measure for name, (measure, _) in _MEASUREMENTS.items() if flags.FLAGS[name].value)
     announce_tensorflow()
     _print(_machine())
     try:
@@ -135,21 +131,20 @@ def _contenders():
     from benchmarks.contenders import default_contenders, measure
 
     for name in _WORKLOADS.value:
-        workload = _adapted(workloads.WORKLOADS[name])
         contenders = _CONTENDERS.value or default_contenders(name)
-        rounds, warmup = _ROUNDS.value, _WARMUP.value
-        yield from measure(name, workload, contenders, rounds=rounds, warmup=warmup)
+        workload = _adapted(workloads.WORKLOADS[name])
+        yield from measure(name, workload, contenders, **_rounds_and_warmup())
 
 
 def _scaling():
     from benchmarks.growth import measure_scaling
 
     return measure_scaling(
-        _adapted(workloads.WORKLOADS["linear"]),
         cohort_sizes=_sizes(_COHORT_SIZES.value or [10, 30, 100, 300, 1000]),
         populations=_sizes(_POPULATIONS.value),
-        rounds=_ROUNDS.value,
-        warmup=_WARMUP.value,
+        workload=_adapted(workloads.WORKLOADS["linear"]),
+        algorithm="ditto",
+        **_rounds_and_warmup(),
     )
 
 
@@ -157,11 +152,10 @@ def _runs():
     from benchmarks.growth import measure_runs
 
     return measure_runs(
-        _adapted(workloads.WORKLOADS["linear"]),
-        _sizes(_POPULATIONS.value),
+        populations=_sizes(_POPULATIONS.value),
+        workload=_adapted(workloads.WORKLOADS["linear"]),
         algorithm=_ALGORITHM.value,
-        rounds=_ROUNDS.value,
-        warmup=_WARMUP.value,
+        **_rounds_and_warmup(),
     )
 
 
@@ -180,15 +174,26 @@ def _descent():
         yield from measure_descent(name, workload, sizes, rounds=_ROUNDS.value)
 
 
-def _piece(name, workload):
-    """Returns what measures a piece of a round on a workload."""
+def _pgfed_server():
+    from benchmarks.pieces import measure_pgfed_server
 
-    def measure():
-        from benchmarks import pieces
+    return measure_pgfed_server(_adapted(workloads.MANY_CLIENTS), rounds=_ROUNDS.value)
 
-        return getattr(pieces, f"measure_{name}")(_adapted(workload), rounds=_ROUNDS.value)
 
-    return measure
+def _aggregators():
+    from benchmarks.pieces import measure_aggregators
+
+    return measure_aggregators(_adapted(workloads.AGGREGATED), rounds=_ROUNDS.value)
+
+
+def _unequal():
+    from benchmarks.pieces import measure_unequal
+
+    return measure_unequal(_adapted(workloads.WORKLOADS["linear"]), rounds=_ROUNDS.value)
+
+
+def _rounds_and_warmup():
+    return {"rounds": _ROUNDS.value, "warmup": _WARMUP.value}
 
 
 def _adapted(workload):
@@ -206,29 +211,17 @@ def _print(record):
     print(to_json(record), flush=True)
 
 
-_PIECES = {
-    "pgfed_server": workloads.MANY_CLIENTS,
-    "branches": workloads.BRANCHED,
-    "aggregators": workloads.AGGREGATED,
-    "unequal": workloads.WORKLOADS["linear"],
-    "pooled": workloads.POOLED,
-}
 _MEASUREMENTS = {
-    "scaling": _scaling,
-    "runs": _runs,
-    "start": _start,
-    "descent": _descent,
-    **{name: _piece(name, workload) for name, workload in _PIECES.items()},
+    "scaling": (_scaling, "Measure cohorts and federations of many sizes."),
+    "runs": (_runs, "Measure whole runs in federations of many sizes."),
+    "start": (_start, "Measure what programs take to start."),
+    "descent": (_descent, "Measure FedPG in cohorts of many sizes."),
+    "pgfed_server": (_pgfed_server, "Measure the server of PGFed."),
+    "aggregators": (_aggregators, "Measure aggregators and compressors."),
+    "unequal": (_unequal, "Measure clients of unequal sizes."),
 }
-flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
-flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
-flags.DEFINE_bool("start", False, "Measure what programs take to start.")
-flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
-flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
-flags.DEFINE_bool("branches", False, "Measure local steps of pFedMB.")
-flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
-flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
-flags.DEFINE_bool("pooled", False, "Measure evaluations on the examples of all clients.")
+for _name, (_, _help) in _MEASUREMENTS.items():
+    flags.DEFINE_bool(_name, False, _help)
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 
 

@@ -28,8 +28,6 @@ Round = Callable[[], float]
 
 def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """A loop over clients, epochs and batches in one `tf.function`, without this library or TFF."""
-    x, y = tf.constant(x), tf.constant(y)
-    clients, size = y.shape
 
     def logits(weights, x):
         x = tf.cast(x, tf.float32) / 255.0
@@ -52,43 +50,24 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
         weights = [w - workload.learning_rate * g for w, g in zip(weights, gradient, strict=True)]
         return weights, tf.reduce_sum(losses)
 
-    @tf.function
-    def one_round(server, round_num):
-        mean = [tf.zeros_like(w) for w in server]
-        loss = 0.0
-        for client in tf.range(clients):
-            weights, x_client, y_client = server, x[client], y[client]
-            for epoch in tf.range(workload.epochs):
-                seed = [round_num * clients + client, epoch]
-                order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
-                for start in tf.range(0, size, workload.batch_size):
-                    rows = order[start : start + workload.batch_size]
-                    x_batch, y_batch = tf.gather(x_client, rows), tf.gather(y_client, rows)
-                    weights, batch_loss = step(weights, x_batch, y_batch)
-                    loss += batch_loss
-            mean = [m + w / clients for m, w in zip(mean, weights, strict=True)]
-        return mean, loss / (clients * size * workload.epochs)
-
-    return _in_turn(one_round, workload.initial_weights())
+    return _bare_rounds(workload, x, y, workload.initial_weights(), step)
 
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
-    network = _eager_network(workload)
 
-    def step(x, y):
+    def step(x, y, network):
         losses, gradients = _keras_gradient(network, x, y)
         _descend(network, gradients, workload.learning_rate)
         return losses
 
-    return _bare_keras_rounds(workload, x, y, [network], step)
+    return _bare_keras_rounds(workload, x, y, step, 1)
 
 
 def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """Likewise what PLGU-LF computes in a first round: two models, two gradients a step."""
-    personal, shared = _eager_network(workload), _eager_network(workload)
 
-    def step(x, y):
+    def step(x, y, shared, personal):
         losses, ascent = _keras_gradient(personal, x, y)
         scale = 0.05 / (len(ascent) * tf.linalg.global_norm(ascent))
         _descend(shared, ascent, -scale)
@@ -98,13 +77,7 @@ def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Roun
         _descend(personal, ascent, workload.learning_rate)
         return losses
 
-    return _bare_keras_rounds(workload, x, y, [shared, personal], step)
-
-
-def _eager_network(workload):
-    # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
-    with tf.__internal__.eager_context.eager_mode():
-        return workload.keras_model()
+    return _bare_keras_rounds(workload, x, y, step, 2)
 
 
 def _keras_gradient(network, x, y):
@@ -121,38 +94,52 @@ def _descend(network, gradients, rate):
         variable.assign_sub(rate * gradient)
 
 
-def _bare_keras_rounds(workload, x, y, networks, step) -> Round:
-    """Rounds in which all networks start from the server's, and the first is averaged."""
-    x, y = tf.constant(x), tf.constant(y)
-    clients, size = y.shape
-    initial = workload.model().init(SEED)
+def _bare_keras_rounds(workload, x, y, keras_step, num_networks) -> Round:
+    """Rounds in which all networks start from the server's weights; the first one is averaged."""
+    # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
+    with tf.__internal__.eager_context.eager_mode():
+        networks = [workload.keras_model() for _ in range(num_networks)]
     variables = networks[0].trainable_variables
     names = [variable.name.removesuffix(":0").rpartition("/") for variable in variables]
+    initial = workload.model().init(SEED)
+    server = [tf.constant(initial[layer][weight]) for layer, _, weight in names]
+
+    def begin(server):
+        for network in networks:
+            for variable, weight in zip(network.trainable_variables, server, strict=True):
+                variable.assign(weight)
+        return []
+
+    def step(_, x, y):
+        return [], keras_step(x, y, *networks)
+
+    return _bare_rounds(workload, x, y, server, step, begin, lambda _: variables)
+
+
+def _bare_rounds(
+    workload, x, y, server, step, begin=lambda server: server, end=lambda weights: weights
+) -> Round:
+    """Rounds from these weights on, with a `(weights, x, y) -> (weights, summed loss)` a batch."""
+    x, y = tf.constant(x), tf.constant(y)
+    clients, size = y.shape
+    rounds = itertools.count()
 
     @tf.function
     def one_round(server, round_num):
         mean = [tf.zeros_like(w) for w in server]
         loss = 0.0
         for client in tf.range(clients):
-            for network in networks:
-                for variable, weight in zip(network.trainable_variables, server, strict=True):
-                    variable.assign(weight)
+            weights, x_client, y_client = begin(server), x[client], y[client]
             for epoch in tf.range(workload.epochs):
                 seed = [round_num * clients + client, epoch]
                 order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
                 for start in tf.range(0, size, workload.batch_size):
                     rows = order[start : start + workload.batch_size]
-                    loss += step(tf.gather(x[client], rows), tf.gather(y[client], rows))
-            mean = [m + v / clients for m, v in zip(mean, variables, strict=True)]
+                    x_batch, y_batch = tf.gather(x_client, rows), tf.gather(y_client, rows)
+                    weights, batch_loss = step(weights, x_batch, y_batch)
+                    loss += batch_loss
+            mean = [m + w / clients for m, w in zip(mean, end(weights), strict=True)]
         return mean, loss / (clients * size * workload.epochs)
-
-    server = [tf.constant(initial[layer][weight]) for layer, _, weight in names]
-    return _in_turn(one_round, server)
-
-
-def _in_turn(one_round, server) -> Round:
-    """Rounds of a `(server, number of the round) -> (server, loss)`, from the first on."""
-    rounds = itertools.count()
 
     def run() -> float:
         nonlocal server
@@ -215,11 +202,11 @@ def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Rou
 Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
 
 
-def _within(runtime: str, build: Build) -> Build:
-    """The contender that builds and runs in an execution context of its own."""
+def _within(runtime: str, build: Build, **options) -> Build:
+    """A contender that builds and runs in a context of its own, of a model with these options."""
 
     def build_within(workload, x, y):
-        context = RUNTIMES[runtime]()
+        context, workload = RUNTIMES[runtime](), dataclasses.replace(workload, **options)
 
         def within(function, *arguments):
             with installed(context):
@@ -230,15 +217,7 @@ def _within(runtime: str, build: Build) -> Build:
     return build_within
 
 
-def _with(algorithm: str, **options) -> Build:
-    """An algorithm in a loop over clients, of a model with other options."""
-
-    def build(workload, x, y):
-        return tff_pfl_algorithm(algorithm, dataclasses.replace(workload, **options), x, y)
-
-    return _within("graph_loop", build)
-
-
+_fedavg, _plgu_lf = (functools.partial(tff_pfl_algorithm, name) for name in ("fedavg", "plgu_lf"))
 _MODEL_OPTIONS = {
     "4_segments": {"segments": 4},
     "bfloat16": {"compute_type": "bfloat16"},
@@ -249,23 +228,16 @@ CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
     "bare_keras": bare_keras,
     "bare_keras_plgu_lf": bare_keras_plgu_lf,
-    **{
-        f"{contender}_{name}": _with(algorithm, **options)
-        for contender, algorithm in (("tff_pfl", "fedavg"), ("plgu_lf", "plgu_lf"))
-        for name, options in _MODEL_OPTIONS.items()
-    },
-    **{
-        f"tff_pfl_{name}": _within(name, functools.partial(tff_pfl_algorithm, "fedavg"))
-        for name in RUNTIMES
-    },
+    **{f"tff_pfl_{name}": _within(name, _fedavg) for name in RUNTIMES},
     "tff_learning_cpp_runtime": _within("cpp_runtime", tff_learning_fedavg),
     # Data sets of clients cannot be vectorized.
     "tff_learning_graph_loop": _within("graph_loop", tff_learning_fedavg),
-    **{
-        name: _within("graph_loop", functools.partial(tff_pfl_algorithm, name))
-        for name in ALGORITHMS
-    },
 }
+for _name in ALGORITHMS:
+    CONTENDERS[_name] = _within("graph_loop", functools.partial(tff_pfl_algorithm, _name))
+for _name, _options in _MODEL_OPTIONS.items():
+    CONTENDERS[f"tff_pfl_{_name}"] = _within("graph_loop", _fedavg, **_options)
+    CONTENDERS[f"plgu_lf_{_name}"] = _within("graph_loop", _plgu_lf, **_options)
 
 # Who runs a workload unless asked otherwise. On CPUs, convolutions whose filters differ by client
 # cannot be vectorized.

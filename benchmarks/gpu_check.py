@@ -27,8 +27,7 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from benchmarks.gpu.report import CheckError
-from benchmarks.gpu.runner import PARTS, check
+from benchmarks.gpu.runner import PARTS, CheckError, check
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where the figures and logs go.")
 _PARTS = flags.DEFINE_list("parts", list(map(str, PARTS)), "Numbers of the parts, see above.")

@@ -1,10 +1,10 @@
 """Measures rounds and whole runs as cohorts and federations grow: time, memory and disk.
 
-`measure_scaling` measures rounds of Ditto, whose clients keep a model: the states of all clients of
-the federation lie on disk before the first round. `measure_runs` measures runs of training as
-`programs/train.py` makes them, once the data are there: only clients that took part have a state,
-and the data lie in memory-mapped files, labels at random and inputs of zeros, whose file has holes
-in their place. So the time to read inputs from a disk is not part of a round.
+`rounds_at` measures rounds of an algorithm whose clients keep a model: the states of all clients
+of the federation lie on disk before the first round. `run_at` measures a run of training as
+`programs/train.py` makes it, once the data are there: only clients that took part have a state.
+The data lie in memory-mapped files, labels at random and inputs of zeros, whose file has holes in
+their place. So the time to read inputs from a disk is not part of a round.
 """
 
 import contextlib
@@ -29,11 +29,8 @@ from tff_pfl.data import ClientRows, FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.metrics_log import TIMINGS
-from tff_pfl.local import Examples
 
 _COHORT_SIZE = 100  # of populations; or all clients, if they are fewer
-# Clients with examples of their own; others have the same. So data do not grow with a federation.
-_DISTINCT_CLIENTS = 100
 # Few, so that writing the first states takes less memory than a round.
 _STATES_PER_COMMIT = 100
 _EVALUATED_CLIENTS = 1000
@@ -59,35 +56,42 @@ class Point:
     population: int
     rounds: int
     warmup: int
-    cohort_size: int = _COHORT_SIZE
-    algorithm: str = "ditto"
+    cohort_size: int
+    algorithm: str
 
 
 def measure_scaling(
-    workload: Workload,
-    *,
-    cohort_sizes: Sequence[int],
-    populations: Sequence[int],
-    rounds: int,
-    warmup: int,
+    *, cohort_sizes: Sequence[int], populations: Sequence[int], **of_points: Any
 ) -> Iterator[dict[str, Any]]:
     """Yields a record a size of cohorts and of federations, each measured in a new process.
 
     Args:
-        workload: See `Point`.
         cohort_sizes: The first series: cohorts of a federation as large as the largest of them.
         populations: The second: federations with a cohort of 100, or of all clients if these are
             fewer. A size of both series is measured once.
-        rounds: See `Point`.
-        warmup: See `Point`.
+        **of_points: Other attributes of `Point`.
     """
     sizes = [(size, max(cohort_sizes)) for size in cohort_sizes]
     sizes += [(min(_COHORT_SIZE, population), population) for population in populations]
     points = [
-        Point(workload, population, rounds, warmup, cohort_size)
+        Point(cohort_size=cohort_size, population=population, **of_points)
         for cohort_size, population in dict.fromkeys(sizes)
     ]
     return in_new_processes(rounds_at, points, "scaling")
+
+
+def measure_runs(*, populations: Sequence[int], **of_points: Any) -> Iterator[dict[str, Any]]:
+    """Yields a record a federation, of a run of training, each measured in a new process.
+
+    Args:
+        populations: Sizes of the federations, with cohorts as those of `measure_scaling`.
+        **of_points: Other attributes of `Point`.
+    """
+    points = [
+        Point(cohort_size=min(_COHORT_SIZE, population), population=population, **of_points)
+        for population in populations
+    ]
+    return in_new_processes(run_at, points, "runs")
 
 
 def rounds_at(point: Point) -> dict[str, Any]:
@@ -107,12 +111,13 @@ def rounds_at(point: Point) -> dict[str, Any]:
         resources.enter_context(installed(RUNTIMES["graph_vectorized"]()))
         process = _process_of(point)
         memory = {"start": memory_mib("VmRSS")}
-        path = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
+        folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
+        path = pathlib.Path(folder) / "states"
         store = resources.enter_context(
             ClientStateStore(process.initialize_clients, process.client_state_type, path)
         )
         _store_states(store, point.population, process.initialize_client(np.int32(0)))
-        dataset = _Federation(point.workload, point.population)
+        dataset = memory_mapped_federation(point, pathlib.Path(folder))
         iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
         meanwhile = resources.enter_context(Meanwhile())
         state, measured = process.initialize(), []
@@ -177,31 +182,6 @@ def _store_states(store: ClientStateStore, num_clients: int, state: Any) -> None
         client_ids = range(start, min(start + _STATES_PER_COMMIT, num_clients))
         store.put(client_ids, [state] * len(client_ids))
         store.commit()
-
-
-class _Federation:
-    """A data set for `CohortDataSource` whose clients share a few arrays."""
-
-    def __init__(self, workload: Workload, num_clients: int):
-        self.num_clients = num_clients
-        self.fingerprint = f"benchmark {num_clients}"
-        self._data = dataclasses.replace(workload, clients=_DISTINCT_CLIENTS).data()
-
-    def examples(self, client_id: int, split: str) -> Examples:
-        """Returns a view of the arrays; all splits are the same."""
-        x, y = (array[client_id % _DISTINCT_CLIENTS] for array in self._data)
-        return Examples(x, y, np.int32(len(y)))
-
-
-def measure_runs(
-    workload: Workload, populations: Sequence[int], *, algorithm: str, rounds: int, warmup: int
-) -> Iterator[dict[str, Any]]:
-    """Yields a record a federation, of a run of training, each measured in a new process."""
-    points = [
-        Point(workload, population, rounds, warmup, min(_COHORT_SIZE, population), algorithm)
-        for population in populations
-    ]
-    return in_new_processes(run_at, points, "runs")
 
 
 def run_at(point: Point) -> dict[str, Any]:

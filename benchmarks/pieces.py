@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,15 +11,12 @@ import tensorflow as tf
 from benchmarks.processes import RUNTIMES, cohort_of, installed, local_training, process_of
 from benchmarks.timing import in_new_processes, in_turns, ratio, spread
 from benchmarks.workloads import SEED, Workload
-from tff_pfl import algorithms, models, runtime
+from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
-from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import PooledEvaluation
-from tff_pfl.local import ClientContext, Examples, examples_type
+from tff_pfl.local import examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 
@@ -28,7 +24,6 @@ from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 # program there are a client online.
 _TURNS = 7
 _PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
-_BATCH_SIZE = 1000  # of bare passes, as of the evaluation
 
 
 def measure_aggregators(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
@@ -83,44 +78,6 @@ def _changed(fedavg: Algorithm, clients: int) -> dict[str, Algorithm]:
             compressor = COMPRESSORS[name]()
             changed[name + suffix] = compressed(fedavg, compressor, error_feedback=feedback)
     return changed
-
-
-def measure_branches(workload: Workload, *, rounds: int, branches: int = 5):
-    """Yields the seconds of a local step of pFedMB: an ordinary one, of the branches, and of alpha.
-
-    Args:
-        workload: Model and data, of which one client is trained.
-        rounds: How often each kind of training is done.
-        branches: `B`.
-    """
-    model = workload.model()
-    branched = models.multi_branch(model, branches)
-    weights, alpha = branched.init(SEED), branched.uniform()
-    local, (images, labels) = local_training(workload), workload.data()
-    examples = Examples(images[0], labels[0], np.int32(workload.examples_per_client))
-    context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([SEED, 0]))
-
-    def training(trained, start):
-        train = tf.function(lambda w, examples: local.train(trained, w, examples, context).weights)
-        return lambda: tf.nest.map_structure(np.asarray, train(start, examples))
-
-    kinds = {
-        "ordinary": training(model, model.init(SEED)),
-        "branches": training(branched.weights_model(alpha), weights),
-        "alpha": training(branched.alpha_model(weights), alpha),
-    }
-    steps = workload.epochs * -(-workload.examples_per_client // workload.batch_size)
-    seconds = in_turns("branches", kinds, rounds=rounds)
-    spreads = {kind: spread([x / steps for x in values]) for kind, values in seconds.items()}
-    for kind, of_step in spreads.items():
-        yield {
-            "step": kind,
-            "network": workload.network,
-            "branches": 1 if kind == "ordinary" else branches,
-            "batch_size": workload.batch_size,
-            "seconds_per_step": of_step,
-            "times_ordinary": ratio(of_step, spreads["ordinary"]),
-        }
 
 
 def measure_descent(
@@ -265,55 +222,3 @@ def _unequal(workload, sigma, rounds):
         "seconds_padded": of_padded,
         "padded_over_own": ratio(of_padded, of_own),
     }
-
-
-def measure_pooled(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a record of evaluating clients' own models on the test examples of all of them.
-
-    In turns with the bare forward passes that it is made of, in a plain `tf.function`.
-
-    Args:
-        workload: Model and data; `examples_per_client` test examples of each client are the pool.
-        rounds: Evaluations that count.
-    """
-    model, (images, labels) = workload.model(), workload.data()
-    clients = [(x[:1], y[:1], x, y) for x, y in zip(images, labels, strict=True)]
-    dataset = FederatedDataset.from_client_arrays(clients, int(labels.max()) + 1)
-    with installed(runtime.create_graph_context()):
-        process = process_of("local", workload)
-        store = ClientStateStore(process.initialize_clients, process.client_state_type)
-        source = CohortDataSource(dataset, store, process.client_type, seed=SEED)
-        state, number = process.initialize(), workload.clients
-        own = [process.initialize_client(np.int32(i)) for i in range(number)]
-        store.put(range(number), own)
-        evaluation = PooledEvaluation(process, model, dataset, batch_size=_BATCH_SIZE)
-        runs = {
-            "bare": _bare_passes(
-                model, [c.model for c in own], images.reshape(-1, *workload.image_shape)
-            ),
-            "evaluation": lambda: evaluation(state, source, clients_per_call=number),
-        }
-        seconds = in_turns("pooled", runs, rounds=rounds)
-    ratios = np.divide(seconds["evaluation"], seconds["bare"])
-    yield {
-        "pooled": workload.network,
-        "clients": number,
-        "images": number * workload.examples_per_client,
-        "seconds_of_bare_passes": spread(seconds["bare"]),
-        "seconds_of_evaluation": spread(seconds["evaluation"]),
-        "median_of_ratios": round(statistics.median(ratios.tolist()), 3),
-    }
-
-
-def _bare_passes(model, weights_of_clients, images):
-    starts = range(0, len(images), _BATCH_SIZE)
-    batches = [tf.constant(images[start : start + _BATCH_SIZE]) for start in starts]
-    forward = tf.function(lambda weights, x: model.apply(weights, x, training=False))
-
-    def run():
-        for weights in weights_of_clients:
-            weights = tf.nest.map_structure(tf.constant, weights)
-            for x in batches:
-                forward(weights, x).numpy()
-
-    return run

@@ -104,9 +104,3 @@ MANY_CLIENTS = Workload("mlp", 50, 60, 10, 0.01, epochs=5, image_shape=_MNIST, o
 
 # A perceptron of 100,000 weights, little training, and clients enough for noise.
 AGGREGATED = Workload("mlp", 20, 50, 50, 0.01, image_shape=_MNIST, options={"hidden": (128,)})
-
-# pFedMB's network, and a client of its federation of 15.
-BRANCHED = Workload("lenet", 1, 2667, 64, 0.05)
-
-# PGFed's network; the pool is as large as CIFAR-10's test set.
-POOLED = Workload("cnn_pgfed", 10, 1000, 50, 0.05)

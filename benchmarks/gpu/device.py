@@ -1,14 +1,17 @@
 """Part 1: the device, and whether what it computes is right; nothing of TFF is imported."""
 
+import functools
+import importlib
 import pathlib
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.runner import CheckError, Report, Task
 from benchmarks.timing import spread
 from tff_pfl.runtime import cuda
 
@@ -20,34 +23,37 @@ _CONVOLUTION = 1e-4
 _TOLERANCES = {"float32": 1e-5, "TF32": 2e-3, "bfloat16": 2e-2}
 
 
-def run(report: Report) -> None:
-    """Finds the device, and computes on it ever more; what is there is saved at each step.
+def tasks(report: Report) -> Iterator[Task]:
+    """Yields ever larger computations on the device, each checked.
 
     Raises:
-        CheckError: There is no device, or a result is wrong.
+        CheckError: There is no device.
     """
-    report.add("driver", value=driver())
+    yield Task("driver", lambda: {"value": driver()})
+    yield Task("TensorFlow", lambda: {"value": importlib.import_module("tensorflow").__version__})
     import tensorflow as tf
 
-    report.add("TensorFlow imported", value=tf.__version__, seconds_from_start=report.elapsed())
     require(report)
     for device in tf.config.list_physical_devices(report.devices):
         details = tf.config.experimental.get_device_details(device)
         text = ", ".join(f"{key} {value}" for key, value in details.items())
-        report.add(device.name, value=text or device.device_type)
+        yield Task(device.name, lambda text=text or device.device_type: {"value": text})
     tf.config.experimental.enable_tensor_float_32_execution(False)
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, *(2 * [64 if report.is_toy else 1024]))).astype(np.float32)
     expected = a.astype(np.float64) @ b
     by_xla = tf.function(lambda a, b: tf.tanh(a @ b / len(a)), jit_compile=True)
     with tf.device(tf.config.list_logical_devices(report.devices)[0].name):
-        compare(report, "first product", tf.matmul(a, b), expected)
-        report.add("libraries opened", value=opened_libraries())
-        _convolve(report, tf, rng)
-        compare(report, "product by XLA", by_xla(a, b), np.tanh(expected / len(a)))
+        yield Task("first product", lambda: compare(tf.matmul(a, b), expected))
+        yield Task("libraries opened", lambda: {"value": opened_libraries()})
+        yield Task("convolution", lambda: _convolve(tf, rng))
+        squashed = np.tanh(expected / len(a))
+        yield Task("product by XLA", lambda: compare(by_xla(a, b), squashed))
+        size = 256 if report.is_toy else 8192
         for precision in _TOLERANCES:
             if precision != "TF32" or not report.is_toy:  # TF32 is of GPUs
-                _time_products(report, tf, precision)
+                product = functools.partial(_time_products, tf, precision, size)
+                yield Task(f"{size} x {size} in {precision}", product)
 
 
 def require(report: Report) -> None:
@@ -83,19 +89,16 @@ def opened_libraries() -> list[str]:
     return sorted(filter(_LIBRARY.search, {line.split(maxsplit=5)[-1] for line in lines}))
 
 
-def compare(report, what, result, expected, tolerance=_TOLERANCES["float32"], **figures):
-    """Adds a record of a result; raises CheckError if it is wrong."""
-    result = np.asarray(result, np.float64)
-    error = float(np.max(np.abs(result - expected)) / np.max(np.abs(expected)))
-    figures = {"relative_error": error, "seconds_from_start": report.elapsed(), **figures}
+def compare(result, expected, tolerance=_TOLERANCES["float32"]) -> dict[str, float]:
+    """Returns the relative error of a result; raises CheckError if it is too large."""
+    error = float(np.max(np.abs(np.asarray(result, np.float64) - expected)))
+    error /= float(np.max(np.abs(expected)))
     if not error <= tolerance:  # NaN is wrong, too
-        figures["error"] = f"relative error {error:.3g}, where {tolerance:.3g} was to be expected"
-    report.add(what, **figures)
-    if "error" in figures:
-        raise CheckError(f"{what}: {figures['error']}.")
+        raise CheckError(f"The relative error is {error:.3g}, above {tolerance:.3g}.")
+    return {"relative_error": error}
 
 
-def _convolve(report, tf, rng):
+def _convolve(tf, rng):
     """Computes a convolution and the gradient of its filters, as clients do: cuDNN's work."""
     images = rng.normal(size=(8, 12, 12, 3)).astype(np.float32)
     filters = rng.normal(size=(5, 5, 3, 16)).astype(np.float32)
@@ -105,14 +108,13 @@ def _convolve(report, tf, rng):
         tape.watch(filters := tf.constant(filters))
         result = tf.nn.conv2d(images, filters, 1, "VALID")
         half_square = tf.reduce_sum(result**2) / 2
-    compare(report, "convolution", result, expected, _CONVOLUTION)
+    figures = compare(result, expected, _CONVOLUTION)
     gradient = np.einsum("nyxcij,nyxo->ijco", windows.astype(np.float64), expected)
-    result = tape.gradient(half_square, filters)
-    compare(report, "gradient of a convolution", result, gradient, _CONVOLUTION)
+    of_gradient = compare(tape.gradient(half_square, filters), gradient, _CONVOLUTION)
+    return figures | {"error_of_gradient": of_gradient["relative_error"]}
 
 
-def _time_products(report, tf, precision):
-    size = 256 if report.is_toy else 8192
+def _time_products(tf, precision, size):
     tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
     dtype = tf.bfloat16 if precision == "bfloat16" else tf.float32
     a, b = (tf.cast(tf.random.stateless_normal([size, size], [0, i]), dtype) for i in range(2))
@@ -124,8 +126,7 @@ def _time_products(report, tf, precision):
         first_rows = tf.cast(tf.matmul(a, b)[:4], tf.float32).numpy()  # waits for the product
         seconds.append(time.perf_counter() - start)
     teraflops = 2 * size**3 / spread(seconds[1:])["median"] / 1e12
-    what = f"{size} x {size} in {precision}"
-    compare(report, what, first_rows, expected, _TOLERANCES[precision], teraflops=teraflops)
+    return compare(first_rows, expected, _TOLERANCES[precision]) | {"teraflops": teraflops}
 
 
 def reset_peak() -> None:

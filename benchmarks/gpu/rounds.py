@@ -1,16 +1,18 @@
 """Part 3: what a round of FedAvg costs, beside a bare TensorFlow loop that does the same work."""
 
 import dataclasses
+import functools
 import gc
 import itertools
+import math
 import time
-import traceback
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from benchmarks.contenders import CONTENDERS, check_same_work
 from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.report import Report
+from benchmarks.gpu.runner import Report, Task
 from benchmarks.timing import spread
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -37,41 +39,39 @@ _MODELS = {
 }
 
 
-def run(report: Report) -> None:
-    """Measures contenders, one after another, the small cohorts of all models first.
+def tasks(report: Report) -> Iterator[Task]:
+    """Yields contenders, one after another, the small cohorts of all models first.
 
     Raises:
         CheckError: There is no GPU.
     """
     require(report)
-    if report.is_toy:
-        report.note("TF32 is of GPUs; on CPUs, convolutions that differ by client are not stacked")
     sizes = (2,) if report.is_toy else (10, 100, 1000)
     precisions = ("float32",) if report.is_toy else ("float32", "TF32")
     for clients, model in itertools.product(sizes, _MODELS):
         changes, toy, bare = _MODELS[model]
         changes = changes | (toy if report.is_toy else {})
         workload = dataclasses.replace(WORKLOADS[model], clients=clients, **changes)
+        # On CPUs, convolutions that differ by client are not stacked.
         runtimes = _RUNTIMES[:1] if report.is_toy and model != "linear" else _RUNTIMES
         data = workload.data()
         for precision, contender in itertools.product(precisions, (bare, *runtimes)):
-            name = f"{model} {precision} {contender}"
             # Larger cohorts are judged by smaller ones.
-            smaller = report.find(f"{clients // 10} {name}") or {}
-            if "out_of_memory" in smaller:
-                report.leave_out(f"{clients} {name}: a tenth of the clients needs too much memory")
-                continue
+            smaller = report.records.get(f"{clients // 10} {model} {precision} {contender}", {})
             expected = smaller.get("first_round_seconds", 0.0)
             expected += 20 * smaller.get("seconds_per_round", 0.0)
-            if report.is_due(f"{clients} {name}", expected):
-                tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
-                figures = _measure(contender, workload, data)
-                reference = report.find(f"{clients} {model} {precision} {bare}") or figures
-                report.add(f"{clients} {name}", **figures, **_beside(reference, figures))
+            if "out_of_memory" in smaller:
+                expected = math.inf
+            reference = f"{clients} {model} {precision} {bare}"
+            measure = functools.partial(
+                _measure, report, contender, workload, data, precision, reference
+            )
+            yield Task(f"{clients} {model} {precision} {contender}", measure, expected)
 
 
-def _measure(contender: str, workload: Workload, data) -> dict:
-    """Returns the figures of a contender; where it failed, why."""
+def _measure(report, contender: str, workload: Workload, data, precision: str, reference: str):
+    """Returns the figures of a contender, and how many times the bare loop's seconds they are."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
     gc.collect()
     reset_peak()
     try:
@@ -85,25 +85,16 @@ def _measure(contender: str, workload: Workload, data) -> dict:
             seconds.append(time.perf_counter() - start)
     except tf.errors.ResourceExhaustedError as error:
         return {"out_of_memory": str(error), "memory_mib": peak_mib()}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {
+    figures = {
         "seconds_per_round": spread(seconds)["median"],
         "memory_mib": peak_mib(),
         "first_round_seconds": first,
         "rounds": len(seconds),
         "first_round_loss": loss,
     }
-
-
-def _beside(bare: dict, figures: dict) -> dict:
-    """Returns how many times the bare loop's seconds they are, and whether the losses agree."""
-    if "first_round_loss" not in bare or "first_round_loss" not in figures:
-        return {}
-    beside = {"times_bare": figures["seconds_per_round"] / bare["seconds_per_round"]}
-    try:
-        check_same_work({"bare": bare["first_round_loss"], "this": figures["first_round_loss"]})
-    except Exception as error:
-        beside["error"] = f"{type(error).__name__}: {error}"
-    return beside
+    bare = report.records.get(reference, figures)
+    if "first_round_loss" in bare:
+        check_same_work({"bare": bare["first_round_loss"], "this": loss})
+        times_bare = figures["seconds_per_round"] / bare["seconds_per_round"]
+        figures["times_bare"] = times_bare
+    return figures

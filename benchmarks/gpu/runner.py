@@ -1,7 +1,13 @@
-"""Runs the parts one after another, each in a process with a time limit of its own."""
+"""Runs the parts of the check one after another, each in a process with a time limit of its own.
+
+A part is a function that yields tasks. The process of a part does those tasks that no earlier run
+has done, and writes `partN_NAME.json` anew after each, so that the file has all there is, however
+the process ends.
+"""
 
 import contextlib
 import importlib
+import json
 import os
 import pathlib
 import signal
@@ -9,18 +15,44 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks.gpu.report import ROOT, CheckError, Report
+import pandas as pd
+
 from tff_pfl.experiment.interruption import interruptible
+from tff_pfl.files import write_json
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SHORTEST_SECONDS = 15.0  # a part that has less is not started
 _SECONDS_TO_END = 10.0
+_WIDEST = 44  # longer texts and lists are in the file, not in the table
+
+
+class CheckError(RuntimeError):
+    """A result is wrong, or the check cannot be run as it was asked for."""
+
+
+class OutOfTime(Exception):
+    """Raised by a task that found too little time; the next run does it."""
+
+
+class Task(NamedTuple):
+    """One step of a part.
+
+    Attributes:
+        what: Its unique name.
+        measure: Returns its figures.
+        seconds: How long it is expected to take; it is left out where less is left.
+    """
+
+    what: str
+    measure: Callable[[], dict[str, Any]]
+    seconds: float = 0.0
 
 
 class Part(NamedTuple):
-    """A part: the name of its files, the function `(report) -> None`, and minutes at most."""
+    """A part: the name of its files, the function `(report) -> tasks`, and minutes at most."""
 
     name: str
     function: str
@@ -28,12 +60,102 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    1: Part("device", "benchmarks.gpu.device:run", 5),
-    2: Part("tests", "benchmarks.gpu.suites:run", 12),
-    3: Part("rounds", "benchmarks.gpu.rounds:run", 15),
-    4: Part("trainings", "benchmarks.gpu.trainings:run", 12),
-    5: Part("long_training", "benchmarks.gpu.trainings:run_long", 60),
+    1: Part("device", "benchmarks.gpu.device:tasks", 5),
+    2: Part("tests", "benchmarks.gpu.suites:tasks", 12),
+    3: Part("rounds", "benchmarks.gpu.rounds:tasks", 15),
+    4: Part("trainings", "benchmarks.gpu.trainings:tasks", 12),
+    5: Part("long_training", "benchmarks.gpu.trainings:long_tasks", 60),
 }
+
+
+class Report:
+    """The figures of a part, in a file, and how much time the part has.
+
+    Its status is `running`, `complete`, `partial` (time was too short for what `left_out` names) or
+    `failed`. `records` has the figures of each task; those with an `error` failed.
+
+    Args:
+        path: The file; what is in it stays.
+        devices: "GPU", or "CPU" for toy sizes on logical CPU devices.
+        seconds: How long the process may take.
+    """
+
+    def __init__(self, path: str | os.PathLike, devices: str, seconds: float = 0.0):
+        self.path = pathlib.Path(path)
+        self.devices, self.is_toy = devices, devices == "CPU"
+        self._end = time.monotonic() + 0.9 * seconds  # a tenth of the time is for the end
+        self.content: dict[str, Any] = {"devices": devices, "status": "running", "records": {}}
+        self.content |= {"message": "", "in_progress": None, "left_out": []}
+        if self.path.exists():
+            self.content |= json.loads(self.path.read_text())
+
+    @property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """The figures of each task that was done."""
+        return self.content["records"]
+
+    def left(self) -> float:
+        """Returns the seconds until the part should stop."""
+        return self._end - time.monotonic()
+
+    def update(self, **values) -> None:
+        """Sets and saves."""
+        self.content |= values
+        write_json(self.path, self.content)
+
+    def restart(self) -> None:
+        """Forgets what failed or was left out, but not what a process died of."""
+        kept = {k: r for k, r in self.records.items() if "error" not in r or r.get("died")}
+        fresh = {"message": "", "in_progress": None, "left_out": []}
+        self.update(status="running", records=kept, **fresh)
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Does the tasks that have no record yet, and sets the status."""
+        for what, measure, seconds in tasks:
+            if what in self.records:
+                continue
+            self.update(in_progress=what)
+            start = time.monotonic()
+            try:
+                if self.left() < seconds:
+                    raise OutOfTime(f"{max(self.left(), 0):.0f} s were left")
+                figures = measure()
+            except OutOfTime as error:
+                self.content["left_out"].append(f"{what}: {error}")
+            except Exception as error:
+                traceback.print_exc()
+                self.records[what] = {"error": f"{type(error).__name__}: {error}"}
+            else:
+                self.records[what] = {"seconds": time.monotonic() - start} | figures
+            self.update(in_progress=None)
+        failed = [what for what, record in self.records.items() if "error" in record]
+        status = "failed" if failed else "partial" if self.content["left_out"] else "complete"
+        self.update(status=status, message=f"see {', '.join(failed)}" if failed else "")
+
+    def fail(self, message: str) -> None:
+        """Sets the status of a part that could not go on."""
+        self.update(status="failed", message=message, in_progress=None)
+
+    def table(self) -> str:
+        """Returns the records as lines of text, with errors and what was left out below."""
+        rows = [{"what": k} | {n: _cell(v) for n, v in r.items()} for k, r in self.records.items()]
+        shown = pd.DataFrame(rows).drop(columns=["error", "died"], errors="ignore").fillna("")
+        lines = [] if shown.empty else [shown.to_string(index=False)]
+        errors = {k: r["error"] for k, r in self.records.items() if "error" in r}
+        lines += [f"  error: {what}: {error[:300]}" for what, error in errors.items()]
+        lines += [f"  no time for: {what}" for what in self.content["left_out"]]
+        if self.content["message"]:
+            lines.append(f"  {self.content['status']}: {self.content['message'][:300]}")
+        return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | dict):
+        return f"{len(value)}, see the file"
+    text = "" if value is None else str(value)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
 
 
 def check(
@@ -43,7 +165,7 @@ def check(
     parts: Sequence[int] = tuple(PARTS),
     minutes: float = 45.0,
 ) -> int:
-    """Runs parts of the check, but those that are complete, and prints what they found.
+    """Runs parts of the check, except for complete ones, and prints what they found.
 
     Args:
         output_dir: Receives `partN_NAME.json`, the figures, and `partN_NAME.log` of each part.
@@ -62,7 +184,7 @@ def check(
     end, failed = time.monotonic() + 60 * minutes, False
     paths = {n: folder / f"part{n}_{PARTS[n].name}.json" for n in parts}
     for path in paths.values():
-        if (found := Report(path, devices)["devices"]) != devices:
+        if (found := Report(path, devices).content["devices"]) != devices:
             raise CheckError(
                 f"{path} has results of --devices={found}. Name another --output_dir for {devices}."
             )
@@ -70,7 +192,7 @@ def check(
         for number, path in paths.items():
             title, left = f"part {number}, {PARTS[number].name}", end - time.monotonic()
             report = Report(path, devices)
-            if report["status"] == "complete":
+            if report.content["status"] == "complete":
                 print(f"{title}: complete already")
             elif left < _SHORTEST_SECONDS:
                 print(f"{title}: left out, the {minutes:g} minutes are over", flush=True)
@@ -79,21 +201,22 @@ def check(
                 seconds = min(60 * PARTS[number].minutes, left)
                 print(f"{title}: at most {seconds:.0f} s", flush=True)
                 report = _run(PARTS[number].function, path, devices, seconds)
-            print(f"{report.table()}\n{title}: {report['status']}, see {path}", flush=True)
-            failed |= report["status"] == "failed"
+            status = report.content["status"]
+            print(f"{report.table()}\n{title}: {status}, see {path}", flush=True)
+            failed |= status == "failed"
     return int(failed)
 
 
 def _run(function, path, devices, seconds) -> Report:
-    """Runs a part, and runs it again where its process died: of all else there are figures."""
+    """Runs a part, and goes on with its next task where its process died."""
     deadline, log = time.monotonic() + seconds, path.with_suffix(".log")
     log.unlink(missing_ok=True)
     Report(path, devices).restart()
     while True:
         code = _process(function, path, devices, deadline - time.monotonic(), log)
         report = Report(path, devices)
-        what = report["in_progress"]
-        if report["status"] != "running":
+        what = report.content["in_progress"]
+        if report.content["status"] != "running":
             return report
         if code is None:
             report.fail(f"it did not end within {seconds:.0f} s ({what}), see {log}")
@@ -102,7 +225,8 @@ def _run(function, path, devices, seconds) -> Report:
         if what is None or deadline - time.monotonic() < _SHORTEST_SECONDS:
             report.fail(f"the process ended with {how}, see {log}")
             return report
-        report.add(what, error=f"the process ended with {how}", died=True)
+        report.records[what] = {"error": f"the process ended with {how}", "died": True}
+        report.update(in_progress=None)
 
 
 def _process(function, path, devices, seconds, log) -> int | None:
@@ -141,9 +265,7 @@ def run_part(function: str, path: str, devices: str, seconds: str) -> None:
     report = Report(path, devices, float(seconds))
     module, _, name = function.partition(":")
     try:
-        getattr(importlib.import_module(module), name)(report)
+        report.run(getattr(importlib.import_module(module), name)(report))
     except Exception as error:
         traceback.print_exc()
         report.fail(f"{type(error).__name__}: {error}")
-    else:
-        report.end()

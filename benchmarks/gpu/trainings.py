@@ -1,15 +1,17 @@
 """Part 4: trainings on the device and on the CPU. Part 5: one training, while there is time."""
 
+import functools
 import os
 import pathlib
 import signal
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.report import ROOT, CheckError, Report
+from benchmarks.gpu.runner import ROOT, CheckError, OutOfTime, Report, Task
 from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
@@ -24,8 +26,8 @@ _SHORTEST_SECONDS = 60.0
 _STOPPED = 128 + signal.SIGTERM
 
 
-def run(report: Report) -> None:
-    """Trains with each algorithm in both places.
+def tasks(report: Report) -> Iterator[Task]:
+    """Yields trainings with each algorithm in both places, and their comparison.
 
     Raises:
         CheckError: There is no GPU, or no data set.
@@ -34,52 +36,50 @@ def run(report: Report) -> None:
     name = "two CPUs" if report.is_toy else "GPU"
     places = {name: _devices(report), "CPU": ["CPU:0"]}
     for algorithm in ALGORITHMS:
-        for place, devices in places.items():
-            what = f"{algorithm} on {place}"
-            if report.is_due(what):
-                folder = report.folder / "trainings" / what.replace(" ", "_")
-                report.add(what, **_train(config_of(algorithm, report), folder, devices))
-        first, second = (report.find(f"{algorithm} on {place}") for place in places)
-        if first and second and (wrong := difference(first, second)):
-            report.add(**second, error=wrong)
+        whats = [f"{algorithm} on {place}" for place in places]
+        for what, devices in zip(whats, places.values(), strict=True):
+            folder = report.path.parent / "trainings" / what.replace(" ", "_")
+            config = config_of(algorithm, report)
+            yield Task(what, functools.partial(_train, config, folder, devices))
+        found = [report.records.get(what, {}) for what in whats]
+        if all("accuracy" in record for record in found):
+            yield Task(f"{algorithm}, compared", functools.partial(compare, *found))
 
 
-def run_long(report: Report) -> None:
-    """Trains PLGU-LF with ResNet-18 until the time is over, and says how far it came.
+def long_tasks(report: Report) -> Iterator[Task]:
+    """Yields the training of PLGU-LF with ResNet-18, which ends when the time is over.
 
     Raises:
-        CheckError: There is no GPU, or no data set, or the training failed.
+        CheckError: There is no GPU, or no data set.
     """
-    devices, config = _devices(report), long_config(report)
-    what, folder = f"plgu_lf with {config.model.name}", report.folder / "long_training"
-    if not report.is_due(what, 0 if report.is_toy else _SHORTEST_SECONDS):
-        return
+    train = functools.partial(_train_long, report, long_config(report), _devices(report))
+    yield Task("plgu_lf for long", train, 0 if report.is_toy else _SHORTEST_SECONDS)
+
+
+def _train_long(report, config, devices):
+    folder = report.path.parent / "long_training"
     reset_peak()
     # `run_program` ends after what it does at the moment, with all files as they have to be.
     timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
-    code = _run_program(config, folder, devices)
+    _run_program(config, folder, devices, stopped=_STOPPED)
     timer.cancel()
-    if code not in (0, _STOPPED):
-        raise CheckError(f"The training ended with exit code {code}, see the log.")
     if not (folder / "timings.csv").exists():
-        report.leave_out("the first round: it did not end in time")
-        return
+        raise OutOfTime("the first round did not end in time")
     files = experiment.RunFiles(folder)
     metrics = files.metrics()
     rounds, accuracies = metrics["round"], metrics.get(str(_ACCURACY), np.array([]))
     pairs = zip(rounds, accuracies, strict=False)
     evaluations = {int(number): float(x) for number, x in pairs if np.isfinite(x)}
-    report.add(
-        what,
-        rounds=len(rounds),
-        seconds_per_round=_seconds_per_round(files),
-        first_round_seconds=float(files.timings()["round_seconds"][0]),
-        accuracy=list(evaluations.values())[-1] if evaluations else None,
-        memory_mib=peak_mib(),
-        evaluations=evaluations,
-    )
+    return {
+        "rounds": len(rounds),
+        "seconds_per_round": _seconds_per_round(files),
+        "first_round_seconds": float(files.timings()["round_seconds"][0]),
+        "memory_mib": peak_mib(),
+        "evaluations": evaluations,
+        "data": config.data.name,
+    }
 
 
 def _devices(report: Report) -> list[str]:
@@ -106,8 +106,6 @@ def data_set(report: Report, *wanted: str) -> str:
         raise CheckError(
             f"None of {', '.join(wanted)} is in TFDS_DATA_DIR, which is {folder or 'not set'!r}."
         )
-    if there[0] != wanted[0]:
-        report.note(f"{wanted[0]} is not in {folder}: on {there[0]} instead")
     return there[0]
 
 
@@ -153,10 +151,9 @@ def _read(config: str, *flags: str):
 
 
 def _train(config, folder: pathlib.Path, devices: list[str]) -> dict:
-    """Returns figures of a run on these devices; where it failed, the exit code as the error."""
+    """Returns figures of a run on these devices."""
     reset_peak()
-    if code := _run_program(config, folder, devices):
-        return {"error": f"the training ended with exit code {code}, see the log"}
+    _run_program(config, folder, devices)
     summary, files = experiment.read_summary(folder), experiment.RunFiles(folder)
     return {
         "accuracy": summary.final.metrics[_ACCURACY],
@@ -164,16 +161,19 @@ def _train(config, folder: pathlib.Path, devices: list[str]) -> dict:
         "seconds": summary.seconds,
         "seconds_per_round": _seconds_per_round(files),
         "memory_mib": peak_mib(),
+        "data": config.data.name,
     }
 
 
-def _run_program(config, folder, devices):
-    return experiment.run_program(
+def _run_program(config, folder, devices, *, stopped=0):
+    code = experiment.run_program(
         config,
         os.fspath(folder),
         resume=True,
         set_context=lambda: runtime.set_graph_context(devices=devices),
     )
+    if code not in (0, stopped):
+        raise CheckError(f"The training ended with exit code {code}, see the log.")
 
 
 def _seconds_per_round(files: experiment.RunFiles) -> float:
@@ -182,13 +182,16 @@ def _seconds_per_round(files: experiment.RunFiles) -> float:
     return float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds))
 
 
-def difference(first: dict, second: dict) -> str | None:
-    """Says what differs between two places by more than rounding may."""
-    if "error" in first or "error" in second:
-        return None
-    losses, accuracies = ([run[k] for run in (first, second)] for k in ("first_loss", "accuracy"))
-    if not abs(losses[0] - losses[1]) <= _SAME_LOSS * abs(losses[1]):
-        return f"the first round's training losses are {losses[0]} and {losses[1]}"
-    if not abs(accuracies[0] - accuracies[1]) <= _SAME_ACCURACY:
-        return f"the accuracies are {accuracies[0]} and {accuracies[1]}"
-    return None
+def compare(first: dict, second: dict) -> dict:
+    """Returns how far two places are apart.
+
+    Raises:
+        CheckError: It is more than rounding may do.
+    """
+    apart = {key: abs(first[key] - second[key]) for key in ("first_loss", "accuracy")}
+    if not apart["first_loss"] <= _SAME_LOSS * abs(second["first_loss"]):
+        losses = f"{first['first_loss']} and {second['first_loss']}"
+        raise CheckError(f"The first round's training losses are {losses}.")
+    if not apart["accuracy"] <= _SAME_ACCURACY:
+        raise CheckError(f"The accuracies are {first['accuracy']} and {second['accuracy']}.")
+    return {f"difference of {key}": value for key, value in apart.items()}

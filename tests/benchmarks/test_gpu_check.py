@@ -6,25 +6,22 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import device, rounds, runner, suites, trainings
-from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.runner import CheckError, Report, Task
 from tests.runs import ROOT, run_python
 
 # Stands in for the function of a part, in a process without TensorFlow.
 PART = """
 import os, time
+from benchmarks.gpu.runner import Task
 
-def run(report):
-    print("said by the part")
+def work(what):
+    DEED
+    return {}
+
+def tasks(report):
     for what in ("a", "b", "c"):
-        if report.is_due(what):
-            DEED
-            report.add(what, seconds=report.elapsed())
+        yield Task(what, lambda: work(what))
 """
-
-
-@pytest.fixture
-def report(tmp_path):
-    return Report(tmp_path / "part.json", "CPU", 600.0)
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ def check(tmp_path, monkeypatch):
         monkeypatch.setattr(runner, "ROOT", modules)
         for number, what in enumerate((deed, "pass"), start=1):
             (modules / f"part{number}.py").write_text(PART.replace("DEED", what))
-            parts[number] = runner.Part(f"part{number}", f"part{number}:run", minutes)
+            parts[number] = runner.Part(f"part{number}", f"part{number}:tasks", minutes)
         monkeypatch.setattr(runner, "PARTS", parts)
         for name in ("benchmarks", "tff_pfl"):
             if not (modules / name).exists():
@@ -49,34 +46,26 @@ def check(tmp_path, monkeypatch):
     return run
 
 
-def whats(content):
-    return [record["what"] for record in content["records"]]
-
-
-def test_a_part_that_fails_says_why_and_goes_on_in_the_next_run(check, capsys):
-    code, (failed, other) = check("if what == 'b': raise ValueError('no such thing')")
-    assert (code, failed["status"], other["status"]) == (1, "failed", "complete")
-    assert failed["message"] == "ValueError: no such thing"
-    assert (whats(failed), whats(other)) == (["a"], ["a", "b", "c"])
-    code, (content, again) = check("pass")
-    assert (code, content["status"], content["message"]) == (0, "complete", "")
-    assert content["records"][:1] == failed["records"]  # nothing is measured again
-    assert again == other
-    assert "part 2, part2: complete already" in capsys.readouterr().out
-
-
-def test_what_a_process_died_of_is_left_and_the_rest_is_done(check, monkeypatch):
+def test_a_part_goes_on_in_the_next_run_and_what_a_process_died_of_is_not_tried_again(
+    check, monkeypatch
+):
     monkeypatch.setattr(runner, "_SHORTEST_SECONDS", 1.0)
-    code, (content, _) = check("if what == 'b': os.abort()")
-    assert (code, content["status"], content["message"]) == (1, "failed", "see b")
-    errors = {record["what"]: record.get("error") for record in content["records"]}
-    assert errors == {"a": None, "b": "the process ended with signal SIGABRT", "c": None}
-    assert check("pass")[1][0]["records"] == content["records"]  # b is not tried again
+    deed = "if what == 'b': raise ValueError('no such thing')\n    if what == 'c': os.abort()"
+    code, (failed, other) = check(deed)
+    assert (code, failed["status"], other["status"]) == (1, "failed", "complete")
+    died = {"error": "the process ended with signal SIGABRT", "died": True}
+    assert failed["records"]["b"] == {"error": "ValueError: no such thing"}
+    assert failed["records"]["c"] == died
+    code, (content, again) = check("pass")
+    assert (code, content["status"], content["message"]) == (1, "failed", "see c")
+    assert content["records"]["a"] == failed["records"]["a"]  # nothing is measured again
+    assert set(content["records"]["b"]) == {"seconds"} and content["records"]["c"] == died
+    assert again == other
 
 
 def test_a_part_has_so_much_time(check):
     code, (content, _) = check("if what == 'b': time.sleep(60)", minutes=0.05)
-    assert (code, content["status"], whats(content)) == (1, "failed", ["a"])
+    assert (code, content["status"], list(content["records"])) == (1, "failed", ["a"])
     assert "it did not end within 3 s (b)" in content["message"]
 
 
@@ -86,50 +75,47 @@ def test_figures_of_a_gpu_are_not_mixed_with_others(check):
         check("pass", devices="GPU")
 
 
-def test_a_report_has_what_is_missing(report):
-    report.add("a", seconds=1.0)
-    assert not report.is_due("a")
-    assert report.is_due("b") and report["in_progress"] == "b"
-    assert not report.is_due("c", expected_seconds=1e6)
-    report.end()
-    assert (report["status"], whats(report.content)) == ("partial", ["a"])
-    assert "no time for: c: 540 s were left" in report.table()
+def test_a_report_has_what_is_missing(tmp_path):
+    report = Report(tmp_path / "part.json", "CPU", 600.0)
+    report.run([Task("a", dict), Task("b", dict, seconds=1e6), Task("a", lambda: 1 / 0)])
+    assert (report.content["status"], list(report.records)) == ("partial", ["a"])
+    assert "no time for: b: 540 s were left" in report.table()
 
 
-def test_a_wrong_product_is_found(report):
+def test_a_wrong_product_is_found():
     expected = np.eye(3)
-    device.compare(report, "right", expected + 1e-6, expected)
+    found = device.compare(expected + 1e-6, expected)
+    assert found["relative_error"] == pytest.approx(1e-6)
     for wrong in (expected + 1e-3, np.full([3, 3], np.nan)):
-        with pytest.raises(CheckError, match="^wrong: relative error"):
-            device.compare(report, "wrong", wrong, expected)
-    assert "error" in report.find("wrong") and "error" not in report.find("right")
+        with pytest.raises(CheckError, match="^The relative error is"):
+            device.compare(wrong, expected)
 
 
 def test_no_gpu_is_said_before_anything_is_measured_without_it(tmp_path):
     with pytest.raises(CheckError, match="TensorFlow lists no GPU"):
-        rounds.run(Report(tmp_path / "part.json", "GPU", 60.0))
+        next(rounds.tasks(Report(tmp_path / "part.json", "GPU", 60.0)))
 
 
 @pytest.mark.parametrize(
-    ("result", "counts", "error"),
+    ("result", "error"),
     [
-        ("<skipped/>", (2, 0, 1), "skipped, though there is a GPU: test_a[GPU]"),
-        ("<failure/><error/>", (2, 1, 0), "failed: test_a[GPU]"),
+        ("<skipped/>", r"Skipped, though there is a GPU: test_a\[GPU\]"),
+        ("<failure/><error/>", r"1 of 2 failed: test_a\[GPU\]"),
     ],
 )
-def test_outcome_of_a_suite(tmp_path, result, counts, error):
-    cases = '<testcase name="test_a[CPU]"/><testcase name="test_a[GPU]">{}</testcase><testcase/>'
-    (tmp_path / "junit.xml").write_text(f"<testsuite>{cases.format(result)}</testsuite>")
-    figures = suites.outcome(tmp_path / "junit.xml", "GPU")
-    assert tuple(figures[key] for key in ("passed", "failed", "skipped")) == counts
-    assert figures["error"] == error
+def test_outcome_of_a_suite(tmp_path, result, error):
+    cases = f'<testcase name="test_a[CPU]"/><testcase name="test_a[GPU]">{result}</testcase>'
+    (tmp_path / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>")
+    with pytest.raises(CheckError, match=error):
+        suites.outcome(tmp_path / "junit.xml", "GPU")
 
 
 def test_places_differ_by_no_more_than_rounding():
     on_cpu = {"first_loss": 1.0, "accuracy": 0.7}
-    assert trainings.difference({"first_loss": 1.0005, "accuracy": 0.69}, on_cpu) is None
+    trainings.compare({"first_loss": 1.0005, "accuracy": 0.69}, on_cpu)
     for changed in ({"first_loss": 1.002}, {"first_loss": float("nan")}, {"accuracy": 0.73}):
-        assert trainings.difference(on_cpu | changed, on_cpu) is not None
+        with pytest.raises(CheckError):
+            trainings.compare(on_cpu | changed, on_cpu)
 
 
 @pytest.mark.slow
@@ -140,8 +126,9 @@ def test_all_parts_on_the_cpu(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     contents = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("part*.json"))]
     assert [content["status"] for content in contents] == 5 * ["complete"]
-    assert "256 x 256 in bfloat16" in whats(contents[0])
-    assert whats(contents[1]) == ["devices", "conformance"]
-    assert "2 resnet18 float32 bare_keras" in whats(contents[2])
-    assert len(contents[3]["records"]) == 2 * len(trainings.ALGORITHMS)
-    assert contents[4]["records"][0]["rounds"] == 2
+    products, tests, of_rounds, of_trainings, long = (content["records"] for content in contents)
+    assert "256 x 256 in bfloat16" in products
+    assert list(tests) == ["devices", "conformance"]
+    assert "2 resnet18 float32 bare_keras" in of_rounds
+    assert len(of_trainings) == 3 * len(trainings.ALGORITHMS)
+    assert long["plgu_lf for long"]["rounds"] == 2

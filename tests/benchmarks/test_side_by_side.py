@@ -107,17 +107,6 @@ def test_where_a_framework_is_not(framework, where, answer):
         place(framework, where)
 
 
-def test_where_a_framework_is(tmp_path):
-    (tmp_path / "system" / "flcore").mkdir(parents=True)
-    assert place("pfllib", f"sh:{tmp_path}") == {"python": "sh", "checkout": str(tmp_path)}
-    assert place("fedjax", "sh") == {"python": "sh"}
-
-
-def test_clients_have_full_batches():
-    with pytest.raises(ValueError, match="70 examples, which make no full batches of 50"):
-        Work(examples_per_client=70)
-
-
 @pytest.mark.slow
 def test_this_library_beside_the_bare_loop():
     sizes = ("--clients=4", "--clients_per_round=2", "--examples_per_client=50", "--rounds=1")
