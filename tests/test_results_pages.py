@@ -32,14 +32,6 @@ def test_another_number_is_another_text():
     assert "| 77.82 |" in text
 
 
-def test_a_paired_test():
-    """Of 1, 2, 3: mean 2, standard error 3 ** -0.5, t = 2 * 3 ** 0.5 with 2 degrees of freedom."""
-    mean, low, high, p = data.paired([1.0, 2.0, 3.0])
-    assert (mean, high - mean) == pytest.approx((2, 4.302653 / 3**0.5))
-    assert low + high == pytest.approx(4)
-    assert p == pytest.approx(0.0741799)
-
-
 def test_texts_of_numbers():
     assert [data.share(0.0316), data.share(-0.01249, "+")] == [".032", "-.012"]
     assert [data.p_value(0.0004), data.p_value(0.0416)] == ["below 0.001", "0.042"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+
+from tff_pfl.analysis.paired import paired_test
 
 FOLDER = pathlib.Path(__file__).parent
 _LABELS = ("study", "case", "option", "rate", "model", "pool", "quantity", "statistic", "source")
@@ -48,9 +49,7 @@ def last(data: pd.DataFrame) -> pd.DataFrame:
 
 def paired(differences: Sequence[float]) -> tuple[float, float, float, float]:
     """Computes the mean, its 95 % interval by Student's t, and the two-sided p value."""
-    number, mean = len(differences), np.mean(differences)
-    margin = scipy.stats.t.ppf(0.975, number - 1) * scipy.stats.sem(differences)
-    return mean, mean - margin, mean + margin, scipy.stats.ttest_1samp(differences, 0).pvalue
+    return paired_test([np.array([difference]) for difference in differences])[:4]
 
 
 def percent(values: pd.DataFrame | pd.Series, digits: int = 2):

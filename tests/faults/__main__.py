@@ -22,8 +22,6 @@ prepare_process()
 from tests.faults.faults import Faults  # noqa: E402
 
 _COUNTS = {
-    "two_processes": flags.DEFINE_integer("two_processes", 1, "Runs that others want, too."),
-    "flips": flags.DEFINE_integer("flips", 5000, "Bits of a checkpoint that are others."),
     "full_disks": flags.DEFINE_integer("full_disks", 20, "Disks that are full."),
     "signals": flags.DEFINE_integer("signals", 10, "SIGTERMs and Ctrl-Cs."),
     "kills": flags.DEFINE_integer("kills", 50, "SIGKILLs."),

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.faults import lives
-from tff_pfl.clients import CorruptStateError, ForeignStateError, StateStoreError
 
 IDENTICAL, REFUSED, WRONG = "identical", "refused", "wrong"
 
@@ -67,12 +66,9 @@ class Faults:
     @functools.cached_property
     def _stopped(self):
         """A run that was killed in the middle."""
-        return self._stop_after(_DISTURBED_COMMIT)
-
-    def _stop_after(self, commit):
         path = self._new_path()
         kill = lives.send(signal.SIGKILL)
-        lives.train(path, lives.at_commit(commit, kill, after=True)).wait()
+        lives.train(path, lives.at_commit(_DISTURBED_COMMIT, kill, after=True)).wait()
         return path
 
     def kills(self, number: int, each_run: int = 5) -> None:
@@ -147,7 +143,7 @@ class Faults:
             "removed": pathlib.Path.unlink,
             "emptied": lambda path: os.truncate(path, 0),
             "truncated": cut,
-            "flipped in a bit": lambda path: _flip(path, *_random_bits(path, 1, self._random)),
+            "flipped in a bit": lambda path: _flip(path, self._random),
             "full of random bytes": garble,
         }
 
@@ -169,44 +165,6 @@ class Faults:
                 self.tally.add(f"{fault}, then space again", outcome, f"{limit} bytes: {what}")
             else:
                 self.tally.add(f"{fault}: told", outcome, f"{limit} bytes: {what}")
-
-    def two_processes(self, number: int) -> None:
-        """Runs that are written to by one process, while others want them as well."""
-        for _ in range(number):
-            path = self._copy()
-            stop = lives.at_commit(2, lives.send(signal.SIGSTOP), after=True)
-            first = lives.train(path, stop)
-            os.waitpid(first.pid, os.WUNTRACED)
-            for options in ({"resume": True}, {"overwrite": True}):
-                other = lives.train(path, **options).wait()
-                outcome, what = self._judge(path, other, (REFUSED,), go_on=True)
-                self.tally.add("a second process", outcome, f"{options}: {what}")
-            os.kill(first.pid, signal.SIGCONT)
-            outcome, what = self._judge(path, first.wait(), (IDENTICAL,))
-            self.tally.add("the first one meanwhile", outcome, what)
-
-    def flips(self, number: int) -> None:
-        """Bits of the checkpoint, read without a run: the records of a generation, or a message.
-
-        The generation may be the one before the last: a commit is undone where its last page, which
-        says that it is one, is damaged.
-        """
-        source = self._stopped / "checkpoint"
-        read = functools.partial(lives.generation, state_type=lives.state_type_of(source))
-        earlier = self._stop_after(_DISTURBED_COMMIT - 1) / "checkpoint"
-        generations = read(source), read(earlier)
-        path = self._new_path()
-        places = _random_bits(source / "data.mdb", number, self._random)
-        while places:
-            shutil.copytree(source, path, dirs_exist_ok=True)
-            flipped = functools.partial(_read_flipped, path, read, generations)
-            answers = lives.answers_of(map(flipped, places))
-            for place, answer in zip(places, answers, strict=False):
-                self.tally.add("a bit of the checkpoint", answer, f"{place} in {source}")
-            if len(answers) < len(places):
-                what = f"reading it ended the process: {places[len(answers)]} in {source}"
-                self.tally.add("a bit of the checkpoint", WRONG, what)
-            places = places[len(answers) + 1 :]
 
     def _judge(self, path, ended, allowed=(IDENTICAL, REFUSED), go_on=False) -> tuple[str, str]:
         """The outcome, and what to say of a wrong one; a run that does not go on is removed."""
@@ -232,31 +190,11 @@ class Faults:
         return self._folder / f"run_{self._runs:04d}"
 
 
-def _random_bits(path, number, rng) -> list[tuple[int, int]]:
-    """Places in a file, before the zeros that a sparse one ends in: of a byte, and in it."""
+def _flip(path: pathlib.Path, rng: random.Random) -> None:
+    """Changes a bit of a file, if it has any, before the zeros that a sparse one ends in."""
     used = len(path.read_bytes().rstrip(b"\0"))
-    return [(rng.randrange(max(used, 1)), rng.randrange(8)) for _ in range(number)]
-
-
-def _flip(path: pathlib.Path, place: tuple[int, int]) -> None:
-    """Changes a bit of a file, if it has any; again, it is as it was."""
     with open(path, "r+b") as file:
-        file.seek(place[0])
+        file.seek(rng.randrange(max(used, 1)))
         byte = file.read(1)
-        file.seek(place[0])
-        file.write(bytes([byte[0] ^ 1 << place[1]]) if byte else b"")
-
-
-def _read_flipped(path, read, generations, place) -> str:
-    """What comes of reading a checkpoint of which a bit is another."""
-    _flip(path / "data.mdb", place)
-    try:
-        found, (whole, earlier) = read(path), generations
-        if found["progress"] != whole["progress"]:
-            found["progress"] = earlier["progress"]  # which has the times of another run
-            whole = earlier
-        return IDENTICAL if found == whole else WRONG
-    except (CorruptStateError, ForeignStateError, StateStoreError) as error:
-        return REFUSED if str(path) in str(error) else WRONG
-    finally:
-        _flip(path / "data.mdb", place)
+        file.seek(-len(byte), os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1 << rng.randrange(8)]) if byte else b"")

@@ -12,8 +12,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
@@ -102,78 +102,51 @@ def results(path: pathlib.Path) -> dict[str, bytes]:
     summary = json.loads((path / "summary.json").read_text())
     kept = {key: summary[key] for key in ("title", "final", "best_on_test", "late_mean")}
     found["summary.json"] = json.dumps(kept).encode()
-    checkpoint = path / "checkpoint"
-    for name, content in generation(checkpoint, state_type_of(checkpoint)).items():
-        if name != "progress":  # has seconds
-            found[f"checkpoint {name}"] = content
-    return found
+    records = _records(path / "checkpoint")
+    return found | {f"checkpoint {name}": content for name, content in records.items()}
 
 
-def generation(checkpoint: pathlib.Path, state_type: str) -> dict[str, bytes]:
-    """All records of a checkpoint, if it is one of this type of states.
-
-    Raises:
-        CorruptStateError: If it is damaged.
-        ForeignStateError: If it is of another kind.
-    """
-    with ClientStateStore(
-        None, tff.types.AbstractType(state_type), checkpoint, read_only=True
-    ) as store:
-        records = {f"client {i}": state for i, state in store.snapshot().items()}
-        for name in ("server_state", "iterator", "reported", "progress"):
-            records[name] = store.attachment(name)
-    return records
-
-
-def state_type_of(checkpoint: pathlib.Path) -> str:
-    """The type of a client's state in a sound checkpoint."""
+def _records(checkpoint: pathlib.Path) -> dict[str, bytes]:
+    """All records of a sound checkpoint but the progress, which has seconds."""
     records = DiskRecords(str(checkpoint), read_only=True)
     try:
         (header,) = records.read([b"header"])
     finally:
         records.close()
-    return json.loads(header.partition(b"\n")[0])["state_type"]
+    state_type = tff.types.AbstractType(json.loads(header.partition(b"\n")[0])["state_type"])
+    with ClientStateStore(None, state_type, checkpoint, read_only=True) as store:
+        found = {f"client {i}": state for i, state in store.snapshot().items()}
+        for name in ("server_state", "iterator", "reported"):
+            found[name] = store.attachment(name)
+    return found
+
+
+def _around(owner: Any, name: str, number: int, act: Callable[[], None], after: bool) -> None:
+    """Does something before, or after, a call of a function, counted from 1."""
+    function, count = getattr(owner, name), 0
+
+    def counted(*args, **kwargs):
+        nonlocal count
+        count += 1
+        is_due = count == number
+        if is_due and not after:
+            act()
+        result = function(*args, **kwargs)
+        if is_due and after:
+            act()
+        return result
+
+    setattr(owner, name, counted)
 
 
 def at_commit(number: int, act: Callable[[], None], *, after: bool = False) -> Callable[[], None]:
     """A sabotage: what is done before, or after, a commit, counted from 1."""
-
-    def sabotage():
-        write, count = DiskRecords.write, 0
-
-        def counted(self, records):
-            nonlocal count
-            count += 1
-            if count == number and not after:
-                act()
-            write(self, records)
-            if count == number and after:
-                act()
-
-        DiskRecords.write = counted
-
-    return sabotage
+    return lambda: _around(DiskRecords, "write", number, act, after)
 
 
 def at_call(name: str, number: int, act: Callable[[], None], *, after: bool) -> Callable[[], None]:
     """A sabotage: what is done before, or after, a call of a function of `os`."""
-
-    def sabotage():
-        function, count = getattr(os, name), 0
-
-        def counted(*args, **kwargs):
-            nonlocal count
-            count += 1
-            if count == number and not after:
-                act()
-            result = function(*args, **kwargs)
-            if count == number and after:
-                act()
-            return result
-
-        setattr(os, name, counted)
-
-    return sabotage
+    return lambda: _around(os, name, number, act, after)
 
 
 def after_first_byte(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
@@ -210,21 +183,3 @@ def starve(limit: int) -> Callable[[], None]:
     """A sabotage: no file can be written past so many bytes, as on a full disk."""
     limits = (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def answers_of(words: Iterable[str]) -> list[str]:
-    """The words that come in a process, up to its end, whatever ends it."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            for word in words:
-                os.write(write, f"{word}\n".encode())
-        except BaseException:
-            traceback.print_exc()
-        os._exit(0)
-    os.close(write)
-    with open(read) as file:
-        came = file.read().split()
-    os.waitpid(pid, 0)
-    return came

@@ -145,13 +145,6 @@ def test_what_is_missing_is_named(packages, linker):
     assert cuda.missing_libraries() == ["libcufft.so.10"]
 
 
-def test_without_packages_all_but_the_systems_own_are_missing(linker):
-    linker.there |= {"libcublas.so.11", "libcublasLt.so.11"}
-    missing = cuda.missing_libraries()
-    assert len(missing) == len(cuda._FOR_DEVICES) - 2
-    assert {"libcudart.so.11.0", "libcudnn.so.8", "libcusolver.so.11"} < set(missing)
-
-
 PROGRAM = """
 import ctypes
 import sys

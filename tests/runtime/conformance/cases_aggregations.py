@@ -55,13 +55,6 @@ def sum_of_structs():
     return Run(aggregated("federated_sum", MODEL), [model(1), model(2), model(4)], gives=model(7))
 
 
-@case()
-def sum_of_arrays_without_elements():
-    array = np.zeros((0, 3), np.float32)
-    member = tensor(np.float32, 0, 3)
-    return Run(aggregated("federated_sum", member), [array, array], gives=array)
-
-
 @case(fast=True)
 def sum_that_wraps():
     return Run(aggregated("federated_sum", np.int8), [100, 100], gives=np.int8(-56))

@@ -61,12 +61,6 @@ def modular_sum_of_negative_scalars():
     return Run(secure("modular_sum", np.int32, 5), [-3, -4], gives=np.int32(3))
 
 
-@case()
-def modular_sum_of_structs():
-    values = [struct(1, 2, 3), struct(4, 5, 6)]
-    return Run(secure("modular_sum", STRUCT, BOUNDS["each"]), values, gives=struct(1, 0, 2))
-
-
 @case(fast=["sum"], name=list(INTRINSICS))
 def secure_sum_of_no_clients(name):
     return Run(secure(name, np.int32, 8), [], gives=np.int32(0))

@@ -20,11 +20,6 @@ case = Cases()
 FUNCTION = tff.types.FunctionType(np.float32, np.float32)
 
 
-@tff.federated_computation(np.float32)
-def quadruple(x):
-    return double(double(x))
-
-
 @case(fast=True)
 def tensorflow_called_directly():
     @tff.tensorflow.computation(np.float32, np.int32)
@@ -36,12 +31,6 @@ def tensorflow_called_directly():
 
     gives = collections.OrderedDict(b=np.float32(0.5), a=(np.float32(1.5), [np.int32(2)]))
     return Run(call, gives=(gives, gives))
-
-
-@case()
-def tensorflow_that_ignores_all_arguments():
-    function = tff.tensorflow.computation(lambda a, b: 7, (np.float32, np.int32))
-    return Run(function, 1.5, 2, gives=np.int32(7))
 
 
 @case(fast=True)
@@ -73,22 +62,6 @@ def lambda_without_tensorflow(name):
     return Run(function_of_all, [value, value], value, gives=([gives, gives], gives))
 
 
-@case()
-def value_that_is_used_often():
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        total = tff.federated_sum(x)
-        return total, [total, x], collections.OrderedDict(total=total, x=x)
-
-    values = [np.float32(1), np.float32(2)]
-    gives = (
-        np.float32(3),
-        [np.float32(3), values],
-        collections.OrderedDict(total=np.float32(3), x=values),
-    )
-    return Run(function, values, gives=gives)
-
-
 @case(fast=True)
 def function_as_argument():
     @tff.federated_computation(FUNCTION, np.float32)
@@ -96,36 +69,6 @@ def function_as_argument():
         return function(function(x))
 
     return Run(twice, double, 1.5, gives=np.float32(6))
-
-
-@case()
-def functions_as_inner_arguments():
-    @tff.federated_computation(FUNCTION, np.float32)
-    def twice(function, x):
-        return function(function(x))
-
-    @tff.federated_computation(FUNCTION, at_clients(np.float32))
-    def map_clients(function, x):
-        return tff.federated_map(function, x)
-
-    @tff.federated_computation(np.float32)
-    def double_twice(x):
-        return twice(double, x)
-
-    @tff.federated_computation(at_clients(np.float32))
-    def function(x):
-        return map_clients(double_twice, map_clients(quadruple, x))
-
-    return Run(function, [1.0, 2.0], gives=[np.float32(16), np.float32(32)])
-
-
-@case()
-def arguments_that_are_all_ignored():
-    @tff.federated_computation(at_clients(np.float32), np.int32)
-    def function(x, y):
-        return tff.federated_value(1.5, tff.SERVER), 7
-
-    return Run(function, [1.0, 2.0], 3, gives=(np.float32(1.5), np.int32(7)))
 
 
 @case(fast=True)

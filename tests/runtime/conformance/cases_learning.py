@@ -152,14 +152,6 @@ WORDS = [["red", "blue", "red"], ["red"], ["green", "red", "blue", "green"]]
 
 
 @case()
-def number_of_distinct_words():
-    computation = tff.analytics.count_distinct.create_federated_hyperloglog_computation(
-        use_secagg=True
-    )
-    return Run(computation, [tf.data.Dataset.from_tensor_slices(words) for words in WORDS])
-
-
-@case()
 def heavy_hitters():
     computation = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
         capacity=10, string_max_bytes=8, seed=1, max_words_per_user=2

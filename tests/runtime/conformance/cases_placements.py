@@ -80,15 +80,6 @@ def map_of_two_arguments_at_clients():
     return Run(function, [1.0, 5.0], 2.0, gives=[np.float32(-1), np.float32(3)])
 
 
-@case()
-def map_of_two_arguments_at_server():
-    @tff.federated_computation(at_server(np.float32), at_server(np.float32))
-    def function(x, y):
-        return tff.federated_map(subtract, (x, y))
-
-    return Run(function, 1.0, 2.0, gives=np.float32(-1))
-
-
 @case(fast=True)
 def broadcast():
     @tff.federated_computation(at_server((np.float32, [np.str_])), at_clients(np.int32))
@@ -166,13 +157,6 @@ def select_of_several_keys(secure):
     function = select(KEYS, TABLE, lambda table, key: tf.gather(table, key), secure=secure)
     gives = [TABLE_VALUE[[0, 2]], TABLE_VALUE[[1, 1]]]
     return Run(function, [keys(0, 2), keys(1, 1)], TABLE_VALUE, gives=gives)
-
-
-@case()
-def select_of_one_key():
-    one_key = tensor(np.int32, 1)
-    function = select(one_key, TABLE, lambda table, key: tf.gather(table, key))
-    return Run(function, [keys(1), keys(0)], TABLE_VALUE, gives=[TABLE_VALUE[1:2], TABLE_VALUE[:1]])
 
 
 @case(fast=True, raises=RUN_ERRORS)

@@ -64,11 +64,6 @@ def sequence_given_as(name):
     return Run(function, value, value, clients, gives=(gives, gives, [gives, np.float32(5), gives]))
 
 
-@case()
-def sequence_lists_are_cast():
-    return Run(tff.tensorflow.computation(total, FLOATS), [1, np.float64(2)], gives=np.float32(3))
-
-
 @case(fast=["datasets"], name=["datasets", "lists"])
 def sequence_of_structs(name):
     value = [collections.OrderedDict(b=float(n), a=n) for n in range(3)]
@@ -140,26 +135,6 @@ def sequence_identity(name):
     return Run(function, value, value, [value, [5.0]], gives=gives)
 
 
-@case()
-def sequence_of_batches_identity():
-    @tff.federated_computation(tff.types.SequenceType(tensor(np.float32, None)))
-    def function(x):
-        return x
-
-    return Run(function, floats(1, 2, 3).batch(2), gives=floats(1, 2, 3).batch(2))
-
-
-@case()
-def sequence_that_a_map_makes():
-    def function(n):
-        numbers = Dataset.range(n)
-        return collections.OrderedDict(
-            n=n, numbers=numbers, pairs=numbers.map(lambda k: (k, 2 * k))
-        )
-
-    return Run(mapped(function, np.int64), [3, 0])
-
-
 @case(fast=True)
 def sequence_between_two_maps():
     make = tff.tensorflow.computation(lambda n: Dataset.range(n), np.int64)
@@ -170,27 +145,6 @@ def sequence_between_two_maps():
         return tff.federated_map(gather, tff.federated_map(make, n))
 
     return Run(function, [3, 1], gives=[np.arange(3), np.arange(1)])
-
-
-@case()
-def sequence_reduce_at_server():
-    @tff.federated_computation(at_server(FLOATS))
-    def function(x):
-        return tff.sequence_reduce(x, tff.federated_value(np.float32(10), tff.SERVER), add)
-
-    return Run(function, floats(1, 2), gives=np.float32(13))
-
-
-def sum_in_tensorflow(elements):
-    zero = tf.nest.map_structure(lambda spec: tf.zeros([], spec.dtype), elements.element_spec)
-    return elements.reduce(zero, lambda a, b: tf.nest.map_structure(tf.add, a, b))
-
-
-@case()
-def sequence_sum_of_nothing():
-    function = tff.federated_computation(tff.sequence_sum, FLOATS)
-    instead = tff.tensorflow.computation(total, FLOATS)
-    return Run(function, floats(), instead=instead, gives=np.float32(0))
 
 
 @case(fast=True)
@@ -213,22 +167,6 @@ def sequence_map_at_clients():
     instead = mapped(lambda x: x.map(describe), FLOATS)
     gives = [floats(1.5).map(describe), floats().map(describe)]
     return Run(function, [[1.5], floats()], instead=instead, gives=gives)
-
-
-@case()
-def sequence_reduce_of_a_sequence_map():
-    double = tff.tensorflow.computation(lambda x: 2 * x, np.float32)
-
-    @tff.federated_computation(at_server(FLOATS))
-    def function(x):
-        zero = tff.federated_value(np.float32(0), tff.SERVER)
-        return tff.sequence_reduce(tff.sequence_map(double, x), zero, add)
-
-    reduce_sequence = tff.tensorflow.computation(lambda x: 2 * total(x), FLOATS)
-    instead = tff.federated_computation(
-        lambda x: tff.federated_map(reduce_sequence, x), at_server(FLOATS)
-    )
-    return Run(function, [1.5, 2.0], instead=instead, gives=np.float32(7))
 
 
 @case(fast=True)

@@ -100,35 +100,6 @@ def struct_that_tensorflow_returns():
     return Run(mapped(function, np.float32), [1.5], gives=[gives])
 
 
-@case()
-def struct_of_arguments_by_name():
-    @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
-    def function(x, y):
-        return collections.OrderedDict(x=tff.federated_sum(x), y=y)
-
-    def call():
-        return function([1.0, 2.0], y=3), function(y=3, x=[1.0, 2.0])
-
-    gives = collections.OrderedDict(x=np.float32(3), y=np.int32(3))
-    return Run(call, gives=(gives, gives))
-
-
-@case()
-def struct_of_placements():
-    @tff.federated_computation(at_clients(np.float32), at_server(np.int32), np.str_)
-    def function(x, y, z):
-        constant = tff.federated_value(True, tff.CLIENTS)
-        return collections.OrderedDict(d=x, c=[y], b=(z, tff.federated_broadcast(y)), a=constant)
-
-    gives = collections.OrderedDict(
-        d=[np.float32(1), np.float32(2)],
-        c=[np.int32(3)],
-        b=(b"z", np.int32(3)),
-        a=np.bool_(True),
-    )
-    return Run(function, [1.0, 2.0], 3, "z", gives=gives)
-
-
 @case(fast=True)
 def struct_argument_of_placements():
     type_signature = collections.OrderedDict(

@@ -47,16 +47,6 @@ def extreme_numbers():
 
 
 @case()
-def python_numbers():
-    @tff.federated_computation(at_clients((np.float32, np.float64, np.uint8, np.int64, np.bool_)))
-    def function(x):
-        return x
-
-    gives = (np.float32(1.5), np.float64(2.5), np.uint8(255), np.int64(2**40), np.bool_(True))
-    return Run(function, [(1.5, 2.5, 255, 2**40, True)], gives=[gives])
-
-
-@case()
 def narrower_numbers_than_the_type():
     function = identity((np.float64, np.int64, tensor(np.float64, 2)))
     value = (np.float32(1.5), np.int8(3), np.ones(2, np.float32))
@@ -167,13 +157,6 @@ def unknown_rank_in_the_result():
 
     values = [np.ones(shape, np.float32) for shape in ((2,), (2, 3))]
     return Run(function, values, gives=values)
-
-
-@case()
-def arrays_without_elements():
-    function = mapped(lambda x: (x, tf.reduce_sum(x), tf.transpose(x)), tensor(np.float32, 0, 3))
-    array = np.zeros((0, 3), np.float32)
-    return Run(function, [array, array], gives=[(array, np.float32(0), array.T)] * 2)
 
 
 STRINGS = {

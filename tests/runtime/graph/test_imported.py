@@ -150,34 +150,6 @@ def test_functions_of_the_same_name_do_not_clash():
     assert [x.numpy() for x in both(tf.constant(5.0))] == [10.0, 15.0]
 
 
-def test_what_no_result_needs_is_not_run():
-    @tff.tensorflow.computation(np.float32)
-    def with_idle_failure(x):
-        tf.debugging.Assert(x > 100.0, ["too small"])
-        return x
-
-    assert import_function(with_idle_failure)(tf.constant(1.0))[0].numpy() == 1.0
-
-    @tff.tensorflow.computation(np.float32)
-    def with_failure(x):
-        with tf.control_dependencies([tf.debugging.Assert(x > 100.0, ["too small"])]):
-            return tf.identity(x)
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="too small"):
-        import_function(with_failure)(tf.constant(1.0))
-
-
-def test_an_argument_that_is_not_used_and_one_that_is_returned():
-    @tff.tensorflow.computation(np.float32, np.int32, np.int32)
-    def second(x, y, z):
-        del x, z
-        return y, y
-
-    function = import_function(second)
-    results = function(tf.constant(1.0), tf.constant(2), tf.constant(3))
-    assert [result.numpy() for result in results] == [2, 2]
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"), [(np.arange(5), [30, 32]), (np.zeros([0], np.int64), [0, 1])]
 )

@@ -232,10 +232,6 @@ def test_a_construct_that_cannot_be_lowered_is_named(build, message):
         run(build())
 
 
-def test_a_cohort_of_nobody_gives_an_empty_list():
-    assert run(identity(at_clients(np.float32)), []) == []
-
-
 STRUCT = tff.types.to_type([("b", np.float32), ("a", np.int32)])
 
 

@@ -1,9 +1,8 @@
 """Linear algebra, einsum, Fourier transforms."""
 
 import numpy as np
-import tensorflow as tf
 
-from tests.runtime.graph.fuzz.catalogue import Family
+from tests.runtime.graph.fuzz.catalogue import family
 from tests.runtime.graph.fuzz.operands import (
     DOUBLE,
     FLOAT,
@@ -15,94 +14,78 @@ from tests.runtime.graph.fuzz.operands import (
     triangular,
 )
 
-family = Family("linear algebra")
-add = family.add
-
-_NUMBERS = {"float": real, "complex": complexes}
-for _kind, _draw in _NUMBERS.items():
-    _names = ["transpose_a", "transpose_b", "adjoint_a", "adjoint_b"]
-    for _options in ([], *([name] for name in _names), ["transpose_a", "transpose_b"]):
-        _flags = dict.fromkeys(_options, True)
-        _left = (3, "n") if any(name.endswith("_a") for name in _options) else ("n", 3)
-        _right = (2, 3) if any(name.endswith("_b") for name in _options) else (3, 2)
-        add(
-            f"matmul {_kind} {_options}",
-            lambda x, y, flags=_flags: tf.matmul(x, y, **flags),
-            _draw(*_left),
-            _draw(*_right),
-        )
-        add(
-            f"batch matmul {_kind} {_options}",
-            lambda x, y, flags=_flags: tf.matmul(x, y, **flags),
-            _draw(2, *_left),
-            _draw(2, *_right),
-        )
-    add(f"matmul of 3 and 2 {_kind}", tf.matmul, _draw(2, "n", 3), _draw(3, 2))
-    add(f"matmul of 2 and 3 {_kind}", tf.matmul, _draw("n", 3), _draw(2, 3, 2))
-    add(f"matvec {_kind}", tf.linalg.matvec, _draw("n", 3), _draw(3))
-    add(
-        f"tensordot {_kind}",
-        lambda x, y: tf.tensordot(x, y, [[1], [0]]),
-        _draw("n", 3, 2),
-        _draw(3, 2),
-    )
-    for _equation, _shapes in {
-        "ij,jk->ik": (("n", 3), (3, 2)),
-        "ij,kj->ki": (("n", 3), (2, 3)),
-        "i,j->ij": (("n",), (3,)),
-        "ij,ij->": (("n", 3), ("n", 3)),
-        "ij,ij->j": (("n", 3), ("n", 3)),
-        "bij,bjk->bik": ((2, "n", 3), (2, 3, 2)),
-        "...ij,jk->...ik": ((2, "n", 3), (3, 2)),
-        "ij,j->i": (("n", 3), (3,)),
-        "bhqd,bhkd->bhqk": ((2, 2, 3, 2), (2, 2, 4, 2)),
-    }.items():
-        add(
-            f"einsum {_equation} {_kind}",
-            lambda x, y, e=_equation: tf.einsum(e, x, y),
-            *(_draw(*shape) for shape in _shapes),
-        )
-    for _equation in ("ij->ji", "ij->i", "ij->", "...j->...j"):
-        add(f"einsum {_equation} {_kind}", lambda x, e=_equation: tf.einsum(e, x), _draw("n", 3))
-    add(f"einsum ii->i {_kind}", lambda x: tf.einsum("ii->i", x), _draw(3, 3))
-    add(f"trace {_kind}", tf.linalg.trace, _draw(2, 3, 3))
-
-for _dtype in (FLOAT, DOUBLE, np.complex64):
-    _name = np.dtype(_dtype).name
-    _vector = real if _dtype is not np.complex64 else complexes
-    _right = _vector(3, 2, dtype=_dtype)
-    add(f"cholesky {_name}", tf.linalg.cholesky, definite(3, 3, dtype=_dtype))
-    add(f"inverse {_name}", tf.linalg.inv, regular(2, 3, 3, dtype=_dtype))
-    add(f"determinant {_name}", tf.linalg.det, regular(3, 3, dtype=_dtype))
-    add(f"solve {_name}", tf.linalg.solve, regular(3, 3, dtype=_dtype), _right)
-    add(
-        f"adjoint solve {_name}",
-        lambda a, b: tf.linalg.solve(a, b, adjoint=True),
-        regular(3, 3, dtype=_dtype),
-        _right,
-    )
-    add(
-        f"triangular solve {_name}",
-        tf.linalg.triangular_solve,
-        triangular(3, 3, dtype=_dtype),
-        _right,
-    )
-    add(
-        f"adjoint triangular solve {_name}",
-        lambda a, b: tf.linalg.triangular_solve(a, b, adjoint=True),
-        triangular(3, 3, dtype=_dtype),
-        _right,
-    )
-add("integer product", lambda x, y: tf.matmul(x, y), integers(-3, 4, "n", 3), integers(-3, 4, 3, 2))
+_EQUATIONS = {
+    "ij,jk->ik": (("n", 3), (3, 2)),
+    "ij,kj->ki": (("n", 3), (2, 3)),
+    "i,j->ij": (("n",), (3,)),
+    "ij,ij->": (("n", 3), ("n", 3)),
+    "ij,ij->j": (("n", 3), ("n", 3)),
+    "bij,bjk->bik": ((2, "n", 3), (2, 3, 2)),
+    "...ij,jk->...ik": ((2, "n", 3), (3, 2)),
+    "ij,j->i": (("n", 3), (3,)),
+    "bhqd,bhkd->bhqk": ((2, 2, 3, 2), (2, 2, 4, 2)),
+}
 
 
-def _projector(vectors):
-    return tf.matmul(vectors[:, :1], vectors[:, :1], transpose_b=True)
+def _products(kind, draw):
+    """Products of one kind of numbers, which a comment in each expression names."""
+    products = {
+        "tf.matmul(x, y) # 3 and 2 axes": [draw(2, "n", 3), draw(3, 2)],
+        "tf.matmul(x, y) # 2 and 3 axes": [draw("n", 3), draw(2, 3, 2)],
+        "tf.linalg.matvec(x, y)": [draw("n", 3), draw(3)],
+        "tf.tensordot(x, y, [[1], [0]])": [draw("n", 3, 2), draw(3, 2)],
+        "tf.einsum('ii->i', x)": [draw(3, 3)],
+        "tf.linalg.trace(x)": [draw(2, 3, 3)],
+    }
+    for flags in ("", "transpose_a", "transpose_b", "adjoint_a", "adjoint_b", "transpose_a both"):
+        left = (3, "n") if "_a" in flags else ("n", 3)
+        right = (2, 3) if "_b" in flags or "both" in flags else (3, 2)
+        options = "".join(f", {flag}=True" for flag in flags.replace("both", "transpose_b").split())
+        for batch in ((), (2,)):
+            expression = f"tf.matmul(x, y{options}) # batch {batch}"
+            products[expression] = [draw(*batch, *left), draw(*batch, *right)]
+    for equation, shapes in _EQUATIONS.items():
+        products[f"tf.einsum('{equation}', x, y)"] = [draw(*shape) for shape in shapes]
+    for equation in ("ij->ji", "ij->i", "ij->", "...j->...j"):
+        products[f"tf.einsum('{equation}', x)"] = [draw("n", 3)]
+    return {f"{expression} # {kind}": operands for expression, operands in products.items()}
 
 
-for _name in ("fft", "ifft", "fft2d", "ifft2d"):
-    add(_name, getattr(tf.signal, _name), complexes(2, 4))
-for _name in ("fft3d", "ifft3d", "irfft2d", "irfft3d"):
-    add(_name, getattr(tf.signal, _name), complexes(2, 2, 3))
-add("rfft", tf.signal.rfft, real("n", 4))
-add("irfft", tf.signal.irfft, complexes("n", 3))
+def _factors(dtype):
+    draw = complexes if dtype is np.complex64 else real
+    options = {"dtype": dtype}
+    square, right = regular(3, 3, **options), draw(3, 2, **options)
+    factors = {
+        "tf.linalg.cholesky(x)": [definite(3, 3, **options)],
+        "tf.linalg.inv(x)": [regular(2, 3, 3, **options)],
+        "tf.linalg.det(x)": [square],
+    }
+    for adjoint in ("", ", adjoint=True"):
+        factors[f"tf.linalg.solve(x, y{adjoint})"] = [square, right]
+        lower = triangular(3, 3, **options)
+        factors[f"tf.linalg.triangular_solve(x, y{adjoint})"] = [lower, right]
+    return {
+        f"{expression} # {dtype.__name__}": operands for expression, operands in factors.items()
+    }
+
+
+operations = family(
+    "linear algebra",
+    {
+        **_products("float", real),
+        **_products("complex", complexes),
+        **_factors(FLOAT),
+        **_factors(DOUBLE),
+        **_factors(np.complex64),
+        "tf.matmul(x, y) # integers": [integers(-3, 4, "n", 3), integers(-3, 4, 3, 2)],
+        **{
+            f"tf.signal.{name}(x)": [complexes(2, 4)] for name in ("fft", "ifft", "fft2d", "ifft2d")
+        },
+        **{
+            f"tf.signal.{name}(x)": [complexes(2, 2, 3)]
+            for name in ("fft3d", "ifft3d", "irfft2d", "irfft3d")
+        },
+        "tf.signal.rfft(x)": [real("n", 4)],
+        "tf.signal.irfft(x)": [complexes("n", 3)],
+    },
+)

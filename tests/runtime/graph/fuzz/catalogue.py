@@ -1,10 +1,14 @@
 """What an operation of the fuzz is, and how a module lists its own."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tests.runtime.graph.fuzz.operands import Operand
+
+_NAMES = "xyzvw"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +16,7 @@ class Operation:
     """A function of tensors, in client work.
 
     Attributes:
-        name: Unique in all catalogues.
+        name: Unique in all families.
         family: What it belongs to.
         function: From tensors to a structure of tensors.
         variants: How the arguments are drawn, in one way or several.
@@ -22,33 +26,24 @@ class Operation:
     name: str
     family: str
     function: Callable[..., Any]
-    variants: tuple[tuple[Operand, ...], ...]
+    variants: Sequence[Sequence[Operand]]
     draws: bool = False
 
 
-class Family:
-    """The operations of a family, in the order of their definitions.
+def family(
+    name: str, table: Mapping[str, Sequence[Operand]], *, draws: bool = False, **helpers: Any
+) -> list[Operation]:
+    """Makes operations from expressions.
 
-    family = Family("reductions")
-    family.add("sum", tf.reduce_sum, real("n", 3))
+    Args:
+        name: Of the family.
+        table: The operands of each expression, which calls them x, y, z, v and w in this order.
+        draws: See `Operation`.
+        **helpers: What expressions use besides `tf`.
     """
-
-    def __init__(self, name: str, draws: bool = False):
-        self._name = name
-        self._draws = draws
-        self._operations: dict[str, Operation] = {}
-
-    def __iter__(self) -> Iterator[Operation]:
-        return iter(self._operations.values())
-
-    def add(self, name: str, function: Callable, *operands: Operand) -> None:
-        self.add_variants(name, function, [operands])
-
-    def add_variants(
-        self, name: str, function: Callable, variants: Iterable[Sequence[Operand]]
-    ) -> None:
-        name = f"{self._name}/{name}"
-        if name in self._operations:
-            raise ValueError(f"There are two operations {name!r}.")
-        variants = tuple(map(tuple, variants))
-        self._operations[name] = Operation(name, self._name, function, variants, self._draws)
+    operations = []
+    for expression, operands in table.items():
+        names = ", ".join(_NAMES[: len(operands)])
+        function = eval(f"lambda {names}: {expression}", {"tf": tf} | helpers)
+        operations.append(Operation(f"{name}/{expression}", name, function, [operands], draws))
+    return operations

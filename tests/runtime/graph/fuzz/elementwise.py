@@ -4,61 +4,30 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tests.runtime.graph.fuzz import operands
-from tests.runtime.graph.fuzz.catalogue import Family
+from tests.runtime.graph.fuzz.catalogue import Operation, family
+from tests.runtime.graph.fuzz.operands import between, booleans, complexes, integers, nonzero, real
 from tff_pfl.runtime.graph import internals
 
-family = Family("element-wise")
-
 # Where the ordinary numbers are not in the domain, or the result is not continuous.
-_BETWEEN = {
-    "Acos": (-0.9, 0.9),
-    "Acosh": (1.1, 3),
-    "Asin": (-0.9, 0.9),
-    "Atanh": (-0.9, 0.9),
-    "BesselY0": (0.2, 3),
-    "BesselY1": (0.2, 3),
-    "BesselK0": (0.2, 3),
-    "BesselK0e": (0.2, 3),
-    "BesselK1": (0.2, 3),
-    "BesselK1e": (0.2, 3),
-    "Digamma": (0.2, 3),
-    "Erfinv": (-0.9, 0.9),
-    "Igamma": (0.2, 3),
-    "IgammaGradA": (0.2, 3),
-    "Igammac": (0.2, 3),
-    "Lgamma": (0.2, 3),
-    "Log": (0.2, 3),
-    "Log1p": (-0.5, 3),
-    "Mod": (0.7, 9),
-    "Ndtri": (0.1, 0.9),
-    "FloorMod": (0.7, 9),
-    "Polygamma": (1, 3),
-    "Pow": (0.2, 3),
-    "Rsqrt": (0.2, 3),
-    "RsqrtGrad": (0.2, 3),
-    "Sqrt": (0.2, 3),
-    "SqrtGrad": (0.2, 3),
-    "TruncateMod": (0.7, 9),
-    "Xlog1py": (0.2, 3),
-    "Xlogy": (0.2, 3),
-    "Zeta": (1.5, 4),
+_DOMAINS = {
+    (-0.9, 0.9): "Acos Asin Atanh Erfinv",
+    (1.1, 3): "Acosh",
+    (0.2, 3): "BesselY0 BesselY1 BesselK0 BesselK0e BesselK1 BesselK1e Digamma Igamma IgammaGradA "
+    "Igammac Lgamma Log Pow Rsqrt RsqrtGrad Sqrt SqrtGrad Xlog1py Xlogy",
+    (-0.5, 3): "Log1p",
+    (0.7, 9): "Mod FloorMod TruncateMod",
+    (0.1, 0.9): "Ndtri",
+    (1, 3): "Polygamma",
+    (1.5, 4): "Zeta",
 }
+_BETWEEN = {name: ends for ends, names in _DOMAINS.items() for name in names.split()}
 # At 0, XLA takes the gradient from the other side.
 _BENT_AT_0 = ("Elu", "EluGrad", "Selu", "SeluGrad")
 # Integers of these are from 1 on: by zero cannot be divided, and shifts by less than none are not
 # defined.
 _POSITIVE_INTEGERS = (
-    "Div",
-    "FloorDiv",
-    "FloorMod",
-    "LeftShift",
-    "Mod",
-    "Pow",
-    "RealDiv",
-    "RightShift",
-    "TruncateDiv",
-    "TruncateMod",
+    *("Div", "FloorDiv", "RealDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod", "Pow"),
+    *("LeftShift", "RightShift"),
 )
 _TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.complex64, np.bool_, np.float16)
 _BOOLEAN = {tf.bool.as_datatype_enum}
@@ -71,16 +40,16 @@ _SHAPES = {
 
 def _draw(name, dtype, shape):
     if dtype is np.bool_:
-        return operands.booleans(*shape)
+        return booleans(*shape)
     if np.issubdtype(dtype, np.integer):
-        return operands.integers(1 if name in _POSITIVE_INTEGERS else 0, 4, *shape, dtype=dtype)
+        return integers(1 if name in _POSITIVE_INTEGERS else 0, 4, *shape, dtype=dtype)
     if np.issubdtype(dtype, np.complexfloating):
-        return operands.complexes(*shape, dtype=dtype)
+        return complexes(*shape, dtype=dtype)
     if name in _BETWEEN:
-        return operands.between(*_BETWEEN[name], *shape, dtype=dtype)
+        return between(*_BETWEEN[name], *shape, dtype=dtype)
     if name in _BENT_AT_0:
-        return operands.nonzero(*shape, dtype=dtype)
-    return operands.real(*shape, dtype=dtype)
+        return nonzero(*shape, dtype=dtype)
+    return real(*shape, dtype=dtype)
 
 
 def _same_types(definition):
@@ -102,93 +71,58 @@ def _same_types(definition):
     return [argument.name for argument in definition.input_arg], types
 
 
-def _add(name):
-    definition = op_def_registry.get(name)
+def _operation(name):
+    """The operation of this name, unless it has inputs of several types."""
+    definition, function = op_def_registry.get(name), getattr(tf.raw_ops, name, None)
     names, types = (None, None) if definition is None else _same_types(definition)
-    if names is None:
-        return
-    operation = getattr(tf.raw_ops, name, None)
-    if operation is None:
-        return
+    if names is None or function is None:
+        return None
 
     def call(*tensors):
-        return operation(**dict(zip(names, tensors, strict=True)))
+        return function(**dict(zip(names, tensors, strict=True)))
 
-    family.add_variants(
-        name,
-        call,
-        [
-            [_draw(name, dtype, shape) for shape in shapes]
-            for dtype in types
-            for shapes in _SHAPES[len(names)]
-        ],
-    )
+    variants = [
+        [_draw(name, dtype, shape) for shape in shapes]
+        for dtype in types
+        for shapes in _SHAPES[len(names)]
+    ]
+    return Operation(f"element-wise/{name}", "element-wise", call, variants)
 
 
 # Of the operations with inputs of one type, these are not element-wise.
 _OTHERS = (
-    "BiasAdd",
-    "BiasAddGrad",
-    "BiasAddV1",
-    "Cholesky",
-    "Cross",
-    "Diag",
-    "DiagPart",
-    "FFT",
-    "FFT2D",
-    "FFT3D",
-    "IFFT",
-    "IFFT2D",
-    "IFFT3D",
-    "L2Loss",
-    "LogSoftmax",
-    "MatMul",
-    "MatrixBandPart",
-    "MatrixDiag",
-    "MatrixDiagPart",
-    "MatrixInverse",
-    "MatrixSetDiag",
-    "MatrixSolve",
-    "MatrixTriangularSolve",
-    "BatchMatMul",
-    "BatchMatMulV2",
-    "SoftmaxCrossEntropyWithLogits",
-    "Softmax",
-    "XlaSharding",
+    *("BiasAdd", "BiasAddGrad", "BiasAddV1", "Cholesky", "Cross", "Diag", "DiagPart", "FFT"),
+    *("FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "L2Loss", "LogSoftmax", "MatMul"),
+    *("MatrixBandPart", "MatrixDiag", "MatrixDiagPart", "MatrixInverse", "MatrixSetDiag"),
+    *("MatrixSolve", "MatrixTriangularSolve", "BatchMatMul", "BatchMatMulV2"),
+    *("SoftmaxCrossEntropyWithLogits", "Softmax", "XlaSharding"),
 )
+_FOUND = [_operation(name) for name in sorted(internals.pfor_rules) if name not in _OTHERS]
+_REAL, _COMPLEX, _BOOLEANS = real("n", 3), complexes("n", 3), booleans("n", 3)
 
-for _name in sorted(internals.pfor_rules):
-    if _name not in _OTHERS:
-        _add(_name)
-
-_PAIR = [operands.real("n", 3), operands.real("n", 3)]
-family.add("complex", tf.complex, *_PAIR)
-for _name in ("real", "imag", "abs", "angle", "conj"):
-    family.add(f"{_name} of complex", getattr(tf.math, _name), operands.complexes("n", 3))
-family.add("clip by numbers", lambda x: tf.clip_by_value(x, -0.5, 0.7), operands.real("n", 3))
-family.add("clip", tf.clip_by_value, *_PAIR, operands.between(1, 2, "n", 3))
-family.add("clip by norm", lambda x: tf.clip_by_norm(x, 0.7), operands.real("n", 3))
-family.add("where", tf.where, operands.booleans("n", 3), *_PAIR)
-family.add("where of a scalar", tf.where, operands.booleans(), *_PAIR)
-family.add(
-    "Select of rows",
-    lambda c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y),
-    operands.booleans(2),
-    operands.real(2, 3),
-    operands.real(2, 3),
+operations = [operation for operation in _FOUND if operation] + family(
+    "element-wise",
+    {
+        "tf.complex(x, y)": [_REAL, _REAL],
+        **{
+            f"tf.math.{name}(x) # of complex": [_COMPLEX]
+            for name in ("real", "imag", "abs", "angle", "conj")
+        },
+        "tf.clip_by_value(x, -0.5, 0.7)": [_REAL],
+        "tf.clip_by_value(x, y, z)": [_REAL, _REAL, between(1, 2, "n", 3)],
+        "tf.clip_by_norm(x, 0.7)": [_REAL],
+        "tf.where(x, y, z)": [_BOOLEANS, _REAL, _REAL],
+        "tf.where(x, y, z) # of a scalar": [booleans(), _REAL, _REAL],
+        "tf.raw_ops.Select(condition=x, x=y, y=z)": [booleans(2), real(2, 3), real(2, 3)],
+        "tf.math.betainc(x, y, z)": [between(0.2, 0.9, "n", 3)] * 3,
+        **{
+            f"tf.cast(x, tf.{dtype}) # of reals": [_REAL]
+            for dtype in ("int32", "bool", "float16", "complex64")
+        },
+        "tf.cast(x, tf.uint8)": [integers(0, 300, "n", 3)],
+        "tf.cast(x, tf.float32)": [_BOOLEANS],
+        "tf.cast(x, tf.complex128)": [_COMPLEX],
+        "tf.add_n([x, y, x])": [_REAL, _REAL],
+        "tf.debugging.check_numerics(x, 'no')": [_REAL],
+    },
 )
-family.add("betainc", tf.math.betainc, *[operands.between(0.2, 0.9, "n", 3)] * 3)
-for _from, _to in (
-    (operands.real("n", 3), tf.int32),
-    (operands.real("n", 3), tf.bool),
-    (operands.real("n", 3), tf.float16),
-    (operands.real("n", 3), tf.complex64),
-    (operands.integers(0, 300, "n", 3), tf.uint8),
-    (operands.booleans("n", 3), tf.float32),
-    (operands.complexes("n", 3), tf.complex128),
-):
-    family.add(
-        f"cast of {len(list(family))} to {_to.name}", lambda x, to=_to: tf.cast(x, to), _from
-    )
-family.add("add_n", lambda x, y: tf.add_n([x, y, x]), *_PAIR)
-family.add("check numerics", lambda x: tf.debugging.check_numerics(x, "no"), operands.real("n", 3))

@@ -1,7 +1,6 @@
-"""Prints, again and again, what was done, resident megabytes, and functions TensorFlow keeps.
+"""Prints every ten rounds their number, resident megabytes, and functions TensorFlow keeps.
 
-python -m tests.runtime.graph.scripts.memory rounds 500
-python -m tests.runtime.graph.scripts.memory computations 200
+python -m tests.runtime.graph.scripts.memory 500
 """
 
 import ctypes
@@ -15,8 +14,6 @@ prepare_process()
 
 # ruff: noqa: E402
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
 from tests.federation import (
@@ -72,32 +69,9 @@ def rounds(number):
         yield
 
 
-def computations(number):
-    """Computations that are built, run once and forgotten."""
-    vector = tff.types.TensorType(np.float32, (10,))
-
-    def build(index):
-        @tff.tensorflow.computation(vector)
-        def scaled(x):
-            table = tf.constant(np.full([100, 10], index, np.float32))
-            return tf.reduce_sum(table * x)
-
-        @tff.federated_computation(tff.types.FederatedType(vector, tff.CLIENTS))
-        def total(x):
-            return tff.federated_sum(tff.federated_map(scaled, x))
-
-        return total
-
-    for index in range(number):
-        result = build(index)([np.ones(10, np.float32)] * 3)
-        np.testing.assert_allclose(result, 3000.0 * index)
-        yield
-
-
-def main(what, number):
+def main(number):
     set_graph_context(devices=["CPU:0"])
-    steps = {"rounds": rounds, "computations": computations}[what](int(number))
-    for done, _ in enumerate(steps, start=1):
+    for done, _ in enumerate(rounds(int(number)), start=1):
         if done % EVERY == 0:
             gc.collect()  # graphs are in cycles
             ctypes.CDLL(None).malloc_trim(0)
