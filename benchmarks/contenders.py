@@ -250,10 +250,6 @@ _DEFAULT = {
 _LOSS_TOLERANCE = 0.02
 
 
-class DifferentWorkError(RuntimeError):
-    """Contenders that were to do the same work did not: their times cannot be compared."""
-
-
 def default_contenders(workload: str) -> tuple[str, ...]:
     """Returns who runs a workload on this machine unless asked otherwise."""
     more = workload == "cnn" and tf.config.list_logical_devices("GPU")
@@ -278,8 +274,8 @@ def measure(
         training loss of the first round, the same for all contenders.
 
     Raises:
-        ValueError: A contender is unknown.
-        DifferentWorkError: The losses of the first round differ.
+        ValueError: A contender is unknown, or the losses of the first round differ: then the
+            contenders did different work, and their times cannot be compared.
     """
     for contender in contenders:
         if contender not in CONTENDERS:
@@ -326,7 +322,7 @@ def measure(
 
 
 def check_same_work(losses: dict[str, float]) -> None:
-    """Raises DifferentWorkError unless the losses agree, up to the order of the batches."""
+    """Raises ValueError unless the losses agree, up to the order of the batches."""
     values = list(losses.values())
     if not np.allclose(values, values[0], rtol=_LOSS_TOLERANCE, atol=0.0):
-        raise DifferentWorkError(f"The contenders' losses after the first round differ: {losses}.")
+        raise ValueError(f"The contenders' losses after the first round differ: {losses}.")

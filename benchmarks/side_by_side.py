@@ -38,6 +38,7 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks.contestants import driver
+from benchmarks.timing import hardware
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.files import to_json
 from tff_pfl.names import unknown_name
@@ -71,7 +72,7 @@ def main(argv):
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    _print(driver.machine())
+    _print({"machine": hardware()})
     options, records = {"rounds": _ROUNDS.value, "time_limit": _TIME_LIMIT.value}, []
     try:
         with interruptible():

@@ -15,10 +15,6 @@ _CONFIG = f"--config={_ROOT / 'configs' / 'digits.py'}"
 _IMPORT = [sys.executable, "-c", "import tensorflow, tensorflow_federated"]
 
 
-class StartError(RuntimeError):
-    """A process that did not end as it should."""
-
-
 def measure_start(algorithms: Sequence[str], *, rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a record for each kind of start: of helps, of refusals, and of each algorithm.
 
@@ -30,7 +26,7 @@ def measure_start(algorithms: Sequence[str], *, rounds: int) -> Iterator[dict[st
         rounds: Processes of each kind.
 
     Raises:
-        StartError: If a process does not end as it should.
+        RuntimeError: A process does not end as it should.
     """
     config = f"{_CONFIG}:{algorithms[0]}"
     starts = {
@@ -66,9 +62,9 @@ def _in_a_folder(code, command):
 
 
 def ended_with(code: int, command: Sequence[str]) -> None:
-    """Runs a command; raises StartError if it ends with another exit code."""
+    """Runs a command; raises RuntimeError if it ends with another exit code."""
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ended.returncode != code:
-        raise StartError(
+        raise RuntimeError(
             f"{' '.join(command)} ended with {ended.returncode}, not {code}:\n{ended.stderr}"
         )

@@ -15,9 +15,15 @@ from tff_pfl.runtime.startup import prepare_process
 
 
 def hardware() -> dict[str, Any]:
-    """Returns the cores that this process may use, and the memory of the machine."""
+    """Returns the cores that this process may use, their model, and the memory of the machine."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpus": len(os.sched_getaffinity(0)), "memory_gib": round(memory / 2**30, 1)}
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "model": models[0] if models else None,
+        "memory_gib": round(memory / 2**30, 1),
+    }
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:

@@ -8,12 +8,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 import tqdm
 
-from benchmarks.timing import hardware, ratio, spread
+from benchmarks.timing import ratio, spread
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _ROOT = _FOLDER.parents[1]
@@ -120,13 +120,6 @@ class Contestant:
         return os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder)}
 
 
-def machine() -> dict[str, Any]:
-    """Returns what the seconds are measured on."""
-    with open("/proc/cpuinfo") as file:
-        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return {"machine": {**hardware(), "model": models[0] if models else None}}
-
-
 def place(framework: str, where: str) -> dict[str, str]:
     """Returns the Python and the checkout of a framework, as arguments of `Contestant`.
 
@@ -217,7 +210,6 @@ class _Running:
         self.failed = {}
         self._errors = folder.with_suffix(".stderr")
         self._time_limit = time_limit
-        self._unread = b""
         self._seconds = []
         self._versions = {}
         with open(self._errors, "wb") as errors:
@@ -278,6 +270,7 @@ class _Running:
         self._seconds.append(float(self._answer("has not finished a round")))
 
     def spread(self):
+        """Returns the median and the ends of the rounds that count."""
         return spread(self._seconds[1:])
 
     def record(self, *bare):
@@ -294,19 +287,17 @@ class _Running:
         }
 
     def _answer(self, what_is_late):
-        deadline = time.monotonic() + self._time_limit
-        while b"\n" not in self._unread:
-            left = max(0, deadline - time.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
-                raise ContestantError(f"It {what_is_late} after {self._time_limit:g} seconds.")
-            received = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not received:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(_SECONDS_TO_END)
-                raise ContestantError(f"It ended with exit code {self._process.poll()}.")
-            self._unread += received
-        line, _, self._unread = self._unread.partition(b"\n")
+        start, timer = time.monotonic(), threading.Timer(self._time_limit, self._kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        if not line and time.monotonic() - start >= self._time_limit:
+            raise ContestantError(f"It {what_is_late} after {self._time_limit:g} seconds.")
+        if not line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_TO_END)
+            raise ContestantError(f"It ended with exit code {self._process.poll()}.")
         try:
             return json.loads(line)
         except ValueError as error:
-            raise ContestantError(f"It answered {line!r}, which is no JSON.") from error
+            raise ContestantError(f"It answered {line.strip()!r}, which is no JSON.") from error

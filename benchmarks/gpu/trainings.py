@@ -42,7 +42,7 @@ def tasks(report: Report) -> Iterator[Task]:
             config = config_of(algorithm, report)
             yield Task(what, functools.partial(_train, config, folder, devices))
         found = [report.records.get(what, {}) for what in whats]
-        if all("accuracy" in record for record in found):
+        if all(record.get("accuracy") is not None for record in found):
             yield Task(f"{algorithm}, compared", functools.partial(compare, *found))
 
 
@@ -52,34 +52,16 @@ def long_tasks(report: Report) -> Iterator[Task]:
     Raises:
         CheckError: There is no GPU, or no data set.
     """
-    train = functools.partial(_train_long, report, long_config(report), _devices(report))
+    config, devices = long_config(report), _devices(report)
+
+    def train():
+        # `run_program` ends after what it does at the moment, with all files as they have to be.
+        timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
+        return _train(config, report.path.parent / "long_training", devices, stopped=_STOPPED)
+
     yield Task("plgu_lf for long", train, 0 if report.is_toy else _SHORTEST_SECONDS)
-
-
-def _train_long(report, config, devices):
-    folder = report.path.parent / "long_training"
-    reset_peak()
-    # `run_program` ends after what it does at the moment, with all files as they have to be.
-    timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
-    _run_program(config, folder, devices, stopped=_STOPPED)
-    timer.cancel()
-    if not (folder / "timings.csv").exists():
-        raise OutOfTime("the first round did not end in time")
-    files = experiment.RunFiles(folder)
-    metrics = files.metrics()
-    rounds, accuracies = metrics["round"], metrics.get(str(_ACCURACY), np.array([]))
-    pairs = zip(rounds, accuracies, strict=False)
-    evaluations = {int(number): float(x) for number, x in pairs if np.isfinite(x)}
-    return {
-        "rounds": len(rounds),
-        "seconds_per_round": _seconds_per_round(files),
-        "first_round_seconds": float(files.timings()["round_seconds"][0]),
-        "memory_mib": peak_mib(),
-        "evaluations": evaluations,
-        "data": config.data.name,
-    }
 
 
 def _devices(report: Report) -> list[str]:
@@ -150,22 +132,9 @@ def _read(config: str, *flags: str):
     return experiment.read_config([f"--config={ROOT / 'configs' / config}", *flags])
 
 
-def _train(config, folder: pathlib.Path, devices: list[str]) -> dict:
-    """Returns figures of a run on these devices."""
+def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0) -> dict:
+    """Returns figures of a run on these devices, which may also end with the code `stopped`."""
     reset_peak()
-    _run_program(config, folder, devices)
-    summary, files = experiment.read_summary(folder), experiment.RunFiles(folder)
-    return {
-        "accuracy": summary.final.metrics[_ACCURACY],
-        "first_loss": float(files.metrics()["train/loss"][0]),
-        "seconds": summary.seconds,
-        "seconds_per_round": _seconds_per_round(files),
-        "memory_mib": peak_mib(),
-        "data": config.data.name,
-    }
-
-
-def _run_program(config, folder, devices, *, stopped=0):
     code = experiment.run_program(
         config,
         os.fspath(folder),
@@ -174,12 +143,23 @@ def _run_program(config, folder, devices, *, stopped=0):
     )
     if code not in (0, stopped):
         raise CheckError(f"The training ended with exit code {code}, see the log.")
-
-
-def _seconds_per_round(files: experiment.RunFiles) -> float:
-    """Returns the median over rounds, without the first, which traces and compiles."""
-    seconds = files.timings()["round_seconds"]
-    return float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds))
+    if not (folder / "timings.csv").exists():
+        raise OutOfTime("the first round did not end in time")
+    files = experiment.RunFiles(folder)
+    metrics, seconds = files.metrics(), files.timings()["round_seconds"]
+    accuracies = metrics.get(str(_ACCURACY), np.array([]))
+    evaluated = accuracies[np.isfinite(accuracies)]
+    return {
+        "rounds": len(metrics["round"]),
+        "accuracy": float(evaluated[-1]) if len(evaluated) else None,
+        "first_loss": float(metrics["train/loss"][0]),
+        "first_round_seconds": float(seconds[0]),
+        # Without the first round, which traces and compiles.
+        "seconds_per_round": float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds)),
+        "memory_mib": peak_mib(),
+        "data": config.data.name,
+        "accuracies": evaluated.tolist(),
+    }
 
 
 def compare(first: dict, second: dict) -> dict:

@@ -49,7 +49,7 @@ def test_contenders_print_json_lines():
     ended = run_main(PROGRAM, "--workloads=linear", given, *sizes)
     assert (ended.returncode, ended.stderr) == (0, "")
     machine, bare, pgfed, ratios = map(json.loads, ended.stdout.splitlines())
-    assert list(machine["machine"]) == ["cpus", "memory_gib", "gpus", "tensorflow", "tff"]
+    assert {"cpus", "model", "memory_gib", "gpus", "tensorflow", "tff"} == set(machine["machine"])
     assert bare["first_round_loss"] == pytest.approx(pgfed["first_round_loss"], rel=0.02)
     for record in (bare, pgfed):
         seconds = record["seconds_per_round"]
@@ -101,7 +101,7 @@ def test_other_work_is_refused():
     for epochs in (1, 3):
         workload = dataclasses.replace(WORKLOADS["linear"], clients=2, epochs=epochs)
         losses[epochs] = contenders.bare_tensorflow(workload, *workload.data())()
-    with pytest.raises(contenders.DifferentWorkError, match=str(losses[3])):
+    with pytest.raises(ValueError, match=str(losses[3])):
         contenders.check_same_work(losses)
 
 
@@ -190,5 +190,5 @@ def test_starts_print_a_line_a_kind():
 
 
 def test_a_start_that_ends_otherwise_is_no_measurement():
-    with pytest.raises(start.StartError, match="(?s)ended with 1, not 0:.*It failed"):
+    with pytest.raises(RuntimeError, match="(?s)ended with 1, not 0:.*It failed"):
         start.ended_with(0, [sys.executable, "-c", "raise SystemExit('It failed.')"])

@@ -6,14 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.cases import (
-    Cases,
-    Run,
-    at_clients,
-    at_server,
-    double,
-    subtract,
-)
+from tests.runtime.conformance.cases import Cases, Run, at_clients, at_server, double, subtract
 
 case = Cases()
 

@@ -6,15 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.runtime.conformance.cases import (
-    Cases,
-    Run,
-    add,
-    at_clients,
-    at_server,
-    mapped,
-    tensor,
-)
+from tests.runtime.conformance.cases import Cases, Run, add, at_clients, at_server, mapped, tensor
 
 case = Cases()
 
@@ -99,7 +91,7 @@ def sequences_of_different_static_shapes():
     return Run(mapped(function, batches), values, gives=[np.float32(10)] * 3)
 
 
-@case(fast=True, reshuffle=[False, True])
+@case(fast=["True"], reshuffle=[False, True])
 def sequence_that_is_shuffled(reshuffle):
     """The order is that of the seed: for each client, and again in the next call."""
     numbers = floats(*range(10)).shuffle(10, seed=1, reshuffle_each_iteration=reshuffle)

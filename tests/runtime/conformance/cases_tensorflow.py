@@ -5,11 +5,7 @@ import collections
 import numpy as np
 import tensorflow as tf
 
-from tests.runtime.conformance.cases import (
-    Cases,
-    Run,
-    mapped,
-)
+from tests.runtime.conformance.cases import Cases, Run, mapped
 
 case = Cases()
 

@@ -37,19 +37,25 @@ def test_rounds_of_cohorts_of_all_sizes():
     assert after[1] - before[1] < SLACK
 
 
+def run_another(factor):
+    """Builds a computation with a large constant, and runs it."""
+    table = np.full([100, 1000], factor, np.float32)
+    scaled = tff.tensorflow.computation(lambda x: tf.reduce_sum(table * x), VECTOR)
+
+    @tff.federated_computation(tff.types.FederatedType(VECTOR, tff.CLIENTS))
+    def of_clients(x):
+        return tff.federated_sum(tff.federated_map(scaled, x))
+
+    assert of_clients([np.ones(1000, np.float32)] * 3) == 300_000 * factor
+
+
 def test_computations_that_are_run_once_leave_no_functions(installed, monkeypatch):
     monkeypatch.setattr(executor, "_MAX_PROGRAMS", 2)
     installed()
     numbers = []
     gc.freeze()  # to look at all that TensorFlow has takes seconds
     for index in range(6):
-        table = np.full([100, 1000], index, np.float32)
-        scaled = tff.tensorflow.computation(lambda x, t=table: tf.reduce_sum(t * x), VECTOR)
-        of_clients = tff.federated_computation(
-            lambda x, scaled=scaled: tff.federated_sum(tff.federated_map(scaled, x)),
-            tff.types.FederatedType(VECTOR, tff.CLIENTS),
-        )
-        assert of_clients([np.ones(1000, np.float32)] * 3) == 300_000 * index
+        run_another(index)
         if index in (3, 5):
             gc.collect()  # graphs are in cycles
             numbers.append(len(eager_context.context().list_function_names()))

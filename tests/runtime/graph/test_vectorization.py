@@ -272,23 +272,16 @@ def test_convolution(which, stacked):
     assert_close(result, alone(function, *args))
 
 
-@pytest.mark.parametrize(
-    ("which", "stacked"),
-    [
-        pair if pair == (0, "w") else slow(*pair)  # its rule asks for the number of groups
-        for pair in STACKED
-        if len(pair[1]) == 1
-    ],
-)
-def test_convolution_that_has_groups_itself(which, stacked):
-    function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked, groups=2)
+def test_convolution_that_has_groups_itself():
+    """Its rule asks for the number of groups."""
+    function, args = with_shared(CONVOLUTIONS[0], (3, 2, 2, 4), "w", groups=2)
     with grouped_convolutions(True):
         result = vectorize(function, *args, jit_compile=True)
     assert_close(result, alone(tf.function(function, jit_compile=True), *args))
 
 
 @pytest.mark.parametrize(
-    ("which", "stacked"), [pair if pair[1] in ("w", "wg", "x") else slow(*pair) for pair in STACKED]
+    ("which", "stacked"), [pair for pair in STACKED if pair[1] in ("w", "wg", "x")]
 )
 def test_depthwise_convolution(which, stacked):
     function, args = with_shared(DEPTHWISE[which], (3, 2, 3, 2), stacked)

@@ -1,7 +1,4 @@
-"""A differential fuzz of the vectorization: operations in contexts against one client at a time.
-
-By default a few cases of some families are tried; `make fuzz` tries some of each operation.
-"""
+"""A differential fuzz of the vectorization: operations in contexts against one client at a time."""
 
 import collections
 import os
@@ -10,7 +7,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from tests.marks import slow
 from tests.runtime.graph.fuzz import algebra, arrays, control, differential, elementwise, networks
 from tests.runtime.graph.fuzz.differential import Case, Shapes
 from tests.runtime.graph.fuzz.drawing import draws
@@ -30,14 +26,11 @@ FAMILIES = (
     control.randoms,
 )
 OPERATIONS = [operation for family in FAMILIES for operation in family]
-CASES = int(os.environ.get("FUZZ_CASES", "8"))  # of each operation, where all are tried
-CASES_OF_A_FAMILY = 2
-BY_DEFAULT = (arrays.reductions, arrays.shapes, arrays.slices, algebra.operations, control.flow)
+CASES = int(os.environ.get("FUZZ_CASES", "8"))  # of each operation
 
 
 @strategies.composite
-def cases(draw, operations):
-    operation = draw(strategies.sampled_from(operations))
+def cases(draw, operation):
     variant = draw(strategies.integers(0, len(operation.variants) - 1))
     operands = operation.variants[variant]
     stacked = draw(strategies.tuples(*[strategies.booleans()] * len(operands)).filter(any))
@@ -55,12 +48,14 @@ def cases(draw, operations):
     )
 
 
-def try_cases(operations, number):
-    """Tries `number` cases, and all of them although one gives something else."""
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_operation(operation):
+    """Tries all cases although one gives something else."""
     outcomes, different = collections.Counter(), []
 
-    @draws(number, operations[0].name)
-    @hypothesis.given(case=cases(operations))
+    @draws(CASES, operation.name)
+    @hypothesis.given(case=cases(operation))
     def try_case(case):
         try:
             outcomes[differential.run(case)] += 1
@@ -70,20 +65,3 @@ def try_cases(operations, number):
     try_case()
     print({outcome.value: count for outcome, count in outcomes.items()})
     assert not different, "\n\n".join(different)
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        (pytest.param if family in BY_DEFAULT else slow)(family, id=family[0].family)
-        for family in FAMILIES
-    ],
-)
-def test_some_of_a_family(family):
-    try_cases(family, CASES_OF_A_FAMILY)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_operation(operation):
-    try_cases([operation], CASES)

@@ -11,7 +11,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies
 
-from tests.marks import slow
 from tests.runtime.conformance.cases import assert_same
 from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl import runtime
@@ -105,10 +104,10 @@ def check(type_spec, num_clients, seed, vectorize):
     )
 
 
-@pytest.mark.parametrize("number", [2, slow(200)])
+@pytest.mark.slow
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
-def test_structures(vectorize, number):
-    @draws(number, vectorize)
+def test_structures(vectorize):
+    @draws(200, vectorize)
     @hypothesis.given(types, strategies.integers(1, 4), strategies.integers(0, 2**32 - 1))
     def test(type_spec, num_clients, seed):
         check(type_spec, num_clients, seed, vectorize)

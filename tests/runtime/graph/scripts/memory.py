@@ -16,13 +16,7 @@ prepare_process()
 import numpy as np
 from tensorflow.python.eager import context as eager_context
 
-from tests.federation import (
-    EXAMPLES_TYPE,
-    IMAGE_SHAPE,
-    NUM_CLASSES,
-    local_sgd,
-    random_examples,
-)
+from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, NUM_CLASSES, local_sgd, random_examples
 from tff_pfl import models
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.runtime import set_graph_context
