@@ -55,7 +55,7 @@ def main(argv):
         table = analysis.to_markdown(analysis.results_table(output_dir))
         with whole_file(output_dir / "table.md") as file:
             file.write(f"{table}\n")
-    except (OSError, ValueError, OutputDirectoryError, analysis.StudyError) as error:
+    except (OSError, ValueError, OutputDirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:

@@ -1,9 +1,12 @@
 """A training program that takes a moment, and what it was started with."""
 
+import concurrent.futures
 import pathlib
 
 import pytest
 import sqlalchemy
+
+from tff_pfl.analysis import check
 
 
 class Program:
@@ -46,3 +49,26 @@ def databases_without_a_disk():
     @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "connect")
     def wait_for_nothing(connection, _):
         connection.execute("PRAGMA synchronous=OFF")
+
+
+class ThisProcess:
+    """Takes the place of the process of a folder of configs, which takes seconds to begin."""
+
+    def __init__(self, *args):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def submit(self, work, *args):
+        future = concurrent.futures.Future()
+        future.set_result(work(*args))
+        return future
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(check.concurrent.futures, "ProcessPoolExecutor", ThisProcess)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import json
 import os
 import pathlib
 import signal
@@ -14,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tests.runs import run_main, tiny_config, train_run, wait_until, write_study
-from tff_pfl.analysis import Study, StudyError, Tuning, Variant, grid, run_study, tied
+from tests.runs import run_main, tiny_config, wait_until, write_study
+from tff_pfl.analysis import Study, Tuning, Variant, grid, run_study, tied
 from tff_pfl.analysis.sweep import shares_chosen_with
 from tff_pfl.data import Partition
-from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.experiment import OutputDirectoryError, resolved
 
 STUDY = Study("Two", {"A": Variant("a.py"), "B": Variant("b.py", {"x": 1})}, seeds=(0, 7))
 
@@ -68,7 +69,7 @@ def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
 
 def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, program):
     run_study(study_of(rounds=3), tmp_path / "study", program.path)
-    with pytest.raises(StudyError, match="(?s)other settings,.*rounds=3.*and not.*rounds=4"):
+    with pytest.raises(OutputDirectoryError, match="(?s)settings,.*rounds=3.*not.*rounds=4"):
         run_study(study_of(rounds=4), tmp_path / "study", program.path)
     assert len(program.started()) == 1
     # What failed before it had results can have others.
@@ -78,7 +79,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     with pytest.raises(OutputDirectoryError, match="study.json is damaged"):
         run_study(study_of(rounds=3), tmp_path / "b", program.path)
     (tmp_path / "file").touch()
-    with pytest.raises(StudyError, match="/file is a file, not a directory"):
+    with pytest.raises(OutputDirectoryError, match="/file is a file, not a directory"):
         run_study(STUDY, tmp_path / "file", program.path)
 
 
@@ -87,7 +88,7 @@ def test_one_study_at_a_time_is_run_in_a_folder(tmp_path, program):
     with concurrent.futures.ThreadPoolExecutor() as executor:
         first = executor.submit(run_study, waiting, folder, program.path)
         wait_until(program.is_running)
-        with pytest.raises(StudyError, match="run in .*/study already. Wait until it is done"):
+        with pytest.raises(OutputDirectoryError, match="run in .*/study already"):
             run_study(waiting, folder, program.path)
         os.kill(program.process(), signal.SIGTERM)
         assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
@@ -177,7 +178,8 @@ def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):
     assert "of the test examples, 75% of seed 3 are among" in "".join(capsys.readouterr())
 
 
-def test_the_program(tmp_path):
+def test_the_program(tmp_path, in_this_process):
+    """On a study whose run is finished."""
     file = write_study(tmp_path, f"{tmp_path}/a.py:choice")
     out = f"--output_dir={tmp_path / 'out'}"
     missing = run_main("sweep.py", f"--study={file}", out)
@@ -186,14 +188,14 @@ def test_the_program(tmp_path):
     (tmp_path / "a.py").write_text(
         "from tests.runs import tiny_config\ndef get_config(_): return tiny_config('fedavg')"
     )
-    train_run(tmp_path / "out/a/seed0", tiny_config("fedavg"))
+    run = write_run(tmp_path / "out/a/seed0", [0.5, 1.0])
+    (run / "config.json").write_text(json.dumps(resolved(tiny_config("fedavg"))))
     ended = run_main("sweep.py", f"--study={file}", out)
-    assert ended.returncode == 0
-    assert ended.stdout == (tmp_path / "out/table.md").read_text()
-    assert ended.stdout.splitlines()[2].startswith("| a | ")
+    assert (ended.returncode, ended.stdout) == (0, (tmp_path / "out/table.md").read_text())
+    assert ended.stdout.splitlines()[2].startswith("| a | 75.00 | ")
     table = run_main("report.py", "table", tmp_path / "out", "--format=latex")
     assert (table.returncode, table.stderr) == (0, "")
-    assert r"\begin{tabular}{lrrrrrr}" in table.stdout
+    assert r"\begin{tabular}{lrrrrr}" in table.stdout
     assert len((tmp_path / "out/results.csv").read_text().splitlines()) == 2
     ended = run_main("sweep.py", f"--study={file}x", out)
     assert ended.returncode == 1 and "There is no study" in ended.stderr

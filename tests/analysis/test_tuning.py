@@ -9,8 +9,9 @@ import optuna
 import pytest
 
 from tff_pfl import analysis
-from tff_pfl.analysis import Search, Study, StudyError, Tuning, Variant, grid, run_study
+from tff_pfl.analysis import Search, Study, Tuning, Variant, grid, run_study
 from tff_pfl.analysis.tuning import Tuner
+from tff_pfl.experiment import OutputDirectoryError
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
 TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
@@ -103,17 +104,17 @@ def test_another_metric_seeds_or_settings_are_another_tuning(tmp_path, program):
     for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
         tuner = Tuner(other, "A", tmp_path)
         assert tuner.chosen() is None and list(tuner.scores()) == []
-    with pytest.raises(StudyError, match="(?s)is a run of other settings.*0.6.*and not.*0.5"):
+    with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*and not.*0.5"):
         run_study(
             with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path, program.path
         )
-    with pytest.raises(StudyError, match="Runs of 'A' have no global/accuracy"):
+    with pytest.raises(OutputDirectoryError, match="Runs of 'A' have no global/accuracy"):
         run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
 
 
 def test_what_went_on_is_not_compared_after_fewer_rounds(tmp_path, program):
     run_study(HALVING, tmp_path, program.path)
-    with pytest.raises(StudyError, match="rate_4.0/seed0 has done 5 rounds: .* after 1 "):
+    with pytest.raises(OutputDirectoryError, match="rate_4.0/seed0 has done 5 rounds: .* after 1 "):
         run_study(with_tuning(HALVING, seeds=(0, 1)), tmp_path, program.path)
 
 
@@ -121,14 +122,14 @@ def test_a_better_trial_does_not_replace_runs_unasked(tmp_path, program):
     few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
     run_study(few, tmp_path, program.path)
     more = with_tuning(few, trials=RATES)
-    with pytest.raises(StudyError, match="A/seed3 is a run of other settings"):
+    with pytest.raises(OutputDirectoryError, match="A/seed3 is a run of other settings"):
         run_study(more, tmp_path, program.path)
     assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
 
 
 def test_a_storage_that_is_damaged(tmp_path, program):
     (tmp_path / "tuning.db").write_text("no database" * 99)
-    with pytest.raises(StudyError, match="tuning.db cannot be read or written: .* not a database"):
+    with pytest.raises(OutputDirectoryError, match="tuning.db cannot be .* not a database"):
         run_study(HALVING, tmp_path, program.path)
 
 
@@ -233,7 +234,8 @@ def test_a_trial_that_diverged_is_no_reason_to_search_beside_it(tmp_path, progra
         assert tuner.propose()
         (trial,) = tuner._open()
         rate = trial.params["rate"]
-        tuner._report(trial, None, math.nan if rate > 5 else -rate)
+        ongoing = optuna.trial.Trial(tuner._optuna, trial._trial_id)
+        ongoing.report(math.nan if rate > 5 else -rate, 0)
         tuner.score(None)
     assert not tuner.propose()
     rates = [trial.params["rate"] for trial in tuner._trials()]

@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-import math
 import os
 from collections.abc import Callable, Sequence
 
@@ -13,35 +12,33 @@ ACCURACY = "personalized/local_test/accuracy"
 _COMPARED = "the runs: DIR, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
 
 
-def _number(kind: type, least: float = -math.inf, most: float = math.inf):
-    """Returns a parser of finite numbers in a range."""
-
-    def parse(text):
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"it is a number, found {text!r}") from error
-        if not (math.isfinite(value) and least <= value <= most):
-            raise argparse.ArgumentTypeError(f"it is from {least:g} to {most:g}, found {text}")
-        return value
-
-    return parse
-
-
 def _texts(text: str) -> list[str]:
     return list(filter(None, text.split(",")))
 
 
-def _ids(text: str) -> list[int]:
-    if not all(map(str.isdecimal, _texts(text))):
-        raise argparse.ArgumentTypeError(f"ids are whole numbers, as 0,5, found {text}")
+def whole_numbers(text: str) -> list[int]:
     return list(map(int, _texts(text)))
+
+
+def share(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"it is from 0 to 1, found {text}")
+    return float(text)
+
+
+def _file(endings: Sequence[str]) -> Callable[[str], str]:
+    def of(text):
+        if not text.endswith(tuple(endings)):
+            raise argparse.ArgumentTypeError(f"it ends in {' or '.join(endings)}, found {text}")
+        return text
+
+    return of
 
 
 OPTIONS = {
     "against": dict(metavar="NAME", help="compare each other one with this, client by client"),
     "client": dict(type=int, help="its id; by default the one with most training examples"),
-    "clients": dict(type=_ids, metavar="0,5", help="ids of the clients, in this order"),
+    "clients": dict(type=whole_numbers, metavar="0,5", help="ids of the clients, in this order"),
     "column": dict(default=ACCURACY, help="MODEL/POOL/QUANTITY; by default %(default)s"),
     "columns": dict(
         type=_texts,
@@ -51,11 +48,11 @@ OPTIONS = {
         "best_on_test (chosen on what it reports) or late_mean",
     ),
     "each_run": dict(action="store_true", help="a line of CSV for each run instead of the table"),
-    "examples": dict(
-        type=_number(int, 1), default=1000, help="training examples at most, drawn of more"
-    ),
+    "examples": dict(type=int, default=1000, help="training examples at most, drawn of more"),
     "exclude_attackers": dict(action="store_true", help="leave out the clients that attack"),
-    "exclude_clients": dict(type=_ids, default=[], metavar="0,5", help="ids that are left out"),
+    "exclude_clients": dict(
+        type=whole_numbers, default=[], metavar="0,5", help="ids that are left out"
+    ),
     "format": dict(choices=["markdown", "latex", "csv"], default="markdown"),
     "imports": dict(
         type=_texts,
@@ -70,10 +67,10 @@ OPTIONS = {
         type=float, default=1.0, help="where the plane ends; 1 is as far from the model as 0 is"
     ),
     "round": dict(type=int, help="the evaluation after this round; by default the last"),
-    "rounds": dict(type=_number(int, 1), default=3, help="how many of the last rounds"),
-    "target": dict(type=_number(float, 0, 1), help="the accuracy that is to be reached"),
-    "threshold": dict(type=_number(float), help="count the clients below it"),
-    "top": dict(type=_number(float), help="where the vertical axis ends"),
+    "rounds": dict(type=int, default=3, help="how many of the last rounds"),
+    "target": dict(type=share, help="the accuracy that is to be reached"),
+    "threshold": dict(type=float, help="count the clients below it"),
+    "top": dict(type=float, help="where the vertical axis ends"),
     "trust_imports": dict(
         action="store_true",
         help="import the modules that the run's config names, from the folders that it names: "
@@ -231,12 +228,3 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     if rest:  # runs behind a flag
         arguments.runs += rest
     return arguments
-
-
-def _file(endings: Sequence[str]) -> Callable[[str], str]:
-    def of(text):
-        if not text.endswith(tuple(endings)):
-            raise argparse.ArgumentTypeError(f"it ends in {' or '.join(endings)}, found {text}")
-        return text
-
-    return of

@@ -1,19 +1,16 @@
-"""Figures of how a quantity is distributed over clients, and of each client against Local."""
+"""How a quantity is distributed over clients: histograms, and a table."""
 
 import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import select
-from tff_pfl.analysis.results import ACCURACY
-from tff_pfl.analysis.tables import Table, table_of
+from tff_pfl.analysis.tables import ACCURACY, Table, table_of
 from tff_pfl.analysis.words import in_words
 from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.tables import decimal
 
 _BINS = 20
-_MOST_A_ROW = 3
-_TITLE_CHARACTERS = 34  # that fit on a panel
 # What is marked of a distribution: name, colour, line style.
 _MARKS = {
     "lowest 5 %": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
@@ -83,7 +80,7 @@ def plot_histograms(
     selected = select(frame, column, exclude_clients)
     edges = shared_edges(selected["value"].to_numpy())
     groups = list(selected.groupby("label", sort=False))
-    figure, every_axes = figures.panels(len(groups), _MOST_A_ROW, 2.9, 2.4, extra=0.9)
+    figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.9, 2.4, extra=0.9)
     for axes, (label, of_label) in zip(every_axes, groups, strict=True):
         _draw_histogram(axes, label, of_label, edges, threshold, column)
     margin = 0.02 * (edges[-1] - edges[0])  # marks at an end are seen
@@ -112,8 +109,6 @@ def shared_edges(values: np.ndarray) -> np.ndarray:
 
 
 def _draw_histogram(axes, label, of_label, edges, threshold, column):
-    import seaborn
-
     values = of_label["value"].to_numpy()
     finite = values[np.isfinite(values)]
     if threshold is not None:
@@ -121,16 +116,13 @@ def _draw_histogram(axes, label, of_label, edges, threshold, column):
         axes.axvspan(
             least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
         )
-    seaborn.histplot(
-        x=finite, bins=list(edges), ax=axes, color=figures.COLORS[0], alpha=0.6, edgecolor="white"
-    )
-    axes.set(xlabel="", ylabel="")
+    axes.hist(finite, edges, color=figures.COLORS[0], alpha=0.6, edgecolor="white")
     found = tails(values, column)
     for name, (words, color, style) in _MARKS.items():
         axes.axvline(found[name], color=color, linestyle=style, linewidth=1.5, label=words)
     rounds, num_runs = _rounds(of_label), of_label["run"].nunique()
     when = f"round {rounds}" if rounds.isdecimal() else f"rounds {rounds}"
-    title = figures.wrapped(f"{label}, {when}", _TITLE_CHARACTERS)
+    title = figures.wrapped(f"{label}, {when}", figures.PANEL_CHARACTERS)
     title += f"\n{len(values)} clients" + f" of {num_runs} runs" * (num_runs > 1)
     if threshold is not None:
         title += f",\n{100 * np.mean(values < threshold):.1f} % below {threshold:g}"
@@ -142,37 +134,3 @@ def _draw_histogram(axes, label, of_label, edges, threshold, column):
 def _rounds(of_label) -> str:
     """The evaluations in words: "10", or "5 to 10"."""
     return " to ".join(map(str, sorted({of_label["round"].min(), of_label["round"].max()})))
-
-
-@figures.styled
-def plot_against_local(pairs: pd.DataFrame):
-    """Draws a panel for each label, a point for each client of `against_local`.
-
-    Returns:
-        The Matplotlib figure.
-    """
-    import seaborn
-
-    groups = list(pairs.groupby("label", sort=False))
-    figure, every_axes = figures.panels(len(groups), _MOST_A_ROW, 2.6, 2.9, extra=0.4)
-    for axes, (label, clients) in zip(every_axes, groups, strict=True):
-        axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, zorder=1)
-        is_hurt = clients["own"] < clients["local"]
-        seaborn.scatterplot(
-            x=clients["local"],
-            y=clients["own"],
-            hue=is_hurt,
-            style=is_hurt,
-            palette={False: figures.COLORS[0], True: figures.COLORS[1]},
-            markers={False: "o", True: "v"},
-            s=25,
-            alpha=0.7,
-            legend=False,
-            ax=axes,
-        )
-        title = figures.wrapped(label, _TITLE_CHARACTERS)
-        axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
-        axes.set(aspect="equal", xlabel="", ylabel="")
-    figure.supxlabel("accuracy of the client's model under Local", fontsize="medium")
-    figure.supylabel("accuracy of its own model", fontsize="medium")
-    return figure

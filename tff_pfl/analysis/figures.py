@@ -40,6 +40,8 @@ _STYLE = {
     "ytick.labelsize": 10,
 }
 WIDTH = 6.4  # inches, of a figure with one panel
+PANELS_A_ROW = 3
+PANEL_CHARACTERS = 34  # that fit above one of them
 _LABEL_CHARACTERS = 36  # that fit beside an axis of 3.5 inches
 _CHARACTERS_AN_INCH = 11  # of a legend
 _BAND_OPACITY = 0.18

@@ -10,9 +10,9 @@ import jinja2
 import markupsafe
 
 import tff_pfl
-from tff_pfl.analysis import details, figures, frames
+from tff_pfl.analysis import details, figures, frames, paired
 from tff_pfl.analysis.curves import plot_curves
-from tff_pfl.analysis.distributions import plot_against_local, plot_histograms
+from tff_pfl.analysis.distributions import plot_histograms
 from tff_pfl.analysis.results import default_columns, results_table
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.words import in_words
@@ -57,7 +57,7 @@ def write_page(
         raise OutputDirectoryError(f"{runs.title} has no finished run.")
     name = shown[0].name._replace(statistic="")
     column, words, finished = str(name), in_words(name), runs.finished
-    pairs = details.against_local(runs, str(name._replace(quantity="accuracy")))
+    pairs = paired.against_local(runs, str(name._replace(quantity="accuracy")))
     curves = plot_curves(frames.metrics(finished), column)
     histograms = plot_histograms(frames.clients(finished, "final"), column)
     content = {
@@ -72,8 +72,8 @@ def write_page(
     content["different"], content["settings"] = details.settings_tables(runs)
     if len(pairs):
         against_local = "accuracy of each client's own model against that under Local"
-        content["local"] = _picture(plot_against_local(pairs), against_local)
-        content["hurt"] = details.hurt_table(pairs)
+        content["local"] = _picture(paired.plot_against_local(pairs), against_local)
+        content["hurt"] = paired.hurt_table(pairs)
     if name.quantity == "accuracy":
         reached = details.default_target(runs, column) if target is None else target
         content["target"] = details.target_table(runs, reached, column)

@@ -1,5 +1,6 @@
-"""Whether one label is better than another: a paired test over clients and seeds."""
+"""Compares clients with themselves under another label: a paired test, and each against Local."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,10 +8,13 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl import evaluation
-from tff_pfl.analysis.frames import clients, means, select
+from tff_pfl.analysis import figures
+from tff_pfl.analysis.frames import clients, means, select, summaries
 from tff_pfl.analysis.runs import Path, find_runs, seed_of
+from tff_pfl.analysis.tables import ACCURACY, Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.names import UnknownNameError
 
 _LEVEL = 0.95  # of the interval
 
@@ -48,13 +52,9 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     is common to all of them, and are not independent. Where seeds also draw the partition, a client
     of one seed is no client of another, which is why clients are not averaged over seeds first.
 
-    Two other tests were simulated with 2, 3 and 5 seeds of 50 clients, without a difference, and
-    with luck from none to ten times what is left of the clients' spread in a mean (normal, as this
-    test assumes). At a level of 5 %, this one finds a difference in 4 to 6 % of the cases in all of
-    them. A bootstrap over seeds and then clients finds too few without luck (1 to 3 %), and too
-    many with much of it: 44, 27 and 16 %. Wilcoxon's test of the clients' means over seeds, which
-    takes clients to be independent, is right without luck alone; with much of it, it finds one in
-    84 to 85 %.
+    In simulations with 2, 3 and 5 seeds of 50 clients without a difference, it finds one in 4 to
+    6 % of the cases at a level of 5 %, however much luck seeds have. A bootstrap over seeds and
+    then clients, and Wilcoxon's test of the clients' means, find one in up to 44 and 85 %.
 
     It does not show that single clients gain, nor that another federation or other settings give
     the same. With two or three seeds only differences that are large against their spread are
@@ -111,12 +111,13 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
     for _, of_seed in values.groupby("seed"):
         first, *others = of_seed["run"].unique()
         for other in others:
-            if not same_partition(first, other):
+            if not _same_partition(first, other):
                 raise OutputDirectoryError(
                     f"{first} and {other} have different partitions: their clients are not the "
                     "same, and cannot stand beside each other, one by one."
                 )
-            if not same_ids(first, other):
+            ids = [RunFiles(run).clients().columns["client_id"] for run in (first, other)]
+            if not np.array_equal(*ids):
                 raise OutputDirectoryError(
                     f"{first} and {other} have evaluated different clients, which cannot be "
                     "compared one by one. Their config.evaluation.clients should be the same."
@@ -140,28 +141,90 @@ def paired_differences(
     Returns:
         float64 `[clients]` of each seed, of the clients with examples.
     """
-    found = find_runs(runs).finished
-    of = {name: {seed_of(path): path for path in found.folders[name]} for name in (label, other)}
-    seeds = [seed for seed in of[label] if seed in of[other]]
-    if not seeds:
+    folders = find_runs(runs).finished.folders
+    pair = {name: folders[name] for name in (label, other)}
+    seeds = [set(map(seed_of, paths)) for paths in pair.values()]
+    common = sorted(set.intersection(*seeds))
+    if not common:
         return []
-    pair = {name: [of[name][seed] for seed in seeds] for name in of}
     values = client_values(pair, column, rounds)
     sign = evaluation.direction(column.rpartition("/")[2])
-    by_seed = [values.loc[seed] for seed in seeds]
     return [
-        evaluation.differences(of[label].to_numpy(), of[other].to_numpy(), sign) for of in by_seed
+        evaluation.differences(of[label].to_numpy(), of[other].to_numpy(), sign)
+        for of in map(values.loc.__getitem__, common)
     ]
 
 
-def same_ids(run: Path, other: Path) -> bool:
-    """Checks whether clients of the same ids were evaluated last in two runs."""
-    ids = [RunFiles(path).clients().columns["client_id"] for path in (run, other)]
-    return np.array_equal(*ids)
-
-
-def same_partition(run: Path, other: Path) -> bool:
+def _same_partition(run: Path, other: Path) -> bool:
     """Checks whether the clients of two runs have the same examples of the same data set."""
     data = [RunFiles(path).settings().get("data", {}).get("name") for path in (run, other)]
     own, others = (RunFiles(path).partition().flat() for path in (run, other))
     return data[0] == data[1] and all(np.array_equal(own[name], others[name]) for name in own)
+
+
+def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+    """Returns the clients of all other labels beside the same clients under `local`.
+
+    Runs are paired by seed, if it is known that the same clients were evaluated in both, with the
+    same examples; a label without such a pair is left out.
+
+    Returns:
+        Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run is of the algorithm
+        `local`.
+    """
+    runs = find_runs(runs).finished
+    algorithms = summaries(runs).groupby("label", sort=False)["algorithm"].first()
+    local = list(algorithms.index[algorithms == "local"])
+    of_seed = {seed_of(path): path for label in local[:1] for path in runs.folders[label]}
+    found = []
+    for label, path in runs:
+        if label not in local and seed_of(path) in of_seed:
+            pair = {"own": [path], "local": [of_seed[seed_of(path)]]}
+            # Of other clients, or without the quantity, they are no pair.
+            with contextlib.suppress(OutputDirectoryError, UnknownNameError):
+                found.append(client_values(pair, column).reset_index().assign(label=label))
+    columns = ["label", "seed", "client_id", "own", "local"]
+    return pd.concat(found)[columns].dropna() if found else pd.DataFrame(columns=columns)
+
+
+def hurt_table(pairs: pd.DataFrame) -> Table:
+    """Returns the shares of clients that lose and gain against Local, of `against_local`."""
+    rows = [
+        {
+            "method": label,
+            "hurt": f"{100 * (of['own'] < of['local']).mean():.1f} %",
+            "gaining": f"{100 * (of['own'] > of['local']).mean():.1f} %",
+        }
+        for label, of in pairs.groupby("label", sort=False)
+    ]
+    note = "Shares of clients, of all seeds, with a lower and a higher accuracy than under Local."
+    return table_of(rows, [note])
+
+
+@figures.styled
+def plot_against_local(pairs: pd.DataFrame):
+    """Draws a panel for each label, a point for each client of `against_local`.
+
+    Returns:
+        The Matplotlib figure.
+    """
+    groups = list(pairs.groupby("label", sort=False))
+    figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.6, 2.9, extra=0.4)
+    for axes, (label, of) in zip(every_axes, groups, strict=True):
+        axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, zorder=1)
+        is_hurt = of["own"] < of["local"]
+        for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt)):
+            style = {"color": figures.COLORS[color], "marker": marker, "s": 25, "alpha": 0.7}
+            axes.scatter(
+                of["local"][shown],
+                of["own"][shown],
+                linewidths=0.4,
+                edgecolors="white",
+                **style,
+            )
+        title = figures.wrapped(label, figures.PANEL_CHARACTERS)
+        axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
+        axes.set(aspect="equal", xlabel="", ylabel="")
+    figure.supxlabel("accuracy of the client's model under Local", fontsize="medium")
+    figure.supylabel("accuracy of its own model", fontsize="medium")
+    return figure

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import frames
@@ -13,6 +12,7 @@ from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.analysis.tables import (
     ABSENT,
+    ACCURACY,
     Table,
     best_of,
     is_share,
@@ -26,7 +26,6 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names
 
-ACCURACY = "personalized/local_test/accuracy"
 # Of which evaluation, by the names of `summary.json`: in short for heads, and in words.
 _EVALUATIONS = {
     "final": ("", ""),
@@ -124,43 +123,50 @@ def results_table(
             `client_values`.
     """
     runs = find_runs(runs)
-    found = frames.evaluations(runs)
+    found, costs = frames.evaluations(runs), frames.summaries(runs)
     shown = default_columns(found) if columns is None else named_columns(found, columns)
-    rows = {label: {"method": label} for label in runs.folders}
+    table = pd.DataFrame({"method": list(runs.folders)}, list(runs.folders), dtype=object)
     if runs.chosen:
-        for label in rows:
-            rows[label]["chosen"] = runs.chosen.get(label, "")
+        table["chosen"] = pd.Series(runs.chosen).reindex(table.index, fill_value="")
     best = {}
     for column in shown:
-        best |= _add_metric(rows, runs, found, column)
+        name, head = column.name, column.head + " (%)" * is_share(column.name)
+        groups = _of_column(found, column).groupby("label")["value"]
+        values = {label: scaled(name, of) for label, of in groups}
+        table[head] = pd.Series(
+            {label: mean_and_deviation(name, of) for label, of in values.items()}
+        )
+        best[head] = best_of(name, values)
+        if less := _less_the_papers(runs, name, values):
+            table[f"{column.head}, less the paper's"] = pd.Series(less)
     if against is not None:
         check_names("label with finished runs", [against], set(found["label"]))
-        _add_paired(rows, runs, found, _paired_column(shown), against)
-    costs = frames.summaries(runs)
-    _add_costs(rows, runs, costs)
-    return table_of(rows.values(), _notes(runs, found, shown, costs, against), best)
+        _add_paired(table, runs, found, _paired_column(shown), against)
+    groups = costs.groupby("label")
+    done = groups.size().reindex(table.index, fill_value=0)
+    table["seeds"] = [
+        f"{planned}" if done[label] == planned else f"{done[label]} of {planned}"
+        for label, planned in runs.planned.items()
+    ]
+    table["kB down"] = (groups["bytes_down"].first() / 1000).map("{:.1f}".format)
+    table["kB up"] = (groups["bytes_up"].first() / 1000).map("{:.1f}".format)
+    seconds = groups["round_seconds"].median()
+    relative = (seconds / seconds.get(runs.baseline, math.nan)).dropna()
+    table["seconds a round, relative"] = relative.map("{:.2f}".format)
+    return table_of(table, _notes(runs, found, shown, costs, against), best)
 
 
-def _add_metric(rows, runs, found, column) -> dict[str, set[str]]:
-    """Adds a metric, and its difference to the paper if a config has that; returns the best."""
-    name, head = column.name, column.head + " (%)" * is_share(column.name)
-    scale = 100.0 if is_share(name) else 1.0
-    groups = _of_column(found, column).groupby("label")["value"]
-    values = {label: scaled(name, of.to_numpy()) for label, of in groups}
+def _less_the_papers(runs, name, values) -> dict[str, str]:
+    """Returns the differences of means to the papers' numbers, by labels that have these."""
     papers = {
-        label: paper_value(RunFiles(paths[0]).settings().get("paper") or {}, name)
-        for label, paths in runs.finished.folders.items()
-        if label in values
+        label: paper_value(RunFiles(runs.finished.folders[label][0]).settings().get("paper"), name)
+        for label in values
     }
-    has_paper = any(value is not None for value in papers.values())
-    for label, row in rows.items():
-        own = values.get(label)
-        row[head] = ABSENT if own is None else mean_and_deviation(name, own)
-        if has_paper:
-            expected = papers.get(label)
-            less = ABSENT if expected is None else f"{own.mean() - scale * expected:+.2f}"
-            row[f"{column.head}, less the paper's"] = less
-    return {head: best_of(name, values)}
+    return {
+        label: f"{values[label].mean() - scaled(name, paper):+.2f}"
+        for label, paper in papers.items()
+        if paper is not None
+    }
 
 
 def _of_column(found, column) -> pd.DataFrame:
@@ -178,7 +184,7 @@ def _paired_column(columns) -> Column:
     return columns[0]
 
 
-def _add_paired(rows, runs, found, column, against):
+def _add_paired(table, runs, found, column, against):
     name = str(column.name._replace(statistic=""))
     compared = set(_of_column(found, column)["label"])
 
@@ -186,32 +192,16 @@ def _add_paired(rows, runs, found, column, against):
         return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
 
     heads = [f"{column.head}, less {against}'s", "95 % interval", "p", "clients worse"]
-    for label, row in rows.items():
-        row |= dict.fromkeys(heads, ABSENT)
-        if label == against or not compared >= {label, against}:
-            continue
-        differences = paired_differences(runs, label, against, name, column.evaluation)
-        if differences:
+    table[heads] = ABSENT
+    for label in compared - {against} if against in compared else ():
+        if differences := paired_differences(runs, label, against, name, column.evaluation):
             test = paired_test(differences, direction(column.name.quantity))
-            row |= {heads[0]: signed(test.difference), heads[3]: f"{100 * test.share_worse:.0f} %"}
+            table.loc[label, heads[0]] = signed(test.difference)
+            table.loc[label, heads[3]] = f"{100 * test.share_worse:.0f} %"
             if not math.isnan(test.p_value):
                 p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
-                row |= {heads[1]: f"{signed(test.low)} to {signed(test.high)}", heads[2]: p_value}
-
-
-def _add_costs(rows, runs, costs):
-    seconds = costs.groupby("label")["round_seconds"].median()
-    unit = seconds.get(runs.baseline, math.nan)
-    for label, row in rows.items():
-        of = costs[costs["label"] == label]
-        planned = runs.planned[label]
-        row["seeds"] = f"{planned}" if len(of) == planned else f"{len(of)} of {planned}"
-        row |= dict.fromkeys(["kB down", "kB up", "seconds a round, relative"], ABSENT)
-        if len(of):
-            row["kB down"] = f"{of['bytes_down'].iloc[0] / 1000:.1f}"
-            row["kB up"] = f"{of['bytes_up'].iloc[0] / 1000:.1f}"
-            if not math.isnan(seconds[label] / unit):
-                row["seconds a round, relative"] = f"{seconds[label] / unit:.2f}"
+                interval = f"{signed(test.low)} to {signed(test.high)}"
+                table.loc[label, heads[1:3]] = interval, p_value
 
 
 def _notes(runs, found, columns, costs, against):
@@ -248,13 +238,13 @@ def paper_value(paper, name: MetricName) -> float | None:
     """Returns what a paper has for a metric, in the metric's own unit, or `None`.
 
     Args:
-        paper: `config.paper`. `accuracy_percent`, `MODEL_accuracy_percent` and
+        paper: `config.paper`, if there is any. `accuracy_percent`, `MODEL_accuracy_percent` and
             `MODEL_accuracy_percent_STATISTIC` are of clients' own test examples; FedPG's are
             `l_acc_mean` and so on. A paper's deviation is over seeds or clients, as it says: no
             statistic of this library is compared with it.
         name: Of the metric, with its statistic.
     """
-    if name.quantity != "accuracy" or name.statistic == "std":
+    if not paper or name.quantity != "accuracy" or name.statistic == "std":
         return None
     model, pool, statistic = name.model, name.pool, name.statistic
     if pool == "local_test":
@@ -285,9 +275,9 @@ def cross_values(
     runs = find_runs(runs).finished
     values = frames.select(frames.clients(runs, "final"), column, exclude_clients)
     if exclude_attackers:
-        attackers = {str(path): RunFiles(path).attackers() for _, path in runs}
-        attacks = [client in attackers[run] for run, client in values[["run", "client_id"]].values]
-        values = values[~np.array(attacks, bool)]
+        attackers = {(str(path), i) for _, path in runs for i in RunFiles(path).attackers()}
+        keys = values[["run", "client_id"]].itertuples(index=False, name=None)
+        values = values[[key not in attackers for key in keys]]
     found = frames.means(values, ["label", "seed"]).reset_index()
     parts = [_parts(label) for label in found["label"]]
     return pd.DataFrame(parts, columns=["row", "column"]).join(found[["seed", "value"]])
@@ -318,15 +308,15 @@ def cross_table(
     values = cross_values(
         runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
     )
-    heads = dict.fromkeys(_parts(label)[1] for label in runs.folders)
-    rows, best = {}, {}
-    for row in dict.fromkeys(_parts(label)[0] for label in runs.folders):
-        of_row = values[values["row"] == row]
+    rows, heads = (list(dict.fromkeys(of)) for of in zip(*map(_parts, runs.folders), strict=True))
+    table = pd.DataFrame({"": rows}, rows, ["", *heads], dtype=object)
+    best = {}
+    for row, of_row in values.groupby("row"):
         found = {head: scaled(name, of) for head, of in of_row.groupby("column")["value"]}
+        for head, of in found.items():
+            table.loc[row, head] = mean_and_deviation(name, of)
         for head in best_of(name, found):
             best.setdefault(head, set()).add(row)
-        texts = {head: mean_and_deviation(name, of) for head, of in found.items()}
-        rows[row] = {"": row} | {head: texts.get(head, ABSENT) for head in heads}
     words = in_words(name)
     notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]
     notes += ["Of honest clients alone."] * exclude_attackers
@@ -335,7 +325,7 @@ def cross_table(
     notes.append(
         "After the last round; mean and standard deviation over seeds, the best of a row in bold."
     )
-    return table_of(rows.values(), notes, best)
+    return table_of(table, notes, best)
 
 
 def _parts(label):

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, re
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 
-VARIANTS = "variants.json"
-"""The file in a study's folder with its title, variants, their runs and what tuning has chosen."""
+STUDY = "study.json"
+"""The record in a study's folder: its title, variants, their runs, what tuning has chosen, and the
+flags of each run, by folders."""
 
 Path = str | os.PathLike
 
@@ -55,7 +57,7 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
 
     Args:
         source: One or several of: a run's folder, which is named after the folder, or a folder of
-            such folders, both also as `NAME:DIR` or `NAME=DIR`; a study's folder. Or a study's file
+            such folders, both also as `NAME:DIR`; a study's folder. Or a study's file
             and then its folder. Or folders of runs by labels.
 
     Raises:
@@ -65,14 +67,10 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
     if isinstance(source, Runs):
         return source
     if isinstance(source, Mapping):
-        given = ((label, path) for label, paths in source.items() for path in _several(paths))
-        return _together([_one(label, path) for label, path in given], list(source))
+        return _together([_one(label, *_several(paths)) for label, paths in source.items()])
     arguments = [os.fspath(argument) for argument in _several(source)]
     if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
-        study = load_study(arguments[0])
-        path = pathlib.Path(arguments[1], VARIANTS)
-        chosen = read_json(str(path))["chosen"] if path.exists() else {}
-        return _of_study(path, study.record() | {"chosen": chosen})
+        return _of_study(arguments[1], load_study(arguments[0]).record())
     return _together([_found(argument) for argument in arguments])
 
 
@@ -80,25 +78,21 @@ def _several(paths):
     return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
 
 
-def _one(label: str, path: Path) -> Runs:
-    path = pathlib.Path(path)
-    if not _is_run(path):
-        where = "" if path.exists() else ": there is no such folder"
-        raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
-    return Runs(label, {label: [path]}, {label: 1}, label)
+def _one(label: str, *paths: Path) -> Runs:
+    paths = list(map(pathlib.Path, paths))
+    for path in paths:
+        if not _is_run(path):
+            where = "" if path.exists() else ": there is no such folder"
+            raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
+    return Runs(label, {label: paths}, {label: len(paths)}, label)
 
 
 def _found(argument: str) -> Runs:
     """What one argument of a command line names."""
-    name, folder = "", argument
-    if not os.path.isdir(argument):
-        for separator in re.finditer("[:=]", argument):
-            if separator.start() and os.path.isdir(argument[separator.end() :]):
-                name, folder = argument[: separator.start()], argument[separator.end() :]
-                break
+    name, _, folder = ("", "", argument) if os.path.isdir(argument) else argument.rpartition(":")
     path = pathlib.Path(folder)
-    if (path / VARIANTS).exists():
-        return _of_study(path / VARIANTS, read_json(str(path / VARIANTS)))
+    if (path / STUDY).exists():
+        return _of_study(path, read_record(path))
     inside = [] if _is_run(path) else sorted(filter(_is_run, path.glob("*")))
     return _together([_one(name or _name(run), run) for run in inside or [path]])
 
@@ -113,10 +107,20 @@ def _name(path: Path) -> str:
     return path.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
 
 
-def _of_study(path: pathlib.Path, record: Mapping[str, Any]) -> Runs:
-    with reading(path):
+def read_record(root: Path) -> dict[str, Any]:
+    """Returns the record of a study's folder, without flags and choices if there is none.
+
+    Raises:
+        OutputDirectoryError: If the record is damaged.
+    """
+    path = pathlib.Path(root, STUDY)
+    return read_json(str(path)) if path.exists() else {"flags": {}, "chosen": {}}
+
+
+def _of_study(root: Path, record: Mapping[str, Any]) -> Runs:
+    with reading(os.path.join(root, STUDY)):
         planned = {
-            label: [path.parent / folder for folder in folders]
+            label: [pathlib.Path(root, folder) for folder in folders]
             for label, folders in record["variants"].items()
         }
         return Runs(
@@ -124,26 +128,25 @@ def _of_study(path: pathlib.Path, record: Mapping[str, Any]) -> Runs:
             {label: list(filter(_is_run, folders)) for label, folders in planned.items()},
             {label: len(folders) for label, folders in planned.items()},
             record["baseline"],
-            dict(record["chosen"]),
+            read_record(root)["chosen"],
         )
 
 
-def _together(parts: Sequence[Runs], labels: Iterable[str] = ()) -> Runs:
-    """Joins runs; those of equal labels are seeds of one another. Some labels may have none."""
-    folders, planned, chosen = {label: [] for label in labels}, dict.fromkeys(labels, 0), {}
+def _together(parts: Sequence[Runs]) -> Runs:
+    """Joins runs; those of equal labels are seeds of one another."""
+    folders, planned, chosen = {}, Counter(), {}
     for part in parts:
         for label, paths in part.folders.items():
             folders.setdefault(label, []).extend(paths)
-            planned[label] = planned.get(label, 0) + part.planned[label]
+        planned.update(part.planned)
         chosen |= part.chosen
     for label, paths in folders.items():
         seeds = [seed_of(path) for path in paths] if len(paths) > 1 else []
-        for path, seed in zip(paths, seeds, strict=False):
-            if seeds.count(seed) > 1:
-                raise OutputDirectoryError(
-                    f"{label!r} has two runs with seed {seed}, one of them {path}. Runs of one "
-                    "name differ in their seeds; name others apart, as NAME:DIR."
-                )
+        if len(set(seeds)) < len(seeds):
+            raise OutputDirectoryError(
+                f"{label!r} has two runs with the same seed: {', '.join(map(str, paths))} have the "
+                f"seeds {seeds}. Runs of one name differ in them; name others apart, as NAME:DIR."
+            )
     title = "; ".join(dict.fromkeys(part.title for part in parts))
     studies = [part.baseline for part in parts if len(part.folders) > 1]
     return Runs(title, folders, planned, (studies or list(folders))[0], chosen)

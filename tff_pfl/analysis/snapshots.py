@@ -8,7 +8,7 @@ import numpy as np
 from tff_pfl.analysis import figures
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names, unknown_name
 
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 15  # that are shown where none are chosen
@@ -91,15 +91,12 @@ def plot_mixtures(
         The Matplotlib figure.
 
     Raises:
-        OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture, or client.
+        OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture.
+        UnknownNameError: If there is no such client.
     """
     rounds, mixtures, ids = _mixtures(RunFiles(run_dir), name)
     shown = list(clients or ()) or ids[:_MOST_CLIENTS]
-    if unknown := [client for client in shown if client not in ids]:
-        raise OutputDirectoryError(
-            f"{run_dir} has no mixtures of the clients {unknown}; it has those of {len(ids)} "
-            f"clients, {ids[0]} to {ids[-1]}."
-        )
+    check_names("client with mixtures", map(str, shown), map(str, ids))
     figure = figures.new_figure(1.6 + 1.1 * len(shown), 1 + 1.1 * len(mixtures))
     axes = figure.subplots(len(mixtures), len(shown), sharex=True, sharey=True, squeeze=False)
     for row, (layer, mixture) in zip(axes, mixtures.items(), strict=True):
@@ -129,10 +126,6 @@ def _mixtures(files, name):
     snapshots = {layer: files.snapshots(f"{name}/{layer}") for layer in layers}
     rounds = snapshots[layers[0]][0]
     mixtures = {layer: np.array(of_rounds) for layer, (_, of_rounds) in snapshots.items()}
-    if len({mixture.shape[1] if mixture.ndim == 3 else None for mixture in mixtures.values()}) != 1:
-        raise OutputDirectoryError(
-            f"{name!r} in {files.path} is no mixture of each client and layer."
-        )
     if len(rounds) == 1:  # which alone would have no width
         rounds = np.append(rounds, rounds + 1)
         mixtures = {layer: np.repeat(mixture, 2, 0) for layer, mixture in mixtures.items()}

@@ -23,26 +23,108 @@ def get_study():
 
 import contextlib
 import dataclasses
-import inspect
-import numbers
+import itertools
+import math
 import os
 import pathlib
 import re
 import runpy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_pfl.analysis.trials import OneOf, Search, Settings
+import numpy as np
+from optuna.distributions import FloatDistribution
+
 from tff_pfl.experiment.config.imports import failure
 from tff_pfl.experiment.results import model_and_quantity
-from tff_pfl.ranges import each, whole
+from tff_pfl.names import check_names
+from tff_pfl.ranges import takes, whole
 
 SEPARATOR = " | "
 """What stands between the row and the column in a label of a cross table."""
 
+Settings = Mapping[str, Any]
+"""Keys of a config, without `config.`, and their values."""
 
-class StudyError(RuntimeError):
-    """A study that cannot be run where it is to be."""
+Values = FloatDistribution | tuple
+"""What a setting is drawn from: an interval of numbers, or some values, equally likely."""
+
+_DIGITS = 3  # of numbers that are drawn
+
+
+def uniform(least: float, most: float) -> Values:
+    """Returns the numbers between two, equally likely, rounded to three digits."""
+    return FloatDistribution(least, most)
+
+
+def log_uniform(least: float, most: float) -> Values:
+    """Returns the numbers between two, whose logarithms are equally likely, to three digits."""
+    return FloatDistribution(least, most, log=True)
+
+
+def one_of(*values: Any) -> Values:
+    """Returns some values, equally likely."""
+    return values
+
+
+def grid(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Returns all combinations.
+
+    Args:
+        values: Of each key of the config, such as `{"local.learning_rate": (0.1, 0.01)}`.
+    """
+    combinations = itertools.product(*values.values())
+    return [dict(zip(values, chosen, strict=True)) for chosen in combinations]
+
+
+def draws(values: Mapping[str, Values], number: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Draws independent random settings.
+
+    Args:
+        values: Of each key, such as `{"local.learning_rate": log_uniform(1e-3, 1)}`.
+        number: Of settings.
+        seed: A greater number with the same seed begins with the same settings.
+    """
+    rng = np.random.default_rng(seed)
+    return [{key: _draw(of, rng) for key, of in values.items()} for _ in range(number)]
+
+
+def _draw(of: Values, rng: np.random.Generator) -> Any:
+    if isinstance(of, tuple):
+        return of[rng.integers(len(of))]
+    if of.log:
+        return rounded(of, math.exp(rng.uniform(math.log(of.low), math.log(of.high))))
+    return rounded(of, rng.uniform(of.low, of.high))
+
+
+def rounded(of: FloatDistribution, number: float) -> float:
+    """Returns a number with three digits; a bound, if rounding would go beyond it."""
+    return min(max(float(f"{number:.{_DIGITS}g}"), of.low), of.high)
+
+
+@takes(number=whole(1), at_a_time=whole(1), seed=whole(0))
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search for good settings by Optuna, in place of a list of trials.
+
+    Each trial is proposed by a tree-structured Parzen estimator (`optuna.samplers.TPESampler`,
+    multivariate) from the scores before it. The first trial is the centre of all intervals, with
+    the first of other values; the next few are random.
+
+    Attributes:
+        values: Of each key of the config, made by `uniform`, `log_uniform` or `one_of`.
+        number: Of trials of each variant. Where it is raised, the search goes on; runs of the table
+            that a better trial replaces are to be deleted, as where trials are added to a list.
+        at_a_time: Trials that are proposed before any of them has a score: more of them can run
+            side by side, and each knows less.
+        seed: Of what is random in the search. Equal studies propose equal trials.
+    """
+
+    values: Mapping[str, Values]
+    number: int
+    at_a_time: int = 1
+    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +140,6 @@ class Variant:
     config: str
     settings: Settings = dataclasses.field(default_factory=dict)
     trials: Sequence[Settings] | Search | None = None
-
-    def __post_init__(self):
-        if self.trials is not None:
-            _check_trials("A variant", self.trials)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +171,8 @@ class Tuning:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        _check_trials("Tuning", self.trials)
-        _check_seeds("Tuning", self.seeds)
-        are_numbers = each(whole(1)).contains(self.rounds)
-        if not are_numbers or list(self.rounds) != sorted(set(self.rounds)):
-            raise ValueError(
-                "Tuning's rounds increase from 1 or more, whole numbers in a tuple, got "
-                f"{self.rounds!r}."
-            )
+        if list(self.rounds) != sorted(set(self.rounds)):
+            raise ValueError(f"Tuning's rounds must increase, got {self.rounds!r}.")
         _ = self.decides  # refuses an unknown metric
 
     @property
@@ -153,21 +225,22 @@ class Study:
     tuning: Tuning | None = None
 
     def __post_init__(self):
-        variants = self.variants.values() if isinstance(self.variants, Mapping) else ()
-        if not variants or not all(isinstance(variant, Variant) for variant in variants):
-            raise ValueError(
-                f"variants must be one Variant or more, by labels, got {self.variants!r}."
-            )
-        _check_seeds("A study", self.seeds)
-        if self.baseline not in (None, *self.variants):
-            raise ValueError(f"baseline is no variant of the study: {self.baseline!r}.")
-        _check_folders(self.variants)
+        check_names("baseline", filter(None, [self.baseline]), self.variants)
+        runs = list(self.runs())
         for label, variant in self.variants.items():
             if variant.trials is not None and self.tuning is None:
                 raise ValueError(f"{label!r} has trials, but the study has no tuning.")
             self._check_settings(label)
-            for alternatives in self._alternatives(label):
-                _check_folders(list(map(trial_name, alternatives)))
+            for trial in self.trials(label):
+                runs += self.tuning_runs(label, trial, None)
+        if not runs:
+            raise ValueError("A study has one variant or more, and one seed or more.")
+        folder, times = Counter(run.folder for run in runs).most_common(1)[0]
+        if times > 1:
+            raise ValueError(
+                f"{times} runs would be in {folder!r}: labels and trials must differ in letters or "
+                "digits, and seeds from each other."
+            )
 
     def search(self, label: str) -> Search | None:
         """Returns what proposes the trials of a variant one after the other, if anything does."""
@@ -176,9 +249,7 @@ class Study:
 
     def trials(self, label: str) -> list[Settings]:
         """Returns the listed trials of a variant, equal ones once; none of a search."""
-        trials = self._source(label)
-        if isinstance(trials, Search):
-            return []
+        trials = [] if self.search(label) else self._source(label)
         return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
     def is_tuned(self, label: str) -> bool:
@@ -226,34 +297,21 @@ class Study:
         return Run(label, seed, folder, (f"--config={variant.config}", *flags))
 
     def _check_settings(self, label):
-        search = self.search(label)
-        tried = self.trials(label) if search is None else [search.values]
-        tuning = self.tuning or Tuning([{}])
+        search, tuning = self.search(label), self.tuning or Tuning([{}])
+        tried = [search.values] if search else self.trials(label)
         every = [self.settings, self.variants[label].settings, tuning.settings, *tried]
+        problem = None
         if any("seed" in settings for settings in every):
-            raise ValueError("Settings cannot have 'seed': a study has seeds, a run for each.")
-        if tuning.rounds and any("rounds" in settings for settings in tried):
-            raise ValueError(
-                f"Trials of {label!r} have 'rounds', and so has the tuning, {tuning.rounds}: all "
-                "would be trained for these. Leave out one of them."
+            problem = "'seed', but a study has seeds, a run for each. Leave it out"
+        elif tuning.rounds and any("rounds" in settings for settings in tried):
+            problem = f"'rounds', and so has its tuning, {tuning.rounds}. Leave out one of them"
+        elif len(tuning.rounds) > 1 and any(of.get("privacy.epsilon") for of in every):
+            problem = (
+                "privacy.epsilon, whose noise is made for one number of rounds, but tuning has "
+                "stages. Give it one number of rounds, or set privacy.noise_multiplier instead"
             )
-        if len(tuning.rounds) > 1 and any(of.get("privacy.epsilon") for of in every):
-            raise ValueError(
-                f"Trials of {label!r} have privacy.epsilon: their noise is made for a number of "
-                "rounds, after which they cannot go on to another stage. Give tuning one number "
-                "of rounds, or set privacy.noise_multiplier instead."
-            )
-
-    def _alternatives(self, label) -> list[list[Settings]]:
-        """Settings whose names have to tell them apart."""
-        search = self.search(label)
-        if search is None:
-            return [self.trials(label)]
-        return [
-            [{key: x} for i, x in enumerate(of.values) if x not in of.values[:i]]
-            for key, of in search.values.items()
-            if isinstance(of, OneOf)
-        ]
+        if problem:
+            raise ValueError(f"The settings of {label!r} have {problem}.")
 
 
 def load_study(source: str | os.PathLike) -> Study:
@@ -265,24 +323,15 @@ def load_study(source: str | os.PathLike) -> Study:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it fails, does not define `get_study`, or needs a choice or takes none; or
-            the choice is unknown, or what it returns is no `Study`.
+        ValueError: If it fails, does not define `get_study`, or returns no `Study`.
     """
     path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
     with _users_code(f"The study {path}"):
-        get_study = runpy.run_path(path).get("get_study")
-    if not callable(get_study):
-        raise ValueError(f"{path} defines no function get_study().")
-    arguments = [choice] if colon else []
-    try:
-        inspect.signature(get_study).bind(*arguments)
-    except TypeError as error:
-        problem = "takes no choice" if colon else "needs a choice, as in FILE:CHOICE"
-        raise ValueError(f"get_study of {path} {problem}, found {source!r}.") from error
+        get_study = runpy.run_path(path)["get_study"]
     with _users_code(f"get_study of {path}"):
-        study = get_study(*arguments)
+        study = get_study(*[choice][: len(colon)])
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
@@ -310,30 +359,3 @@ def trial_name(settings: Settings) -> str:
 def folder_name(label: str) -> str:
     """Returns a label as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label).strip("_.")
-
-
-def _check_trials(whose, trials):
-    if isinstance(trials, Search):
-        return
-    is_sequence = isinstance(trials, Sequence) and all(isinstance(x, Mapping) for x in trials)
-    if not is_sequence or not trials:
-        raise ValueError(
-            f"{whose} has a trial, or more, settings in a list as grid and draws make them, or a "
-            f"Search, got {trials!r}."
-        )
-
-
-def _check_seeds(whose, seeds):
-    is_sequence = isinstance(seeds, Sequence) and not isinstance(seeds, str)
-    are_numbers = is_sequence and all(isinstance(x, numbers.Integral) for x in seeds)
-    if not are_numbers or not seeds or len(set(seeds)) != len(seeds):
-        raise ValueError(
-            f"{whose} has one seed or more, different whole numbers in a tuple, got {seeds!r}."
-        )
-
-
-def _check_folders(labels):
-    folders = [folder_name(label) for label in labels]
-    for label, folder in zip(labels, folders, strict=True):
-        if not folder or folders.count(folder) > 1 or folder == "tuning":
-            raise ValueError(f"{label!r} needs a name of letters or digits of its own.")

@@ -16,12 +16,11 @@ import pandas as pd
 import tqdm
 
 from tff_pfl.analysis import tied
-from tff_pfl.analysis.check import RECORD, read_record
 from tff_pfl.analysis.frames import evaluations, summaries
-from tff_pfl.analysis.runs import VARIANTS, Runs, find_runs
-from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
+from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
+from tff_pfl.analysis.study import Run, Study, trial_name
 from tff_pfl.analysis.tuning import Tuner, storage_errors
-from tff_pfl.experiment.run_directory import CHECKPOINT, read_json
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import whole_file, write_json
@@ -55,19 +54,17 @@ def run_study(
 
     Raises:
         OSError: If a record of the study cannot be written.
-        OutputDirectoryError: If a record is damaged.
-        StudyError: If the directory is a file; if a run of it was one of other settings; or a study
-            is run there already.
+        OutputDirectoryError: If a record is damaged; the directory is a file; a run of it was one
+            of other settings; or a study is run there already.
     """
     root = pathlib.Path(output_dir)
     if root.exists() and not root.is_dir():
-        raise StudyError(f"{root} is a file, not a directory.")
+        raise OutputDirectoryError(f"{root} is a file, not a directory.")
     root.mkdir(parents=True, exist_ok=True)
-    with _alone_in(root), _Pool(root, program, jobs, study.title, _count(study)) as pool:
+    with _alone_in(root), _Pool(root, program, jobs, study.title) as pool:
         with storage_errors(root):
             chosen = None if study.tuning is None else _tune(study, pool)
         runs = list(study.runs(chosen))
-        pool.expect(runs)
         _record(root, study, runs, chosen)
         pool.run(runs, keep_checkpoints)
         if chosen and (shares := shares_chosen_with(study, root, chosen)):
@@ -129,24 +126,20 @@ def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) 
     """Writes which flags each run has, and what reports know of the study without its file.
 
     Raises:
-        StudyError: If a run that is there has other settings; then nothing is written.
+        OutputDirectoryError: If a run that is there has other settings; then nothing is written.
     """
-    recorded = read_record(root)
+    record = read_record(root)
     for run in runs:
-        found, wanted = recorded.get(run.folder), list(run.flags)
+        found, wanted = record["flags"].get(run.folder), list(run.flags)
         if found not in (None, wanted) and (root / run.folder).exists():
-            raise StudyError(
+            raise OutputDirectoryError(
                 f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
                 f"  {' '.join(wanted)}\nDelete it, or give another output directory."
             )
-        recorded[run.folder] = wanted
-    write_json(str(root / RECORD), recorded)
-    path = root / VARIANTS
-    if chosen is not None:
-        names = {label: trial_name(trial) for label, trial in chosen.items()}
-    else:  # as it was, until all is chosen
-        names = read_json(str(path))["chosen"] if path.exists() else {}
-    write_json(str(path), study.record() | {"chosen": names})
+        record["flags"][run.folder] = wanted
+    if chosen is not None:  # until then it is as it was
+        record["chosen"] = {label: trial_name(trial) for label, trial in chosen.items()}
+    write_json(str(root / STUDY), record | study.record())
 
 
 def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, float]:
@@ -179,18 +172,6 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
     return {}
 
 
-def _count(study: Study) -> int:
-    """Runs of a study, where those of several stages count each time."""
-    total = len(study.variants) * len(study.seeds)
-    for label in filter(study.is_tuned, study.variants):
-        search = study.search(label)
-        left = search.number if search else len(study.trials(label))
-        for _ in study.tuning.stages:
-            total += left * len(study.tuning.seeds)
-            left = (left + 1) // 2
-    return total
-
-
 @contextlib.contextmanager
 def _alone_in(root: pathlib.Path) -> Iterator[None]:
     """Two that go on with a study would take each other's runs for failed ones."""
@@ -198,7 +179,7 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        raise StudyError(
+        raise OutputDirectoryError(
             f"A study is run in {root} already. Wait until it is done, stop it, or give another "
             "output directory."
         ) from e
@@ -211,12 +192,12 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
 class _Pool:
     """Processes of runs, so many at a time; all end when the study is interrupted."""
 
-    def __init__(self, root, program, jobs, title, total):
+    def __init__(self, root, program, jobs, title):
         self.failed = []
         self.root = root
         self._program = os.fspath(program)
         self._jobs = jobs
-        self._bar = tqdm.tqdm(total=total, desc=title, unit="run")
+        self._bar = tqdm.tqdm(total=0, desc=title, unit="run")
         self._counted = set()
         self._processes = {}
 
@@ -232,8 +213,9 @@ class _Pool:
 
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
         """Runs those that are not finished, and waits for them."""
-        waiting = []
-        for run in dict.fromkeys(runs):  # trials of a search may be equal
+        waiting, runs = [], dict.fromkeys(runs)  # trials of a search may be equal
+        self._bar.total = len(self._counted | runs.keys())
+        for run in runs:
             finished = finished_summary(self.root / run.folder, run.rounds) is not None
             if finished or run in self.failed:
                 self._count(run, keep_checkpoints)
@@ -250,11 +232,6 @@ class _Pool:
                     self._count(run, keep_checkpoints)
             folders = (run.folder for run in self._processes.values())
             self._bar.set_postfix_str(", ".join(folders), refresh=False)
-
-    def expect(self, runs: Iterable[Run]) -> None:
-        """Counts as all of the study what was counted so far, and these runs."""
-        self._bar.total = len(self._counted | set(runs))
-        self._bar.refresh()
 
     def write(self, message: str) -> None:
         """Prints a line above the progress bar."""

@@ -10,6 +10,7 @@ import pandas as pd
 from tff_pfl.evaluation import MARGIN, MetricName, direction
 
 ABSENT = "-"
+ACCURACY = "personalized/local_test/accuracy"
 
 
 class Table(NamedTuple):
@@ -27,7 +28,7 @@ class Table(NamedTuple):
 
 
 def table_of(
-    rows: Iterable[Mapping[str, str]],
+    rows: pd.DataFrame | Iterable[Mapping[str, str]],
     notes: Sequence[str] = (),
     best: Mapping[str, set[str]] | None = None,
 ) -> Table:
@@ -38,7 +39,7 @@ def table_of(
         notes: See `Table`.
         best: By heads, the names in the first column whose cells are the best.
     """
-    frame = pd.DataFrame(list(rows)).fillna(ABSENT)
+    frame = pd.DataFrame(rows, dtype=object).fillna(ABSENT).reset_index(drop=True)
     bold = {
         (row, frame.columns.get_loc(head))
         for head, names in (best or {}).items()

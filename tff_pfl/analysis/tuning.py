@@ -11,12 +11,20 @@ from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
-from tff_pfl.analysis.study import Run, Study, StudyError, trial_name
-from tff_pfl.analysis.trials import Interval, Search, Settings
+from tff_pfl.analysis.study import (
+    Run,
+    Search,
+    Settings,
+    Study,
+    Values,
+    rounded,
+    trial_name,
+)
 from tff_pfl.evaluation import direction
+from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
@@ -27,12 +35,12 @@ _RANDOM_TRIALS = 5  # before the estimator proposes
 
 @contextlib.contextmanager
 def storage_errors(root: str | os.PathLike) -> Iterator[None]:
-    """Within, what fails because the storage is damaged, or the disk full, is a `StudyError`."""
+    """Turns failures of the storage, damaged or on a full disk, into `OutputDirectoryError`."""
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
-        raise StudyError(
+        raise OutputDirectoryError(
             f"{pathlib.Path(root) / TUNING} cannot be read or written: {reason}. If it is damaged, "
             "delete it: trials are then compared anew, by the runs that are there."
         ) from error
@@ -84,9 +92,9 @@ class Tuner:
         """
         trials = self._trials()
         if self._search is None:
-            new = set(self._listed()) - {_name(trial) for trial in trials}
+            known = set(map(_name, trials))
             for name in self._listed():
-                if name in new:
+                if name not in known:
                     self._add(name)
         elif not self._open() and not (trials and len(self._failed) == len(trials)):
             for _ in range(min(self._search.at_a_time, self._search.number - len(trials))):
@@ -97,14 +105,14 @@ class Tuner:
         """Yields the runs of the trials that are trained in the stage of so many rounds.
 
         Raises:
-            StudyError: If a run has gone on further, whose score after these rounds is unknown.
+            OutputDirectoryError: If a run has gone on further: its score then is unknown.
         """
         for trial in self._of_stage(rounds):
             for run in self._study.tuning_runs(self.label, self._settings(trial), rounds):
                 summary = finished_summary(self._root / run.folder, rounds)
                 done = 0 if summary is None or summary.stopped else summary.final.round_num
                 if rounds is not None and done > rounds:
-                    raise StudyError(
+                    raise OutputDirectoryError(
                         f"{self._root / run.folder} has done {done} rounds: what it had reached "
                         f"after {rounds} is not known any more, and cannot be compared. Give "
                         "another output directory."
@@ -115,30 +123,31 @@ class Tuner:
         """Keeps what the trials of a stage have reached, and ends those that go no further.
 
         Raises:
-            StudyError: If the runs have no such metric.
+            OutputDirectoryError: If the runs have no such metric.
         """
-        trials = self._of_stage(rounds)
-        for trial in trials:
+        for trial in self._of_stage(rounds):
             runs = self._study.tuning_runs(self.label, self._settings(trial), rounds)
             summaries = [finished_summary(self._root / run.folder, rounds) for run in runs]
             if None in summaries:
                 self._failed.add(trial.number)
             else:
-                self._report(trial, rounds, self._mean(summaries))
+                # The way to go on with a trial of an earlier process.
+                ongoing = optuna.trial.Trial(self._optuna, trial._trial_id)
+                ongoing.report(self._mean(summaries), _step(rounds))
         is_last = rounds == self._study.tuning.stages[-1]
-        ranked = self._ranked(rounds)
+        scores = self._scores(rounds)
+        ranked = sorted(scores, key=lambda n: self._rank(scores[n]), reverse=True)
         ahead = ranked if is_last else ranked[: (len(ranked) + 1) // 2]
-        for trial in self._open():
-            if _step(rounds) in trial.intermediate_values:
-                if trial.number not in ahead or not self._is_finite(trial, rounds):
-                    self._optuna.tell(trial.number, state=TrialState.PRUNED)
-                elif is_last:
-                    self._optuna.tell(trial.number, trial.intermediate_values[_step(rounds)])
+        for number in [trial.number for trial in self._open() if trial.number in scores]:
+            if number not in ahead or not math.isfinite(scores[number]):
+                self._optuna.tell(number, state=TrialState.PRUNED)
+            elif is_last:
+                self._optuna.tell(number, scores[number])
 
     def chosen(self) -> Settings | None:
         """Returns the settings with the best score, the first of equals; `None` without any."""
         complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
-        best = max(complete, key=lambda trial: self._sign * trial.value, default=None)
+        best = max(complete, key=lambda trial: self._rank(trial.value), default=None)
         return None if best is None else self._settings(best)
 
     def scores(self) -> Iterator[dict[str, Any]]:
@@ -150,13 +159,14 @@ class Tuner:
         chosen = self.chosen()
         best = None if chosen is None else trial_name(chosen)
         for rounds in self._study.tuning.stages:
+            scores = self._scores(rounds)
             for trial in self._trials():
-                if _step(rounds) in trial.intermediate_values:
+                if trial.number in scores:
                     yield {
                         "label": self.label,
                         "trial": _name(trial),
                         "rounds": rounds,
-                        "score": trial.intermediate_values[_step(rounds)],
+                        "score": scores[trial.number],
                         "chosen": _name(trial) == best,
                     }
 
@@ -185,27 +195,19 @@ class Tuner:
         ]
 
     def _of_stage(self, rounds) -> list[optuna.trial.FrozenTrial]:
+        """Returns the trials with a score of each earlier stage, but none of this one."""
         stages = self._study.tuning.stages
         before = set(map(_step, stages[: stages.index(rounds)]))
-        return [
-            trial
-            for trial in self._open()
-            if before <= trial.intermediate_values.keys()
-            and _step(rounds) not in trial.intermediate_values
-        ]
+        return [trial for trial in self._open() if trial.intermediate_values.keys() == before]
 
-    def _ranked(self, rounds) -> list[int]:
-        """The numbers of all trials with a score after these rounds, the best first."""
-        scores = {
-            trial.number: trial.intermediate_values[_step(rounds)]
-            for trial in self._trials()
-            if _step(rounds) in trial.intermediate_values
-        }
-        scores = {n: -math.inf if math.isnan(x) else self._sign * x for n, x in scores.items()}
-        return sorted(scores, key=scores.get, reverse=True)
+    def _scores(self, rounds) -> dict[int, float]:
+        """Returns the scores after these rounds by the numbers of the trials."""
+        step = _step(rounds)
+        reached = ((trial.number, trial.intermediate_values) for trial in self._trials())
+        return {number: scores[step] for number, scores in reached if step in scores}
 
-    def _is_finite(self, trial, rounds):
-        return math.isfinite(trial.intermediate_values[_step(rounds)])
+    def _rank(self, score: float) -> float:
+        return -math.inf if math.isnan(score) else self._sign * score
 
     def _settings(self, trial) -> Settings:
         if self._search is None:
@@ -216,16 +218,12 @@ class Tuner:
         model, quantity = self._study.tuning.decides
         values = [summary.final.mean(quantity, model) for summary in summaries]
         if None in values:
-            raise StudyError(
+            raise OutputDirectoryError(
                 f"Runs of {self.label!r} have no {self._study.tuning.metric}: choose another "
                 "metric."
             )
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else math.nan
-
-    def _report(self, trial, rounds, score):
-        # The way to go on with a trial of an earlier process.
-        optuna.trial.Trial(self._optuna, trial._trial_id).report(score, _step(rounds))
 
     def _add(self, name, params=None, distributions=None):
         """Adds a trial at once: a process that is killed leaves the whole of it, or nothing."""
@@ -240,7 +238,7 @@ class Tuner:
 
     def _add_suggested(self):
         """Adds what follows from the trials so far: those of a copy, which alone is asked."""
-        trials = self._optuna.get_trials(deepcopy=False)
+        trials, values = self._optuna.get_trials(deepcopy=False), self._search.values
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
@@ -252,8 +250,8 @@ class Tuner:
         copy = optuna.create_study(sampler=sampler, direction=self._optuna.direction)
         copy.add_trials(trials)
         if not trials:
-            copy.enqueue_trial(_center(self._search))
-        trial = copy.ask(_distributions(self._search))
+            copy.enqueue_trial({key: _center(of) for key, of in values.items()})
+        trial = copy.ask({key: _distribution(of) for key, of in values.items()})
         name = trial_name(_settings(self._search, trial.params))
         self._add(name, trial.params, trial.distributions)
 
@@ -267,21 +265,19 @@ def _name(trial) -> str:
 
 
 def _settings(search: Search, params) -> Settings:
-    """A trial's parameters as they are in a config: of other values, Optuna has the places."""
+    """Returns a trial's parameters as they are in a config."""
     return {
-        key: of.rounded(params[key]) if isinstance(of, Interval) else of.values[params[key]]
+        key: of[params[key]] if isinstance(of, tuple) else rounded(of, params[key])
         for key, of in search.values.items()
     }
 
 
-def _center(search: Search):
-    return {key: of.center if isinstance(of, Interval) else 0 for key, of in search.values.items()}
+def _center(of: Values) -> float | int:
+    if isinstance(of, tuple):
+        return 0
+    return math.sqrt(of.low * of.high) if of.log else (of.low + of.high) / 2
 
 
-def _distributions(search: Search):
-    return {
-        key: FloatDistribution(of.least, of.most, log=of.by_logarithm)
-        if isinstance(of, Interval)
-        else CategoricalDistribution(range(len(of.values)))
-        for key, of in search.values.items()
-    }
+def _distribution(of: Values) -> BaseDistribution:
+    """Returns what Optuna draws from: of values that may be anything, their places."""
+    return CategoricalDistribution(range(len(of))) if isinstance(of, tuple) else of
