@@ -23,7 +23,6 @@ INSTALL_REQUIRES = [
     "pandas>=2.1,<3",
     "scikit-learn>=1.5,<1.6",
     "scipy>=1.9.3,<1.10",
-    "seaborn>=0.13,<1",
     "tensorboard>=2.14,<2.15",
     "tensorflow>=2.14,<2.15",
     "tensorflow-datasets>=4.9,<5",
