@@ -79,7 +79,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     with pytest.raises(OutputDirectoryError, match="study.json is damaged"):
         run_study(study_of(rounds=3), tmp_path / "b", program.path)
     (tmp_path / "file").touch()
-    with pytest.raises(OutputDirectoryError, match="/file is a file, not a directory"):
+    with pytest.raises(FileExistsError):
         run_study(STUDY, tmp_path / "file", program.path)
 
 

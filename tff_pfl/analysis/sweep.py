@@ -53,13 +53,11 @@ def run_study(
         The runs that failed.
 
     Raises:
-        OSError: If a record of the study cannot be written.
-        OutputDirectoryError: If a record is damaged; the directory is a file; a run of it was one
-            of other settings; or a study is run there already.
+        OSError: If the directory or a record cannot be written.
+        OutputDirectoryError: If a record is damaged; a run in the directory was one of other
+            settings; or a study is run there already.
     """
     root = pathlib.Path(output_dir)
-    if root.exists() and not root.is_dir():
-        raise OutputDirectoryError(f"{root} is a file, not a directory.")
     root.mkdir(parents=True, exist_ok=True)
     with _alone_in(root), _Pool(root, program, jobs, study.title) as pool:
         with storage_errors(root):
@@ -116,7 +114,7 @@ def _tune(study: Study, pool: "_Pool") -> dict:
     chosen = {tuner.label: tuner.chosen() for tuner in tuners}
     for label in study.variants:
         if label not in chosen:
-            (chosen[label],) = study.trials(label)
+            chosen[label] = next(iter(study.trials(label)), {})
         elif chosen[label] is None:
             pool.write(f"{label}: no trial has a finite score, so that it is not run.")
     return {label: chosen[label] for label in study.variants if chosen[label] is not None}
