@@ -31,7 +31,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     Raises:
         ConfigError: The message names the first run with a mistake, or with other settings.
         FileNotFoundError: If the file of a config is not there.
-        OutputDirectoryError: If a file of a run is damaged.
+        OutputDirectoryError: If the study's record is damaged.
     """
     for label, variant in study.variants.items():
         path = variant.config.partition(":")[0]

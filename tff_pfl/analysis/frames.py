@@ -266,12 +266,9 @@ def _read_rounds(path: pathlib.Path) -> pd.DataFrame:
 
 def _with_names(frame: pd.DataFrame) -> pd.DataFrame:
     """The column `name` in its parts."""
-    parts = {name: _parse(name) for name in frame["name"].unique()}
-    columns = {
-        part: frame["name"].map({name: getattr(of, part) for name, of in parts.items()})
-        for part in _NAME
-    }
-    return frame.drop(columns="name").assign(**columns)
+    names = frame["name"].unique()
+    parts = pd.DataFrame(list(map(_parse, names)), names, _NAME)
+    return frame.join(parts, on="name").drop(columns="name")
 
 
 def _parse(text: str) -> MetricName:
