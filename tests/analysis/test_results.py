@@ -9,7 +9,7 @@ from tests.analysis.hand_written import write_run
 from tests.runs import config_of_flags
 from tff_pfl import analysis
 from tff_pfl.analysis import cross_table, cross_values, results_table
-from tff_pfl.analysis.details import costs_to_target, default_target, target_table, versions_tables
+from tff_pfl.analysis.page import costs_to_target, default_target, target_table, versions_tables
 from tff_pfl.analysis.results import paper_value
 from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
 from tff_pfl.attacks import drawn_attackers

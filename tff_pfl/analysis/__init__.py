@@ -21,7 +21,6 @@ __getattr__, __dir__, __all__ = offer(
             "plot_curves",
             "points_against_epsilon",
         ),
-        "details": ("costs_to_target", "target_table", "versions_tables"),
         "distributions": ("distribution_table", "plot_histograms"),
         "figures": ("save",),
         "frames": (
@@ -40,7 +39,7 @@ __getattr__, __dir__, __all__ = offer(
             "plot_loss_surfaces",
             "save_loss_surfaces",
         ),
-        "page": ("write_page",),
+        "page": ("costs_to_target", "target_table", "versions_tables", "write_page"),
         "paired": (
             "PairedTest",
             "against_local",

@@ -1,4 +1,7 @@
-"""A page about a study or some runs: one file of HTML that needs no other, and no JavaScript."""
+"""A page about a study or some runs: one file of HTML that needs no other, and no JavaScript.
+
+Its tables of what it takes to reach an accuracy, of settings and of versions are here as well.
+"""
 
 import base64
 import os
@@ -8,16 +11,22 @@ from typing import Any, NamedTuple
 
 import jinja2
 import markupsafe
+import pandas as pd
 
 import tff_pfl
-from tff_pfl.analysis import details, figures, frames, paired
+from tff_pfl.analysis import figures, frames, paired
 from tff_pfl.analysis.curves import plot_curves
 from tff_pfl.analysis.distributions import plot_histograms
 from tff_pfl.analysis.results import default_columns, results_table
 from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.tables import ABSENT, ACCURACY, Table, table_of
 from tff_pfl.analysis.words import in_words
+from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.files import whole_file
+
+_TARGET_SHARE = 0.95  # of the best final mean
+_DIGITS = 12  # of a commit: enough to find it
 
 
 class _Picture(NamedTuple):
@@ -66,17 +75,17 @@ def write_page(
         "curves": _picture(curves, f"{words}, mean over clients, over the rounds"),
         "histograms": _picture(histograms, f"histograms over clients: {words}"),
         "seeds": sorted(set(evaluations["seed"])),
-        "versions": details.versions_tables(runs),
+        "versions": versions_tables(runs),
         "version": tff_pfl.__version__,
     }
-    content["different"], content["settings"] = details.settings_tables(runs)
+    content["different"], content["settings"] = settings_tables(runs)
     if len(pairs):
         against_local = "accuracy of each client's own model against that under Local"
         content["local"] = _picture(paired.plot_against_local(pairs), against_local)
         content["hurt"] = paired.hurt_table(pairs)
     if name.quantity == "accuracy":
-        reached = details.default_target(runs, column) if target is None else target
-        content["target"] = details.target_table(runs, reached, column)
+        reached = default_target(runs, column) if target is None else target
+        content["target"] = target_table(runs, reached, column)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tff_pfl.analysis", "."),
         autoescape=True,
@@ -98,3 +107,111 @@ def _breakable(text):
     """A name, such as a key of a config, that a narrow window may break between words."""
     escaped = str(markupsafe.escape(text))
     return markupsafe.Markup(re.sub(r"(?<=[a-z])([._])(?=[a-z])", r"\1<wbr>", escaped))
+
+
+def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.DataFrame:
+    """Returns what each finished run needed until the mean over clients was `target` or more.
+
+    Args:
+        runs: See `find_runs`.
+        target: Of the quantity, not in percent.
+        column: "MODEL/POOL/QUANTITY".
+
+    Returns:
+        Columns `run`, `label`, `seed`; `rounds`, done by the first evaluation that has reached it;
+        `megabytes`, that a client receives and sends in these rounds; their `seconds`, without
+        evaluations. All are NaN where it is never reached, and seconds where the run's files lack
+        some of the rounds.
+    """
+    runs = find_runs(runs).finished
+    curves, timings = frames.select(frames.metrics(runs), column), frames.timings(runs)
+    reached = without_rounding(curves["value"].to_numpy() - target, target) >= 0
+    rounds = curves[reached].groupby("run")["round"].min()
+    costs = frames.summaries(runs).set_index("run").assign(rounds=rounds)
+    seconds = timings[timings["round"] <= timings["run"].map(rounds)].groupby("run")[
+        "round_seconds"
+    ]
+    costs["megabytes"] = costs["rounds"] * (costs["bytes_down"] + costs["bytes_up"]) / 1e6
+    costs["seconds"] = seconds.sum().where(seconds.size() == rounds)
+    return costs.reset_index()[["run", "label", "seed", "rounds", "megabytes", "seconds"]]
+
+
+def default_target(runs: Any, column: str = ACCURACY) -> float:
+    """Returns 95 % of the best final mean over seeds."""
+    final = frames.evaluations(runs).query("evaluation == 'final'")
+    return _TARGET_SHARE * frames.select(final, column).groupby("label")["value"].mean().max()
+
+
+def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
+    """Returns a row a label: means over the seeds that reach a target, and how many do."""
+    costs, rows = costs_to_target(runs, target, column), []
+    for label, of in costs.groupby("label", sort=False):
+        reached = of.dropna(subset="rounds")
+        row = {"method": label, "seeds that reach it": f"{len(reached)} of {len(of)}"}
+        means = reached[["rounds", "megabytes", "seconds"]].mean(skipna=False).dropna()
+        texts = {"rounds": "{:.1f}", "megabytes": "{:.3g}", "seconds": "{:.1f}"}
+        heads = {"megabytes": "MB of a client"}
+        for name, text in texts.items():
+            row[heads.get(name, name)] = text.format(means[name]) if name in means else ABSENT
+        rows.append(row)
+    words = in_words(MetricName.parse(f"{column}_mean"))
+    note = (
+        f"Up to the first evaluation with {100 * target:.1f} % or more, {words}; means over the "
+        "seeds that reach it. MB: received and sent by a client that is in each round."
+    )
+    return table_of(rows, [note])
+
+
+def settings_tables(runs: Any) -> tuple[Table, Table]:
+    """Returns the settings that differ between labels, and all; of each the first seed's."""
+    settings = frames.settings(find_runs(runs).finished)
+    settings = settings[settings["key"] != "seed"].drop_duplicates(["label", "key"])
+    wide = _wide(settings, "key", "label")
+    return _as_table(wide[_differ(wide)]), _as_table(wide)
+
+
+def versions_tables(runs: Any) -> list[Table]:
+    """Returns what all runs were computed with, and a table of what differs, a row a run.
+
+    A run that was resumed with other versions has a row for each part. How many runs say nothing
+    is a note.
+    """
+    runs = find_runs(runs).finished
+    versions = frames.versions(runs)
+    parts = [
+        f"{label}, seed {seed}" + f", after round {before}" * bool(before)
+        for label, seed, before in versions[["label", "seed", "rounds_before"]].values
+    ]
+    values = [
+        value[:_DIGITS] if key == "commit" and value else value
+        for key, value in versions[["key", "value"]].values
+    ]
+    wide = _wide(versions.assign(part=parts, value=values), "key", "part")
+    unknown = len(list(runs)) - versions["run"].nunique()
+    notes = [f"Runs that do not record theirs: {unknown}."] if unknown else []
+    differ = _differ(wide)
+    common = wide[~differ].iloc[:, :1].reset_index()
+    common.columns = ["of all runs", ""][: common.shape[1]]
+    different = wide[differ].T.rename_axis("run").reset_index()
+    return [Table(common, notes), *([Table(different)] if differ.any() else [])]
+
+
+def _wide(frame, rows, columns) -> pd.DataFrame:
+    """Values as text, a row and a column each, in the order of their first appearance."""
+    texts = frame.assign(value=frame["value"].map(_text))
+    wide = texts.pivot(index=rows, columns=columns, values="value")
+    return wide.reindex(frame[rows].unique())[frame[columns].unique()].fillna(ABSENT)
+
+
+def _differ(wide) -> pd.Series:
+    return wide.nunique(axis=1) > 1
+
+
+def _as_table(wide) -> Table:
+    return Table(wide.rename_axis(columns=None).reset_index())
+
+
+def _text(value) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return ABSENT if value is None else str(value)
