@@ -331,7 +331,7 @@ def load_study(source: str | os.PathLike) -> Study:
     with _users_code(f"The study {path}"):
         get_study = runpy.run_path(path)["get_study"]
     with _users_code(f"get_study of {path}"):
-        study = get_study(*[choice][: len(colon)])
+        study = get_study(choice) if colon else get_study()
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
     return study
