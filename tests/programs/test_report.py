@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
     "arguments",
     [
         ("curves", "quickstart", "both:b", "both:c"),
-        ("curves", "quickstart", "--exclude_clients=0,2", "--log_scale", "--top=5", "b"),
+        ("curves", "quickstart", "--exclude_clients=0,2", "--log_scale", "b"),
         ("histogram", ".", "--threshold=0.6", "--round=5", "--exclude_clients=1"),
         ("against_bytes", "a | x:b", "b | x:c"),
         ("against_epsilon", "quickstart", "b"),

@@ -70,7 +70,6 @@ OPTIONS = {
     "rounds": dict(type=int, default=3, help="how many of the last rounds"),
     "target": dict(type=share, help="the accuracy that is to be reached"),
     "threshold": dict(type=float, help="count the clients below it"),
-    "top": dict(type=float, help="where the vertical axis ends"),
     "trust_imports": dict(
         action="store_true",
         help="import the modules that the run's config names, from the folders that it names: "
@@ -79,11 +78,11 @@ OPTIONS = {
 }
 
 
-def curves(runs, output, column, exclude_clients, log_scale, top):
+def curves(runs, output, column, exclude_clients, log_scale):
     """Draws the mean over clients over the rounds; runs of one name are seeds, with a band."""
     frame = analysis.clients(runs, "all") if exclude_clients else analysis.metrics(runs)
     figure = analysis.plot_curves(
-        frame, column, exclude_clients=exclude_clients, log_scale=log_scale, top=top
+        frame, column, exclude_clients=exclude_clients, log_scale=log_scale
     )
     analysis.save(figure, output)
 

@@ -56,7 +56,6 @@ def plot_curves(
     *,
     exclude_clients=(),
     log_scale: bool = False,
-    top: float | None = None,
 ):
     """Draws the mean over clients of a quantity over the rounds, a line a label.
 
@@ -68,7 +67,6 @@ def plot_curves(
         column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss".
         exclude_clients: Ids of clients that are left out, such as attackers.
         log_scale: Whether the quantity is drawn on a logarithmic scale.
-        top: Where the vertical axis ends; by default at the largest value.
 
     Returns:
         The Matplotlib figure.
@@ -100,8 +98,6 @@ def plot_curves(
     axes.set(xlabel="round", ylabel=_words(column), title=figures.wrapped(title, 64))
     if log_scale:
         figures.set_log_scale(axes, "y")
-    if top is not None:
-        axes.set_ylim(top=top)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     lines = axes.get_lines()
     figures.legend_above(figure, lines, [line.get_label() for line in lines])

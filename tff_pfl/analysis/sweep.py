@@ -82,12 +82,11 @@ def write_results(path: str | os.PathLike, runs: Runs) -> None:
     `personalized` and `global` are means over clients of the accuracy after the last round, in the
     first pool that has it, NaN where there is none; the rest is as of `summaries`.
     """
-    table = summaries(runs).set_index("run")
-    final = evaluations(runs).query("evaluation == 'final'")
-    accuracies = final.query("quantity == 'accuracy' and statistic == 'mean'")
-    for model in ("personalized", "global"):
-        of_model = accuracies[accuracies["model"] == model].groupby("run")["value"].first()
-        table[model] = of_model.reindex(table.index)
+    final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
+    accuracies = final[final["quantity"] == "accuracy"].drop_duplicates(["run", "model"])
+    wide = accuracies.pivot(index="run", columns="model", values="value")
+    wide = wide.reindex(columns=["personalized", "global"])
+    table = summaries(runs).join(wide, on="run")
     heads = ["label", "seed", "personalized", "global", "bytes_down", "bytes_up", "round_seconds"]
     _write_csv(path, table[heads])
 
