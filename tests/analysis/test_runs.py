@@ -34,15 +34,11 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("source", "folders"),
     [
-        ("quickstart", {"quickstart": ["quickstart"]}),
         (["a/ditto/", "./quickstart"], {"ditto": ["a/ditto"], "quickstart": ["quickstart"]}),
         (["x:a/ditto", "x:b/ditto"], {"x": ["a/ditto", "b/ditto"]}),
         (["best: x:a/ditto", "c:d"], {"best: x": ["a/ditto"], "c:d": ["c:d"]}),
-        (["a/ditto", "b/ditto"], {"ditto": ["a/ditto", "b/ditto"]}),
         ("e/A_1", {"A_1": ["e/A_1/seed5", "e/A_1/seed6"]}),
-        ("A:e/A_1", {"A": ["e/A_1/seed5", "e/A_1/seed6"]}),
         ({"A": ["a/ditto"], "B": "b/ditto"}, {"A": ["a/ditto"], "B": ["b/ditto"]}),
-        ("study", {"FedAvg": [], "Ditto": ["study/Ditto/seed7"]}),
         (
             ["quickstart", "study"],
             {"quickstart": ["quickstart"], "FedAvg": [], "Ditto": ["study/Ditto/seed7"]},

@@ -94,7 +94,6 @@ def study_of(variant, tuning=None, **options):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Study("t", {}), "one variant or more, and one seed or more"),
         (lambda: study_of(Variant("x"), seeds=()), "one variant or more, and one seed or more"),
         (lambda: study_of(Variant("x", {"seed": 1})), "a study has seeds, a run for each"),
         (lambda: study_of(Variant("x"), Tuning(Search({"seed": RATE}, 3))), "a study has seeds"),
@@ -133,7 +132,6 @@ def test_what_cannot_be(make, message):
         ("def get_study():\n  return {}['a']", ValueError, r"fails: KeyError: 'a' .*py, line 2\)"),
         (None, FileNotFoundError, "There is no study"),
         ("def get_study(): return 3", ValueError, "returns no Study, but 3"),
-        ("def get_study(choice): pass", ValueError, "missing 1 required .* argument: 'choice'"),
         ("get_config = None", ValueError, "fails: KeyError: 'get_study'"),
     ],
 )

@@ -87,9 +87,7 @@ def test_figures_of_a_real_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["histgram"], "invalid choice: 'histgram'"),
         (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
-        (["curves", "b", "--threshold=1", "--output=x.png"], "unknown arguments: --threshold=1"),
         (["page", "b", "--output=page.png"], "it ends in .html, found page.png"),
         (["curves", "b", "--output=b/config.json/x.png"], "config.json is a file."),
         (["curves", "b", "--exclude_clients=one", "--output=x.png"], "whole_numbers value: 'one'"),
