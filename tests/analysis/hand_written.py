@@ -81,14 +81,14 @@ def write_run(
         if finished:
             evaluations = [Evaluation(*pair) for pair in finals.items()]
             result = Result(
-                None,
+                f"{algorithm} on digits",
                 evaluations[-1],
                 None,
                 best_on("test", evaluations),
                 LateMean.of(evaluations, share=1.0),
                 1.0,
             )
-            write_summary(directory, result, f"{algorithm} on digits")
+            write_summary(directory, result)
     return path
 
 

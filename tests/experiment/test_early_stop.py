@@ -9,10 +9,15 @@ from tests.experiment.killed import run, with_validation
 from tests.runs import keep_the_context, tiny_config
 from tff_pfl import experiment
 from tff_pfl.evaluation import EvaluationOptions, MetricName
-from tff_pfl.experiment import EarlyStop, RunFiles, read_summary
+from tff_pfl.experiment import EarlyStop, Evaluation, RunFiles, read_summary
 from tff_pfl.experiment.summary import finished_summary
 
 WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
+
+
+def reason_of(stop, *values, every=1):
+    """Why a run ends after evaluations, `(round, value of what is watched)`."""
+    return stop.reason([Evaluation(n, {stop.watched: value}) for n, value in values], every)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +34,7 @@ WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
     ],
 )
 def test_when_it_ends_and_why(patience, least_gain, metric, values, best):
-    reason = EarlyStop(patience, least_gain, metric).reason(list(enumerate(values, 1)))
+    reason = reason_of(EarlyStop(patience, least_gain, metric), *enumerate(values, 1))
     if best is None:
         assert reason is None
     else:
@@ -39,7 +44,7 @@ def test_when_it_ends_and_why(patience, least_gain, metric, values, best):
 
 
 def test_what_was_never_finite_ends_too():
-    reason = EarlyStop(patience=2).reason([(5, math.nan), (10, math.nan)])
+    reason = reason_of(EarlyStop(patience=2), (5, math.nan), (10, math.nan), every=5)
     assert reason == (
         "personalized/local_validation/accuracy_mean did not get better by more than 0 in 2 "
         "evaluations up to round 10; it was never finite"

@@ -61,7 +61,7 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
         ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),
         (
             {"privacy": PrivacyLoss(FIXED, 5.0), "process": lambda: noisy(0.1)},
-            "=5.0, but the process has 0.1",
+            "noise_multiplier=5.0, but the process has 0.1",
         ),
         (
             {"process": lambda: noisy(1.0, 4, with_distributed_privacy)},

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = offer(
         "results": ("Evaluation", "LateMean", "Result"),
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles", "Session"),
-        "summary": ("Summary", "read_summary", "table", "write_summary"),
+        "summary": ("read_summary", "table", "write_summary"),
         "versions": ("current_versions",),
     },
 )

@@ -45,7 +45,6 @@ class Progress:
         timings: Seconds of the last round's training, by name.
         seconds: Seconds of training and evaluation.
         released: See `MetricsLog.released`.
-        watched: `(round, value)` of each evaluation that an early stop is decided by.
         ended: The round that was evaluated as the last one, if there is one yet; else 0.
         privacy: Counts what its rounds reveal; `None`: nothing is counted.
     """
@@ -58,7 +57,6 @@ class Progress:
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     released: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    watched: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     ended: int = 0
     privacy: PrivacyLoss | None = None
 
@@ -69,9 +67,7 @@ class Progress:
 
     def forget_evaluation(self) -> None:
         """Forgets what was evaluated after the last round, if anything was."""
-        round_num = self.round_num
-        self.evaluations = [e for e in self.evaluations if e.round_num != round_num]
-        self.watched = [(number, value) for number, value in self.watched if number != round_num]
+        self.evaluations = [e for e in self.evaluations if e.round_num != self.round_num]
         self.ended = 0
 
     def copy(self) -> "Progress":
@@ -81,7 +77,6 @@ class Progress:
             iterator=copy.deepcopy(self.iterator),
             reported=self.reported.copy(),
             evaluations=list(self.evaluations),
-            watched=list(self.watched),
         )
 
 
@@ -158,7 +153,6 @@ class Checkpoint:
             iterator,
             np.unpackbits(bits, count=source.num_clients).astype(np.bool_),
             [Evaluation(*evaluation) for evaluation in evaluations],
-            watched=[tuple(watched) for watched in content["watched"]],
             privacy=content["privacy"] and PrivacyLoss.of(content["privacy"]),
             **{key: content[key] for key in _PLAIN},
         )
@@ -206,7 +200,6 @@ class Checkpoint:
             **self._fixed,
             **{key: getattr(progress, key) for key in _PLAIN},
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
-            "watched": progress.watched,
             "privacy": progress.privacy and dataclasses.asdict(progress.privacy),
         }
         self._store.commit(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
-from tff_pfl.experiment.results import model_and_quantity
+from tff_pfl.experiment.results import Evaluation, model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess
@@ -103,15 +103,20 @@ class EarlyStop:
                 "evaluated (evaluation.every=0). Choose 1 or more rounds."
             )
 
-    def reason(self, watched: Sequence[tuple[int, float]]) -> str | None:
+    def reason(self, evaluations: Sequence[Evaluation], evaluate_every: int = 1) -> str | None:
         """Returns why a run ends after an evaluation, in a sentence; `None` if it goes on.
 
         Args:
-            watched: `(round, value)` of each evaluation so far, in order.
+            evaluations: All so far, in order.
+            evaluate_every: Rounds between the evaluations that count: a run that is made longer has
+                another one where it ended before.
         """
+        regular = [found for found in evaluations if found.round_num % evaluate_every == 0]
         sign = direction(self.watched.quantity)
-        best_round, best, waited = 0, -math.inf, 0
-        for round_num, value in watched:
+        round_num = best_round = waited = 0
+        best = -math.inf
+        for round_num, metrics in regular:
+            value = metrics.get(self.watched, math.nan)
             if math.isfinite(value) and sign * value > best + self.least_gain:
                 best_round, best, waited = round_num, sign * value, 0
             else:
@@ -121,6 +126,6 @@ class EarlyStop:
         so_far = f"the last improvement was {sign * best:.4f} after round {best_round}"
         return (
             f"{self.watched} did not get better by more than {self.least_gain:g} in "
-            f"{self.patience} evaluation{'s' * (self.patience > 1)} up to round {watched[-1][0]}; "
+            f"{self.patience} evaluation{'s' * (self.patience > 1)} up to round {round_num}; "
             + (so_far if best_round else "it was never finite")
         )

@@ -142,14 +142,23 @@ def train(
                 f"for. Ask for {done} or more."
             )
         checkpoint.count_privacy(progress, privacy)
-        is_over = done == rounds or early_stop is not None and early_stop.reason(progress.watched)
+        stopped = early_stop and early_stop.reason(progress.evaluations, evaluate_every)
+        is_over = done == rounds or stopped is not None
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         if not is_over:
             directory.delete("summary.json")  # of fewer rounds; a run without one is not finished
         directory.write_settings()
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         measure = Measurements(
-            process, evaluator, evaluate_new_clients, early_stop, source, dataset, options, log
+            process,
+            evaluator,
+            evaluate_new_clients,
+            early_stop,
+            source,
+            dataset,
+            options,
+            log,
+            evaluate_every,
         )
         with (
             tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
@@ -172,16 +181,17 @@ def train(
             loop.run(clients_per_round)
     evaluations = progress.evaluations
     result = Result(
-        progress.server_state,
+        title,
         evaluations[-1],
         best_on("validation", evaluations),
         best_on("test", evaluations),
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
-        measure.stopped(progress),
+        measure.stopped(evaluations),
         privacy and privacy.summary(progress.round_num),
+        progress.server_state,
     )
-    write_summary(directory, result, title)
+    write_summary(directory, result)
     return result
 
 
@@ -272,7 +282,9 @@ class _Loop:
         progress, last = self.progress, self.schedule.rounds
         try:
             with Meanwhile() as meanwhile:
-                while progress.round_num < last and self.measure.stopped(progress) is None:
+                while (
+                    progress.round_num < last and self.measure.stopped(progress.evaluations) is None
+                ):
                     self.next_round(clients_per_round, meanwhile)
         finally:
             self.write()
@@ -325,18 +337,14 @@ class _Loop:
         """Evaluates what is due after the round that was trained last; `write` is due then."""
         progress, round_num, schedule = self.progress, self.progress.round_num, self.schedule
         metrics = dict(progress.metrics)
-        if schedule.evaluates(round_num) or self.measure.stopped(progress) is not None:
+        if schedule.evaluates(round_num) or self.measure.stopped(progress.evaluations) is not None:
             with watch.measuring("evaluation_seconds"):
-                measured = self.measure(
-                    progress,
-                    is_regular=schedule.is_regular(round_num),
-                    is_last=schedule.is_last(round_num),
-                )
+                measured = self.measure(progress, is_last=schedule.is_last(round_num))
             progress.seconds += watch.seconds["evaluation_seconds"]
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
             self.bar.write(f"round {round_num}: {one_line(measured)}")
-        stopped = self.measure.stopped(progress)
+        stopped = self.measure.stopped(progress.evaluations)
         commits = schedule.commits(round_num) or stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
         if stopped is not None:

@@ -1,6 +1,7 @@
 """Measures all that an evaluation of a run has."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
+from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -28,29 +29,28 @@ class Measurements:
     dataset: FederatedDataset
     options: evaluation.EvaluationOptions
     log: MetricsLog
+    evaluate_every: int
 
-    def stopped(self, progress: Progress) -> str | None:
-        """Returns why the run ends early, if it does."""
-        return None if self.early_stop is None else self.early_stop.reason(progress.watched)
+    def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
+        """Returns why the run ends early after these evaluations, if it does."""
+        if self.early_stop is None:
+            return None
+        return self.early_stop.reason(evaluations, self.evaluate_every)
 
-    def __call__(
-        self, progress: Progress, *, is_regular: bool, is_last: bool
-    ) -> dict[MetricName, float]:
-        """Returns all metrics; `progress` receives what an early stop watches.
+    def __call__(self, progress: Progress, *, is_last: bool) -> dict[MetricName, float]:
+        """Returns all metrics.
 
         Clients' own examples come first: by them an early stop says whether the round is the last.
 
         Args:
-            progress: The progress of the run.
-            is_regular: Whether the early stop counts this evaluation.
+            progress: The progress of the run, which learns whether this is its last round.
             is_last: Whether there is no other round, even without an early stop.
         """
         state, round_num = progress.server_state, progress.round_num
         clients = self.evaluator.on_own_examples(state, self.source)
         validated = self._on_validation(state, clients)
-        if self.early_stop is not None and is_regular:
-            progress.watched.append((round_num, validated[self.early_stop.watched]))
-        is_last = is_last or self.stopped(progress) is not None
+        evaluations = [*progress.evaluations, Evaluation(round_num, validated)]
+        is_last = is_last or self.stopped(evaluations) is not None
         progress.ended = round_num if is_last else 0
         clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
         was_selected = progress.reported[clients.client_ids].astype(np.int32)

@@ -103,10 +103,10 @@ class LateMean(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a run.
+    """The result of a run; `summary.json` has all of it but the server's state.
 
     Attributes:
-        server_state: The final `ServerState`.
+        title: The algorithm and the data set.
         final: The last evaluation.
         best_on_validation: The evaluation that is best on validation examples, see
             `Evaluation.quality`; its numbers on test examples had no part in the choice. `None` if
@@ -119,9 +119,10 @@ class Result(NamedTuple):
         stopped: Why an early stop ended the run after the round of `final`; `None` if none did.
         privacy: What the run reveals of its clients, see `PrivacyLoss.summary`; `None` for a run
             that promises nothing.
+        server_state: The final `ServerState`; `None` in a result that was read.
     """
 
-    server_state: Any
+    title: str
     final: Evaluation
     best_on_validation: Evaluation | None
     best_on_test: Evaluation | None
@@ -129,3 +130,11 @@ class Result(NamedTuple):
     seconds: float
     stopped: str | None = None
     privacy: Mapping[str, Any] | None = None
+    server_state: Any = None
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation | LateMean]:
+        """Returns the evaluations by the names of their attributes, the last one first."""
+        names = ("final", "best_on_validation", "best_on_test", "late_mean")
+        named = {name: getattr(self, name) for name in names}
+        return {name: evaluated for name, evaluated in named.items() if evaluated is not None}

@@ -5,7 +5,7 @@ import math
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName, from_text, to_text
 from tff_pfl.experiment.results import (
@@ -18,7 +18,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory,
 from tff_pfl.files import finite, spelled_out
 from tff_pfl.tables import aligned, decimal
 
-# The evaluations of a summary beside the last one, and what they are called for people.
+# What the evaluations of a result beside the last one are called for people.
 _FURTHER = {
     "best_on_validation": "best on validation examples",
     "best_on_test": "best on test examples, chosen on what it reports",
@@ -26,67 +26,22 @@ _FURTHER = {
 }
 
 
-class Summary(NamedTuple):
-    """The content of `summary.json`.
-
-    Attributes:
-        title: The algorithm and the data set.
-        final: The last evaluation.
-        best_on_validation: See `Result`.
-        best_on_test: See `Result`.
-        late_mean: See `Result`.
-        seconds: See `Result`.
-        stopped: See `Result`.
-        privacy: See `Result`.
-    """
-
-    title: str
-    final: Evaluation
-    best_on_validation: Evaluation | None
-    best_on_test: Evaluation | None
-    late_mean: LateMean
-    seconds: float
-    stopped: str | None = None
-    privacy: Mapping[str, Any] | None = None
-
-    @property
-    def evaluations(self) -> dict[str, Evaluation | LateMean]:
-        """Returns the evaluations by the names of their attributes, the last one first."""
-        named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
-        return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
-
-    def has_done(self, rounds: int) -> bool:
-        """Returns whether nothing is left to do of so many rounds."""
-        return self.stopped is not None or self.final.round_num >= rounds
-
-
-def write_summary(directory: RunDirectory, result: Result, title: str) -> Summary:
-    """Writes and returns `summary.json`: the final and the best evaluations of a run."""
-    summary = Summary(
-        title,
-        result.final,
-        result.best_on_validation,
-        result.best_on_test,
-        result.late_mean,
-        round(result.seconds, 3),
-        result.stopped,
-        result.privacy,
-    )
-    content = {"title": title}
-    content |= {name: _to_json(found) for name, found in summary.evaluations.items()}
-    content["seconds"] = summary.seconds
-    if summary.stopped is not None:
-        content["stopped"] = summary.stopped
+def write_summary(directory: RunDirectory, result: Result) -> None:
+    """Writes `summary.json`: the final and the best evaluations of a run."""
+    content = {"title": result.title}
+    content |= {name: _to_json(found) for name, found in result.evaluations.items()}
+    content["seconds"] = round(result.seconds, 3)
+    if result.stopped is not None:
+        content["stopped"] = result.stopped
     content = finite(content)
-    if summary.privacy is not None:  # null would say that an infinite epsilon is unknown
-        content["privacy"] = spelled_out(summary.privacy)
+    if result.privacy is not None:  # null would say that an infinite epsilon is unknown
+        content["privacy"] = spelled_out(result.privacy)
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
-    return summary
 
 
-def read_summary(run_dir: str | os.PathLike) -> Summary | None:
-    """Reads the summary of a finished run; `None` if there is none.
+def read_summary(run_dir: str | os.PathLike) -> Result | None:
+    """Reads the result of a finished run, without its server's state; `None` if there is none.
 
     Raises:
         OutputDirectoryError: If it is damaged.
@@ -99,7 +54,7 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
         if content["checksum"] != _checksum(content):
             raise ValueError("wrong checksum")
         late, privacy = content["late_mean"], content.get("privacy")
-        return Summary(
+        return Result(
             content["title"],
             _evaluation_of(content["final"]),
             _evaluation_of(content.get("best_on_validation")),
@@ -111,18 +66,18 @@ def read_summary(run_dir: str | os.PathLike) -> Summary | None:
         )
 
 
-def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Summary | None:
-    """Reads the summary of a run that has done so many rounds; `None` if it has not, or is damaged.
+def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Result | None:
+    """Reads the result of a run that has done so many rounds; `None` if it has not, or is damaged.
 
     A run that has stopped early is finished, however many rounds are asked for.
     """
     try:
-        summary = read_summary(run_dir)
+        result = read_summary(run_dir)
     except OutputDirectoryError:
         return None
-    if summary is None or (rounds is not None and not summary.has_done(rounds)):
+    if result is None or (result.stopped is None and result.final.round_num < (rounds or 0)):
         return None
-    return summary
+    return result
 
 
 def _to_json(evaluated: Evaluation | LateMean) -> dict[str, Any]:
@@ -139,20 +94,20 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
-def table(summary: Summary) -> str:
+def table(result: Result) -> str:
     """Returns the accuracies of each evaluation, models in rows, statistics in columns."""
-    lines = [f"{summary.title}, {summary.seconds:.1f} s of training and evaluation"]
-    for what, evaluated in summary.evaluations.items():
-        if what == "late_mean" and evaluated.rounds == summary.final.rounds:
+    lines = [f"{result.title}, {result.seconds:.1f} s of training and evaluation"]
+    for what, evaluated in result.evaluations.items():
+        if what == "late_mean" and evaluated.rounds == result.final.rounds:
             continue
         lines += ["", f"{_FURTHER.get(what, what)}: {_rounds(evaluated)}", *rows(evaluated.metrics)]
-    if summary.stopped is not None:
-        lines += ["", f"stopped early: {summary.stopped}"]
-    if summary.privacy is not None:
-        lines += ["", _promise(**summary.privacy)]
-    absent = summary.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
+    if result.stopped is not None:
+        lines += ["", f"stopped early: {result.stopped}"]
+    if result.privacy is not None:
+        lines += ["", _promise(**result.privacy)]
+    absent = result.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
-        evaluated = "" if _of_sample(summary.final.metrics) else ", and are evaluated all the same"
+        evaluated = "" if _of_sample(result.final.metrics) else ", and are evaluated all the same"
         lines += ["", f"clients that never took part{evaluated}: {absent}"]
     return "\n".join(lines)
 
