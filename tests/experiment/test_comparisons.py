@@ -8,6 +8,7 @@ from configs import fedpg, pfedmb, pgfed, plgu
 from tests.marks import slow
 from tff_pfl import algorithms
 from tff_pfl.experiment import check_config
+from tff_pfl.experiment.config.options import value_of
 from tff_pfl.names import UnknownNameError
 
 METHODS = {
@@ -21,6 +22,19 @@ METHODS = {
 }
 COHORTS = {"25": 6, "50": 12, "100": 25}
 EVERY = (*METHODS, *algorithms.ALGORITHMS)
+PLGU = {
+    "cifar10,10": (100, 3, "resnet18"),
+    "cifar10,100": (100, 3, "resnet18"),
+    "cifar100,10": (100, 10, "wide_resnet"),
+    "cifar100,100": (100, 10, "wide_resnet"),
+    "tiny_imagenet,20": (20, 30, "resnet50"),
+}
+WHOSE = {  # results of PLGU's tables, by method
+    "fedavg": {"global"},
+    "plgu_lf": {"global", "personalized"},
+    "plgu_ghn": {"personalized"},
+    "pfedhn": {"personalized"},
+}
 
 
 def some(choices, *fast):
@@ -51,194 +65,78 @@ def test_every_comparison_of_fedpg(choice):
     assert all(0 <= value <= 1 for value in config.paper.values())
 
 
-def test_unequal_amounts():
-    unequal, equal = (fedpg.get_config(f"{pat},fmnist,fedpg_m2") for pat in ("pat_unequal", "pat"))
-    check_config(unequal)
-    assert unequal.data.classes_per_client.amounts == "unequal"
-    unequal.data.classes_per_client.amounts = "equal"
-    assert unequal.to_dict() == equal.to_dict()
-
-
-def test_rates_of_fedpgs_comparison():
-    pfedme = fedpg.get_config("dir,fmnist,pfedme")
-    assert pfedme.local.learning_rate * pfedme.algorithm.lambda_ < 1
-    assert fedpg.get_config("dir,fmnist,ditto").local.learning_rate == 0.1
-    # The authors' server has the rate of the clients, which decays.
-    assert fedpg.get_config("dir,fmnist,fedmgda_plus").algorithm.server_lr is None
-
-
-def test_fedamp_as_it_was_compared_and_tuned():
-    compared, tuned = (
-        fedpg.get_config(f"dir,fmnist,{name}") for name in ("fedamp", "fedamp_tuned")
-    )
-    check_config(tuned)
-    assert (compared.algorithm.lambda_, compared.algorithm.alpha) == (5e-7, 5e-3)
-    assert (tuned.algorithm.name, tuned.algorithm.distance_scale) == ("fedamp", "median")
-    assert tuned.algorithm.lambda_ / tuned.algorithm.alpha == pytest.approx(0.1)
-    assert not tuned.paper
-
-
-def test_the_percentage_of_clients_that_take_part():
-    for percent in (1, 50, 100):
-        config = fedpg.get_config(f"pat,cifar10,s_fedpg,{percent}")
-        check_config(config)
-        assert config.clients_per_round == percent
-
-
-@pytest.mark.parametrize(
-    ("comparisons", "choice", "message"),
-    [
-        (fedpg, "dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
-        (pgfed, "cifar10,20,pgfed", "Unknown CLIENTS '20'.*Valid: '25', '50', '100'"),
-        (plgu, "cifar10,10", r"DATASET,COHORT,METHOD\[,VARIED\], found 'cifar10,10'"),
-        (plgu, "cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
-        (plgu, "cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
-        (pfedmb, "dirichlet,15,ifca,mon", "Unknown RECIPE 'mon'. Did you mean 'moon'"),
-    ],
-    ids=str,
-)
-def test_comparisons_that_there_are_not(comparisons, choice, message):
-    with pytest.raises(ValueError, match=message):
-        comparisons.get_config(choice)
-
-
 @some(
     map(",".join, itertools.product(["cifar10", "cifar100"], COHORTS, ["pgfed", "local", "ditto"])),
     *("cifar10,25,pgfed", "cifar100,50,ditto"),
 )
 def test_every_comparison_of_pgfed(choice):
     dataset, clients, method = choice.split(",")
-    cohort = COHORTS[clients]
     config = pgfed.get_config(choice)
     check_config(config)
     assert config.algorithm.to_dict() == {"name": method} | algorithms.hyperparameters(method)
     assert (config.data.name, config.data.num_clients) == (dataset, int(clients))
-    assert (config.rounds, config.clients_per_round) == (300, cohort)
+    assert (config.rounds, config.clients_per_round) == (300, COHORTS[clients])
     assert (config.local.batch_size, config.local.drop_remainder) == (10, True)
     assert ("personalized_accuracy_percent" in config.paper) == (method != "ditto")
 
 
-def test_local_training_of_pgfeds_comparison():
-    local = {
-        method: pgfed.get_config(f"cifar10,25,{method}").local
-        for method in ("pgfed", "fedper", "fedrod", "fedrep", "per_fedavg", "fedfomo")
-    }
-    found = {method: (one.momentum, one.batch_size) for method, one in local.items()}
-    assert found == {
-        "pgfed": (0.9, 10),
-        "fedper": (0.9, 10),
-        "fedrod": (0.0, 10),
-        "fedrep": (0.0, 10),
-        "per_fedavg": (0.0, 20),
-        "fedfomo": (0.0, 10),
-    }
-
-
-def test_fedfomo_of_fedpgs_comparison_sends_as_many_models_as_clients_take_part():
-    for percent, number in (("", 10), (",50", 50)):
-        config = fedpg.get_config(f"dir,fmnist,fedfomo{percent}")
-        check_config(config)
-        assert config.algorithm.num_models == config.clients_per_round == number
-
-
-@pytest.mark.parametrize("method", ["pfedhn", slow("pfedhn_pc"), slow("plgu_ghn")])
-def test_hypernetworks_of_plgus_comparison_have_the_same_depth(method):
-    config = plgu.get_config(f"cifar10,10,{method}")
+@some(map(",".join, itertools.product(PLGU, WHOSE)), "cifar10,10,plgu_lf")
+def test_every_comparison_of_plgu(choice):
+    dataset, cohort, method = choice.split(",")
+    clients, labels, model = PLGU[f"{dataset},{cohort}"]
+    config = plgu.get_config(choice)
     check_config(config)
-    depth = algorithms.hyperparameters(method) | config.algorithm.to_dict()
-    assert depth["hidden_layers"] == 3
-
-
-def test_results_of_pgfed_stand_beside_their_protocol():
-    def accuracy(choice):
-        return pgfed.get_config(choice).paper.personalized_accuracy_percent
-
-    assert accuracy("cifar10,25,pgfed") == 81.02
-    assert accuracy("cifar10,100,fedavg") == 63.19
-    assert accuracy("cifar100,25,pgfedmo") == 43.44
-
-
-@pytest.mark.parametrize(
-    ("choice", "clients", "labels", "model"),
-    [
-        ("cifar10,10", 100, 3, "resnet18"),
-        slow("cifar10,100", 100, 3, "resnet18"),
-        slow("cifar100,10", 100, 10, "wide_resnet"),
-        slow("cifar100,100", 100, 10, "wide_resnet"),
-        slow("tiny_imagenet,20", 20, 30, "resnet50"),
-    ],
-)
-@pytest.mark.parametrize("method", [slow("fedavg"), "plgu_lf", slow("plgu_ghn"), slow("pfedhn")])
-def test_every_comparison_of_plgu(choice, clients, labels, model, method):
-    config = plgu.get_config(f"{choice},{method}")
-    check_config(config)
-    expected = algorithms.hyperparameters(method)
-    if method == "plgu_lf":
-        expected["num_personal_layers"] = 5
-    if method == "pfedhn":
-        expected["hidden_layers"] = 3
+    expected = {"plgu_lf": {"num_personal_layers": 5}, "pfedhn": {"hidden_layers": 3}}
+    expected = algorithms.hyperparameters(method) | expected.get(method, {})
     assert config.algorithm.to_dict() == {"name": method} | expected
-    assert config.data.name == choice.split(",")[0]
-    assert config.clients_per_round == int(choice.split(",")[1])
+    assert (config.data.name, config.clients_per_round) == (dataset, int(cohort))
     assert (config.data.num_clients, config.model.name) == (clients, model)
     options = {"classes": labels, "assignment": "random", "amounts": "equal"}
     assert config.data.classes_per_client.to_dict() == options
     assert (config.local.batch_size, config.local.epochs) == (50, 5)
     assert sum(config.data.fractions) == pytest.approx(1.0)
-    models = {name.split("_")[0] for name in config.paper}
-    assert (
-        models
-        == {
-            "fedavg": {"global"},
-            "plgu_lf": {"global", "personalized"},
-            "plgu_ghn": {"personalized"},
-            "pfedhn": {"personalized"},
-        }[method]
-    )
+    assert {name.split("_")[0] for name in config.paper} == WHOSE[method]
 
 
-def test_results_of_plgu_stand_beside_their_protocol():
-    def accuracies(choice, model):
-        paper = plgu.get_config(choice).paper
-        metrics = ("mean", "worst_5_percent", "best_5_percent")
-        return [paper[f"{model}_accuracy_percent_{metric}"] for metric in metrics]
-
-    assert accuracies("cifar10,10,fedavg", "global") == [64.79, 60.69, 68.45]
-    assert accuracies("cifar10,100,plgu_lf", "global") == [71.48, 68.92, 73.57]
-    assert accuracies("cifar10,100,plgu_lf", "personalized") == [74.23, 72.66, 75.87]
-    assert accuracies("tiny_imagenet,20,plgu_ghn", "personalized") == [42.45, 39.92, 44.89]
-    assert accuracies("cifar10,10,plgu_ghn,epochs=1", "personalized") == [69.93, 66.89, 73.15]
-    assert accuracies("cifar10,10,plgu_lf,rho=0.5", "global") == [66.73, 63.95, 68.31]
-    assert accuracies("cifar10,10,plgu_lf,rho=0.5", "personalized") == [69.05, 66.89, 73.50]
+TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
 
 
-def test_what_tables_3_and_4_of_plgu_vary():
-    config = plgu.get_config("cifar10,10,plgu_grep,epochs=10")
-    assert (config.local.epochs, config.algorithm.rho) == (10, 0.05)
-    config = plgu.get_config("cifar10,10,plgu_grep,rho=0.1")
-    assert (config.local.epochs, config.algorithm.rho) == (5, 0.1)
-
-
-@pytest.mark.parametrize("comparisons", [fedpg, *map(slow, [pgfed, pfedmb, plgu])])
-def test_no_comparison_is_taken_unasked(comparisons):
-    with pytest.raises(UnknownNameError) as raised:
-        comparisons.get_config()
-    first, *lists = str(raised.value).splitlines()
-    kinds = first.removeprefix("After the colon comes ").removesuffix(", found ''.")
-    kinds = kinds.partition("[")[0].split(",")
-    assert len(kinds) == 3
-    for kind, listed in zip(kinds, lists, strict=True):
-        assert listed.startswith(f"  {kind}: ")
-    assert "fedavg, " in lists[-1]
-
-
-@pytest.mark.parametrize("method", ["pfedmb", slow("pfedmb_unweighted"), slow("fedavg")])
-def test_models_of_pfedmb_are_fine_tuned_at_a_rate_of_their_own(method):
-    config = pfedmb.get_config(f"two_classes,15,{method}")
-    config.local.learning_rate = 0.5
+@pytest.mark.parametrize(
+    ("comparisons", "choice", "expected"),
+    [
+        (fedpg, "pat_unequal,fmnist,fedpg_m2", {"data.classes_per_client.amounts": "unequal"}),
+        (fedpg, "dir,fmnist,ditto", {"local.learning_rate": 0.1}),
+        # The authors' server has the rate of the clients, which decays.
+        (fedpg, "dir,fmnist,fedmgda_plus", {"algorithm.server_lr": None}),
+        (fedpg, "dir,fmnist,fedamp", {"algorithm.lambda_": 5e-7, "algorithm.alpha": 5e-3}),
+        (fedpg, "dir,fmnist,fedamp_tuned", TUNED),
+        (fedpg, "pat,cifar10,s_fedpg,50", {"clients_per_round": 50}),
+        (fedpg, "dir,fmnist,fedfomo", {"algorithm.num_models": 10, "clients_per_round": 10}),
+        (fedpg, "dir,fmnist,fedfomo,50", {"algorithm.num_models": 50, "clients_per_round": 50}),
+        (pgfed, "cifar10,25,pgfed", {"local.momentum": 0.9, "local.batch_size": 10}),
+        (pgfed, "cifar10,25,fedrod", {"local.momentum": 0.0, "local.batch_size": 10}),
+        (pgfed, "cifar10,25,per_fedavg", {"local.momentum": 0.0, "local.batch_size": 20}),
+        (plgu, "cifar10,10,pfedhn", {"algorithm.hidden_layers": 3}),
+        (plgu, "cifar10,10,plgu_ghn", {"algorithm.hidden_layers": 3}),
+        (plgu, "cifar10,10,plgu_grep,epochs=10", {"local.epochs": 10, "algorithm.rho": 0.05}),
+        (plgu, "cifar10,10,plgu_grep,rho=0.1", {"local.epochs": 5, "algorithm.rho": 0.1}),
+        (
+            pfedmb,
+            "two_classes,15,pfedmb",
+            {"evaluation.fine_tune_epochs": 5, "evaluation.fine_tune_learning_rate": 0.03},
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_comparison_says(comparisons, choice, expected):
+    config = comparisons.get_config(choice)
     check_config(config)
-    assert config.evaluation.fine_tune_epochs == 5
-    assert config.evaluation.fine_tune_learning_rate == 0.03
+    assert {key: value_of(config, key) for key in expected} == expected
+
+
+def test_pfedme_does_not_diverge_at_the_rates_of_fedpgs_comparison():
+    config = fedpg.get_config("dir,fmnist,pfedme")
+    assert config.local.learning_rate * config.algorithm.lambda_ < 1
 
 
 def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
@@ -251,13 +149,52 @@ def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
     assert recipe == plain
 
 
+def test_results_stand_beside_their_protocol():
+    def of_pgfed(choice):
+        return pgfed.get_config(choice).paper.personalized_accuracy_percent
+
+    def of_plgu(choice, model):
+        paper = plgu.get_config(choice).paper
+        metrics = ("mean", "worst_5_percent", "best_5_percent")
+        return [paper[f"{model}_accuracy_percent_{metric}"] for metric in metrics]
+
+    assert of_pgfed("cifar10,25,pgfed") == 81.02
+    assert of_pgfed("cifar10,100,fedavg") == 63.19
+    assert of_pgfed("cifar100,25,pgfedmo") == 43.44
+    assert of_plgu("cifar10,10,fedavg", "global") == [64.79, 60.69, 68.45]
+    assert of_plgu("cifar10,100,plgu_lf", "personalized") == [74.23, 72.66, 75.87]
+    assert of_plgu("tiny_imagenet,20,plgu_ghn", "personalized") == [42.45, 39.92, 44.89]
+    assert of_plgu("cifar10,10,plgu_ghn,epochs=1", "personalized") == [69.93, 66.89, 73.15]
+    assert of_plgu("cifar10,10,plgu_lf,rho=0.5", "global") == [66.73, 63.95, 68.31]
+    assert not fedpg.get_config("dir,fmnist,fedamp_tuned").paper
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "choice", "message"),
+    [
+        (fedpg, "dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
+        (pgfed, "cifar10,20,pgfed", "Unknown CLIENTS '20'.*Valid: '25', '50', '100'"),
+        (plgu, "cifar10,10", r"DATASET,COHORT,METHOD\[,VARIED\], found 'cifar10,10'"),
+        (plgu, "cifar10,100,plgu_lf,rho=0.1", "of cifar10 with 10 clients a round"),
+        (plgu, "cifar10,10,fedavg,rho=0.1", "'fedavg' has no radius rho"),
+        (pfedmb, "dirichlet,15,ifca,mon", "Unknown RECIPE 'mon'. Did you mean 'moon'"),
+        (pfedmb, "", "(?s)After the colon comes .*, found ''.*  METHOD: .*fedavg, "),
+    ],
+    ids=str,
+)
+def test_comparisons_that_there_are_not(comparisons, choice, message):
+    with pytest.raises(UnknownNameError if choice == "" else ValueError, match=message):
+        comparisons.get_config(choice)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
         (fedpg, [f"{partition},{dataset}," for partition, dataset in fedpg._PAPER]),
-        slow(pgfed, ["cifar10,25,"]),
-        slow(plgu, ["cifar10,10,"]),
-        slow(pfedmb, ["pairs,10,"]),
+        (pgfed, ["cifar10,25,"]),
+        (plgu, ["cifar10,10,"]),
+        (pfedmb, ["pairs,10,"]),
     ],
     ids=["fedpg", "pgfed", "plgu", "pfedmb"],
 )

@@ -51,13 +51,6 @@ def test_what_was_never_finite_ends_too():
     )
 
 
-def test_unknown_metrics():
-    with pytest.raises(ValueError, match="Did you mean 'personalized'"):
-        EarlyStop(1, metric="personal/accuracy")
-    with pytest.raises(ValueError, match="Did you mean 'accuracy'"):
-        EarlyStop(1, metric="global/accurracy")
-
-
 def test_the_best_round_on_validation_is_reported_on_test_examples(dataset, tmp_path):
     """The watched metric decides, or, without an early stop, all validation metrics."""
     options = {"rounds": 4, "evaluate_every": 1}

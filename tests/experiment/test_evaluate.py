@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -95,37 +94,6 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
     assert np.all(trained != plain_values[loss])
 
 
-def test_what_is_printed_and_written_of_a_run_that_was_stopped(run, tmp_path, capsys):
-    stopped = tmp_path / "stopped"
-    shutil.copytree(run, stopped)
-    (stopped / "summary.json").unlink()
-    before = files(stopped)
-    output = tmp_path / "new" / "folder" / "result"
-    code = evaluate_program(
-        str(stopped), str(output), set_context=keep_the_context, clients_per_call=7
-    )
-    printed = capsys.readouterr()
-    assert (code, printed.err) == (0, "")
-    lines = printed.out.splitlines()
-    assert lines[0] == "round 2 of ditto on digits"
-    assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
-    result = json.loads(output.with_suffix(".json").read_text())
-    # The run's own options, but for those that were asked for.
-    assert result["options"]["clients_per_call"] == 7
-    assert result["options"]["generalization"] == "never"
-    final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
-    name = "personalized/local_test/accuracy"
-    assert result["metrics"][f"{name}_mean"] == pytest.approx(final[f"{name}_mean"])
-    (row,) = [line for line in lines if line.strip().startswith(name)]
-    assert f"{final[f'{name}_mean']:.4f}" in row
-    with open(output.with_suffix(".csv"), newline="") as file:
-        clients = list(csv.DictReader(file))
-    assert [client["client_id"] for client in clients] == list("0123")
-    accuracies = [float(client[name]) for client in clients]
-    assert np.mean(accuracies) == pytest.approx(final[f"{name}_mean"])
-    assert files(stopped) == before
-
-
 @pytest.fixture(scope="module")
 def local(finished_run):
     """The directory of a finished run of local training, of the same clients."""
@@ -159,6 +127,8 @@ def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, 
         assert found["lowest_10_percent"] == min(values)
         assert found["deciles"][4] == pytest.approx(np.median(values))
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "round 1 of local on digits"
+    assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     table = lines[lines.index(f"over clients: {name}") :]
     groups = ("all", "took part", "never took part")
     for row, group, found in zip(table[2:5], groups, result["distributions"].values(), strict=True):

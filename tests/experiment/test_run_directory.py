@@ -136,15 +136,6 @@ def test_a_run_is_resumed_with_its_own_settings(tmp_path):
         start(tmp_path, other, resume=True)
 
 
-def test_damaged_settings(tmp_path):
-    directory = start(tmp_path)
-    for damage in ("{", "[1]"):
-        with open(directory.file("config.json"), "w") as file:
-            file.write(damage)
-        with pytest.raises(OutputDirectoryError, match="config.json is damaged|other settings"):
-            start(tmp_path, resume=True)
-
-
 def test_results_that_could_not_be_written(tmp_path, monkeypatch):
     check_writable(tmp_path / "new" / "folder" / "results")
     check_writable("results")

@@ -123,14 +123,6 @@ def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monke
     )
 
 
-def test_a_run_that_did_not_record_any(directory, tmp_path):
-    """As runs of earlier versions: it says from which round on it knows."""
-    assert RunFiles(tmp_path).sessions() == []
-    assert versions.other_versions(tmp_path) == []
-    assert versions.record_versions(directory, 7) == []
-    assert [session.rounds_before for session in RunFiles(tmp_path).sessions()] == [7]
-
-
 def test_damaged_records(directory, tmp_path):
     for content in ("{", "{}", '{"sessions": [{"versions": {}}]}', "[]"):
         (tmp_path / "versions.json").write_text(content)

@@ -86,13 +86,6 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkey
     assert options == expected
 
 
-def test_a_process_of_a_config():
-    config = small("ditto")
-    dataset = build_dataset(config)
-    process = build_process(config, build_model(config, dataset), dataset)
-    assert process.client_type.data.x.shape[1:] == (8, 8, 1)
-
-
 def test_local_sgd_is_what_the_config_says():
     config = default_config()
     config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01, steps=5)
@@ -316,15 +309,6 @@ def test_what_tracing_finds_is_said_of_its_own_key():
     dataset = build_dataset(config)
     with pytest.raises(ConfigError, match="^config.privacy.bits=8 are too few for"):
         build_process(config, build_model(config, dataset), dataset)
-
-
-def test_attackers_are_those_of_the_config():
-    config = small()
-    config.attack.update(client_ids=(2, 4), factor=float("nan"))
-    for client_id, attacks in ((1, False), (2, True)):
-        output, *_ = run_client(config, client_id)
-        for leaf in leaves(output.upload):
-            assert np.isnan(leaf).all() == attacks
 
 
 def test_a_share_of_the_clients_attacks():

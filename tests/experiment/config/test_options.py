@@ -127,18 +127,6 @@ def test_a_config_stays_locked_and_another_stays_as_it_is():
     assert other.to_dict() == {"steps": 1, "model": {"width": 2}}
 
 
-def test_hyperparameters_are_those_of_the_algorithm_and_typed():
-    config = default_config("ditto")
-    assert config.algorithm.lambda_ == 0.1
-    assert config.algorithm.personal_epochs is None
-    config.algorithm.personal_epochs = 3
-    with pytest.raises(TypeError):
-        config.algorithm.personal_epochs = "three"
-    config = default_config("fedper")
-    config.algorithm.personal_layers = ("head",)
-    assert config.algorithm.to_dict().keys() == {"name", "personal_layers", "weighting"}
-
-
 def test_a_saved_config_is_the_same_with_all_its_options():
     config = small("fedper")
     config.local.optimizer = "adam"
