@@ -10,7 +10,7 @@ import numpy as np
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
 from tff_pfl.experiment import Evaluation, LateMean, Result, RunDirectory, Session, write_summary
-from tff_pfl.experiment.results import best_on
+from tff_pfl.experiment.summary import best_on
 
 
 def write_run(

@@ -24,7 +24,7 @@ from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import read_summary, table
 from tff_pfl.experiment.meanwhile import Meanwhile
 from tff_pfl.experiment.metrics_log import PART_SECONDS
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 

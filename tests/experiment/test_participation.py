@@ -9,7 +9,7 @@ from tests.federation import assert_equal, tiny_process
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import Participation
 from tff_pfl.clients.availability import Diurnal
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 
 UNRELIABLE = Participation(
     over_selection=1.5,

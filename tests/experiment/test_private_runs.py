@@ -127,7 +127,7 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(dataset, tmp_path):
     trained(tmp_path, dataset, noisy_process(0.5), before)
     metrics = (tmp_path / "metrics.csv").read_bytes()
     for noise, loss, message in (
-        (0.501, PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0.501), "was 0.5, now it is 0"),
+        (0.500001, PrivacyLoss(Accountant(5, 2, 0.1), 0.500001), "was 0.5, now it is 0.500001"),
         (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5), "was.*0.1.*now it is.*0.2"),
         (0.5, None, "was.*=0.5.*now it is\n  not counted"),
     ):

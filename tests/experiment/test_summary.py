@@ -16,8 +16,7 @@ from tff_pfl.experiment import (
     read_summary,
     write_summary,
 )
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, best_on
-from tff_pfl.experiment.summary import rows, table
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, best_on, rows, table
 
 
 def measured(loss=(1.0, np.nan, 2.0)):

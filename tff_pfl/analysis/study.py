@@ -37,7 +37,7 @@ import numpy as np
 from optuna.distributions import FloatDistribution
 
 from tff_pfl.experiment.config.imports import failure
-from tff_pfl.experiment.results import model_and_quantity
+from tff_pfl.experiment.summary import model_and_quantity
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 

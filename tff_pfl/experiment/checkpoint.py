@@ -21,8 +21,8 @@ from tff_pfl.clients import (
 )
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
-from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.summary import Evaluation
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
-from tff_pfl.experiment.results import Evaluation, model_and_quantity
+from tff_pfl.experiment.summary import Evaluation, model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess

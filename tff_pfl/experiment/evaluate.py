@@ -29,14 +29,13 @@ from tff_pfl.experiment.restored import (
     changed_config,
     restored_run,
 )
-from tff_pfl.experiment.results import Evaluation
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
     check_writable,
     is_of_a_run,
 )
-from tff_pfl.experiment.summary import rows
+from tff_pfl.experiment.summary import Evaluation, rows
 from tff_pfl.files import write_json
 from tff_pfl.tables import aligned, decimal
 

@@ -1,4 +1,4 @@
-"""Ends programs: SIGTERM, which batch systems send, ends a run as Ctrl-C does."""
+"""Ends programs: by errors that a user can fix, by Ctrl-C, or by SIGTERM of a batch system."""
 
 import contextlib
 import signal
@@ -6,9 +6,43 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from tff_pfl.experiment.errors import user_errors
+from tff_pfl import clients, data, runtime
+from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.experiment.run_directory import OutputDirectoryError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class NobodyReportedError(RuntimeError):
+    """A round has no clients, and the runtime cannot compute it."""
+
+
+def user_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors a user can fix, for `except`; TensorFlow's if it is imported."""
+    tf = sys.modules.get("tensorflow")
+    return (
+        clients.CorruptStateError,
+        clients.ForeignStateError,
+        clients.StateStoreError,
+        ConfigError,
+        NobodyReportedError,
+        MemoryError,
+        runtime.DeviceError,
+        OSError,  # missing files, full disks; with their paths
+        OutputDirectoryError,
+        data.PartitionFileError,
+        runtime.WorkerDiedError,
+        *(
+            ()
+            if tf is None
+            else (
+                tf.errors.FailedPreconditionError,
+                tf.errors.NotFoundError,
+                tf.errors.PermissionDeniedError,
+                tf.errors.ResourceExhaustedError,
+            )
+        ),
+    )
 
 
 class Terminated(KeyboardInterrupt):

@@ -15,15 +15,14 @@ from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Participation
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.experiment.errors import NobodyReportedError
+from tff_pfl.experiment.interruption import NobodyReportedError
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.measurements import Measurements
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.messages import one_line, postfix, warnings_of
 from tff_pfl.experiment.metrics_log import MetricsLog, Releases
-from tff_pfl.experiment.results import Evaluation, LateMean, Result, best_on
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
-from tff_pfl.experiment.summary import write_summary
+from tff_pfl.experiment.summary import Evaluation, LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model

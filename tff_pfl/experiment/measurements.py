@@ -13,7 +13,7 @@ from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.checkpoint import Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
-from tff_pfl.experiment.results import NUM_CLIENTS_NEVER_SELECTED, Evaluation
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
 from tff_pfl.templates import PersonalizedProcess
 
 
