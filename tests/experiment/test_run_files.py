@@ -58,18 +58,6 @@ def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
-def test_a_sample_may_lack_any_client_also_the_last(run, finished_run):
-    folder, _ = run
-    assert not RunFiles(folder).evaluates_sample()
-    with pytest.raises(OutputDirectoryError, match=r"no clients \[9\] to leave out"):
-        RunFiles(folder).clients().values(str(ACCURACY), [9])
-    files = RunFiles(finished_run(evaluation={"clients": 3}))
-    (lacking,) = set(range(4)) - set(files.clients().columns["client_id"])
-    assert lacking == 3
-    assert files.evaluates_sample()
-    assert len(files.clients().values(str(ACCURACY), [lacking])) == 3
-
-
 def test_settings_and_partition(run):
     folder, config = run
     assert RunFiles(folder).settings() == resolved(config)

@@ -3,14 +3,13 @@
 import csv
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
-from tff_pfl.evaluation import MARGIN
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     read_json,
@@ -46,41 +45,25 @@ class ClientTable(NamedTuple):
     Attributes:
         path: The file.
         columns: float64 columns by name, as `global/local_test/loss`.
-        is_of_sample: Whether other clients of the run were not evaluated.
     """
 
     path: pathlib.Path
     columns: Mapping[str, np.ndarray]
-    is_of_sample: bool
 
     @property
     def has_examples(self) -> np.ndarray:
         """Returns bool `[clients]`; clients without examples count in no mean."""
         return self.columns["num_examples"] > 0
 
-    def values(self, column: str, exclude_clients: Iterable[int] = ()) -> np.ndarray:
-        """Returns a float64 column of the clients that have examples and are not left out.
-
-        Args:
-            column: Its name.
-            exclude_clients: Ids of clients that are left out, such as attackers.
+    def values(self, column: str) -> np.ndarray:
+        """Returns a float64 column of the clients that have examples.
 
         Raises:
-            OutputDirectoryError: If there is no such column, all clients are left out, or, unless
-                the clients are a sample, no client has one of these ids.
+            OutputDirectoryError: If there is no such column.
         """
         if column not in self.columns:
             raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
-        exclude_clients, ids = list(exclude_clients), self.columns["client_id"]
-        if unknown := [i for i in exclude_clients if i not in ids and not self.is_of_sample]:
-            raise OutputDirectoryError(
-                f"{self.path} has no clients {unknown} to leave out: its ids are "
-                f"{ids.min():.0f} to {ids.max():.0f}."
-            )
-        is_shown = self.has_examples & ~np.isin(ids, exclude_clients)
-        if not is_shown.any():
-            raise OutputDirectoryError(f"{self.path} has no clients but those left out.")
-        return self.columns[column][is_shown]
+        return self.columns[column][self.has_examples]
 
 
 class RunFiles:
@@ -153,15 +136,7 @@ class RunFiles:
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
         columns = _read_table(paths[round_num], ("client_id", "num_examples"))
-        return ClientTable(paths[round_num], columns, self.evaluates_sample())
-
-    def evaluates_sample(self) -> bool:
-        """Reads from `metrics.csv` whether a sample of the clients is evaluated."""
-        try:
-            metrics = self.metrics()
-        except OutputDirectoryError:
-            return False
-        return any(name.endswith(f"_{MARGIN}") for name in metrics)  # means have margins
+        return ClientTable(paths[round_num], columns)
 
     def snapshot_names(self) -> list[str]:
         """Returns the names of the arrays of the run's snapshots."""
