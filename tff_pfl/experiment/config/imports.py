@@ -36,8 +36,6 @@ def import_modules(
     """
     if not names:
         return
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"config.imports must be a tuple of names of modules, got {names!r}.")
     if trust_imports is not True:
         trusted = [trust_imports] if isinstance(trust_imports, str) else trust_imports or ()
         _check_trusted(names, folders, trusted)

@@ -173,7 +173,7 @@ CHOICES = (
 
 
 def default_config(
-    algorithm: str = "fedavg", *, imports: Sequence[str] = ()
+    algorithm: str = "fedavg", *, imports: str | Sequence[str] = ()
 ) -> ml_collections.ConfigDict:
     """Returns all keys of a config, for an algorithm with its own default hyper-parameters.
 
@@ -181,15 +181,15 @@ def default_config(
 
     Args:
         algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`.
-        imports: Modules that register names, such as that of the algorithm.
+        imports: Modules that register names, or one, such as that of the algorithm.
 
     Raises:
         UnknownNameError: For an unknown algorithm; it gives the nearest one.
         ConfigError: If a module cannot be imported.
     """
-    import_modules(imports)
     config = own_keys()
-    config.imports = tuple(imports)
+    config.imports = (imports,) if isinstance(imports, str) else tuple(imports)
+    import_modules(config.imports)
     partitioner = config.data.partitioner
     for name in PARTITIONER.registry:
         PARTITIONER.set(config, name)
