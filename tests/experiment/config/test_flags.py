@@ -20,31 +20,19 @@ DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name", "options"),
+    ("arguments", "key", "value"),
     [
-        (["--config.model.name=resnet18", "--config.model.name", "lenet"], "lenet", {}),
+        (["--config.model.name=resnet18", "--config.model.name", "lenet"], "model.options", {}),
         (
             ["--config.model.options.width=16", "--config.model.name=resnet18"],
-            "resnet18",
+            "model.options",
             MODELS.options("resnet18") | {"width": 16},
         ),
         (
             ["--config.model.name=wide_resnet", "--config.model.options.dropout_rate", "0.5"],
-            "wide_resnet",
+            "model.options",
             MODELS.options("wide_resnet") | {"dropout_rate": 0.5},
         ),
-    ],
-    ids=str,
-)
-def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, name, options):
-    config = config_of_flags(monkeypatch, DIGITS, *arguments)
-    assert (config.model.name, config.model.options.to_dict()) == (name, options)
-    assert config.is_locked
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key", "value"),
-    [
         (
             ["--config.local.optimizer=adam", "--config.local.options.beta_1=0.5"],
             "local.options",
@@ -63,9 +51,10 @@ def test_options_are_those_of_the_model_that_flags_name(monkeypatch, arguments, 
     ],
     ids=str,
 )
-def test_options_of_all_that_is_chosen_are_flags(monkeypatch, arguments, key, value):
-    found = value_of(config_of_flags(monkeypatch, DIGITS, *arguments), key)
-    assert getattr(found, "to_dict", lambda: found)() == value
+def test_options_are_those_of_what_flags_choose(monkeypatch, arguments, key, value):
+    config = config_of_flags(monkeypatch, DIGITS, *arguments)
+    assert value_of(config, key).to_dict() == value
+    assert config.is_locked
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,6 @@ def test_what_is_set_stays_and_is_of_the_types_of_the_signature(chosen):
         complete(config)
 
 
-def test_options_that_there_are_not_stay_to_be_refused():
-    config = small()
-    config.model.options.hiden = (3,)
-    complete(config)
-    with pytest.raises(ConfigError, match="Unknown option of model 'mlp' 'hiden'"):
-        check_config(config)
-
-
 def test_another_attack_has_none_of_the_options_of_the_first():
     name = "noise"
     config = default_config()
