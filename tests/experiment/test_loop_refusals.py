@@ -22,25 +22,19 @@ from tff_pfl.experiment import (
 )
 from tff_pfl.experiment import checkpoint as checkpoints
 from tff_pfl.kinds import KindError
-from tff_pfl.privacy import Accountant, PrivacyLoss, with_distributed_privacy, with_privacy
+from tff_pfl.privacy import Accountant, PrivacyLoss
 from tff_pfl.templates import compose
+from tff_pfl.templates.federation import Federation
 
 
-def of_other_size(name, **numbers):
-    return lambda: compose(
-        algorithms.make(name, tiny_model(), local_sgd(), **numbers), EXAMPLES_TYPE
-    )
-
-
-def noisy(noise, clients_per_round=2, private=with_privacy):
-    algorithm = private(
-        algorithms.make("fedavg", tiny_model(), local_sgd()),
-        noise_multiplier=noise,
-        clients_per_round=clients_per_round,
-        clip_norm=0.5,
-        **({"clipping": "fixed", "seed": 0} if private is with_privacy else {}),
-    )
+def for_six_clients():
+    algorithm = algorithms.make("scaffold", tiny_model(), local_sgd(), num_clients=6)
     return compose(algorithm, EXAMPLES_TYPE)
+
+
+def fedavg(**changes):
+    """A process of FedAvg that says something else of itself."""
+    return lambda: dataclasses.replace(tiny_process(build_fedavg), **changes)
 
 
 FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
@@ -50,7 +44,7 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
     ("options", "message"),
     [
         ({"clients_per_round": 6}, "cohort of 6 clients .* federation.* 5"),
-        ({"process": of_other_size("scaffold", num_clients=6)}, "made for num_clients=6, .* is 5"),
+        ({"process": for_six_clients}, "made for num_clients=6, .* is 5"),
         ({"model": dataclasses.replace(tiny_model(), num_classes=2)}, "2 logits, .* 3 classes"),
         ({"rounds": 0}, "^rounds must be "),
         (
@@ -60,18 +54,18 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
         ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)computed for.*poisson.*but the run's"),
         ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),
         (
-            {"privacy": PrivacyLoss(FIXED, 5.0), "process": lambda: noisy(0.1)},
+            {"privacy": PrivacyLoss(FIXED, 5.0), "process": fedavg(noise_multiplier=0.1)},
             "noise_multiplier=5.0, but the process has 0.1",
         ),
         (
-            {"process": lambda: noisy(1.0, 4, with_distributed_privacy)},
+            {"process": fedavg(made_for=Federation(clients_per_round=4))},
             "made for clients_per_round=4, .* here it is 2",
         ),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_begin(dataset, tmp_path, options, message):
-    process = options.get("process", lambda: tiny_process(build_fedavg))()
+    process = options.get("process", fedavg())()
     with pytest.raises(ValueError, match=message):
         run(tmp_path, dataset, **{**options, "process": process})
     assert not (tmp_path / "checkpoint").exists()
@@ -118,7 +112,7 @@ def other_partition(dataset):
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
         ({"format": 2}, "the format of its checkpoint, .* was 1, now it is 2"),
         ({"checkpoint": None}, "cannot go on: its checkpoint is gone"),
-        ({"process": lambda: noisy(1.0)}, "noise_multiplier was None, now it is 1.0"),
+        ({"process": fedavg(noise_multiplier=1.0)}, "noise_multiplier was None, now it is 1.0"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
@@ -129,7 +123,7 @@ def test_what_a_run_does_not_go_on_with(dataset, tmp_path, monkeypatch, changes,
     monkeypatch.setattr(checkpoints, "FORMAT", changes.get("format", checkpoints.FORMAT))
     before = {file: file.read_bytes() for file in tmp_path.glob("*.*") if file.is_file()}
     options = {k: v for k, v in changes.items() if k not in ("dataset", "format", "checkpoint")}
-    options["process"] = changes.get("process", lambda: tiny_process(build_fedavg))()
+    options["process"] = changes.get("process", fedavg())()
     found = changes.get("dataset", lambda of: of)(dataset)
     with pytest.raises(OutputDirectoryError, match=message):
         run(tmp_path, found, **{"rounds": 3, **options})
