@@ -51,6 +51,10 @@ def test_what_was_never_finite_ends_too():
     )
 
 
+def test_evaluations_without_what_is_watched_do_not_count():
+    assert EarlyStop(patience=1).reason([Evaluation(1, {}), Evaluation(2, {})]) is None
+
+
 def test_the_best_round_on_validation_is_reported_on_test_examples(dataset, tmp_path):
     """The watched metric decides, or, without an early stop, all validation metrics."""
     options = {"rounds": 4, "evaluate_every": 1}

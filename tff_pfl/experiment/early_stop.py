@@ -107,16 +107,19 @@ class EarlyStop:
         """Returns why a run ends after an evaluation, in a sentence; `None` if it goes on.
 
         Args:
-            evaluations: All so far, in order.
+            evaluations: All so far, in order; those that lack what is watched do not count.
             evaluate_every: Rounds between the evaluations that count: a run that is made longer has
                 another one where it ended before.
         """
-        regular = [found for found in evaluations if found.round_num % evaluate_every == 0]
+        regular = [
+            (round_num, metrics[self.watched])
+            for round_num, metrics in evaluations
+            if round_num % evaluate_every == 0 and self.watched in metrics
+        ]
         sign = direction(self.watched.quantity)
         round_num = best_round = waited = 0
         best = -math.inf
-        for round_num, metrics in regular:
-            value = metrics.get(self.watched, math.nan)
+        for round_num, value in regular:
             if math.isfinite(value) and sign * value > best + self.least_gain:
                 best_round, best, waited = round_num, sign * value, 0
             else:
