@@ -224,7 +224,7 @@ def plot_against_local(pairs: pd.DataFrame):
             )
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
         axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
-        axes.set(aspect="equal", xlabel="", ylabel="")
+        axes.set_aspect("equal")
     figure.supxlabel("accuracy of the client's model under Local", fontsize="medium")
     figure.supylabel("accuracy of its own model", fontsize="medium")
     return figure
