@@ -17,6 +17,8 @@ from tff_pfl import AGGREGATORS
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.experiment import RunFiles, evaluate_run, run_program
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 PAGE = ROOT / "docs" / "determinism.md"
 
 

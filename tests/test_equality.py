@@ -14,6 +14,8 @@ from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import compose_global_evaluation
 from tff_pfl.templates import blocks, errors
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 VECTOR = tff.types.TensorType(np.int32, [3])
 
 

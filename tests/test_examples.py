@@ -15,6 +15,8 @@ from tff_pfl.experiment import evaluate_program, run_program
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.templates import Client
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 FLAGS = (
     "--config=mine/config.py",
     "--config.rounds=2",

@@ -201,14 +201,27 @@ class TestFedAvg:
         expected = [a + 0.5 * (b - a) for a, b in zip(start, full, strict=True)]
         assert_close(leaves(half.shared), expected, tolerance=1e-6)
 
-    def test_the_model_that_is_evaluated_as_personal(self):
-        found = trained("fedavg", personalized="global", cohorts=((0, 1),))
-        assert_equal(found.personal, [found.shared] * 3)
-        assert_equal(found.process.global_weights(found.state), found.shared)
-        found = trained("fedavg", **OWN, cohorts=((0, 1),))
-        models = found.personal
-        assert_equal(models[:2], [own.model for own in found.client_states[:2]])
-        assert_equal(models[2], found.shared)
+
+@pytest.mark.parametrize(
+    ("name", "options", "averaged", "kept"),
+    [
+        ("fedavg", {}, lambda server: server, lambda own: own),
+        ("feddyn", {"num_clients": 3}, lambda server: server, lambda own: own.own),
+        ("scaffold", {"num_clients": 3}, lambda server: server.shared, lambda own: own.own),
+    ],
+    ids=["fedavg", "feddyn", "scaffold"],
+)
+def test_the_model_that_is_evaluated_as_personal(name, options, averaged, kept):
+    """The last client never took part."""
+    for personalized in ("global", "local"):
+        found = trained(name, personalized=personalized, cohorts=((0, 1),), **options)
+        shared = averaged(found.state.algorithm).weights
+        own = found.client_states[:2]
+        assert_equal(found.process.global_weights(found.state), shared)
+        models = [shared] * 3
+        if personalized == "local":
+            models[:2] = [kept(state).model for state in own]
+        assert_equal(found.personal, models)
 
 
 def test_momentum_starts_anew_and_the_rate_decays():

@@ -3,9 +3,8 @@
 import functools
 
 import numpy as np
-import pytest
 
-from tests.federation import assert_close, assert_equal, eager, last, local_sgd, run_rounds
+from tests.federation import assert_close, eager, last, local_sgd, run_rounds
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of, weights_of
 
 DIM, RATE, STEPS, ALPHA, NUM = 3, 0.2, 4, 0.7, 4
@@ -104,15 +103,3 @@ def test_with_a_part_of_the_clients_it_nears_the_minimiser_of_the_mean_and_stays
     state, after = last(run_rounds(process, clients, COHORTS, state._replace(algorithm=there)))
     np.testing.assert_allclose(vector_of(state.algorithm.weights), OPTIMUM, atol=1e-5)
     assert_close([h_of(client) for client in after], list(h.values()))
-
-
-@pytest.mark.parametrize("personalized", ["global", "local"])
-def test_what_is_evaluated(personalized):
-    process = process_of(personalized=personalized)
-    state, clients = last(run_rounds(process, clients_of(process), [(0, 1)]))
-    models, shared = process.personalize(state, clients), state.algorithm.weights
-    assert_equal(process.global_weights(state), shared)
-    if personalized == "local":
-        assert_equal(models[:2], [client.state.own.model for client in clients[:2]])
-        models = models[2:]
-    assert_equal(models, [shared] * len(models))

@@ -11,7 +11,6 @@ from tests.federation import (
     assert_close,
     assert_equal,
     eager,
-    last,
     leaves,
     local_sgd,
     make_clients,
@@ -155,15 +154,3 @@ def test_a_round_of_the_rate_0_leaves_the_control_variates():
     assert np.all(vector_of(first.algorithm.control))
     assert_equal(second.algorithm, first.algorithm)
     assert_equal([client.state.control for client in after], [c.state.control for c in before])
-
-
-@pytest.mark.parametrize("personalized", ["global", "local"])
-def test_what_is_evaluated(personalized):
-    process = process_of(personalized=personalized)
-    state, clients = last(run_rounds(process, clients_of(process), [(0, 1)]))
-    models, shared = process.personalize(state, clients), state.algorithm.shared.weights
-    assert_equal(process.global_weights(state), shared)
-    if personalized == "local":
-        assert_equal(models[:2], [client.state.own.model for client in clients[:2]])
-        models = models[2:]
-    assert_equal(models, [shared] * len(models))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import tensorflow_federated as tff
 
 from tests.algorithms.pgfed import reference
 from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tests.federation import assert_close, assert_equal, traced
+from tests.federation import assert_close, assert_equal, eager, make_clients, tiny_model, traced
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.algorithms.pgfed.server import PGFedServer
 from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, put_entries
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.local import Examples, LocalTraining, trees
 from tff_pfl.templates import Client
 
 N, COHORT_SIZE, DIMS, DIM = 6, 3, (3, 1), 4
@@ -230,6 +231,26 @@ class TestCommunicationEfficient:
         expected, found = after(*cohorts, steps=1), after(*cohorts, steps=1, **CE)
         assert_close(found.algorithm, expected.algorithm)
         assert_close(found.client_states, expected.client_states)
+
+    def test_it_is_one_step_for_all_that_a_client_did_on_its_mini_batches(self):
+        sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
+        options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
+        local = LocalTraining(sgd, epochs=2, batch_size=4)
+        process = eager(
+            "pgfed", tiny_model(), local, alpha_learning_rate=ALPHA_RATE, seed=1, **options
+        )
+        state, clients = process.initialize(), make_clients(process, sizes)
+        state = process.next(state, clients[:2]).state
+        state = state._replace(algorithm=state.algorithm._replace(alpha=constant(0.05)))
+        found = dense(process.next(state, clients).state.algorithm.alpha, 4).numpy()
+        shared = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE).shared(state.algorithm)
+        slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
+        alpha = np.full([4, 4], 0.05, np.float32)
+        for i, size in enumerate(sizes):
+            for _ in range(2 * math.ceil(size / 4)):
+                alpha[i, :2] = np.maximum(0, alpha[i, :2] - ALPHA_RATE * slopes)
+        assert_close(found, alpha)
+        assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
 
 
 def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
