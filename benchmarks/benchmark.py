@@ -106,7 +106,7 @@ _NETWORKS = flags.DEFINE_list(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = (measure for name, (measure, _) in _MEASUREMENTS.items() if flags.FLAGS[name].value)
+    chosen = (measure for name, measure in _MEASUREMENTS.items() if flags.FLAGS[name].value)
     announce_tensorflow()
     _print(_machine())
     try:
@@ -212,16 +212,21 @@ def _print(record):
 
 
 _MEASUREMENTS = {
-    "scaling": (_scaling, "Measure cohorts and federations of many sizes."),
-    "runs": (_runs, "Measure whole runs in federations of many sizes."),
-    "start": (_start, "Measure what programs take to start."),
-    "descent": (_descent, "Measure FedPG in cohorts of many sizes."),
-    "pgfed_server": (_pgfed_server, "Measure the server of PGFed."),
-    "aggregators": (_aggregators, "Measure aggregators and compressors."),
-    "unequal": (_unequal, "Measure clients of unequal sizes."),
+    "scaling": _scaling,
+    "runs": _runs,
+    "start": _start,
+    "descent": _descent,
+    "pgfed_server": _pgfed_server,
+    "aggregators": _aggregators,
+    "unequal": _unequal,
 }
-for _name, (_, _help) in _MEASUREMENTS.items():
-    flags.DEFINE_bool(_name, False, _help)
+flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
+flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
+flags.DEFINE_bool("start", False, "Measure what programs take to start.")
+flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
+flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
+flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
+flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 
 
