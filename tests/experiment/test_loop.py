@@ -23,7 +23,7 @@ from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import read_summary, table
 from tff_pfl.experiment.meanwhile import Meanwhile
-from tff_pfl.experiment.metrics_log import PART_SECONDS
+from tff_pfl.experiment.metrics_log import PART_SECONDS, WHOLE_SECONDS
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
@@ -40,14 +40,17 @@ def uninterrupted(tmp_path_factory, dataset):
 
 
 def test_metrics_and_timings(uninterrupted):
-    path, _ = uninterrupted
+    path, result = uninterrupted
     rows = read(path)
     assert [row["round"] for row in rows] == list("123456")
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"])
     evaluated = [row["round"] for row in rows if row["personalized/local_test/accuracy_mean"]]
     assert evaluated == list("246")
     assert "round_seconds" not in rows[0]
-    for seconds in read(path, "timings.csv"):
+    timings = read(path, "timings.csv")
+    whole = [float(row[name] or 0) for row in timings for name in WHOLE_SECONDS]
+    assert result.seconds == pytest.approx(sum(whole))
+    for seconds in timings:
         whole, parts = seconds["round_seconds"], [seconds[name] for name in PART_SECONDS]
         select, compute, write, update = (float(part or 0) for part in parts)
         assert select + max(compute, write) + update <= float(whole) + 1e-6
