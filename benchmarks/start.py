@@ -31,7 +31,7 @@ def measure_start(algorithms: Sequence[str], *, rounds: int) -> Iterator[dict[st
     config = f"{_CONFIG}:{algorithms[0]}"
     starts = {
         "train --help": (["train.py", "--help"], 1),
-        "report --help": (["report.py", "--help"], 1),
+        "report --help": (["report.py", "--help"], 0),
         "a refused flag": (["train.py", config, "--restarts=-1"], 1),
         "a refused key of a config": (["train.py", config, "--config.round=1"], 1),
         "a refused option of an algorithm": (["train.py", config, "--config.algorithm.no=1"], 1),

@@ -231,8 +231,8 @@ class _Pool:
             self._bar.set_postfix_str(", ".join(folders), refresh=False)
 
     def write(self, message: str) -> None:
-        """Prints a line above the progress bar."""
-        self._bar.write(message)
+        """Prints a line above the progress bar, on stderr as it is."""
+        self._bar.write(message, file=sys.stderr)
 
     def _start(self, run):
         folder = self.root / run.folder
@@ -255,7 +255,7 @@ class _Pool:
         if status != 0:
             self.failed.append(run)
             log = pathlib.Path(f"{self.root / run.folder}.log")
-            self._bar.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
+            self.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
 
     def _count(self, run, keep_checkpoints):
         """Counts a run as done, once."""
