@@ -152,16 +152,38 @@ def test_what_cannot_be_combined(make_private):
         ATTACKS["inner_product"](private, client_ids=[1])
 
 
-def test_the_noise_of_an_algorithm_counts_while_it_reports_nothing_else():
-    honest = algorithm(mean_exchange())
-    private = with_privacy(honest, noise_multiplier=0.1, clients_per_round=20, seed=1)
-    flipped = ATTACKS["label_flip"](private, client_ids=[0], num_classes=3)
-    for changed, noise in (
-        (flipped, 0.1),
-        (dataclasses.replace(flipped, noise_multiplier=0.2), 0.2),
-        (dataclasses.replace(private, report="clear"), None),
-    ):
-        assert compose(changed, mean_process.EXAMPLES_TYPE).noise_multiplier == noise
+ADDED = dataclasses.replace(mean_exchange(), name="second")
+
+
+def unsent(exchange):
+    return dataclasses.replace(exchange, send=lambda upload, seed: upload)
+
+
+def in_the_clear(exchange):
+    return dataclasses.replace(exchange, aggregator=tff.aggregators.MeanFactory())
+
+
+@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
+@pytest.mark.parametrize(
+    ("change", "noise"),
+    [
+        (lambda private: dataclasses.replace(private, report="clear"), None),
+        (lambda private: private.with_exchanges(in_the_clear), None),
+        (lambda private: private.with_exchanges(unsent), None),
+        (lambda private: dataclasses.replace(private, exchanges=[*private.exchanges, ADDED]), None),
+        (lambda private: ATTACKS["scaled_uploads"](private, client_ids=[0]), 0.1),
+        (lambda private: ATTACKS["label_flip"](private, client_ids=[0], num_classes=3), 0.1),
+        (lambda private: dataclasses.replace(private, global_weights=None, name="own"), 0.1),
+    ],
+    ids=["report", "aggregator", "send", "exchange", "attack", "labels", "others"],
+)
+def test_a_changed_algorithm_forgets_what_it_no_longer_promises(make_private, change, noise):
+    private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
+    changed = change(private)
+    assert changed.noise_multiplier == noise
+    assert dataclasses.replace(changed, name="again").noise_multiplier == noise
+    # Whoever adds noise by another way says so.
+    assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
 
 
 def test_an_unknown_clipping():

@@ -48,9 +48,9 @@ class Algorithm:
             `num_clients`, a round fails if a client's id is not in 0 .. `num_clients` - 1, and so
             does `personalize`, if the server keeps something for each client.
         noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
-            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. It only counts
-            if `report` is "none". Whoever replaces an aggregator or a `send` of a private algorithm
-            sets it anew.
+            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. It holds for the
+            report, the aggregators and the `send`s that it was set with; an algorithm with others
+            forgets it. Set it after you change these.
         name: For messages.
     """
 
@@ -66,6 +66,7 @@ class Algorithm:
     made_for: Federation = ANY_FEDERATION
     noise_multiplier: float | None = None
     name: str = "the algorithm"
+    _noise_holds_for: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         named = "a tff_pfl.Personalization"
@@ -84,6 +85,17 @@ class Algorithm:
         if self.report is not None:
             check_names("report", [self.report], REPORTS)
         object.__setattr__(self, "exchanges", tuple(self.exchanges))
+        self._forget_noise_of_others()
+
+    def _forget_noise_of_others(self):
+        """Forgets `noise_multiplier` if a part that it was set with has been replaced since."""
+        uploads = [(e.aggregator, e.send) for e in self.exchanges if e.aggregator is not None]
+        present = self.noise_multiplier, self.report, uploads
+        before = self._noise_holds_for or present
+        if before[0] == present[0] and before != present:
+            present = None, *present[1:]
+        object.__setattr__(self, "noise_multiplier", present[0])
+        object.__setattr__(self, "_noise_holds_for", present if present[0] is not None else None)
 
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
         """Returns the algorithm with `change` applied to each exchange."""

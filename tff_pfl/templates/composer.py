@@ -129,7 +129,7 @@ def compose(
         client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
-        noise_multiplier=algorithm.noise_multiplier if algorithm.report == "none" else None,
+        noise_multiplier=algorithm.noise_multiplier,
         takes_new_clients=algorithm.personalize.takes_new_clients,
     )
 
