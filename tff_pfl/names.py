@@ -21,11 +21,6 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
 
 
-def is_near(name: str, valid: Iterable[str]) -> bool:
-    """Returns whether a name is so close to a valid one that it must be a typing error."""
-    return bool(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.7))
-
-
 def is_part(name: Any) -> bool:
     """Returns whether a name may be part of a metric's name, such as `train/server/NAME`.
 

@@ -70,9 +70,6 @@ def _finite(text, contains):
 ANY_NUMBER = _real("a number", lambda value: True)
 """Every real number, NaN and infinity included."""
 
-FINITE = _real("a finite number", math.isfinite)
-"""Every real number but NaN and infinity."""
-
 
 def at_least(least: float) -> Range:
     """Finite numbers of `least` or more."""
