@@ -120,6 +120,13 @@ def test_read_images(folder, monkeypatch):
     assert image_folder.read_images([], (64, 64, 3)).shape == (0, 64, 64, 3)
 
 
+def test_an_image_with_two_classes(folder):
+    with open(folder / "val" / "val_annotations.txt", "a") as file:
+        file.write(f"val_2.JPEG\t{IDS[0]}\nval_2.JPEG\t{IDS[1]}\n")
+    with pytest.raises(ValueError, match="one line .* for each image.*'val_2.JPEG' is not so"):
+        sources.load("tiny_imagenet", folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

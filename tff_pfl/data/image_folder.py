@@ -42,8 +42,8 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
 
     Raises:
         ValueError: A text file is missing or malformed; classes have different numbers of
-            training images, or none; a validation image is missing or has no annotation; an image
-            cannot be decoded or is not of 64x64 pixels.
+            training images, or none; a validation image is missing, or has no annotation or
+            contradictory ones; an image cannot be decoded or is not of 64x64 pixels.
     """
     ids = sorted(set(_read(folder / "wnids.txt").split()))
     of_class = [_numbered_files(folder / "train" / i / "images", i) for i in ids]
@@ -131,13 +131,18 @@ def _numbered_files(folder: pathlib.Path, prefix: str) -> list[str]:
 def _val_labels(path: pathlib.Path, val_paths: list[str], ids: list[str]) -> list[int]:
     """Returns the class numbers of the validation images."""
     lines = (line.split("\t") for line in _read(path).splitlines() if line.strip())
-    class_of = {name: rest[0].strip() if rest else "" for name, *rest in lines}
+    annotated = [(name, rest[0].strip() if rest else "") for name, *rest in lines]
+    class_of = dict(annotated)
     names = list(map(os.path.basename, val_paths))
     label_of = {class_id: label for label, class_id in enumerate(ids)}
-    wrong = [n for n in names if class_of.get(n) not in label_of] + [*class_of.keys() - {*names}]
+    wrong = [
+        *(name for name in names if class_of.get(name) not in label_of),
+        *(class_of.keys() - {*names}),
+        *(name for name, class_id in annotated if class_of[name] != class_id),  # annotated twice
+    ]
     if wrong:
         raise ValueError(
-            f"{path} must have a line with a class of wnids.txt for each image in "
+            f"{path} must have one line with a class of wnids.txt for each image in "
             f"{path.parent / 'images'}, and for no other; {wrong[0]!r} is not so. Unpack the "
             "archive again."
         )
