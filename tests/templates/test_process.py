@@ -87,6 +87,11 @@ def at_server(state, clients):
     return state, clients
 
 
+@tff.federated_computation([("state", STATE)])
+def without_clients(argument):
+    return argument
+
+
 @tff.federated_computation(STATE, CLIENTS)
 def nameless(state, clients):
     return state, clients.state
@@ -111,6 +116,7 @@ def of_clients(clients):
     ("changes", "message"),
     [
         ({"next_fn": at_server}, "`next` takes <S@SERVER"),
+        ({"next_fn": without_clients}, "`next` takes <S@SERVER"),
         ({"next_fn": nameless}, "`next` returns <state="),
         ({"next_fn": other_clients}, r"(?s)expected: \{int32\}.*found: .*float32"),
         ({"initialize_client": global_weights}, "`initialize_client` takes an id"),

@@ -181,11 +181,12 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
 
 
 def _takes_clients(parameter: tff.types.StructType) -> bool:
-    """Whether a round of this parameter is of a server's state and of `Client`s."""
+    """Returns whether a round with this parameter takes a server's state and `Client`s."""
+    if len(parameter) != 2:
+        return False
     clients = parameter[1]
     return (
-        len(parameter) == 2
-        and isinstance(clients, tff.types.FederatedType)
+        isinstance(clients, tff.types.FederatedType)
         and clients.placement is tff.CLIENTS
         and isinstance(clients.member, tff.types.StructType)
         and tuple(tff.structure.name_list(clients.member)) == Client._fields
