@@ -85,8 +85,8 @@ def unpack(buffer: bytes | memoryview, type_signature: tff.types.Type) -> Any:
     """
     try:
         value, end = _plan(type_signature).unpack(buffer, 0)
-    except (ValueError, struct.error) as error:
-        end = error
+    except (ValueError, struct.error):
+        end = None
     if end != len(buffer):
         raise CorruptStateError(f"The {len(buffer)} bytes are not those of a {type_signature}.")
     return value

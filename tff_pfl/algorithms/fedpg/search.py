@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedpg import step_ladder
-from tff_pfl.algorithms.fedpg.round import Carry, fedpg
+from tff_pfl.algorithms.fedpg.round import fedpg
 from tff_pfl.algorithms.fedpg.server import FedPGServer, moved, stepped
 from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
 from tff_pfl.local import LocalTraining, evaluate, trees
@@ -100,7 +100,7 @@ def s_fedpg(
 
     def send_losses(message, state, examples, context):
         direction, ladder = message
-        weights, own = context.carry
+        weights = context.carry.weights
 
         def trial(index, losses):
             tried = moved(weights, direction, ladder.steps[index])
@@ -114,7 +114,7 @@ def s_fedpg(
         return ClientOutput(
             state=state,
             upload=Trials(context.client_id, losses),
-            carry=(Carry(weights, own), direction),
+            carry=(context.carry, direction),
         )
 
     def make_personal(message, state, examples, context):
