@@ -59,7 +59,7 @@ def remove_temporary_files(folder: str | os.PathLike, names: str = "*") -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Adds the file's name to errors of the system that have none, as that of a full disk."""
+    """Adds the file's name to system errors without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:

@@ -150,7 +150,7 @@ def make(
         clients_per_round: How many are expected in a round, for an algorithm that needs to know.
         largest_cohort: The most clients of a round, likewise. `tff_pfl.train` refuses a federation
             that is not the one which an algorithm was told of, by any of the three.
-        **options: Its keyword arguments that are not to have their defaults.
+        **options: Its other keyword arguments; those left out have their defaults.
 
     Raises:
         UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest

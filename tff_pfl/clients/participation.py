@@ -29,7 +29,7 @@ _SPEED_STREAM = 0x59EED
 
 
 def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
-    """Draws float64 `[clients]` in [0, 1), that of a client whatever number of others follow."""
+    """Draws float64 `[clients]` in [0, 1); a client's does not depend on how many follow."""
     return np.random.default_rng([seed, round_num, stream]).random(num_clients)
 
 
@@ -264,7 +264,7 @@ class Participation:
     def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
         """Draws the clients that are selected from `available`.
 
-        With "fixed" in a random order, by which some are first that report at the same time.
+        With "fixed" they are in a random order, which decides between simultaneous reports.
         """
         if self.sampling == "poisson":
             drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)

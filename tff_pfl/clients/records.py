@@ -23,7 +23,7 @@ class MemoryRecords(dict):
     """Records in memory."""
 
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Returns the value of each key, `None` where there is none."""
+        """Returns the value of each key, `None` for a missing one."""
         return [self.get(key) for key in keys]
 
     def is_empty(self) -> bool:
@@ -100,7 +100,7 @@ class DiskRecords:
         return self._opened().stat()["entries"] == 0
 
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Returns the value of each key, `None` where there is none, of one state of the file.
+        """Returns the value of each key, `None` for a missing one, all of one state of the file.
 
         Raises:
             CorruptStateError: If one of these records is damaged.

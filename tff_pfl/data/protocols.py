@@ -69,22 +69,22 @@ def federate(
         num_clients: N; `None` for natural clients, whose number the data set knows.
         partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
             `"natural"`, and what users register.
-        partition_args: The partitioner's options that are not to have their defaults,
-            e.g. `{"alpha": 0.1}`.
+        partition_args: The partitioner's options, such as `{"alpha": 0.1}`; others have their
+            defaults.
         merge: Whether to pool the original splits.
         fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
             by default those of the original split, without validation.
         num_validation: Without `merge`: size of the validation split.
-        imbalance: How many times the examples of the last class the first class has, in the
-            training split, or with `merge` in the pool. 1: classes are as they are.
+        imbalance: The number of examples of the first class over that of the last, in the
+            training split, or with `merge` in the pool. 1: classes stay as they are.
         imbalanced_test: Whether the test split is made long-tailed likewise, by a draw of its own,
             so that clients are tested on classes as frequent as those they train on. Otherwise it
             is left whole, which takes `merge=False`.
         seed: Non-negative; the same seed gives the same partition.
 
     Raises:
-        ValueError: Unknown partitioner; arguments that it does not have, misses, or that do not
-            go together.
+        ValueError: The partitioner is unknown, arguments of it are unknown or missing, or
+            arguments contradict each other.
         ExamplesError: See `checked_images`.
         PartitionError: The partition cannot be made.
     """
@@ -180,8 +180,8 @@ class _Draw:
         return [rows[part] for part in parts]
 
     def _checked_parts(self, parts, num_rows) -> ClientRows:
-        """Checks what a partitioner, perhaps of a user's own, made of so many rows."""
-        if parts is None:  # a function of a user's own without `return`
+        """Checks the result of a partitioner, perhaps a user's, for `num_rows` rows."""
+        if parts is None:  # a user's function without `return`
             raise PartitionError(
                 f"The partitioner {self.partitioner!r} must return the rows of each client, got "
                 "None."

@@ -47,7 +47,7 @@ class ClientContext(NamedTuple):
 
     Attributes:
         round_num: int32 scalar, the number of rounds done before this one. Work for an evaluation
-            alone, such as fine-tuning, has that of the last round, and its learning rate.
+            alone, such as fine-tuning, has the number, and so the learning rate, of the last round.
         client_id: int32 scalar.
         seed: `int32[2]`, a function of (run seed, round, client id, exchange). Client work draws
             all random numbers from it by stateless ops, so that a round is a pure function.

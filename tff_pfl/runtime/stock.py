@@ -91,7 +91,7 @@ def create_cpp_context(
 def create_async_cpp_context(
     *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
 ) -> tff.framework.AsyncExecutionContext:
-    """Does as `create_cpp_context`, for a `tff_pfl.runtime.ProgramContext`."""
+    """Like `create_cpp_context`, but for a `tff_pfl.runtime.ProgramContext`."""
     return tff.framework.AsyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
 
 
@@ -114,7 +114,7 @@ def create_remote_context(address: str) -> tff.framework.SyncExecutionContext:
 
 
 def create_async_remote_context(address: str) -> tff.framework.AsyncExecutionContext:
-    """Does as `create_remote_context`, for a `tff_pfl.runtime.ProgramContext`."""
+    """Like `create_remote_context`, but for a `tff_pfl.runtime.ProgramContext`."""
     return tff.framework.AsyncExecutionContext(**_in_worker_at(address))
 
 

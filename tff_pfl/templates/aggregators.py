@@ -157,7 +157,7 @@ def trimmed_mean(*, fraction: float = 0.2) -> Aggregator:
     """`robust_rules.trimmed_mean`: without the lowest and the highest values of each coordinate.
 
     Args:
-        fraction: Of the clients, cut at either end.
+        fraction: The share of the clients whose values are cut at either end.
     """
     return _unmeasured(functools.partial(robust_rules.trimmed_mean, fraction=fraction))
 
@@ -202,7 +202,7 @@ def krum(*, clients_per_round: int, num_attackers: int = 1) -> Aggregator:
 
     Args:
         clients_per_round: How many are expected.
-        num_attackers: That are tolerated.
+        num_attackers: How many attackers are tolerated.
 
     Raises:
         ValueError: If no round could have enough clients.
@@ -220,8 +220,8 @@ def multi_krum(
     Args:
         clients_per_round: See `krum`.
         num_attackers: See `krum`.
-        num_selected: Of how many uploads, of all accepted ones but `num_attackers` at most;
-            `None`: of just these.
+        num_selected: How many uploads are averaged: at most all accepted ones but
+            `num_attackers`, which is also the default.
 
     Raises:
         ValueError: See `krum`.

@@ -55,7 +55,7 @@ def compose(
 
     A round with the report "clear" fails with `tf.errors.InvalidArgumentError` if its cohort has a
     client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports, the
-    server is not to see ids, and rounds are not checked. `personalize` fails with an id outside of
+    server must not see ids, and rounds are not checked. `personalize` fails with an id outside of
     this range, too, unless it takes new clients.
 
     Args:

@@ -87,15 +87,15 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         personalize: The weights to evaluate as each client's own model.
         further_models: Models that are evaluated beside each client's own, by name; see `compose`.
         global_weights: The global model, or `None` for an algorithm without one.
-        snapshot: What of the server's state people may want to look at, or `None`.
-        client_snapshot: What of clients' states to look at, or `None`.
+        snapshot: The parts of the server's state that people may want to look at, or `None`.
+        client_snapshot: Likewise the parts of clients' states, or `None`.
         evaluated_model: The model of the weights `W`, if it is not the algorithm's; see
             `Algorithm`.
         made_for: The federation, as far as the algorithm computes with its numbers.
-        noise_multiplier: That of the privacy it gives its clients, or `None` without any; see
-            `Algorithm`.
-        takes_new_clients: Whether `personalize` makes a model of a client that the server was not
-            made for. It does not where the server has something of each client, by its id.
+        noise_multiplier: The noise multiplier of its differential privacy, or `None` without any;
+            see `Algorithm`.
+        takes_new_clients: Whether `personalize` makes models for clients that the server was not
+            made for. It does not if the server keeps something for each client id.
 
     Raises:
         ProcessSignatureError: If a computation does not have its type above.

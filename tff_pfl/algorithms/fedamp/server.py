@@ -54,10 +54,10 @@ class FedAMPServer:
         distance_scale: The unit of squared distances: "none", "num_weights", their number, or
             "median", the median of those between the clients of a cohort and their neighbours,
             equal models apart.
-        neighbours: Of whom clients take: "cohort", of this round; or "all", also of those who are
-            absent, in their last known state.
-        alpha_decay: Factor of alpha; HeurFedAMP has 0.1,
-        alpha_decay_rounds: after every so many rounds.
+        neighbours: The clients whose models are mixed: "cohort", those of this round; or "all",
+            also absent ones, with their last known models.
+        alpha_decay: The factor by which alpha decays; 0.1 in HeurFedAMP.
+        alpha_decay_rounds: The number of rounds after which alpha decays once more.
     """
 
     num_clients: int

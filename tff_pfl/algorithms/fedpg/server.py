@@ -98,10 +98,9 @@ class FedPGServer:
             memory and fairness.
         fairness: Whether fairness is one of the objectives.
         absent_memory: Whether the last gradients of absent clients are among the objectives.
-        memory_size: How many clients' gradients the server keeps, the newest; it takes
-            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: of a federation
-            of more than the default of 100, absent clients are protected as in the paper by as many
-            as there are clients.
+        memory_size: How many clients' gradients the server keeps, the newest, in
+            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: set it to the
+            number of clients to protect absent ones as in the paper, if there are more than 100.
         personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
         gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
             `gamma`; or "at_least", the larger of the two.
@@ -156,7 +155,7 @@ class FedPGServer:
         return stepped(planned, self.local.learning_rate(round_num)), metrics
 
     def find_direction(self, server: Server, stack, round_num):
-        """The state with a plan whose step is 0 so far, a `Found`, and metrics.
+        """Returns the state with a plan whose step is still 0, a `Found`, and metrics.
 
         Args:
             server: The state.

@@ -29,7 +29,7 @@ class PersonalHeads:
     hidden: Sequence[int] | None = None
 
     def __post_init__(self):
-        _ = self.num_classes  # of a model without a linear head, there is none
+        _ = self.num_classes  # refuses a model without a linear head
 
     @functools.cached_property
     def parts(self) -> Partition:

@@ -116,7 +116,7 @@ def pgfed(
     The process measures, at the server, the mean and the largest entry of `alpha`, and the share
     of its entries that are 0. `alpha_ij` is kept where `j` took part in the round before one of
     `i`'s, 12 bytes each; all others are as they were at the start. The snapshot is `alpha` as a
-    matrix; of more than 4,096 clients there is none.
+    matrix, for up to 4,096 clients.
 
     Args:
         model: The model, of weights `W`.

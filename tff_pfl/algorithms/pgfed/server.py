@@ -160,13 +160,13 @@ class PGFedServer:
         return PGFedState(weights, alpha, last), self._metrics(alpha)
 
     def _alpha(self, server, client_ids):
-        """Of some clients for the last cohort: float32 `[len(client_ids), k]`."""
+        """The `alpha_ij` of some clients for the last cohort: float32 `[len(client_ids), k]`."""
         return get_entries(server.alpha, self.num_clients, client_ids, server.last.client_ids)
 
     def _metrics(self, alpha):
         met, others = alpha.values[:-1], alpha.values[-1]
         num_pairs = self.num_clients**2
-        # TensorFlow takes an integer that int32 does not have for another one, without a word.
+        # TensorFlow silently wraps an integer that int32 cannot hold.
         all_met = tf.equal(tf.size(met, tf.int64), tf.constant(num_pairs, tf.int64))
         largest_other = tf.where(all_met, 0.0, others)
         return collections.OrderedDict(

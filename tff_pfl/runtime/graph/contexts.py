@@ -71,7 +71,7 @@ def create_graph_context(
 
 
 def create_async_graph_context(**options) -> tff.framework.AsyncExecutionContext:
-    """Does as `create_graph_context`, for a `tff_pfl.runtime.ProgramContext`."""
+    """Like `create_graph_context`, but for a `tff_pfl.runtime.ProgramContext`."""
     return tff.framework.AsyncExecutionContext(create_graph_context(**options).executor_factory)
 
 

@@ -273,7 +273,7 @@ def _load_library(graph_def) -> list:
 
 
 def _reduction(node, step):
-    """Returns a loop that does as `ReduceDataset`, which prepares its function anew at each run."""
+    """Returns a loop to replace `ReduceDataset`, which prepares its function anew at each run."""
     num_states = len(node.attr["Tstate"].list.type)
     num_arguments = len(node.attr["Targuments"].list.type)
     inputs = step.graph.inputs

@@ -108,7 +108,7 @@ class _ContextOfCalls:
         return getattr(self._context, name)
 
     def call_function(self, name, tensor_inputs, num_outputs):
-        """Does as that of the eager context."""
+        """Calls a function as the eager context does, but for what `run_with` changes."""
         attributes = self._context.function_call_options.as_attrs()
         attributes["config_proto"] = _soundly_optimizing(attributes["config_proto"])
         call = {

@@ -82,7 +82,7 @@ def _end(runner) -> None:
 
 
 async def in_thread(function: Callable, *args) -> Any:
-    """Does as `asyncio.to_thread`; a cancelled task ends the graphs that the function runs."""
+    """Like `asyncio.to_thread`, but a cancelled task ends the graphs that the function runs."""
     with _interrupted_by(asyncio.CancelledError):
         return await asyncio.to_thread(function, *args)
 

@@ -29,7 +29,7 @@ _traced_once = tf.function(autograph=False, reduce_retracing=True)
 def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns keys `uint64[n, 1]` and counters `[n, 2]` of integer seeds `[n, 2]`.
 
-    It does as `StatelessRandomGetKeyCounter`.
+    They are those of `StatelessRandomGetKeyCounter`.
     """
     seeds = tf.ensure_shape(tf.cast(seeds, tf.int64), [None, 2])
     key = tf.constant([_SEED_KEY], tf.int64)
