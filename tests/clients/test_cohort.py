@@ -236,6 +236,9 @@ class TestBytes:
 
     def test_they_are_refused_by_a_store_that_has_other_states(self, tmp_path):
         """A program that saves its state itself may end before the commit, or after it."""
+        iterator = make_source().iterator()
+        run_rounds(iterator, 2)
+        in_memory = iterator.to_bytes()
         with make_store(tmp_path) as store:
             source = make_source(store)
             iterator = source.iterator()
@@ -255,6 +258,9 @@ class TestBytes:
                 with pytest.raises(ForeignStateError, match=message):
                     CohortIterator.from_bytes(saved[round_num])
             assert CohortIterator.from_bytes(saved[2]).to_bytes() == saved[2]
+            message = f"states in memory that were put 2 times, but those in {tmp_path} were put 2"
+            with pytest.raises(ForeignStateError, match=message):
+                CohortIterator.from_bytes(in_memory)
         source = make_source()
         with pytest.raises(ForeignStateError, match="those in memory were put 0 times"):
             CohortIterator.from_bytes(saved[2])

@@ -255,14 +255,15 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
         store, version = source.store, int(position["version"])
-        if store.path is None and (len(position["client_ids"]) or not version):
+        has_states = bool(len(position["client_ids"]))
+        if store.path is None and (has_states or not version):
             states = zip(position["client_ids"].tolist(), position["states"], strict=True)
             store.restore(dict(states), version)
-        elif version != store.version:
+        elif has_states or version != store.version:
             raise ForeignStateError(
-                f"The iterator was saved with client states that were put {version} times, but "
-                f"those in {store.path or 'memory'} were put {store.version} times: load what was "
-                "saved together with these states."
+                f"The iterator was saved with client states{' in memory' * has_states} that were "
+                f"put {version} times, but those in {store.path or 'memory'} were put "
+                f"{store.version} times: load what was saved together with these states."
             )
         iterator = cls(source)
         iterator._round_num = int(position["round_num"])
