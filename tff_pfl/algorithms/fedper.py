@@ -28,8 +28,8 @@ class OwnHead(NamedTuple):
 
     Attributes:
         head: The weights of the client's personal layers.
-        optimizer: What persists of the client's optimizer, of what it trains; where head and body
-            are trained by two, a pair.
+        optimizer: What persists of the client's optimizer; a pair, if head and body are trained
+            one after the other.
     """
 
     head: Weights

@@ -7,7 +7,7 @@ import numpy as np
 
 from tff_pfl.ranges import between, takes, whole
 
-# Of the seed of a run, the numbers that attackers are drawn by: nothing else is drawn by them.
+# The stream of random numbers of a run's seed from which attackers, and nothing else, are drawn.
 _STREAM = 0x477A
 
 
@@ -18,7 +18,7 @@ def drawn_attackers(fraction: float, num_clients: int, seed: int) -> tuple[int, 
     The ids of a smaller share are among those of a larger one.
 
     Args:
-        fraction: The share, rounded to the nearest number of clients, but one at least; 0 is none.
+        fraction: The share, rounded to whole clients, at least one; 0 selects nobody.
         num_clients: Ids are below it.
         seed: The seed of the draw.
     """

@@ -34,7 +34,7 @@ def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
 
 
 def _normal(seed, round_num, stream, num_clients) -> np.ndarray:
-    """Draws float64 `[clients]`, standard normal; likewise."""
+    """Draws float64 `[clients]`, standard normal; see `_uniform`."""
     return np.random.default_rng([seed, round_num, stream]).standard_normal(num_clients)
 
 

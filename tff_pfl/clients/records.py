@@ -42,9 +42,9 @@ class DiskRecords:
     """Records in an LMDB environment in a directory, for one that writes or several that read.
 
     LMDB makes a write all or nothing, whenever the process is killed, and reads only what is asked
-    for. It has no checksums: each record begins with one of its key and value. And it opens a
-    truncated file, of which reading kills the process: so `data.mdb` is made under another name,
-    and extended, as a sparse file, before the map grows, and one shorter than its map is damaged.
+    for. It has no checksums: each record begins with one of its key and value. LMDB also opens a
+    truncated file, and then reading kills the process: so `data.mdb` is made under another name, is
+    extended, as a sparse file, before the map grows, and counts as damaged if it is shorter.
     """
 
     def __init__(self, path: str, *, read_only: bool = False):

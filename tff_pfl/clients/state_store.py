@@ -240,7 +240,7 @@ class ClientStateStore:
 
 
 class _Header(NamedTuple):
-    """What a store holds: what it names and is missing is damaged, and not new.
+    """The contents of a store, by which a missing record is damage, and not a new client.
 
     Attributes:
         state_type: The type of a client's state, as text.

@@ -1,4 +1,4 @@
-"""What client work reads: a client's examples as tensors, and the context of its round."""
+"""The inputs of client work: a client's examples as tensors, and the context of its round."""
 
 from typing import Any, NamedTuple
 

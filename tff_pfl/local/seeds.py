@@ -8,7 +8,7 @@ FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS, NOISE_OF_SHARES = -1, -2, -3, -4
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:
-    """Returns `int32[2]`, a function of the run's seed, of which 63 bits count, and a block."""
+    """Returns `int32[2]`, a function of 63 bits of the run's seed, and of a block."""
     result = tf.constant([seed & 0x7FFFFFFF, block], tf.int32)
     rest = (seed & 0x7FFFFFFFFFFFFFFF) >> 31
     while rest:

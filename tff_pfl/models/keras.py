@@ -38,7 +38,7 @@ class _Slot(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """What building a Keras model once has shown.
+    """Facts about a Keras model, found by building it once.
 
     Attributes:
         name: The model's name.

@@ -143,7 +143,7 @@ def _check_noise(noise_multiplier, clients_per_round):
 @AGGREGATORS.register("clipped")
 @takes(norm=above(0))
 def clipped(*, norm: float = 1.0) -> Aggregator:
-    """The weighted mean of uploads that are shortened to a norm; that of `robust` adapts.
+    """The weighted mean of uploads shortened to a fixed norm; `robust` adapts its norm.
 
     Args:
         norm: The longest upload, all of its tensors being one vector.

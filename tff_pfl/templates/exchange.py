@@ -125,7 +125,7 @@ class OwnModel(NamedTuple):
     Attributes:
         model: `W`, that model.
         participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the client's optimizer; of two models' optimizers, a pair.
+        optimizer: What persists of the client's optimizer; a pair, if it trains two models.
     """
 
     model: Any

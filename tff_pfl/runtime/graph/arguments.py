@@ -43,7 +43,7 @@ def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layou
 
 @dataclasses.dataclass(frozen=True)
 class _Clients:
-    """What clients have: a column for each leaf, with the value of each client."""
+    """Values placed at clients: a column for each leaf, with the value of each client."""
 
     columns: list[Sequence]
     leaf_types: list[tff.types.Type]

@@ -165,7 +165,7 @@ def _function(pfor_input, attribute):
 
 
 def _vectorize(function, pfor, shapes, are_stacked):
-    """Returns a function of the inputs, of which some are stacked, and which outputs are."""
+    """Returns a function of inputs, some of them stacked, and which outputs are stacked."""
     outputs_are_stacked = []
 
     def vectorized(*tensors):
