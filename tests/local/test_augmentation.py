@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.kinds import KindError
 from tff_pfl.local import AUGMENTATIONS, ClientContext, Examples, LocalTraining, evaluate
 from tff_pfl.models import Model
 
@@ -103,6 +104,14 @@ def test_each_step_of_training_has_its_own_and_evaluation_none():
     assert weight != plain_weight
     assert train(local_training(augment=augment))[0] == weight
     assert train(local_training(augment=augment), seed=(1, 3))[0] != weight
+
+
+def test_images_of_another_type_are_refused():
+    def rescaled(images, seed):
+        return tf.image.convert_image_dtype(images, tf.float32)  # 0 .. 1, in place of 0 .. 255
+
+    with pytest.raises(KindError, match="rescaled.* must return images of uint8.*float32"):
+        train(local_training(augment=rescaled))
 
 
 def test_dropout_draws_other_numbers():

@@ -1,8 +1,8 @@
 """Random changes of the images of a batch, by name.
 
 Each is a function `(*, <options with defaults>) -> Augmentation`. An `Augmentation` is a function
-`(images [batch, height, width, channels], seed int32[2]) -> images` of the same shape that draws
-its random numbers from the seed.
+`(images [batch, height, width, channels], seed int32[2]) -> images` of the same type and shape that
+draws its random numbers from the seed.
 """
 
 from collections.abc import Callable

@@ -144,7 +144,7 @@ class LocalTraining:
 
         Raises:
             ValueError: If the optimizer's state is to persist, but is not given.
-            KindError: If weights are not float32.
+            KindError: If weights are not float32, or `augment` changes the type of images.
         """
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
         if epochs is None and steps is None:
@@ -260,7 +260,13 @@ class LocalTraining:
         if self.augment is None:
             return batch
         seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
-        return batch._replace(x=tf.ensure_shape(self.augment(batch.x, seed), batch.x.shape))
+        images = tf.ensure_shape(self.augment(batch.x, seed), batch.x.shape)
+        if images.dtype != batch.x.dtype:  # evaluations may then see another scale
+            raise KindError(
+                f"The augmentation {self.augment!r} must return images of {batch.x.dtype.name}, as "
+                f"it gets them, returned {images.dtype.name}."
+            )
+        return batch._replace(x=images)
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))
