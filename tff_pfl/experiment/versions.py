@@ -117,7 +117,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         f"{key} {before.get(key)} then, {now.get(key)} now"
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
-        and not (key.startswith(CODE) and not (key in before and key in now))
+        and (not key.startswith(CODE) or (key in before and key in now))
         and not (key == "devices" and None in (before.get(key), now.get(key)))
     ]
 

@@ -111,7 +111,7 @@ def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> 
     """
     for switch in _switches(value_of(config, "algorithm.name")):
         values = [value_of(config, key) for key in switch.keys]
-        if values[0] is None and switch.keys[0] != "local.steps" or switch.is_on(values):
+        if values[0] is None or switch.is_on(values):
             continue
         for key in filter(switch.holds, keys):
             if value_of(config, key) is not None:
