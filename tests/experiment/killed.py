@@ -1,4 +1,6 @@
-"""Runs of the round loop that are killed in the middle."""
+"""Runs of the round loop, some of them killed in the middle, and the tables that they leave."""
+
+import csv
 
 import numpy as np
 import pytest
@@ -41,6 +43,12 @@ def numbers_of(path):
     """The contents of all files of a run that are functions of its config."""
     tables = [*(path / "clients").iterdir(), *path.glob("new_clients.csv")]
     return {file.name: file.read_bytes() for file in [path / "metrics.csv", *tables]}
+
+
+def rows_of(path, name="metrics.csv"):
+    """The rows of a table of a run."""
+    with open(path / name, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def with_validation(dataset):

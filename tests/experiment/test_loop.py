@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import csv
 import threading
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.experiment.killed import numbers_of, run
+from tests.experiment.killed import numbers_of, rows_of, run
 from tests.federation import (
     EXAMPLES_TYPE,
     assert_equal,
@@ -28,11 +27,6 @@ from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 
-def read(path, name="metrics.csv"):
-    with open(path / name) as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, dataset):
     path = tmp_path_factory.mktemp("run")
@@ -41,13 +35,13 @@ def uninterrupted(tmp_path_factory, dataset):
 
 def test_metrics_and_timings(uninterrupted):
     path, result = uninterrupted
-    rows = read(path)
+    rows = rows_of(path)
     assert [row["round"] for row in rows] == list("123456")
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"])
     evaluated = [row["round"] for row in rows if row["personalized/local_test/accuracy_mean"]]
     assert evaluated == list("246")
     assert "round_seconds" not in rows[0]
-    timings = read(path, "timings.csv")
+    timings = rows_of(path, "timings.csv")
     whole = [float(row[name] or 0) for row in timings for name in WHOLE_SECONDS]
     assert result.seconds == pytest.approx(sum(whole))
     for seconds in timings:
@@ -59,7 +53,7 @@ def test_metrics_and_timings(uninterrupted):
 
 def test_tables_of_clients_partition_and_pictures(uninterrupted, dataset):
     path, result = uninterrupted
-    clients = read(path, "clients/round_000006.csv")
+    clients = rows_of(path, "clients/round_000006.csv")
     assert [row["client_id"] for row in clients] == list("01234")
     accuracies = [float(row["personalized/local_test/accuracy"]) for row in clients]
     assert np.mean(accuracies) == pytest.approx(result.final.mean("accuracy"))
@@ -89,7 +83,7 @@ def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path
     assert result.final == result.best_on_test
     assert len(list((tmp_path / "clients").iterdir())) == 1
     assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 3
-    trained = [row["was_selected"] for row in read(tmp_path, "clients/round_000001.csv")]
+    trained = [row["was_selected"] for row in rows_of(tmp_path, "clients/round_000001.csv")]
     assert sorted(trained) == list("00011")
 
 
@@ -148,7 +142,7 @@ def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path
         return run(tmp_path, dataset, process, rounds=1)
 
     asyncio.run(program())
-    (row,) = read(tmp_path)
+    (row,) = rows_of(tmp_path)
     assert row["train/server/mean/1"] == row["train/server/parts/0/1"] == "0.5"
     assert any(name.startswith("train/aggregator/") for name in row)
 
@@ -166,7 +160,7 @@ def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "round 1: train: 2 clients left out, for a result that is not finite" in printed
     assert "round 1: train: the server keeps its state, no sound update came" in printed
-    assert [row["train/loss"] for row in read(tmp_path)] == ["nan"]
+    assert [row["train/loss"] for row in rows_of(tmp_path)] == ["nan"]
 
 
 class Recording(tff.program.ReleaseManager):

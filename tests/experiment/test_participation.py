@@ -1,10 +1,9 @@
 """Runs in which not every client that is selected reports."""
 
-import csv
-
 import pytest
 
 from tests.experiment import killed
+from tests.experiment.killed import rows_of
 from tests.federation import assert_equal, tiny_process
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import Participation
@@ -24,11 +23,6 @@ POISSON = Participation(sampling="poisson")
 
 def run(path, dataset, **options):
     return killed.run(path, dataset, tiny_process(build_fedavg), **options)
-
-
-def rows_of(path, name="metrics.csv"):
-    with open(path / name, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")

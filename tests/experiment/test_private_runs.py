@@ -7,24 +7,12 @@ import math
 
 import pytest
 
+from tests.experiment import killed
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl.algorithms import make
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    RunDirectory,
-    RunFiles,
-    read_summary,
-    run_program,
-    table,
-    train,
-)
-from tff_pfl.privacy import (
-    Accountant,
-    PrivacyLoss,
-    default_delta,
-    with_privacy,
-)
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, run_program, table
+from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
 from tff_pfl.templates import compose
 
 
@@ -98,16 +86,7 @@ def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
 
 
 def trained(path, dataset, process, privacy, rounds=1):
-    with RunDirectory(path, {}, resume=True) as directory:
-        return train(
-            process,
-            tiny_model(),
-            dataset,
-            directory,
-            rounds=rounds,
-            clients_per_round=2,
-            privacy=privacy,
-        )
+    return killed.run(path, dataset, process, rounds, privacy=privacy)
 
 
 @functools.cache

@@ -1,12 +1,11 @@
 """Runs that are killed, interrupted or made longer have the numbers of those that were not."""
 
-import csv
 import dataclasses
 
 import numpy as np
 import pytest
 
-from tests.experiment.killed import Killed, numbers_of, run, run_until, with_validation
+from tests.experiment.killed import numbers_of, rows_of, run, run_until, with_validation
 from tests.federation import assert_equal, tiny_process
 from tests.marks import slow
 from tff_pfl.algorithms import build_fedavg
@@ -98,8 +97,7 @@ def ended(tmp_path_factory, dataset):
 
 def rows(path, name):
     """The rows of a table of a run, of the columns that have something in them."""
-    with open(path / name, newline="") as file:
-        return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [{k: v for k, v in row.items() if v} for row in rows_of(path, name)]
 
 
 def assert_ended(path, result, expected, number, names=("metrics.csv",)):
@@ -217,10 +215,8 @@ def test_who_reported_is_known_when_a_run_goes_on(dataset, tmp_path):
         "rounds": 4,
     }
     expected = tmp_path / "whole", run(tmp_path / "whole", dataset, **unreliable)
-    run_until(*UPDATE, 4, tmp_path / "parts", dataset, Killed, checkpoint_every=2, **unreliable)
+    run_until(*UPDATE, 4, tmp_path / "parts", dataset, checkpoint_every=2, **unreliable)
     result = run(tmp_path / "parts", dataset, checkpoint_every=2, **unreliable)
     assert_same(tmp_path / "parts", result, expected)
-    assert any(
-        row.get("was_selected") == "0"
-        for row in rows(tmp_path / "parts", "clients/round_000004.csv")
-    )
+    clients = rows_of(tmp_path / "parts", "clients/round_000004.csv")
+    assert any(row["was_selected"] == "0" for row in clients)
