@@ -24,7 +24,8 @@ from tff_pfl.experiment import (
 
 @pytest.fixture
 def directory(tmp_path):
-    return RunDirectory(tmp_path, {}).__enter__()
+    with RunDirectory(tmp_path, {}) as directory:
+        yield directory
 
 
 def pretend(monkeypatch, **others):

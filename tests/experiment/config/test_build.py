@@ -180,7 +180,7 @@ def test_no_merge_distributes_the_original_splits():
         ({"model": {"compute_type": "float16"}}, "config.model: Unknown compute type 'float16'"),
         ({"local": {"learning_rate": -1.0}}, "config.local: .*learning_rate"),
         (
-            {"local": {"optimizer": "sgd"}, "privacy": {"epsilon": 1e-5, "delta": 1e-9}},
+            {"privacy": {"epsilon": 1e-5, "delta": 1e-9}},
             "config.privacy: epsilon of 20 rounds of 3 of 6 clients must be",
         ),
         (

@@ -184,10 +184,7 @@ def assert_checked(key, kind, **choice):
         if key == "privacy.bits":
             config.privacy.update(mechanism="distributed", clipping="fixed")
         with config.ignore_type(), config.unlocked():
-            owner = config
-            for part in filter(None, section.split(".")):
-                owner = owner[part]
-            owner[name] = value
+            value_of(config, section)[name] = value
         check_config(config)
 
     check(right)
