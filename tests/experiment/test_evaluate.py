@@ -9,12 +9,7 @@ import pytest
 from tests.permissions import read_only
 from tests.runs import keep_the_context, with_settings
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, to_text
-from tff_pfl.experiment import (
-    ConfigError,
-    RunFiles,
-    evaluate_program,
-    evaluate_run,
-)
+from tff_pfl.experiment import ConfigError, RunFiles, evaluate_program, evaluate_run
 
 MODELS = ("personalized", "global")
 

@@ -8,12 +8,7 @@ import tensorflow as tf
 
 from tests.marks import slow
 from tests.runs import keep_the_context
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    export_program,
-    export_run,
-    restored_run,
-)
+from tff_pfl.experiment import OutputDirectoryError, export_program, export_run, restored_run
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,7 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    RunFiles,
-    read_summary,
-    resolved,
-)
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, resolved
 
 ACCURACY = MetricName("personalized", "local_test", "accuracy")
 

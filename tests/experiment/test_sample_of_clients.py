@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from tff_pfl.clients.attackers import drawn_attackers
-from tff_pfl.evaluation import (
-    MetricName,
-    mean_margin,
-    sampled_clients,
-)
-from tff_pfl.experiment import (
-    RunFiles,
-)
+from tff_pfl.evaluation import MetricName, mean_margin, sampled_clients
+from tff_pfl.experiment import RunFiles
 
 NAME = MetricName("personalized", "local_test", "accuracy")
 

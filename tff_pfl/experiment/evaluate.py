@@ -25,10 +25,7 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
-from tff_pfl.experiment.restored import (
-    changed_config,
-    restored_run,
-)
+from tff_pfl.experiment.restored import changed_config, restored_run
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,

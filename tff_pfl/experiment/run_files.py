@@ -10,12 +10,7 @@ import numpy as np
 
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
-from tff_pfl.experiment.run_directory import (
-    OutputDirectoryError,
-    read_json,
-    read_settings,
-    reading,
-)
+from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, read_settings, reading
 from tff_pfl.names import unknown_name
 
 SESSIONS = "versions.json"
