@@ -39,23 +39,23 @@ OWN_NUMBERS = {
 def own_keys() -> ml_collections.ConfigDict:
     """Returns the keys with their defaults; sections of options are empty."""
     config = ml_collections.ConfigDict()
-    config.imports = ()  # modules whose names this config uses: "my_package.methods"
-    config.import_path = ()  # where they are looked for first: programs add the config's folder
-    config.seed = 0  # decides partition, initial weights, cohorts, batches
+    config.imports = ()  # modules to import, which register names: "my_package.methods"
+    config.import_path = ()  # folders to search for them first; programs add the config's own
+    config.seed = 0  # of the partition, initial weights, cohorts and batches
     config.rounds = 20
     config.clients_per_round = 6
 
     config.data = ml_collections.ConfigDict()
     config.data.name = "digits"  # one of tff_pfl.data.DATASETS
-    config.data.data_dir = ""  # prepared TFDS data sets; empty: TFDS_DATA_DIR, then TFDS's own
-    config.data.num_clients = 25  # not used by the natural partitioner
-    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; the options of each
-    # are in config.data.NAME, as in config.data.dirichlet.alpha
+    config.data.data_dir = ""  # of prepared TFDS data sets; "": TFDS_DATA_DIR, or TFDS's default
+    config.data.num_clients = 25  # unused by the natural partitioner
+    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; config.data.NAME has
+    # the options of each, such as config.data.dirichlet.alpha
     config.data.merge = True  # pool the original train and test splits before partitioning
-    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation, test of a client
-    config.data.num_validation = 0  # without merge: examples cut off the training split
-    config.data.imbalance = 1.0  # examples of the first class, over those of the last
-    config.data.imbalanced_test = True  # the test split, too; else, without merge, it is whole
+    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation and test share
+    config.data.num_validation = 0  # without merge: examples to take from the training split
+    config.data.imbalance = 1.0  # number of examples, first class over last class
+    config.data.imbalanced_test = True  # False: the test split stays whole; needs merge=False
     config.data.partition_file = ""  # a saved partition to use instead of making one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
@@ -69,71 +69,72 @@ def own_keys() -> ml_collections.ConfigDict:
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
     config.local.options = ml_collections.ConfigDict()  # options of the optimizer
     config.local.learning_rate = 0.1
-    config.local.momentum = 0.0  # for an optimizer that has momentum, as sgd
-    config.local.weight_decay = 0.0  # added to the gradient, times the weights
-    config.local.clip_norm = config_dict.placeholder(float)  # longest gradient, without decay
+    config.local.momentum = 0.0  # of an optimizer that has momentum, such as sgd
+    config.local.weight_decay = 0.0  # times the weights, added to the gradient
+    config.local.clip_norm = config_dict.placeholder(float)  # largest gradient norm, without decay
     config.local.epochs = 5
-    config.local.steps = config_dict.placeholder(int)  # steps in place of epochs
+    config.local.steps = config_dict.placeholder(int)  # replaces epochs, if set
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
     config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round: .name,
-    # one of tff_pfl.SCHEDULES, at first "constant", and its options beside it
-    config.local.warm_up_rounds = 0  # the first ones, in which the rate rises
+    # one of tff_pfl.SCHEDULES, by default "constant", with its options beside it
+    config.local.warm_up_rounds = 0  # first rounds, in which the learning rate rises
     config.local.augmentation = ml_collections.ConfigDict()  # of training images: .name, one of
-    # tff_pfl.AUGMENTATIONS or, at first, none, and its options beside it
+    # tff_pfl.AUGMENTATIONS, by default "" for none, with its options beside it
     config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
-    config.local.persist_optimizer_state = False  # a client's optimizer goes on in its next round
+    config.local.persist_optimizer_state = False  # a client keeps it for its next round
 
     config.evaluation = ml_collections.ConfigDict()
-    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only the last
+    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only that one
     config.evaluation.split = "test"  # or "validation", for tuning
-    config.evaluation.validation = False  # on both, where the split is "test"
-    config.evaluation.late_share = 0.1  # share of evaluations whose mean is in summary.json
+    config.evaluation.validation = False  # on validation examples, too, where the split is "test"
+    config.evaluation.late_share = 0.1  # share of evaluations, the last ones, for late_mean
     config.evaluation.further_models = ()  # "locally_trained", "fine_tuned", or both
     config.evaluation.fine_tune_epochs = 0  # before a client's own model is evaluated
-    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # after all rounds;
-    # None: local's, of the last round; that of new clients, too
-    config.evaluation.clients = 0  # size of a sample, drawn once; 0: all
-    config.evaluation.clients_per_call = 25  # evaluated at a time; bounds memory
-    config.evaluation.generalization = "never"  # or "last", "always": on other clients' examples
-    config.evaluation.synthetic = (0.5,)  # fractions of the other clients, for S-acc
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # the same after
+    # every round, and for new clients; None: that of local training in its last round
+    config.evaluation.clients = 0  # size of a sample of clients, drawn once; 0: all
+    config.evaluation.clients_per_call = 25  # clients to evaluate at a time; bounds memory
+    config.evaluation.generalization = "never"  # on other clients' examples, too: "never", after
+    # the "last" round, or "always"
+    config.evaluation.synthetic = (0.5,)  # then, shares of the other clients to add, for S-acc
     config.evaluation.subsample = False  # draw as many examples of others as the client has
 
-    config.participation = ml_collections.ConfigDict()  # tuples: a number a device class, or one
-    config.participation.sampling = "fixed"  # or "poisson": each client with a probability
-    config.participation.over_selection = 1.0  # selected clients over those that count
+    config.participation = ml_collections.ConfigDict()  # tuples: a number per device class, or one
+    config.participation.sampling = "fixed"  # or "poisson": each client is drawn by itself
+    config.participation.over_selection = 1.0  # clients selected, over clients_per_round
     config.participation.availability = ml_collections.ConfigDict()  # who can be selected: .name,
-    # one of tff_pfl.AVAILABILITIES, at first "always", and its options beside it
-    config.participation.class_shares = (1.0,)  # of device classes, relative to their sum
+    # one of tff_pfl.AVAILABILITIES, by default "always", with its options beside it
+    config.participation.class_shares = (1.0,)  # of the device classes; scaled to sum to 1
     config.participation.dropout = (0.0,)  # the probability that a selected client never reports
     config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
-    config.participation.client_spread = 0.0  # of the logarithm of seconds, between clients
-    config.participation.round_spread = 0.0  # the same between the rounds of a client
+    config.participation.client_spread = 0.0  # of the logarithm of seconds between clients
+    config.participation.round_spread = 0.0  # the same between the rounds of one client
     config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
 
-    config.early_stop = ml_collections.ConfigDict()  # by validation examples, whatever the split
-    config.early_stop.patience = 0  # evaluations without an improvement, then it ends; 0: never
-    config.early_stop.least_gain = 0.0  # an improvement is by more than this
+    config.early_stop = ml_collections.ConfigDict()  # on validation examples, whatever the split
+    config.early_stop.patience = 0  # evaluations without an improvement before it ends; 0: never
+    config.early_stop.least_gain = 0.0  # an improvement is larger than this
     config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
 
     config.new_clients = ml_collections.ConfigDict()
-    config.new_clients.number = 0  # the last clients, which do not train but fine-tune at the end
+    config.new_clients.number = 0  # these last clients do not train, but fine-tune at the end
     config.new_clients.fine_tune_epochs = 20
     config.new_clients.best_epoch = False  # report the best of these epochs, too
-    config.new_clients.evaluated = True  # False: only held out
+    config.new_clients.evaluated = True  # False: they are only held out
 
     config.aggregator = ml_collections.ConfigDict()
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; "": the algorithm's own
     config.aggregator.options = ml_collections.ConfigDict()  # options of the aggregator
 
-    config.privacy = ml_collections.ConfigDict()  # of clients, against whoever sees the server
-    config.privacy.epsilon = config_dict.placeholder(float)  # for all rounds; None: no privacy
-    config.privacy.noise_multiplier = config_dict.placeholder(float)  # in place of epsilon
+    config.privacy = ml_collections.ConfigDict()  # of whole clients, from whoever sees the server
+    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; both None: no privacy
+    config.privacy.noise_multiplier = config_dict.placeholder(float)  # replaces epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
-    config.privacy.mechanism = "central"  # the server adds noise; or "distributed", clients do
-    config.privacy.bits = 20  # bits of a number that is sent, with distributed noise
-    config.privacy.clipping = "adaptive"  # or "fixed": uploads are clipped to
-    config.privacy.clip_norm = 0.1  # this norm, from which an adaptive one starts
+    config.privacy.mechanism = "central"  # the server adds noise; or "distributed": clients do
+    config.privacy.bits = 20  # of each number that a client sends, with distributed noise
+    config.privacy.clipping = "adaptive"  # of uploads; or "fixed"
+    config.privacy.clip_norm = 0.1  # largest norm of an upload; adaptive clipping starts there
     config.privacy.secure_sums = False  # sum uploads securely before the server adds noise
 
     config.server = ml_collections.ConfigDict()
@@ -142,18 +143,18 @@ def own_keys() -> ml_collections.ConfigDict:
     config.server.learning_rate = 1.0
     config.server.momentum = 0.0  # as config.local.momentum
 
-    config.attack = ml_collections.ConfigDict()  # .name, one of tff_pfl.ATTACKS, at first
-    # "scaled_uploads", and its options beside it; who attacks: client_ids, or a fraction of all,
-    # drawn; without, nobody
+    config.attack = ml_collections.ConfigDict()  # .name, one of tff_pfl.ATTACKS, by default
+    # "scaled_uploads", with its options beside it; client_ids attack, or a fraction of all clients,
+    # which is drawn; without both, nobody does
 
     config.compression = ml_collections.ConfigDict()  # of uploads: .name, one of
-    # tff_pfl.COMPRESSORS or, at first, none; its options, and error_feedback, whether clients keep
-    # what was lost for their next upload, beside it
+    # tff_pfl.COMPRESSORS, by default "" for none, with its options beside it, and error_feedback:
+    # whether clients add what was lost to their next upload
 
     config.checkpoint_every = 1  # rounds
 
-    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for readers
+    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for readers only
 
-    config.algorithm = ml_collections.ConfigDict()  # .name, one of tff_pfl.ALGORITHMS, and its
+    config.algorithm = ml_collections.ConfigDict()  # .name, one of tff_pfl.ALGORITHMS, with its
     # options beside it
     return config
