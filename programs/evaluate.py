@@ -31,15 +31,15 @@ flags.DEFINE_string("run_dir", None, "The run's output directory.")
 flags.DEFINE_string("output", None, "Prefix of the results.")
 flags.DEFINE_string("baseline", None, "The output directory of a run on the same partition.")
 flags.DEFINE_bool("generalization", True, "Evaluate on the examples of other clients, too.")
-flags.DEFINE_enum("split", "test", ["test", "validation"], "What is evaluated on.")
+flags.DEFINE_enum("split", "test", ["test", "validation"], "The examples to evaluate on.")
 flags.DEFINE_bool("subsample", False, "Draw as many examples of each pool as the client has.")
-flags.DEFINE_list("synthetic", ["0.5"], "Shares, in [0, 1], of the other clients that are added.")
-# By default as the run's config says.
+flags.DEFINE_list("synthetic", ["0.5"], "Shares of the other clients to add, in [0, 1].")
+# These default to what the run's config says.
 _CHANGES = (
-    flags.DEFINE_list("further_models", None, "Of locally_trained and fine_tuned, see above."),
-    flags.DEFINE_integer("fine_tune_epochs", None, "Passes before each client's evaluation."),
-    flags.DEFINE_float("fine_tune_learning_rate", None, "Its rate, and that of new clients."),
-    flags.DEFINE_integer("clients", None, "How many are drawn by the run's seed; 0: all."),
+    flags.DEFINE_list("further_models", None, "locally_trained, fine_tuned, or both; see above."),
+    flags.DEFINE_integer("fine_tune_epochs", None, "Epochs before each client's evaluation."),
+    flags.DEFINE_float("fine_tune_learning_rate", None, "For new clients, too."),
+    flags.DEFINE_integer("clients", None, "Number of clients, drawn by the run's seed; 0: all."),
 )
 
 

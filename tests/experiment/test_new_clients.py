@@ -222,7 +222,7 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
             "config.new_clients: .* this algorithm has none; nor has its server a model",
         ),
         ("ifca", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
-        ("local", 3, "fine_tune_epochs=3 is of each client's own model, .* fine-tune it twice"),
+        ("local", 3, "fine_tune_epochs=3 is for each client's own model. .* fine-tune it twice"),
     ],
 )
 def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message):

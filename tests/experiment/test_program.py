@@ -130,7 +130,7 @@ def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
     other = tiny_config(rounds=1, evaluation={"generalization": "last", "synthetic": (0.1,)})
     assert run_program(other, path, resume=True) == 0
     assert capsys.readouterr().err == (
-        "note: the run was over, its results are those of then, without\n"
+        "note: the run was over already, and its results do not follow these changes:\n"
         "  evaluation.generalization: 'never' then, 'last' now\n"
         "  evaluation.synthetic.0: 0.5 then, 0.1 now\n"
         f"programs/evaluate.py --run_dir={path} evaluates it anew.\n"

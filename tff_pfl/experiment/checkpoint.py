@@ -27,7 +27,7 @@ from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
 FORMAT = 1
-"""The version of what is committed; a run of another one is refused."""
+"""The version of the format; a run with a checkpoint of another one is refused."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
 
@@ -109,7 +109,7 @@ class Checkpoint:
         self._store = store
         self._state_type = process.initialize.type_signature.result.member
         self._initialize = process.initialize
-        # What a run goes on with, or not at all.
+        # A run goes on with the same values, or not at all.
         self._fixed = {
             "format": FORMAT,
             "data": dataset.fingerprint,
@@ -173,15 +173,15 @@ class Checkpoint:
     def _refusal(self, reason) -> OutputDirectoryError:
         run = os.path.dirname(self._store.path)
         return OutputDirectoryError(
-            f"Cannot go on with the run in {run}: {reason}. Give it its own, or begin another one."
+            f"Cannot go on with the run in {run}: {reason}. Resume it unchanged, or start another."
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
-        """Sets what counts the rounds from now on, which must have counted those before.
+        """Sets the privacy loss of a run, which must be that of its rounds so far.
 
         Args:
             progress: The progress of the run.
-            privacy: Counts; `None`: nothing is counted.
+            privacy: Counts the rounds; `None`: nothing is counted.
 
         Raises:
             OutputDirectoryError: If the rounds so far were counted by anything else, or not at

@@ -45,8 +45,8 @@ def run_program(
         overwrite: Whether to delete the run there first.
         set_context: Sets the context in which TFF computations are executed.
         restart: Called where a worker of the runtime was lost; it may start the program anew. Its
-            argument is whether there is a run to resume, or what was to be overwritten is still
-            there.
+            argument is whether the run can be resumed: not while the run that it was to overwrite
+            is still there.
 
     Returns:
         The exit code of the program: 0, 1 after an error that the user can fix, `os.EX_TEMPFAIL`,
@@ -78,7 +78,7 @@ def run_program(
         ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
         if is_over and ignored:
             print(
-                "note: the run was over, its results are those of then, without\n  "
+                "note: the run was over already, and its results do not follow these changes:\n  "
                 + "\n  ".join(ignored)
                 + f"\nprograms/evaluate.py --run_dir={directory.path} evaluates it anew.",
                 file=sys.stderr,
@@ -105,7 +105,7 @@ def _run(config, directory):
     evaluate_new_clients = configs.build_new_clients_evaluation(
         config, process, model, new_clients, capacity
     )
-    check_server_memory(process)  # before anything that there is is deleted
+    check_server_memory(process)  # before the run to overwrite is deleted
     with directory:
         train(
             process,

@@ -126,7 +126,7 @@ def test_model_and_normalization():
 def test_inputs_that_are_no_bytes_are_not_divided_by_255():
     found = build_dataset(small())
     dataset = FederatedDataset(found.x.astype(np.float32), found.y, 10, found.partition, "measured")
-    with pytest.raises(ConfigError, match="'unit' is of images of bytes.*'measured' are float32"):
+    with pytest.raises(ConfigError, match="'unit' divides images of bytes.*'measured' are float32"):
         build_model(small(), dataset)
     model = build_model(small(normalization="none"), dataset)
     weights, x = model.init(0), dataset.examples(0).x[:3]

@@ -92,9 +92,9 @@ def _check_whole(partition, config):
     if number and num_trained is not None:
         raise ConfigError(
             f"config.data.partition_file={config.data.partition_file!r} has no more than the "
-            f"{num_trained} clients that a run did not hold out, of which "
-            f"config.new_clients.number={number} would hold out {number} again, others than that "
-            "run. Set it to 0, or take a file of all clients: "
+            f"{num_trained} clients that trained in a run which held others out. "
+            f"config.new_clients.number={number} would hold out {number} of these, too. Set it to "
+            "0, or take a file of all clients: "
             "experiment.build_dataset(config).partition.save(path), with the config of that run."
         )
 
@@ -155,23 +155,23 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
     """Builds the model of a config, for the images and classes of a data set.
 
     Raises:
-        ConfigError: For unknown names, with the nearest one; numbers that are none of the model's;
-            or a normalization of bytes for inputs that are none.
+        ConfigError: For unknown names, with the nearest one; numbers that the model refuses; or a
+            normalization that does not fit the inputs.
     """
     with values_of("data"):
         mean, std = data.normalization(config.data.normalization)
         if mean is not None and dataset.x_dtype != np.uint8:
             raise ValueError(
-                f"normalization={config.data.normalization!r} is of images of bytes, which it "
-                f"divides by 255, but the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose "
-                "'none' to take them as they are, or register images as uint8."
+                f"normalization={config.data.normalization!r} divides images of bytes by "
+                f"255, but the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose 'none' to "
+                "take them as they are, or register images as uint8."
             )
         channels = {1, dataset.image_shape[-1]}
         if mean is not None and not {len(mean), len(std)} <= channels:
             raise ValueError(
-                f"normalization={config.data.normalization!r} is of images with {len(mean)} "
-                f"channels, but those of {dataset.name!r} are of shape {dataset.image_shape}. "
-                "Choose 'unit' or 'half', which are of any."
+                f"normalization={config.data.normalization!r} is for images with {len(mean)} "
+                f"channels, but those of {dataset.name!r} have the shape {dataset.image_shape}. "
+                "Choose 'unit' or 'half', which fit any images."
             )
     with values_of("model"):
         model = models.build(
@@ -216,16 +216,17 @@ def build_new_clients_evaluation(
     """Builds the evaluation of the new clients of a config, if they are evaluated.
 
     Raises:
-        ConfigError: If the algorithm has nothing that they could fine-tune, or it was before.
+        ConfigError: If the algorithm has nothing that they could fine-tune, or it would be
+            fine-tuned twice.
     """
     if new_clients is None or not config.new_clients.evaluated:
         return None
     if process.global_weights is None and _fine_tunes_own_models(config):
         raise ConfigError(
-            f"config.evaluation.fine_tune_epochs={config.evaluation.fine_tune_epochs} is of each "
-            f"client's own model, with which new clients of {config.algorithm.name!r} begin: they "
-            "would fine-tune it twice. Add 'fine_tuned' to config.evaluation.further_models, which "
-            "evaluates that beside the own model, or set it to 0."
+            f"config.evaluation.fine_tune_epochs={config.evaluation.fine_tune_epochs} is for each "
+            f"client's own model. New clients of {config.algorithm.name!r} begin with such a model "
+            "and would fine-tune it twice. Set it to 0, or add 'fine_tuned' to "
+            "config.evaluation.further_models, which evaluates the fine-tuned model beside the own."
         )
     with values_of("new_clients"):
         return evaluation.NewClientsEvaluation(

@@ -209,7 +209,7 @@ def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]
     of_rounds = [change for change in changes if change.startswith("rounds")]
     if config.privacy.epsilon is not None and of_rounds:
         raise ConfigError(
-            f"config.privacy.epsilon={config.privacy.epsilon} is of all rounds, and the noise of "
+            f"config.privacy.epsilon={config.privacy.epsilon} is for all rounds, and the noise of "
             f"this run was made for another number of them ({of_rounds[0]}). Only a run with "
             "config.privacy.noise_multiplier can be made longer: its epsilon grows."
         )
