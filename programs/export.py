@@ -11,8 +11,8 @@ FOLDER/global. Elsewhere, with TensorFlow alone,
 
 takes inputs as the data set has them, such as uint8 images, with a batch axis; `model.weights` are
 its variables, by layers. FOLDER/models.json tells of which run and round they are, and the shape
-and type of inputs. FOLDER is made, or empty. Nothing in DIR is changed. Modules of the run's config
-are imported only with `--trust_imports`, or if `--imports` names them.
+and type of inputs. FOLDER must be new or empty. Nothing in DIR is changed. Modules of the run's
+config are imported only with `--trust_imports`, or if `--imports` names them.
 """
 
 from absl import app, flags

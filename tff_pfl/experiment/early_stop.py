@@ -12,7 +12,7 @@ from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 SPLIT = "validation"
-"""The examples that decide: test data would be measured on what they had chosen."""
+"""The examples that decide: test examples would measure a model that they had chosen."""
 
 
 class MetricError(ValueError):

@@ -54,7 +54,7 @@ class EvaluatedRun(NamedTuple):
 
     Attributes:
         run: The algorithm and the data set.
-        options: With which it was evaluated, as JSON values.
+        options: The options of the evaluation, as JSON values.
         evaluation: The round and the metrics.
         clients: The measurements of each client.
         was_selected: bool `[clients]`, who of those that were evaluated took part in a round up to
@@ -157,7 +157,7 @@ def evaluate_run(
         return _evaluated(run_dir, changes, trust_imports)
     config = changed_config(run_dir, changes, trust_imports)
     options = configs.evaluation_options(config)
-    # Its own models, as it calls them: those that it fine-tuned beside them are others.
+    # Its own models are compared, not those that it fine-tuned beside them.
     models = changed_config(baseline, {}, trust_imports).evaluation.further_models
     own = {"further_models": (), **({"fine_tune_epochs": 0} if "fine_tuned" in models else {})}
     compared = _evaluated(baseline, own, trust_imports, options)
@@ -302,7 +302,7 @@ def evaluate_program(
         print("\n".join(client_tables(found.distributions(), found.gains())))
         if compared := found.baseline:
             print(f"gains are over round {compared.evaluation.round_num} of {compared.run}")
-        # After what was found is told: it may have taken hours, and the disk may be full.
+        # After the numbers are printed: they may have taken hours, and the disk may be full.
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         print(f"results: {', '.join(found.write(output))}")
 

@@ -44,7 +44,7 @@ def export_run(
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: A folder that is made, or empty. It receives `client_ID` for each client, `global`
+        output: A new or empty folder. It receives `client_ID` for each client, `global`
             if the algorithm has a global model, and `models.json`, which tells of which run and
             round they are, and what they take.
         client_ids: The clients whose models are written; `None`: all that train.

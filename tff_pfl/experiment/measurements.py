@@ -1,4 +1,4 @@
-"""Measures all that an evaluation of a run has."""
+"""The measurements of an evaluation of a run."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ CODE = "code of "  # a module of a user's own, in the names of versions
 
 
 class Session(NamedTuple):
-    """With what some rounds of a run were computed, up to those of the next session.
+    """The versions that the rounds of a run were computed with, up to the next session.
 
     Attributes:
         rounds_before: Rounds that earlier sessions did.
@@ -86,7 +86,7 @@ class RunFiles:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
 
     def sessions(self) -> list[Session]:
-        """Returns with which versions and machines it was computed; none if it does not say."""
+        """Returns the sessions of the run, in order; none if it did not record any."""
         return recorded_sessions(self.path)
 
     def attackers(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from tff_pfl.tables import aligned, decimal
 
 # Clients that were in no cohort up to an evaluation; they are evaluated all the same.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
-# What the evaluations of a result beside the last one are called for people.
+# Names for people, of the evaluations of a result beside the last one.
 _FURTHER = {
     "best_on_validation": "best on validation examples",
     "best_on_test": "best on test examples, chosen on what it reports",

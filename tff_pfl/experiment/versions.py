@@ -1,4 +1,4 @@
-"""Records with what a run is computed: versions of software, its user's code, and the machine."""
+"""Records what a run is computed with: versions of software, its user's code, and the machine."""
 
 import functools
 import hashlib
@@ -21,7 +21,7 @@ from tff_pfl.experiment.run_files import CODE, SESSIONS, Session, recorded_sessi
 
 
 def current_versions() -> dict[str, Any]:
-    """Returns what is computed with now, as JSON values that do not name the machine.
+    """Returns the versions and the machine of now, as JSON values that do not name the machine.
 
     Returns:
         `python`, `tff_pfl`, `tensorflow_federated`, `tensorflow`, `numpy`: versions; `commit`: of
@@ -87,7 +87,7 @@ def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> l
 def record_versions(
     directory: RunDirectory, rounds_before: int, imports: Iterable[str] = ()
 ) -> list[str]:
-    """Writes what a run goes on with, if it is not what it was computed with before.
+    """Records the versions that a run goes on with, if they are not those of its last rounds.
 
     Args:
         directory: The directory of the run, which may be new.

@@ -27,7 +27,7 @@ class _Switch(NamedTuple):
     """The keys that turn the effect of settings on and off.
 
     Attributes:
-        settings: Keys, or sections of keys, whose effect it is.
+        settings: Keys, or sections of keys, that it turns on and off.
         keys: The keys of the switch; those among `settings` always have an effect.
         is_on: Whether the settings have an effect, by the values of `keys`.
     """

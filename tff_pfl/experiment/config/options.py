@@ -201,7 +201,7 @@ def default_config(
 
 
 def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None = None) -> None:
-    """Adds to a config all options of all that it chooses that it has not set, at their defaults.
+    """Adds the options that a config has not set, of all that it chooses, at their defaults.
 
     Args:
         config: The config. Nothing is chosen by keys that it lacks.

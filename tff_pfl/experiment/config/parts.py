@@ -114,7 +114,7 @@ def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
 
 
 def is_private(config: ml_collections.ConfigDict) -> bool:
-    """Returns whether clients are promised anything."""
+    """Returns whether a config promises privacy to clients."""
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
 
 
