@@ -3,6 +3,7 @@
 import pytest
 import tensorflow_federated as tff
 
+from tests.experiment.killed import run
 from tests.federation import random_examples
 from tests.runs import tiny_config, train_run
 from tff_pfl.data import FederatedDataset
@@ -18,6 +19,14 @@ def dataset():
     """Five clients of five to nine examples, which test on what they train on."""
     data = [random_examples(5 + i, seed=i) for i in range(5)]
     return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory, dataset, context_of_loops):
+    """`(folder, result)` of a run of Ditto by `tests.experiment.killed.run`; tests only read it."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    with tff.framework.get_context_stack().install(context_of_loops):
+        return folder, run(folder, dataset)
 
 
 @pytest.fixture(scope="session")

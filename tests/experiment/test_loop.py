@@ -27,12 +27,6 @@ from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, dataset):
-    path = tmp_path_factory.mktemp("run")
-    return path, run(path, dataset)
-
-
 def test_metrics_and_timings(uninterrupted):
     path, result = uninterrupted
     rows = rows_of(path)

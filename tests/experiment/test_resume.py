@@ -23,12 +23,6 @@ UPDATE, RELEASE, COMMIT = (
 NEVER_BETTER = EarlyStop(patience=2, least_gain=1.0)
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory, dataset):
-    path = tmp_path_factory.mktemp("run")
-    return path, run(path, dataset)
-
-
 def assert_same(path, result, expected):
     assert numbers_of(path) == numbers_of(expected[0])
     assert_equal(result.server_state, expected[1].server_state)
@@ -47,24 +41,26 @@ def assert_same(path, result, expected):
     ],
 )
 def test_a_killed_run_goes_on_with_the_same_numbers(
-    straight, dataset, tmp_path, moment, checkpoint_every
+    uninterrupted, dataset, tmp_path, moment, checkpoint_every
 ):
     run_until(*moment, tmp_path, dataset, checkpoint_every=checkpoint_every)
     result = run(tmp_path, dataset, checkpoint_every=checkpoint_every)
-    assert_same(tmp_path, result, straight)
+    assert_same(tmp_path, result, uninterrupted)
 
 
-def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(straight, dataset, tmp_path):
+def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(
+    uninterrupted, dataset, tmp_path
+):
     run_until(*COMMIT, 3, tmp_path, dataset, OSError)
     run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # two rounds, then another
     with pytest.raises(OutputDirectoryError, match="has done 3 rounds already, 1 are asked for"):
         run(tmp_path, dataset, rounds=1)
-    assert_same(tmp_path, run(tmp_path, dataset), straight)
+    assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 
 
-def test_a_run_can_be_made_longer(straight, dataset, tmp_path):
+def test_a_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
     run(tmp_path, dataset, rounds=4)
-    assert_same(tmp_path, run(tmp_path, dataset), straight)
+    assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 
 
 def test_where_a_run_once_ended_is_not_among_the_late_rounds(dataset, tmp_path):
