@@ -45,6 +45,11 @@ def numbers_of(path):
     return {file.name: file.read_bytes() for file in [path / "metrics.csv", *tables]}
 
 
+def contents_of(path):
+    """The contents of all files in a directory and its folders."""
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
 def rows_of(path, name="metrics.csv"):
     """The rows of a table of a run."""
     with open(path / name, newline="") as file:

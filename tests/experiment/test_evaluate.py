@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.experiment.killed import contents_of
 from tests.permissions import read_only
 from tests.runs import keep_the_context, with_settings
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, to_text
@@ -20,17 +21,8 @@ def run(finished_run):
     return finished_run()
 
 
-def files(path):
-    """The content of the files of a directory."""
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-    }
-
-
 def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
-    before = files(run)
+    before = contents_of(run)
     with read_only(run):  # as the directory of another user, or on a disk that is an archive
         found = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
     assert found.run == "ditto on digits"
@@ -56,7 +48,7 @@ def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
                 rtol=1e-5,
             )
     assert len(columns["client_id"]) == 4
-    assert files(run) == before
+    assert contents_of(run) == before
 
 
 def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path):
@@ -102,7 +94,7 @@ def one_round(finished_run):
 
 
 def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, tmp_path, capsys):
-    before = files(one_round)
+    before = contents_of(one_round)
     output = tmp_path / "result"
     assert evaluate_program(str(one_round), str(output), set_context=keep_the_context) == 0
     result = json.loads(output.with_suffix(".json").read_text())
@@ -145,7 +137,7 @@ def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, 
         assert [float(row[f"decile_{tenths}"]) for tenths in range(1, 10)] == deciles
         assert {key: float(row[key]) for key in found} == found
     assert not any("gain" in line for line in lines)
-    assert files(one_round) == before
+    assert contents_of(one_round) == before
 
 
 def test_gains_over_local_training(run, local, tmp_path, capsys):

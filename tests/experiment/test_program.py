@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 
+from tests.experiment.killed import contents_of
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
 from tff_pfl.experiment import evaluate_program, program
@@ -190,8 +191,8 @@ def test_signals_that_are_ignored_stay_so():
 
 def test_a_config_that_is_refused_deletes_nothing_of_the_run_it_was_to_overwrite(tmp_path, capsys):
     path = train_run(tmp_path / "run", tiny_config())
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    before = contents_of(path)
     config = tiny_config("pfedhn", new_clients={"number": 1})
     assert run_program(config, str(path), overwrite=True) == 1
     assert "this algorithm has none" in capsys.readouterr().err
-    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert contents_of(path) == before
