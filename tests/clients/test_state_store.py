@@ -89,7 +89,7 @@ def test_a_put_that_is_refused_puts_nothing(ids, states, error, message):
     store = open_store()
     with pytest.raises(error, match=message):
         store.put(ids, states)
-    assert (store.known_clients(), store.version) == ([], 0)
+    assert (store.known_clients(), store.digest) == ([], 0)
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -140,7 +140,7 @@ def test_a_state_without_tensors_stores_nothing(tmp_path):
         assert first is not second
         store.put([0, 1], [expected] * 2)
         store.commit({"server": b"1"})
-        assert (store.known_clients(), store.version) == ([], 0)
+        assert (store.known_clients(), store.digest) == ([], 0)
         assert store.attachment("server") == b"1"
 
 
@@ -152,23 +152,37 @@ def test_only_commits_survive_reopening(tmp_path):
     with open_store(tmp_path) as store:
         assert numbers(store, [1, 2, 3]) == [1, 2, -4]
         assert store.attachment("round") == b"1"
-        assert (store.path, store.version) == (str(tmp_path), 1)
+        assert store.path == str(tmp_path)
+        put_again = open_store()
+        put_again.put([1, 2], [state(1), state(2)])
+        assert store.digest == put_again.digest
 
 
-def test_the_version_counts_puts_whenever_they_are_committed(tmp_path):
-    versions = []
+def test_the_digest_is_of_all_puts_whenever_they_are_committed(tmp_path):
+    digests = []
     for path, commits in ((tmp_path / "one", (1, 2, 3)), (tmp_path / "other", (3,))):
         with open_store(path) as store:
             for number in range(1, 4):
                 store.put([number], [state(number)])
                 if number in commits:
                     store.commit({"round": b"1"})
-                versions.append(store.version)
+                digests.append(store.digest)
             store.put([], [])
             store.commit()
         with open_store(path, read_only=True) as store:
-            versions.append(store.version)
-    assert versions == [1, 2, 3, 3] * 2
+            digests.append(store.digest)
+    assert digests[4:] == digests[:4] and digests[3] == digests[2]
+    assert len({0, *digests[:3]}) == 4
+
+
+@pytest.mark.parametrize("other", [{1: 1, 2: 3}, {1: 1, 3: 2}, {1: 2, 2: 1}, {2: 2, 1: 1}])
+def test_other_states_have_another_digest(other):
+    digests = set()
+    for states in ({1: 1, 2: 2}, other):
+        store = open_store()
+        store.put(states, map(state, states.values()))
+        digests.add(store.digest)
+    assert len(digests) == 2
 
 
 def test_a_snapshot_restores_a_store_in_memory():
@@ -176,10 +190,10 @@ def test_a_snapshot_restores_a_store_in_memory():
     store.put([1], [state(1)])
     store.commit()
     store.put([2], [state(2)])
-    snapshot = store.snapshot()
+    snapshot, digest = store.snapshot(), store.digest
     store.put([1, 2, 3], [state(9)] * 3)
-    store.restore(snapshot, 2)
-    assert (store.known_clients(), store.version) == ([1, 2], 2)
+    store.restore(snapshot, digest)
+    assert (store.known_clients(), store.digest) == ([1, 2], digest)
     assert numbers(store, [1, 2, 3]) == [1, 2, -4]
 
 

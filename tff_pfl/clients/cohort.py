@@ -214,7 +214,7 @@ _POSITION_TYPE = tff.types.to_type(
         round_num=np.int64,  # the round selected next
         cohort=(np.int32, [None]),  # the clients that reported last
         outstanding=np.bool_,  # whether `update` is due for them
-        version=np.int64,  # the version of the store
+        digest=np.int64,  # the digest of the store
         client_ids=(np.int64, [None]),  # the clients with a state, for a store in memory
         states=(np.str_, [None]),  # their states
     )
@@ -226,7 +226,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     The iterators of a source share its store. The bytes of an iterator carry its position and, for
     a store in memory, every state. A store on disk has its states itself, and the bytes have their
-    version: they belong into the attachments of the `commit` that makes the states of the same
+    digest: they belong into the attachments of the `commit` that makes the states of the same
     round durable.
     """
 
@@ -254,16 +254,16 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
-        store, version = source.store, int(position["version"])
+        store, digest = source.store, int(position["digest"])
         has_states = bool(len(position["client_ids"]))
-        if store.path is None and (has_states or not version):
+        if store.path is None and (has_states or not digest):
             states = zip(position["client_ids"].tolist(), position["states"], strict=True)
-            store.restore(dict(states), version)
-        elif has_states or version != store.version:
+            store.restore(dict(states), digest)
+        elif has_states or digest != store.digest:
             raise ForeignStateError(
-                f"The iterator was saved with client states{' in memory' * has_states} that were "
-                f"put {version} times, but those in {store.path or 'memory'} were put "
-                f"{store.version} times: load what was saved together with these states."
+                f"The iterator was saved with client states{' in memory' * has_states} of digest "
+                f"{digest:08x}, but those in {store.path or 'memory'} have {store.digest:08x}: "
+                "load what was saved together with these states."
             )
         iterator = cls(source)
         iterator._round_num = int(position["round_num"])
@@ -280,7 +280,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             round_num=self._round_num,
             cohort=self._cohort,
             outstanding=self._outstanding,
-            version=store.version,
+            digest=store.digest,
             client_ids=np.array(list(states), np.int64),
             states=np.array(list(states.values()), object),
         )

@@ -4,6 +4,7 @@ import copy
 import json
 import operator
 import os
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ class ClientStateStore:
         except BaseException:
             self._records.close()
             raise
-        self._version = self._header.version
+        self._digest = self._header.digest
 
     @property
     def state_type(self) -> tff.types.Type:
@@ -87,9 +88,9 @@ class ClientStateStore:
         return self._path
 
     @property
-    def version(self) -> int:
-        """How many times states were put, pending ones included; `commit` does not change it."""
-        return self._version
+    def digest(self) -> int:
+        """A checksum of all states in the order they were put, pending ones too; 0 without any."""
+        return self._digest
 
     def get(self, client_ids: Iterable[int]) -> list[Any]:
         """Returns the state of each client: pending, else stored, else initial.
@@ -128,7 +129,8 @@ class ClientStateStore:
         if client_ids and not self._stateless:
             packed = [pack(state, self._state_type) for state in states]
             self._pending.update(zip(client_ids, packed, strict=True))
-            self._version += 1
+            for client_id, state in zip(client_ids, packed, strict=True):
+                self._digest = zlib.crc32(state, zlib.crc32(_client_key(client_id), self._digest))
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
         """Stores all pending states and `attachments`, all or nothing.
@@ -148,7 +150,7 @@ class ClientStateStore:
         }
         header = _Header(
             str(self._state_type),
-            self._version,
+            self._digest,
             tuple(dict.fromkeys((*self._header.attachments, *attachments))),
             _with(self._header.has_state, self._pending),
         )
@@ -172,10 +174,10 @@ class ClientStateStore:
         """Returns every state, stored or pending, as bytes by client id in order."""
         return self._known(self.known_clients())
 
-    def restore(self, snapshot: Mapping[int, bytes], version: int) -> None:
-        """Replaces all states of a store in memory by those of a `snapshot` of a `version`."""
+    def restore(self, snapshot: Mapping[int, bytes], digest: int) -> None:
+        """Replaces all states of a store in memory by those of a `snapshot` with its `digest`."""
         self._header = self._header._replace(has_state=np.zeros([0], np.bool_))
-        self._pending, self._version = dict(snapshot), version
+        self._pending, self._digest = dict(snapshot), digest
         self.commit()
 
     def close(self) -> None:
@@ -244,13 +246,13 @@ class _Header(NamedTuple):
 
     Attributes:
         state_type: The type of a client's state, as text.
-        version: See `ClientStateStore.version`.
+        digest: See `ClientStateStore.digest`.
         attachments: Their names.
         has_state: bool, for each client up to the last that has a state.
     """
 
     state_type: str
-    version: int
+    digest: int
     attachments: tuple[str, ...]
     has_state: np.ndarray
 
@@ -259,7 +261,7 @@ class _Header(NamedTuple):
         content = {
             "format": _FORMAT,
             "state_type": self.state_type,
-            "version": self.version,
+            "digest": self.digest,
             "attachments": self.attachments,
             "clients": len(self.has_state),
         }
@@ -275,7 +277,7 @@ class _Header(NamedTuple):
         has_state = np.unpackbits(np.frombuffer(bits, np.uint8), count=content["clients"])
         return cls(
             content["state_type"],
-            content["version"],
+            content["digest"],
             tuple(content["attachments"]),
             has_state.astype(np.bool_),
         )
