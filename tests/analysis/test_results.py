@@ -230,6 +230,10 @@ def test_what_a_target_takes(runs, tmp_path):
     ]
     exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
     assert costs_to_target(exact, 0.3)["rounds"].tolist() == [10]  # rounding is no difference
+    head, *lines = (exact / "timings.csv").read_text().splitlines()
+    (exact / "timings.csv").write_text("\n".join([head, lines[-1], ""]))
+    costs = costs_to_target(exact, 0.1)  # after round 5, of whose seconds none are known
+    assert costs["rounds"].tolist() == [5] and costs["seconds"].isna().all()
 
 
 def test_versions_that_are_the_same_and_others(tmp_path):

@@ -128,11 +128,10 @@ def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.Data
     reached = without_rounding(curves["value"].to_numpy() - target, target) >= 0
     rounds = curves[reached].groupby("run")["round"].min()
     costs = frames.summaries(runs).set_index("run").assign(rounds=rounds)
-    seconds = timings[timings["round"] <= timings["run"].map(rounds)].groupby("run")[
-        "round_seconds"
-    ]
+    until_then = timings[timings["round"] <= timings["run"].map(rounds)]
+    seconds = until_then.groupby("run")["round_seconds"]
     costs["megabytes"] = costs["rounds"] * (costs["bytes_down"] + costs["bytes_up"]) / 1e6
-    costs["seconds"] = seconds.sum().where(seconds.size() == rounds)
+    costs["seconds"] = seconds.sum().where(seconds.size().eq(rounds))
     return costs.reset_index()[["run", "label", "seed", "rounds", "megabytes", "seconds"]]
 
 
