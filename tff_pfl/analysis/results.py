@@ -158,8 +158,9 @@ def results_table(
 
 def _less_the_papers(runs, name, values) -> dict[str, str]:
     """Returns the differences of means to the papers' numbers, by labels that have these."""
+    folders = runs.finished.folders
     papers = {
-        label: paper_value(RunFiles(runs.finished.folders[label][0]).settings().get("paper"), name)
+        label: paper_value(RunFiles(folders[label][0]).settings().get("paper"), name)
         for label in values
     }
     return {
