@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from tff_pfl import data, experiment
-from tff_pfl.analysis.runs import read_record
+from tff_pfl.analysis.runs import is_run, read_record
 from tff_pfl.analysis.study import Run, Study
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.run_directory import changed_settings
@@ -43,7 +43,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     root = pathlib.Path(output_dir)
     decides = {label: study.tuning.metric for label in filter(study.is_tuned, study.variants)}
     of_folders = {}
-    for run in sorted(_runs(study, root), key=lambda run: not _has_begun(root, run)):
+    for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
         folder = os.path.dirname(study.variants[run.label].config)
         of_folders.setdefault(folder, []).append(run)
     for runs in of_folders.values():
@@ -68,7 +68,7 @@ def first_problem(
     load, labels, seen = functools.cache(data.load), set(), set()
     for run in runs:
         settings = tuple(flag for flag in run.flags if not flag.startswith("--config.seed="))
-        if not (has_begun := _has_begun(root, run)) and settings in seen:
+        if not (has_begun := is_run(root / run.folder)) and settings in seen:
             continue
         seen.add(settings)
         try:
@@ -112,21 +112,17 @@ def _changes(folder, config) -> str | None:
     )
 
 
-def _has_begun(root, run) -> bool:
-    return (root / run.folder / "config.json").exists()
-
-
 def _runs(study, root) -> list[Run]:
     """Returns the runs whose settings are known; those that have begun with their own flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
     if study.tuning:  # what was chosen is known by the flags of runs that have begun
-        runs = [run for run in runs if run.folder in recorded and _has_begun(root, run)]
+        runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]
         for label in study.variants:
             for trial in study.trials(label):
                 runs += study.tuning_runs(label, trial, study.tuning.stages[0])
     return [
         run._replace(flags=tuple(recorded.get(run.folder, run.flags)))
-        if _has_begun(root, run)
+        if is_run(root / run.folder)
         else run
         for run in runs
     ]

@@ -81,7 +81,7 @@ def _several(paths):
 def _one(label: str, *paths: Path) -> Runs:
     paths = list(map(pathlib.Path, paths))
     for path in paths:
-        if not _is_run(path):
+        if not is_run(path):
             where = "" if path.exists() else ": there is no such folder"
             raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
     return Runs(label, {label: paths}, {label: len(paths)}, label)
@@ -93,11 +93,12 @@ def _found(argument: str) -> Runs:
     path = pathlib.Path(folder)
     if (path / STUDY).exists():
         return _of_study(path, read_record(path))
-    inside = [] if _is_run(path) else sorted(filter(_is_run, path.glob("*")))
+    inside = [] if is_run(path) else sorted(filter(is_run, path.glob("*")))
     return _together([_one(name or _name(run), run) for run in inside or [path]])
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Checks whether a folder is that of a run, which may have just begun."""
     return os.path.exists(os.path.join(path, "config.json"))
 
 
@@ -125,7 +126,7 @@ def _of_study(root: Path, record: Mapping[str, Any]) -> Runs:
         }
         return Runs(
             record["title"],
-            {label: list(filter(_is_run, folders)) for label, folders in planned.items()},
+            {label: list(filter(is_run, folders)) for label, folders in planned.items()},
             {label: len(folders) for label, folders in planned.items()},
             record["baseline"],
             read_record(root)["chosen"],
