@@ -74,7 +74,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks import timing, workloads
 from tff_pfl.files import to_json
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
@@ -232,9 +232,7 @@ flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 
 def _names_are_in(kind, table):
     def check(names):
-        for name in names:
-            if name not in table:
-                raise flags.ValidationError(unknown_name(kind, name, table))
+        check_names(kind, names, table, error=flags.ValidationError)
         return True
 
     return check

@@ -21,7 +21,7 @@ from benchmarks.processes import RUNTIMES, cohort_of, installed, process_of
 from benchmarks.timing import in_turns, ratio, spread
 from benchmarks.workloads import SEED, Workload
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
 
 Round = Callable[[], float]
 
@@ -277,9 +277,7 @@ def measure(
         ValueError: A contender is unknown, or the losses of the first round differ: then the
             contenders did different work, and their times cannot be compared.
     """
-    for contender in contenders:
-        if contender not in CONTENDERS:
-            raise ValueError(unknown_name("contender", contender, CONTENDERS))
+    check_names("contender", contenders, CONTENDERS)
     data, losses = workload.data(), {}
 
     def run_of(contender):

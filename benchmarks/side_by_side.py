@@ -41,7 +41,7 @@ from benchmarks.contestants import driver
 from benchmarks.timing import hardware
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.files import to_json
-from tff_pfl.names import unknown_name
+from tff_pfl.names import check_names
 
 flags.DEFINE_string("pfllib", None, "PYTHON:CHECKOUT of PFLlib.")
 flags.DEFINE_string("pgfed_authors", None, "PYTHON:CHECKOUT of the code of PGFed's authors.")
@@ -87,9 +87,7 @@ def main(argv):
 
 def _chosen():
     """Returns the contestants that the flags name."""
-    for method in _METHODS.value:
-        if method not in _ALL_METHODS:
-            raise ValueError(unknown_name("method", method, _ALL_METHODS))
+    check_names("method", _METHODS.value, _ALL_METHODS)
     chosen = []
     for name, methods in driver.METHODS.items():
         where = {}
