@@ -55,13 +55,11 @@ def cohort_of(
     process: PersonalizedProcess,
     images: Sequence[np.ndarray],
     labels: Sequence[np.ndarray],
-    client_ids: Sequence[int] | None = None,
 ) -> list[Client]:
     """Returns clients that have never taken part, with these examples."""
-    ids = range(len(labels)) if client_ids is None else client_ids
     return [
         Client(
             np.int32(i), process.initialize_client(np.int32(i)), Examples(x, y, np.int32(len(y)))
         )
-        for i, x, y in zip(ids, images, labels, strict=True)
+        for i, (x, y) in enumerate(zip(images, labels, strict=True))
     ]

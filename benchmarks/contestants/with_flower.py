@@ -15,8 +15,6 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.utils.data import DataLoader, TensorDataset
 
-FOREVER = 10**9
-
 
 def client_app(work, folder, cnn):
     """Trains the network it receives on the examples of its partition, read from a file."""
@@ -61,7 +59,7 @@ def main():
         )
         strategy.configure_train = turns.before_each(strategy.configure_train)
         turns.ready(torch_parts.num_weights(network), "flwr", "ray", "torch")
-        strategy.start(grid, ArrayRecord(network.state_dict()), num_rounds=FOREVER)
+        strategy.start(grid, ArrayRecord(network.state_dict()), num_rounds=torch_parts.FOREVER)
 
     run_simulation(app, client_app(work, os.getcwd(), torch_parts.cnn), work.clients)
 

@@ -15,8 +15,6 @@ from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-FOREVER = 10**9
-
 
 class Classifier(torch.nn.Module):
     """A network as pfl-research takes it."""
@@ -66,8 +64,8 @@ def main():
     turns.ready(torch_parts.num_weights(network), "pfl", "torch")
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=FOREVER,
-            evaluation_frequency=FOREVER,
+            central_num_iterations=torch_parts.FOREVER,
+            evaluation_frequency=torch_parts.FOREVER,
             train_cohort_size=work.clients_per_round,
             val_cohort_size=None,
         ),

@@ -91,9 +91,9 @@ def panels(count: int, most_a_row: int, width: float, height: float, extra: floa
     return figure, axes[:count]
 
 
-def draw_band(axes, x, mean, deviation, style, **options):
+def draw_band(axes, x, mean, deviation, style):
     """Draws a line, with a band of one deviation where there is one; returns the line."""
-    (line,) = axes.plot(x, mean, **style, **options)
+    (line,) = axes.plot(x, mean, **style)
     if (deviation > 0).any():
         low, high = mean - deviation, mean + deviation
         axes.fill_between(x, low, high, color=style["color"], alpha=_BAND_OPACITY, linewidth=0)
