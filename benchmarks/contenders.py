@@ -1,9 +1,9 @@
 """Measures implementations of one round of FedAvg, in the runtimes that execute them.
 
-A contender is built from a workload and its data, and is then a function that does one more round
-at each call, from the same initial weights, and returns the round's mean training loss: of FedAvg,
-or of another algorithm whose first round trains as FedAvg's does.
-Adding one adds a function and a row of `CONTENDERS`.
+A contender is built from a workload and its data. It is then a function that does one more round at
+each call, and returns the round's mean training loss. All contenders start from the same weights,
+and run FedAvg, or an algorithm whose first round trains as FedAvg's does. To add one, write a
+function and a row of `CONTENDERS`.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """As `bare_tensorflow`, for any network: of Keras' own layers, and with its variables."""
+    """As `bare_tensorflow`, for any network, with the layers and variables of Keras."""
 
     def step(x, y, network):
         losses, gradients = _keras_gradient(network, x, y)
@@ -65,7 +65,7 @@ def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """Likewise what PLGU-LF computes in a first round: two models, two gradients a step."""
+    """The first round of PLGU-LF, likewise: two models, and two gradients in each step."""
 
     def step(x, y, shared, personal):
         losses, ascent = _keras_gradient(personal, x, y)
@@ -119,7 +119,7 @@ def _bare_keras_rounds(workload, x, y, keras_step, num_networks) -> Round:
 def _bare_rounds(
     workload, x, y, server, step, begin=lambda server: server, end=lambda weights: weights
 ) -> Round:
-    """Rounds from these weights on, with a `(weights, x, y) -> (weights, summed loss)` a batch."""
+    """Rounds from these weights on; `step` is `(weights, x, y) -> (weights, summed loss)`."""
     x, y = tf.constant(x), tf.constant(y)
     clients, size = y.shape
     rounds = itertools.count()
@@ -203,7 +203,7 @@ Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
 
 
 def _within(runtime: str, build: Build, **options) -> Build:
-    """A contender that builds and runs in a context of its own, of a model with these options."""
+    """A contender with a context of its own, whose model has these options."""
 
     def build_within(workload, x, y):
         context, workload = RUNTIMES[runtime](), dataclasses.replace(workload, **options)
@@ -239,7 +239,7 @@ for _name, _options in _MODEL_OPTIONS.items():
     CONTENDERS[f"tff_pfl_{_name}"] = _within("graph_loop", _fedavg, **_options)
     CONTENDERS[f"plgu_lf_{_name}"] = _within("graph_loop", _plgu_lf, **_options)
 
-# Who runs a workload unless asked otherwise. On CPUs, convolutions whose filters differ by client
+# The contenders of each workload by default. On CPUs, convolutions whose filters differ by client
 # cannot be vectorized.
 _OURS = tuple(f"tff_pfl_{name}" for name in RUNTIMES)
 _DEFAULT = {
@@ -251,7 +251,7 @@ _LOSS_TOLERANCE = 0.02
 
 
 def default_contenders(workload: str) -> tuple[str, ...]:
-    """Returns who runs a workload on this machine unless asked otherwise."""
+    """Returns the contenders that run a workload on this machine by default."""
     more = workload == "cnn" and tf.config.list_logical_devices("GPU")
     return _DEFAULT[workload] + (("tff_pfl_graph_vectorized",) if more else ())
 
@@ -262,19 +262,19 @@ def measure(
     """Runs contenders of a workload, in turns.
 
     Args:
-        name: Of the workload.
-        workload: What is run.
+        name: The name of the workload.
+        workload: The workload.
         contenders: Keys of `CONTENDERS`.
-        rounds: Rounds of each contender that count.
-        warmup: Rounds of each before that, in which graphs are traced and memory is allocated.
+        rounds: The number of rounds of each contender that count.
+        warmup: Rounds of each before these, in which graphs are traced and memory is allocated.
 
     Yields:
-        A record a contender, then one with the ratios of the medians of all pairs, or of a single
-        contender with the memory of the process at its peak. The loss in a record is the mean
-        training loss of the first round, the same for all contenders.
+        A record for each contender, then one with the ratios of the medians of all pairs; for a
+        single contender, the last one has the peak memory of the process instead. The loss in a
+        record is the mean training loss of the first round, the same for all contenders.
 
     Raises:
-        ValueError: A contender is unknown, or the losses of the first round differ: then the
+        ValueError: If a contender is unknown, or the losses of the first round differ: then the
             contenders did different work, and their times cannot be compared.
     """
     check_names("contender", contenders, CONTENDERS)

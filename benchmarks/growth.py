@@ -3,8 +3,8 @@
 `rounds_at` measures rounds of an algorithm whose clients keep a model: the states of all clients
 of the federation lie on disk before the first round. `run_at` measures a run of training as
 `programs/train.py` makes it, once the data are there: only clients that took part have a state.
-The data lie in memory-mapped files, labels at random and inputs of zeros, whose file has holes in
-their place. So the time to read inputs from a disk is not part of a round.
+The data lie in memory-mapped files. Labels are random, and inputs are zeros, stored as holes of the
+file, so that a round does not include the time to read inputs from a disk.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
 from tff_pfl.experiment.metrics_log import TIMINGS
 
-_COHORT_SIZE = 100  # of populations; or all clients, if they are fewer
+_COHORT_SIZE = 100  # or all clients of the federation, if they are fewer
 # Few, so that writing the first states takes less memory than a round.
 _STATES_PER_COMMIT = 100
 _EVALUATED_CLIENTS = 1000
@@ -41,15 +41,15 @@ _WRITTEN_AT_A_TIME = 1 << 20  # numbers; bounds memory
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """What is measured in one process.
+    """A measurement, which has a process of its own.
 
     Attributes:
         workload: Model, data and training of a client. Its number of clients is not used.
-        population: Clients of the federation.
-        rounds: Rounds that count.
-        warmup: Rounds before that.
-        cohort_size: Clients a round.
-        algorithm: By name.
+        population: The number of clients in the federation.
+        rounds: The number of rounds that count.
+        warmup: The number of rounds before these.
+        cohort_size: The number of clients in a round.
+        algorithm: The name of the algorithm.
     """
 
     workload: Workload
@@ -63,12 +63,12 @@ class Point:
 def measure_scaling(
     *, cohort_sizes: Sequence[int], populations: Sequence[int], **of_points: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record a size of cohorts and of federations, each measured in a new process.
+    """Yields a record for each size of cohorts and of federations, measured in a new process.
 
     Args:
         cohort_sizes: The first series: cohorts of a federation as large as the largest of them.
-        populations: The second: federations with a cohort of 100, or of all clients if these are
-            fewer. A size of both series is measured once.
+        populations: The second series: federations with a cohort of 100, or of all clients if they
+            are fewer. A point of both series is measured once.
         **of_points: Other attributes of `Point`.
     """
     sizes = [(size, max(cohort_sizes)) for size in cohort_sizes]
@@ -81,7 +81,7 @@ def measure_scaling(
 
 
 def measure_runs(*, populations: Sequence[int], **of_points: Any) -> Iterator[dict[str, Any]]:
-    """Yields a record a federation, of a run of training, each measured in a new process.
+    """Yields a record of a whole run for each federation, measured in a new process.
 
     Args:
         populations: Sizes of the federations, with cohorts as those of `measure_scaling`.
@@ -98,14 +98,14 @@ def rounds_at(point: Point) -> dict[str, Any]:
     """Measures rounds in this process.
 
     Returns:
-        A record. `seconds_per_round`, and what follows from it, is of a whole round, `ms_of` has
-        the medians of its parts: `select`, `compute`, `update`, and beside `compute` the `write` of
-        the last round. `training` is what `compute` takes
-        where nothing else is done, on the same clients in turn with the rounds;
-        `round_over_training` is the ratio of the medians. `memory_mib` is what the process has
-        resident, without GPUs' memory: `start` before there are clients and data, `peak` the
-        highest of all times. Of the latter, about `files` are pages of files, libraries and the
-        store, which the kernel drops when others need the memory.
+        A record. `seconds_per_round`, and what follows from it, describes whole rounds. `ms_of` has
+        the medians of their parts: `select`, `compute`, `update`, and, beside `compute`, the
+        `write` of the last round. `training` is what `compute` takes when nothing else is done, on
+        the same clients, in turn with the rounds; `round_over_training` is the ratio of the
+        medians. `memory_mib` is the resident memory of the process, without GPUs' memory: `start`
+        before there are clients and data, `peak` the highest of all times. Of the peak, about
+        `files` are pages of files, libraries and the store, which the kernel drops when others
+        need the memory.
     """
     with contextlib.ExitStack() as resources:
         resources.enter_context(installed(RUNTIMES["graph_vectorized"]()))
@@ -188,11 +188,11 @@ def run_at(point: Point) -> dict[str, Any]:
     """Measures a run in this process, and its resumption by another round.
 
     Returns:
-        A record. `ms_of` has the medians of the columns of `timings.csv` for a round and its parts;
-        `seconds_to` what is there once: to `make_data` of files and to check them, to `start` the
+        A record. `ms_of` has the medians of the columns of `timings.csv` for a round and its parts.
+        `seconds_to` has what happens once: to `make_data` of files and check them, to `start` the
         run, with its partition and picture, to `evaluate` the sample, and to `resume` the run, up
-        to its next round. `memory_mib` is as of `rounds_at`, `mib_on_disk` what the folders and
-        files of the run occupy.
+        to its next round. `memory_mib` is that of `rounds_at`; `mib_on_disk` has the sizes of the
+        run's folders and files.
     """
     evaluated = min(_EVALUATED_CLIENTS, point.population)
     with (

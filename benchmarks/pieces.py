@@ -1,4 +1,4 @@
-"""Measures pieces of a round in the graph runtime: what one of them costs beside the rest."""
+"""Measures pieces of a round in the graph runtime: the cost of one of them beside the rest."""
 
 import dataclasses
 import functools
@@ -20,8 +20,8 @@ from tff_pfl.local import examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 
-# --descent: all clients take part in turn, as many rounds as this: so many columns of the quadratic
-# program there are a client online.
+# --descent: every client takes part once in so many rounds, and the quadratic program has so many
+# columns for each client online.
 _TURNS = 7
 _PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
 
@@ -29,11 +29,11 @@ _PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
 def measure_aggregators(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a record for each aggregator and compressor: a round of FedAvg beside the plain mean.
 
-    Every round starts from the same state. That they are made and traced is not in it.
+    Every round starts from the same state. The times do not include building and tracing.
 
     Args:
         workload: Model and data. Aggregators with noise need more than 10 clients.
-        rounds: Of each that count.
+        rounds: The number of rounds of each that count.
     """
     fedavg = algorithms.make("fedavg", workload.model(), local_training(workload))
     sent = {}
@@ -88,10 +88,11 @@ def measure_descent(
     Each is measured in a new process, after the rounds in which all gradients come in.
 
     Args:
-        name: Of the workload.
-        workload: Model and data; how many clients it has does not matter.
-        cohort_sizes: Clients online. Of seven times as many the server remembers gradients.
-        rounds: Rounds that count.
+        name: The name of the workload.
+        workload: Model and data. Its number of clients is not used.
+        cohort_sizes: Numbers of clients online. The server remembers the gradients of seven times
+            as many.
+        rounds: The number of rounds that count.
     """
     measure = functools.partial(_descent, workload, rounds=rounds)
     for record in in_new_processes(measure, cohort_sizes, f"fedpg {name}"):
@@ -135,8 +136,8 @@ def measure_pgfed_server(workload: Workload, *, rounds: int, population: int = 1
 
     Args:
         workload: Model and data; its clients are a cohort.
-        rounds: Rounds that count, after one in which there is no last cohort.
-        population: Clients of the federation.
+        rounds: The number of rounds that count, after one in which there is no last cohort.
+        population: The number of clients in the federation.
     """
     cohort_size = workload.clients
     with installed(RUNTIMES["graph_loop"]()):
@@ -165,7 +166,7 @@ def measure_pgfed_server(workload: Workload, *, rounds: int, population: int = 1
 
 
 def _server_of_pgfed(state, population, cohort_size):
-    """Returns what does all of the server's work: each client's message, and the new state."""
+    """Returns a function that does all of the server's work: all messages, and the new state."""
     server = PGFedServer(population, cohort_size, cohort_size, *_PGFED.values())
     state = tf.nest.map_structure(tf.constant, state)
     last, pairs = state.last, tf.ones([cohort_size, cohort_size])
@@ -187,7 +188,7 @@ def measure_unequal(workload: Workload, *, rounds: int) -> Iterator[dict[str, An
 
     Args:
         workload: Data and training; `examples_per_client` is the mean.
-        rounds: Measured rounds of each kind.
+        rounds: The number of rounds of each kind.
     """
     for network, hidden in {"linear": (), "mlp 30": (30,), "mlp 200-200": (200, 200)}.items():
         of_network = dataclasses.replace(workload, options={"hidden": hidden})

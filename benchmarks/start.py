@@ -1,4 +1,4 @@
-"""Measures what a user waits for until the first round is done: whole processes, and imports."""
+"""Measures how long a user waits for the first round: whole processes, and imports."""
 
 import pathlib
 import statistics
@@ -18,15 +18,15 @@ _IMPORT = [sys.executable, "-c", "import tensorflow, tensorflow_federated"]
 def measure_start(algorithms: Sequence[str], *, rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a record for each kind of start: of helps, of refusals, and of each algorithm.
 
-    A record's `seconds` are of whole processes, `beyond_import` the median of how much longer they
-    take than TensorFlow and TFF take to import, in a process of its own before each.
+    A record's `seconds` describe whole processes. `beyond_import` is the median of how much longer
+    they take than a process that imports TensorFlow and TFF alone, which runs before each.
 
     Args:
-        algorithms: Trained for a round on handwritten digits, with all that a run writes.
-        rounds: Processes of each kind.
+        algorithms: Trained for a round on handwritten digits, with all files that a run writes.
+        rounds: The number of processes of each kind.
 
     Raises:
-        RuntimeError: A process does not end as it should.
+        RuntimeError: If a process does not end as it should.
     """
     config = f"{_CONFIG}:{algorithms[0]}"
     starts = {

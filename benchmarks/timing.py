@@ -48,11 +48,11 @@ def in_turns(
     """Times functions in turns.
 
     Args:
-        name: What a progress bar is called, at a terminal.
+        name: The title of the progress bar, which is shown at a terminal only.
         runs: Functions by name.
-        rounds: Calls of each that count.
-        warmup: Calls of each before that, in which graphs are traced and memory is allocated.
-        after_first: Called after the first turn of all, to check it.
+        rounds: The number of calls of each that count.
+        warmup: Calls of each before these, in which graphs are traced and memory is allocated.
+        after_first: Called once all have had their first turn, to check it.
 
     Returns:
         The seconds of the calls that count, by name.
@@ -74,7 +74,7 @@ def in_turns(
 def in_new_processes(
     measure: Callable[[Any], dict[str, Any]], points: Sequence[Any], name: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields what is measured of each point, in a process whose peak of memory is its own."""
+    """Yields the measurement of each point, made in a new process with its own peak of memory."""
     for point in tqdm.tqdm(points, desc=name, unit="point", disable=None):
         with concurrent.futures.ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
@@ -85,8 +85,8 @@ def in_new_processes(
 def memory_mib(field: str) -> float:
     """Returns a field of `/proc/PID/status`, summed over this process and its children.
 
-    `VmRSS` is the resident memory, `VmHWM` the highest since the process began: unlike
-    `resource.getrusage`'s, not that of the process which started this one, where it was higher.
+    `VmRSS` is the resident memory, `VmHWM` its peak since the process began. Unlike the peak of
+    `resource.getrusage`, it is never that of the process which started this one.
     """
     total = 0
     for path in pathlib.Path("/proc").glob("[0-9]*/status"):
@@ -101,7 +101,7 @@ def memory_mib(field: str) -> float:
 
 
 def size_mib(path: str | pathlib.Path) -> float:
-    """Returns what a file, or all files of a directory, occupy; those of a store have holes."""
+    """Returns the disk space of a file, or of all files in a directory, without their holes."""
     path = pathlib.Path(path)
     files = path.rglob("*") if path.is_dir() else [path]
     return round(sum(file.stat().st_blocks for file in files) * 512 / 2**20, 1)

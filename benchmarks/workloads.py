@@ -1,4 +1,4 @@
-"""What is benchmarked: rounds of federated averaging, of a known amount of training."""
+"""The workloads of benchmarks: rounds of FedAvg with a known amount of training."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,14 @@ class Workload:
         network: A key of `models.MODELS`.
         options: Further arguments of the network.
         image_shape: `(height, width, channels)`.
-        clients: Size of the cohort, which is the same in every round.
-        examples_per_client: All clients have as many.
+        clients: The size of the cohort, which is the same in every round.
+        examples_per_client: The same number for all clients.
         epochs: Passes over a client's examples in a round.
-        batch_size: Examples a step.
+        batch_size: The number of examples in a step.
         learning_rate: Small enough that the order of the batches hardly changes the loss.
-        classes_per_client: So many classes, drawn for each client, are all that it has.
-        segments: Of `models.build`, for contenders of this library.
-        compute_type: Likewise.
+        classes_per_client: The number of classes in a client's examples, drawn for each client.
+        segments: See `models.build`; for contenders of this library only.
+        compute_type: As `segments`.
     """
 
     network: str
@@ -92,14 +92,14 @@ WORKLOADS: dict[str, Workload] = {
     "resnet18": Workload("resnet18", 2, 64, 32, 0.001),
 }
 
-# FedPG's own, of clients with as many examples as in its paper on average, and as in its Table 2
-# with two classes, so that many of their gradients matter.
+# FedPG's networks. Clients have as many examples as in its paper on average, and two classes each,
+# as in its Table 2, so that many of their gradients matter.
 DESCENT_WORKLOADS: dict[str, Workload] = {
     "mlp": Workload("mlp", 10, 600, 50, 0.05, image_shape=_MNIST, classes_per_client=2),
     "cnn": Workload("cnn_fedpg", 10, 500, 50, 0.05, classes_per_client=2),
 }
 
-# PGFed's, of the clients of a federation of a thousand that shares 60,000 examples.
+# For PGFed: clients of a federation of a thousand that shares 60,000 examples.
 MANY_CLIENTS = Workload("mlp", 50, 60, 10, 0.01, epochs=5, image_shape=_MNIST, options=_LINEAR)
 
 # A perceptron of 100,000 weights, little training, and clients enough for noise.

@@ -1,7 +1,7 @@
-"""What all contestants have in common: their arguments, their data, and how they are asked.
+"""Parts that all contestants share: their arguments, their data, and the protocol of their turns.
 
-They run in the Python of a framework, where this library may be missing. A contestant reads and
-writes a line each:
+They run in the Python of a framework, where this library may be missing. Contestant and driver
+exchange lines:
 
     {"versions": {...}, "num_weights": 878538}   it is ready for its first round
     round                                        the driver wants one more
@@ -58,21 +58,21 @@ class Turns:
         self._start = None
 
     def ready(self, num_weights, *packages, **versions):
-        """Says that the next thing to do is the first round.
+        """Tells the driver that the first round can begin.
 
         Args:
-            num_weights: Of the model.
-            *packages: Their versions are said, too.
-            **versions: Of what is no package.
+            num_weights: The number of the model's weights.
+            *packages: The packages whose versions are reported.
+            **versions: Versions of anything that is not a package.
         """
         versions = {name: metadata.version(name) for name in packages} | versions
         self._say({"versions": versions, "num_weights": num_weights})
 
     def next(self):
-        """Ends the round that is on, if one is, and returns when another one is wanted.
+        """Ends the current round, if there is one, and returns when the driver wants another.
 
         Raises:
-            SystemExit: None is.
+            SystemExit: If the driver wants no more rounds.
         """
         if self._start is not None:
             self._say(time.perf_counter() - self._start)
@@ -81,13 +81,13 @@ class Turns:
         self._start = time.perf_counter()
 
     def take(self, one_round):
-        """Runs a function for each round that is wanted."""
+        """Runs a function once for each round that the driver wants."""
         while True:
             self.next()
             one_round()
 
     def before_each(self, function):
-        """The function, which a framework calls where a round of its own loop begins."""
+        """Wraps a function that a framework calls where a round of its own loop begins."""
 
         def wait_and_call(*args, **kwargs):
             self.next()

@@ -1,6 +1,6 @@
 """Runs contestants, each a process: they are started one by one, then take turns, a round each.
 
-A machine that slows down slows all of them. Who waits for a turn sleeps.
+A machine that slows down slows all of them. Those that wait for a turn sleep.
 """
 
 import contextlib
@@ -50,19 +50,19 @@ _CHECKOUTS = ("pfllib", "pgfed_authors")  # which are no packages: their reposit
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a round is: training of PGFed's CNN by SGD on synthetic 32x32x3 images.
+    """The work of a round: training PGFed's CNN by SGD on synthetic 32x32x3 images.
 
     Attributes:
-        clients: Of the federation.
-        clients_per_round: How many the framework selects of them; at most `clients`.
-        examples_per_client: All clients have as many; a multiple of `batch_size`.
+        clients: The number of clients in the federation.
+        clients_per_round: How many of them the framework selects; at most `clients`.
+        examples_per_client: The same number for all clients; a multiple of `batch_size`.
         epochs: Passes over a client's examples in a round, for each model that a method trains.
-        batch_size: Examples a step.
-        learning_rate: Of all models.
-        seed: Of the data, and of what a framework takes a seed for.
+        batch_size: The number of examples in a step.
+        learning_rate: The learning rate of all models.
+        seed: The seed of the data, and of the framework if it takes one.
 
     Raises:
-        ValueError: Clients have no full batches.
+        ValueError: If a client's examples do not make full batches.
     """
 
     clients: int = 100
@@ -86,11 +86,12 @@ class Contestant:
     """A method of a framework.
 
     Attributes:
-        framework: A key of `METHODS`, or what the lines call another program.
+        framework: A key of `METHODS`, or the name of another program in the records.
         method: One of its methods.
-        python: The Python that has it.
-        checkout: Folder of its repository, where it is no package.
-        program: What speaks the protocol of `common.py`; the framework's script here by default.
+        python: The Python interpreter of its environment.
+        checkout: The folder of its repository, if it is not a package.
+        program: A script that speaks the protocol of `common.py`; by default the framework's
+            script in this folder.
     """
 
     framework: str
@@ -100,14 +101,14 @@ class Contestant:
     program: str | None = None
 
     def command(self, work: Work) -> list[str]:
-        """Returns what starts it."""
+        """Returns the command that starts it."""
         program = self.program or str(_FOLDER / f"with_{self.framework}.py")
         options = {"method": self.method, "checkout": self.checkout} | dataclasses.asdict(work)
         given = [f"--{name}={value}" for name, value in options.items() if value is not None]
         return [self.python, program, *given]
 
     def commit(self) -> dict[str, str]:
-        """Returns that of the checkout, if it has one."""
+        """Returns the commit of the checkout, if it has one."""
         if self.checkout is None:
             return {}
         command = ["git", f"--git-dir={self.checkout}/.git", "rev-parse", "HEAD"]
@@ -115,7 +116,7 @@ class Contestant:
         return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
 
     def environment(self, folder: pathlib.Path) -> dict[str, str]:
-        """Returns the driver's; this library can be imported by its own contestants alone."""
+        """Returns the driver's environment; only our own contestants can import this library."""
         path = str(_ROOT) if self.framework in OWN else ""
         return os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder)}
 
@@ -148,16 +149,16 @@ def compare(
     """Runs contestants in turns.
 
     Args:
-        contestants: Who runs; the bare loop's seconds are what the others are compared with.
-        work: What a round is.
-        rounds: Rounds of each that count, after one that does not.
-        time_limit: Seconds until a contestant that has not answered has failed.
+        contestants: The contestants; all are compared with the bare loop, if it is one of them.
+        work: The work of a round.
+        rounds: The number of rounds of each that count, after one that does not.
+        time_limit: Seconds after which a contestant that has not answered has failed.
 
     Yields:
-        A record a contestant, in their order: `seconds_per_round`, and `times_bare`, the ratio of
-        the medians, which is `None` without a bare loop; or of one that failed, why, and the end of
-        what it wrote to its errors. One that trains another number of weights than the first one
-        has failed.
+        A record for each contestant, in their order: `seconds_per_round`, and `times_bare`, the
+        ratio of its median to the bare loop's, or `None` without a bare loop. The record of one
+        that failed has the reason, `failed`, and the end of its `stderr`. A contestant fails if its
+        model has another number of weights than the first one's.
     """
     with contextlib.ExitStack() as resources:
         folder = pathlib.Path(resources.enter_context(tempfile.TemporaryDirectory()))
@@ -180,10 +181,10 @@ def compare(
 
 
 def markdown_table(records: Iterable[Mapping[str, Any]]) -> str:
-    """Returns a row a framework and a column a method: seconds, and times the bare loop's.
+    """Returns a table with a row for each framework and a column for each method.
 
     Args:
-        records: Those of `compare`.
+        records: The records of `compare`.
     """
     cells = pd.DataFrame([{**record, "cell": _cell(record)} for record in records])
     table = cells.pivot_table("cell", "framework", "method", aggfunc="first", sort=False)

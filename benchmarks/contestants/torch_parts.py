@@ -38,8 +38,8 @@ def enter(checkout, dataset, work):
     A test set is one image: rounds have no use for it.
 
     Args:
-        checkout: Of the repository; its modules can be imported afterwards.
-        dataset: Name of the data set.
+        checkout: The folder of the repository; its modules can be imported afterwards.
+        dataset: The name of the data set.
         work: The arguments of the contestant.
     """
     sys.path.insert(0, os.path.join(checkout, "system"))
@@ -54,13 +54,13 @@ def enter(checkout, dataset, work):
 
 
 def server_options(work, dataset, model, **others):
-    """What the servers of PFLlib and its descendants take from their command lines.
+    """Returns the command-line options that servers of PFLlib and its descendants read.
 
     Args:
         work: The arguments of the contestant.
         dataset: Name of the data set.
         model: A `torch.nn.Module`.
-        **others: What a server takes besides.
+        **others: Further options of one server.
     """
     return argparse.Namespace(
         model=model,

@@ -27,7 +27,7 @@ def network(batch):
 
 
 def loss(batch, logits):
-    """Of each example."""
+    """The loss of each example."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
 
 

@@ -32,7 +32,7 @@ def main():
 
 
 def options(work, dataset, model):
-    """What `system/main.py` takes from its command line, with its defaults for all but the work."""
+    """Returns the options of `system/main.py`: its defaults for all but the work."""
     return torch_parts.server_options(
         work,
         dataset,

@@ -70,7 +70,7 @@ def require(report: Report) -> None:
 
 
 def driver() -> str:
-    """Returns what NVIDIA's driver says of itself and its GPUs, or "none"."""
+    """Returns the versions that NVIDIA's driver reports of itself and its GPUs, or "none"."""
     said = _DRIVER_FILE.read_text().splitlines()[:1] if _DRIVER_FILE.exists() else []
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,driver_version,memory.total,compute_cap"
@@ -84,7 +84,7 @@ def driver() -> str:
 
 
 def opened_libraries() -> list[str]:
-    """Returns paths of the CUDA libraries, and of the driver's, that this process has opened."""
+    """Returns the paths of the libraries of CUDA and the driver that this process has opened."""
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
     return sorted(filter(_LIBRARY.search, {line.split(maxsplit=5)[-1] for line in lines}))
 
@@ -130,7 +130,7 @@ def _time_products(tf, precision, size):
 
 
 def reset_peak() -> None:
-    """Begins anew to look for the peak of the memory."""
+    """Starts a new measurement of the peak of the memory."""
     import tensorflow as tf
 
     gpus = tf.config.list_logical_devices("GPU")
@@ -141,7 +141,7 @@ def reset_peak() -> None:
 
 
 def peak_mib() -> float:
-    """Returns the peak since `reset_peak`: of the GPU that has most, or of this process."""
+    """Returns the peak since `reset_peak`: of the GPU with the highest, or of this process."""
     import tensorflow as tf
 
     peaks = [

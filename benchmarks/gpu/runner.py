@@ -42,8 +42,8 @@ class Task(NamedTuple):
 
     Attributes:
         what: Its unique name.
-        measure: Returns its figures.
-        seconds: How long it is expected to take; it is left out where less is left.
+        measure: A function that returns its figures.
+        seconds: How long it is expected to take; it is left out if less time is left.
     """
 
     what: str
@@ -71,11 +71,11 @@ PARTS = {
 class Report:
     """The figures of a part, in a file, and how much time the part has.
 
-    Its status is `running`, `complete`, `partial` (time was too short for what `left_out` names) or
+    Its status is `running`, `complete`, `partial` (no time for the tasks in `left_out`) or
     `failed`. `records` has the figures of each task; those with an `error` failed.
 
     Args:
-        path: The file; what is in it stays.
+        path: The file, whose content is kept.
         devices: "GPU", or "CPU" for toy sizes on logical CPU devices.
         seconds: How long the process may take.
     """
@@ -104,7 +104,7 @@ class Report:
         write_json(self.path, self.content)
 
     def restart(self) -> None:
-        """Forgets what failed or was left out, but not what a process died of."""
+        """Forgets tasks that failed or were left out, but not those that a process died of."""
         kept = {k: r for k, r in self.records.items() if "error" not in r or r.get("died")}
         fresh = {"message": "", "in_progress": None, "left_out": []}
         self.update(status="running", records=kept, **fresh)
@@ -133,11 +133,11 @@ class Report:
         self.update(status=status, message=f"see {', '.join(failed)}" if failed else "")
 
     def fail(self, message: str) -> None:
-        """Sets the status of a part that could not go on."""
+        """Marks a part that could not go on as failed."""
         self.update(status="failed", message=message, in_progress=None)
 
     def table(self) -> str:
-        """Returns the records as lines of text, with errors and what was left out below."""
+        """Returns the records as lines of text, with errors and left-out tasks below."""
         rows = [{"what": k} | {n: _cell(v) for n, v in r.items()} for k, r in self.records.items()]
         shown = pd.DataFrame(rows).drop(columns=["error", "died"], errors="ignore").fillna("")
         lines = [] if shown.empty else [shown.to_string(index=False)]

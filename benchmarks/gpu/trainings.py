@@ -16,8 +16,8 @@ from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
 ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
-# Of the first round's training loss, where rounding has not been amplified yet, relative; and of
-# the accuracy after the last round.
+# The largest differences: of the first round's training loss, relative, as rounding has not been
+# amplified yet; and of the accuracy after the last round.
 _SAME_LOSS = 1e-3
 _SAME_ACCURACY = 0.02
 _ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
@@ -65,7 +65,7 @@ def long_tasks(report: Report) -> Iterator[Task]:
 
 
 def _devices(report: Report) -> list[str]:
-    """Returns those that are checked; for toys, two devices are made of the CPU."""
+    """Returns the devices to check; toy sizes have two devices made of the CPU."""
     if report.is_toy:
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = 2 * [tf.config.LogicalDeviceConfiguration()]
@@ -75,10 +75,10 @@ def _devices(report: Report) -> list[str]:
 
 
 def data_set(report: Report, *wanted: str) -> str:
-    """Returns the first of these data sets that is prepared in TFDS_DATA_DIR; for toys, digits.
+    """Returns the first of these data sets that is in TFDS_DATA_DIR; at toy sizes, digits.
 
     Raises:
-        CheckError: None is.
+        CheckError: If none of them is there.
     """
     if report.is_toy:
         return "digits"
@@ -163,10 +163,10 @@ def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0
 
 
 def compare(first: dict, second: dict) -> dict:
-    """Returns how far two places are apart.
+    """Returns the differences between the results of two places.
 
     Raises:
-        CheckError: It is more than rounding may do.
+        CheckError: If they are larger than rounding explains.
     """
     apart = {key: abs(first[key] - second[key]) for key in ("first_loss", "accuracy")}
     if not apart["first_loss"] <= _SAME_LOSS * abs(second["first_loss"]):

@@ -1,4 +1,4 @@
-"""What benchmarks print, and that their contenders do the same work; no time is judged."""
+"""Benchmarks: the records that they print, and equal work of all contenders; never the times."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ def test_an_unknown_contender_is_answered_with_what_is_right():
 
 
 def assert_same_work(workload, names, tolerance):
-    """With one batch an epoch, any other number of steps or other step shows in the next losses."""
+    """With one batch an epoch, another step or another number of steps changes the next losses."""
     data = workload.data()
     runs = [contenders.CONTENDERS[name](workload, *data) for name in names]
     rounds = [[run() for run in runs] for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The check of a GPU, on the CPU: what its parts find, and what is left however they end."""
+"""The check of a GPU, run on the CPU: its findings, and its files however a part ends."""
 
 import json
 
@@ -9,7 +9,7 @@ from benchmarks.gpu import device, rounds, runner, suites, trainings
 from benchmarks.gpu.runner import CheckError, Report, Task
 from tests.runs import ROOT, run_python
 
-# Stands in for the function of a part, in a process without TensorFlow.
+# Takes the place of a part, in a process without TensorFlow.
 PART = """
 import os, time
 from benchmarks.gpu.runner import Task
@@ -26,7 +26,7 @@ def tasks(report):
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """Runs two parts, of which the first does something before "b"; returns code and contents."""
+    """Runs two parts, the first with a deed in each task; returns the exit code and the reports."""
 
     def run(deed, minutes=1.0, **options):
         modules, parts = tmp_path / "modules", {}

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.contestants.driver import Contestant, Work, compare, markdown_table, place
 from tests.runs import ROOT, run_python
 
-# What a contestant does is its "method".
+# The "method" of a contestant says what it does.
 TOY = """
 import json, sys, time
 (does,) = [argument.partition("=")[2] for argument in sys.argv if "--method=" in argument]
