@@ -1,4 +1,4 @@
-"""A training program that takes a moment, and what it was started with."""
+"""A training program that takes a moment, and a log of its starts."""
 
 import concurrent.futures
 import pathlib
@@ -52,7 +52,7 @@ def databases_without_a_disk():
 
 
 class ThisProcess:
-    """Takes the place of the process of a folder of configs, which takes seconds to begin."""
+    """Takes the place of the process that checks a folder of configs, which is slow to start."""
 
     def __init__(self, *args):
         pass

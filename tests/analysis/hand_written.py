@@ -32,19 +32,19 @@ def write_run(
     """Writes 10 rounds, evaluated at 5 and 10.
 
     Args:
-        path: The output directory; what is there is written anew.
-        accuracies: Of each client's own model after the last round, and of the global one.
-        seed: Of the config.
-        first_row: Of the partition: those of different ones are different.
-        algorithm: Its name.
-        global_accuracies: As `accuracies`; `None`: there is no global model.
-        early: What accuracies are multiplied by at round 5.
-        bytes_down: That a client receives in a round; it sends twice as many.
-        seconds: Of each round but the first two.
-        epsilon: What all rounds reveal; `None`: there is no privacy.
+        path: The output directory, which is overwritten.
+        accuracies: The accuracies of all clients' own models after the last round.
+        seed: The seed in the config.
+        first_row: The first row of the partition; different rows make different partitions.
+        algorithm: The name of the algorithm.
+        global_accuracies: As `accuracies`; `None` for a run without a global model.
+        early: The factor of the accuracies at round 5.
+        bytes_down: The bytes that a client receives in a round; it sends twice as many.
+        seconds: The seconds of each round but the first two.
+        epsilon: The epsilon of all rounds; `None` for a run without privacy.
         finished: Whether there is a summary.
-        sessions: `(rounds before, versions)` of each; none: nothing is recorded of them.
-        **settings: Further ones of the config.
+        sessions: `(rounds before, versions)` of each session; if empty, none is recorded.
+        **settings: Further settings of the config.
     """
     rows = [np.array([first_row + 2 * i, first_row + 2 * i + 1]) for i in range(len(accuracies))]
     config = {"seed": seed, "algorithm": {"name": algorithm}, "data": {"name": "digits"}}

@@ -34,12 +34,12 @@ def test_a_mistake_is_named_with_its_run(settings, config, message, tmp_path):
     assert problem.startswith(f"{tmp_path}/The_other/seed0 would fail: ") and message in problem
 
 
-def test_there_is_none(tmp_path):
+def test_settings_without_a_mistake(tmp_path):
     assert first_problem(list(study_of({"algorithm.lambda_": 0.5}).runs()), tmp_path) is None
 
 
 def test_a_trial(tmp_path):
-    """Of the second one the config alone is read, which has no data and no algorithm."""
+    """For the second one, only the config is read; no data and no algorithm are made."""
     validation = {"data.fractions": (0.6, 0.2, 0.2)}
     tuning = Tuning(grid({"local.learning_rate": (0.1, -0.1)}), validation, rounds=(2,))
     study = study_of({}, tuning=tuning)
@@ -51,7 +51,7 @@ def test_a_trial(tmp_path):
 
 
 def test_a_metric_that_a_method_lacks(tmp_path):
-    """Else its trials would be trained first, and the runs of all others be lost."""
+    """Otherwise its trials would be trained first, and the runs of all others would be lost."""
     fedper = {"FedPer": Variant("configs/digits.py:fedper"), "FedAvg": Variant(DITTO)}
     runs = list(Study("Two", fedper, settings={"rounds": 3}).runs())
     problem = first_problem(runs, tmp_path, dict.fromkeys(fedper, "global/accuracy"))
@@ -71,7 +71,7 @@ def test_a_metric_that_a_method_lacks(tmp_path):
     assert "config.early_stop: metric='global/loss', but this algorithm has" in problem
 
 
-def test_the_metric_of_a_tuning_is_asked_of(tmp_path, in_this_process):
+def test_the_metric_of_a_tuning_is_checked(tmp_path, in_this_process):
     validation = {"data.fractions": (0.6, 0.2, 0.2)}
     rates = grid({"local.learning_rate": (0.1, 0.2)})
     tuning = Tuning(rates, validation, metric="global/accuracy")
@@ -81,7 +81,7 @@ def test_the_metric_of_a_tuning_is_asked_of(tmp_path, in_this_process):
 
 
 def write_config(folder, flags, **changes):
-    """A run with the settings of flags, but for some."""
+    """Writes the config of a run that has the settings of flags, but for some changes."""
     config = read_config(flags)
     config.update(changes)
     folder.mkdir(parents=True)
@@ -89,7 +89,7 @@ def write_config(folder, flags, **changes):
 
 
 def test_a_config_that_has_changed_since(tmp_path, in_this_process):
-    """By its runs, finished or not, which would be compared with runs of the new one."""
+    """Its runs, finished or not, would be compared with runs of the new config."""
     study = study_of({}, seeds=(0, 1))
     for run in study.runs():
         changes = {"rounds": 9} if run.seed else {}  # they may go on
@@ -120,7 +120,7 @@ def test_what_was_chosen_is_known_by_its_flags(tmp_path, in_this_process):
         (tmp_path / changed.folder / "config.json").unlink()
 
 
-def test_a_run_whose_config_is_not_any_more(tmp_path):
+def test_a_run_whose_config_is_gone(tmp_path):
     run = next(study_of({}).runs())
     write_config(tmp_path / run.folder, run.flags)
     run = run._replace(flags=("--config=configs/digits.py:fedavgg",))
@@ -136,7 +136,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 @pytest.mark.slow
 def test_modules_of_the_same_names(tmp_path):
-    """As in a process of its own, each config has its own."""
+    """Each config imports its own, as it would in a process of its own."""
     variants = {}
     for name in ("one", "another"):
         folder = tmp_path / name

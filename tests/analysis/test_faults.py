@@ -1,4 +1,4 @@
-"""A study that is killed and starved ends in the tables of one that was not."""
+"""A study that is killed and starved gives the same tables as one that was not."""
 
 import csv
 import os
@@ -45,7 +45,7 @@ def start(folder, preexec_fn=None):
 
 
 def small_files():
-    """As on a full disk, no file can be written past so many bytes."""
+    """Limits the size of files, as a full disk does."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
 
 
@@ -54,7 +54,7 @@ def finished(folder):
 
 
 def tables(folder):
-    """All that it ends in, without what is measured in seconds."""
+    """Returns the results of a study, without those that are measured in seconds."""
     with open(folder / "results.csv", newline="") as file:
         rows = [{**row, "round_seconds": ""} for row in csv.DictReader(file)]
     lines = (folder / "table.md").read_text().splitlines()

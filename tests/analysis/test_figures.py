@@ -77,7 +77,7 @@ def test_lines_are_means_over_seeds_and_bands_their_deviations():
     seeds = [{5: 2.0, 9: 0.0, 7: 8.0}, {5: 4.0, 9: 1.0}, {5: 6.0, 9: 2.0}]
     three = [frame("three", values, run=str(i)) for i, values in enumerate(seeds)]
     found = analysis.over_seeds(pd.concat(three))
-    # Round 7 is one of the first run alone: no line goes there.
+    # Only the first run has round 7, so no line goes there.
     assert found.values.tolist() == [["three", 5, 4.0, 2.0], ["three", 9, 1.0, 1.0]]
     figure = analysis.plot_curves(pd.concat([*three, frame("one", {5: 1.0, 9: np.nan})]))
     line, one = figure.axes[0].get_lines()
@@ -123,7 +123,7 @@ def write_seeds(path, *accuracies, **options):
 
 
 def test_bytes_add_up_until_an_evaluation(tmp_path):
-    """Clients send twice what they receive."""
+    """Clients send twice as many bytes as they receive."""
     runs = {
         "FedAvg | 32 bits": write_seeds(tmp_path / "a", 0.6, 0.8),
         "FedAvg | top 1 %": write_seeds(tmp_path / "b", 0.5, bytes_down=20),

@@ -133,7 +133,7 @@ def test_a_mean_does_not_hide_what_has_diverged(runs):
 
 
 def test_runs_that_are_no_repetitions(tmp_path):
-    """As after a config file was edited, of which a study's finished runs know nothing."""
+    """Finished runs of a study do not notice that their config file was edited."""
     runs = []
     for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
         settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}

@@ -69,7 +69,7 @@ def test_another_client_on_some_of_its_examples(run_dir):
     np.testing.assert_array_equal(drawn.x, again.x)
     np.testing.assert_array_equal(all_.x, everything.x)
     assert drawn.size == len(drawn.x) == len(drawn.y) == 10
-    # Any of them, each with its label and at most once: no two of these pictures are equal.
+    # They are drawn from all, at most once, with their labels: no two of these pictures are equal.
     pictures = [x.tobytes() for x in everything.x]
     assert len(set(pictures)) == size
     assert len({x.tobytes() for x in most.x}) == size - 1
@@ -118,7 +118,7 @@ def test_what_the_figure_says():
 
 
 def gap(surface, path):
-    """Where the figure is grey, over more than the edge of a letter."""
+    """Returns the pixels that are grey, without the edges of letters, and the texts."""
     figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, {"global": surface}))
     save(figure, path)
     grey = np.abs(matplotlib.image.imread(path)[..., :3] - 0.6).max(axis=-1) < 0.01
@@ -132,7 +132,7 @@ def test_what_is_not_finite_is_a_gap(tmp_path):
     holed = BOWL.copy()
     holed[3:, 3:] = [[np.nan, np.inf], [-np.inf, np.nan]]
     grey, shown = gap(holed, tmp_path / "b.png")
-    # In the quarter where both steps are large, the first to the right and the second up.
+    # The gap is where both steps are large: the first is to the right, the second up.
     rows, columns = (np.argwhere(grey) / grey.shape).mean(axis=0)
     assert rows < 0.4 < columns
     assert 0.03 < grey.mean() < 0.3

@@ -1,4 +1,4 @@
-"""The page of runs that are written by hand: what is on it, and that it needs nothing else."""
+"""The page of runs that are written by hand: its content, and that it needs no other file."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ _VOID = {"meta", "img", "wbr"}
 
 
 class Parsed(HTMLParser):
-    """Tags that are closed as they should be, their attributes, and the text of each cell."""
+    """The attributes of all tags, which must be closed, and the text of each cell."""
 
     def __init__(self, text):
         super().__init__()
@@ -96,7 +96,7 @@ def test_it_needs_nothing_else(text):
 
 
 def test_a_page_of_one_run_without_accuracies(tmp_path):
-    """Its loss is shown in their place, and there is no target."""
+    """The page shows its loss instead, and has no target."""
     run = write_run(tmp_path / "run", [0.5, 1.0])
     for path in (run / "summary.json", run / "metrics.csv", *(run / "clients").iterdir()):
         path.write_text(path.read_text().replace("accuracy", "score"))

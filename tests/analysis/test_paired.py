@@ -1,4 +1,4 @@
-"""The paired test on differences of which the truth is known, and which clients are paired."""
+"""The paired test on differences with a known truth, and the pairing of clients."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_p_values_are_uniform_where_there_is_no_difference():
 
 @pytest.mark.slow
 def test_other_tests_take_luck_for_a_difference():
-    """What the docstring says of them, where luck is ten times the clients' spread in a mean."""
+    """As the docstring says, where luck is ten times the spread of a mean over clients."""
     rng = np.random.default_rng(0)
     p_values = []
     for _ in range(200):
@@ -103,7 +103,7 @@ def runs(tmp_path):
 def test_the_same_clients_of_the_same_seeds_are_compared(runs):
     (found,) = paired_differences(runs, "a", "b", ACCURACY)
     np.testing.assert_array_equal(found, [0.0, 0.25, -0.5])
-    # Of rounds 5 and 10, with half as much in the first.
+    # The mean of rounds 5 and 10; round 5 has half of the accuracies.
     (found,) = paired_differences(runs, "a", "b", ACCURACY, "late_mean")
     np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
     assert paired_differences({"a": runs["a"][:1], "b": runs["b"]}, "a", "b", ACCURACY) == []
@@ -123,7 +123,7 @@ def test_other_clients_and_columns_are_refused(runs):
     table = runs["b"][0] / "clients" / "round_000010.csv"
     whole = table.read_text()
     table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    (runs["b"][0] / "metrics.csv").unlink()  # which would say that a client is missing
+    (runs["b"][0] / "metrics.csv").unlink()  # it would show that a client is missing
     with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have evaluated different clients"):
         client_values(runs, ACCURACY)
     write_run(runs["b"][0], [0.5, 0.25, 1.0], seed=1, first_row=1)

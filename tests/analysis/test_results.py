@@ -51,7 +51,7 @@ def test_means_deviations_and_costs(runs):
         ["Local_1", "54.17 ± 7.22", "-", "3", "0.0", "0.0", "0.50"],
         ["going on", "-", "-", "0 of 1", "-", "-", "-"],
     ]
-    assert table.bold == {(0, 1)}  # no best of one
+    assert table.bold == {(0, 1)}  # a single label is not the best
     assert "accuracy of each client's own model on its own test examples" in table.notes[0]
 
 
@@ -66,7 +66,7 @@ def test_other_columns(runs):
     ]
     assert rows(table)[1][1:4] == ["50.00 ± 0.00", "0.458 ± 0.0722", "4.17 ± 7.22"]
     assert rows(table)[0][4] == "56.25 ± 9.38"  # half of the accuracies at the first evaluation
-    # The lowest loss is the best; of a spread there is none.
+    # The lowest loss is the best; no standard deviation is.
     assert table.bold == {(0, 1), (0, 2), (0, 4)}
     assert "mean of the late evaluations of a run." in table.notes[3]
     for name, near in (
@@ -81,7 +81,7 @@ def test_against_a_label(runs):
     table = results_table(runs, against="Local_1")
     heads = ["personalized, less Local_1's", "95 % interval", "p", "clients worse"]
     assert table.frame.columns.tolist()[3:7] == heads
-    # Of the seeds 0.25, 0.125 and 0.25.
+    # The differences of the seeds are 0.25, 0.125 and 0.25.
     assert rows(table)[0][3:7] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %"]
     assert rows(table)[1][3:7] == rows(table)[2][3:7] == ["-"] * 4
     assert any("t test" in note for note in table.notes)

@@ -1,4 +1,4 @@
-"""Which runs a command line or a notebook names, and by which labels."""
+"""Runs that a command line or a notebook names, and their labels."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tff_pfl.experiment import OutputDirectoryError
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Runs of seeds 0, 1, 2 and so on, and a study of two variants, of which one has begun."""
+    """Runs with the seeds 0, 1, 2 and so on, and a study of two variants; one has begun."""
     root = tmp_path_factory.mktemp("runs")
     names = ("quickstart", "a/ditto", "b/ditto", "c:d", "e/A_1/seed5", "e/A_1/seed6")
     for seed, name in enumerate(names):

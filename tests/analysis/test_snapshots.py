@@ -14,7 +14,7 @@ from tff_pfl.names import UnknownNameError
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    """With snapshots of four clients, of 1, 2, 3 and 4 examples, at two rounds."""
+    """A run with snapshots at two rounds of four clients, with 4, 3, 2 and 1 examples."""
     path = tmp_path_factory.mktemp("runs") / "run"
     (path / "snapshots").mkdir(parents=True)
     rows = np.split(np.arange(10), [1, 3, 6])
@@ -36,7 +36,7 @@ def test_influence(run_dir):
     figure = plot_influence(run_dir)
     *matrices, helps, is_helped = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in matrices] == ["round 2", "round 3"]
-    # Clients are in the order of their examples, of which the last has fewest.
+    # Clients are sorted by their numbers of examples; the last client has the fewest.
     shown = matrices[1].images[0].get_array()
     np.testing.assert_allclose(shown, (np.arange(16.0).reshape(4, 4) / 3)[::-1, ::-1])
     points = helps.collections[0].get_offsets()
@@ -48,7 +48,7 @@ def test_influence(run_dir):
 def test_mixtures(run_dir):
     figure = plot_mixtures(run_dir, "mix", clients=[1, 0])
     (_, _), (of_client_1, _) = np.reshape(figure.axes, [2, 2])
-    # The first part fills what is below 0.75.
+    # The first part fills the panel up to 0.75.
     heights = [path.get_paths()[0].vertices[:, 1] for path in of_client_1.collections]
     assert heights[0].min() == 0 and heights[0].max() == heights[1].min() == 0.75
     shown = texts(figure)

@@ -1,4 +1,4 @@
-"""What a study consists of: its runs and trials, its file, and what is refused."""
+"""Studies: their runs and trials, their files, and the mistakes that they refuse."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_the_runs_of_a_study():
     assert runs[3].flags == (
         "--config=configs/digits.py:ditto",
         "--config.rounds=3",
-        "--config.algorithm.lambda_=1.0",  # its own, and not that of all
+        "--config.algorithm.lambda_=1.0",  # its own, not the study's
         "--config.seed=7",
     )
 

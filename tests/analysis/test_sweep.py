@@ -1,4 +1,4 @@
-"""How a study is run: no run twice, none of other settings, and what ends it."""
+"""Running a study: no run twice, none with other settings, and interruptions."""
 
 import concurrent.futures
 import csv
@@ -62,7 +62,7 @@ def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
         left.mkdir(parents=True)
     failing = Study("Two", variants | bad, seeds=(0, 1))
     run_study(failing, folder, program.path, keep_checkpoints=False)
-    # Of those before as well, but not of what failed or is none of the study's.
+    # Those of earlier runs go, too; those of failed runs and of other folders stay.
     found = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("checkpoint")}
     assert found == {"bad/seed0", "elsewhere"}
 
@@ -72,7 +72,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
     with pytest.raises(OutputDirectoryError, match="(?s)settings,.*rounds=3.*not.*rounds=4"):
         run_study(study_of(rounds=4), tmp_path / "study", program.path)
     assert len(program.started()) == 1
-    # What failed before it had results can have others.
+    # A run that failed before it had results may get other settings.
     assert run_study(study_of(fails=True), tmp_path / "b", program.path)
     assert run_study(study_of(rounds=3), tmp_path / "b", program.path) == []
     (tmp_path / "b/study.json").write_text("{")
@@ -111,7 +111,7 @@ def test_an_interruption_ends_the_runs(tmp_path, program):
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
-    """It would be in the way of the same study, started again."""
+    """Otherwise it would be in the way when the same study is started again."""
     command = [tied.__file__, program.path, "--config=a.py", "--config.waits=True"]
     command.append(f"--output_dir={tmp_path / 'run'}")
     script = (
@@ -131,7 +131,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
 
 
 def cmdline(process):
-    """Nothing, of a process that has ended."""
+    """The command line of a process; empty if it has ended."""
     try:
         return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
@@ -154,7 +154,7 @@ def test_the_results_of_runs(tmp_path, program):
 
 
 def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):
-    """Of the table's seeds 3 and 4, where the tuning's is 0; of 10 examples and two clients."""
+    """Ten examples, two clients; the table has the seeds 3 and 4, the tuning has seed 0."""
 
     def write(folder, train, validation, test):
         (tmp_path / folder).mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):
     write("A/seed3", [[4, 5, 6, 7], [8]], [[], []], [[0, 9], [3, 1]])
     write("A/seed4", [[0, 1], [2, 3]], [[], []], [[4, 5], [6, 7]])
     chosen = {"B": {"rate": 5.0}, "A": {"rate": 1.0}}
-    assert shares_chosen_with(study, tmp_path, {"B": {"rate": 5.0}}) == {}  # there are none
+    assert shares_chosen_with(study, tmp_path, {"B": {"rate": 5.0}}) == {}  # B was not tuned
     assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
     write("tuning/B/rate_5.0/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
     write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, and is first

@@ -1,4 +1,4 @@
-"""How studies choose settings: on validation data, by stages, each score measured once."""
+"""Choosing settings: on validation data, by stages, each score measured once."""
 
 import csv
 import dataclasses
@@ -199,7 +199,7 @@ def test_searches_side_by_side_with_halving(tmp_path, program):
 
 
 def test_values_of_every_kind(tmp_path, program):
-    """Optuna has the place of a value, which may be anything."""
+    """A value may be anything: Optuna stores its index."""
     values = {
         "rate": analysis.log_uniform(0.001, 1.0),
         "share": analysis.uniform(0.0, 1.0),
@@ -226,7 +226,7 @@ def test_a_search_of_failures_waits(tmp_path, program):
 
 
 def test_a_trial_that_diverged_is_no_reason_to_search_beside_it(tmp_path, program):
-    """From 5 on, rates are infinite: few of the later trials are there."""
+    """Rates above 5 diverge: few of the later trials are in that range."""
     search = Search({"rate": analysis.uniform(1.0, 9.0)}, number=20)
     study = with_tuning(SEARCHING, trials=search)
     tuner = Tuner(study, "A", tmp_path)
