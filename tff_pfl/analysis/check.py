@@ -16,21 +16,21 @@ from tff_pfl.runtime.startup import prepare_process
 
 
 def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
-    """Checks what `train.py` would refuse, of all runs, those that are finished included.
+    """Checks all runs of a study, finished ones included, for what `train.py` would refuse.
 
-    A mistake in the last variant is then not found after hours of the others; and runs of a config
-    that was edited since are not compared with new ones. Of each variant, or its first trial, the
-    data, the model and the algorithm are made; of other listed trials, the config is read; of runs
-    that have begun, the config is compared with that of the run. That is done in other processes,
-    one a folder of configs: what these import may have the same names.
+    A mistake in the last variant is then not found after hours of training the others, and runs of
+    a config that was edited since are not compared with new ones. For each variant, or its first
+    trial, this makes the data, the model and the algorithm; for other listed trials, it reads the
+    config; for runs that have begun, it compares the config with the run's. Each folder of configs
+    is checked in a process of its own, because their imports may have the same names.
 
     Args:
         study: The study.
-        output_dir: Of the study; what has a folder there has begun.
+        output_dir: The study's folder; a run with a folder in it has begun.
 
     Raises:
-        ConfigError: The message names the first run with a mistake, or with other settings.
-        FileNotFoundError: If the file of a config is not there.
+        ConfigError: If a run has a mistake or other settings; the message names the first one.
+        FileNotFoundError: If the file of a config does not exist.
         OutputDirectoryError: If the study's record is damaged.
     """
     for label, variant in study.variants.items():
@@ -57,11 +57,11 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
 def first_problem(
     runs: Sequence[Run], root: pathlib.Path, decides: Mapping[str, str] = {}
 ) -> str | None:
-    """Returns why the first run that would fail would do so, or `None`.
+    """Returns the reason why the first run that would fail would do so, or `None`.
 
     Args:
-        runs: In order; of each label, the first one that has not begun is built. Runs that differ
-            in their seeds alone are checked once.
+        runs: The runs, in order. For each label, the first one that has not begun is built; runs
+            that differ in their seeds alone are checked once.
         root: The study's folder.
         decides: The metrics that trials are compared by, by labels.
     """
@@ -89,7 +89,7 @@ def first_problem(
 
 
 def _build(config, load, metric):
-    """Makes what a run makes before its first round; `metric` is to be measured."""
+    """Makes all that a run makes before its first round, which has to measure `metric`."""
     dataset = configs.build_dataset(config, load)
     model = configs.build_model(config, dataset)
     trained, _ = configs.hold_out(config, dataset)
@@ -113,7 +113,7 @@ def _changes(folder, config) -> str | None:
 
 
 def _runs(study, root) -> list[Run]:
-    """Returns the runs whose settings are known; those that have begun with their own flags."""
+    """Returns the runs whose settings are known; those that have begun keep their flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
     if study.tuning:  # what was chosen is known by the flags of runs that have begun
         runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]

@@ -1,4 +1,4 @@
-"""The subcommands of `programs/report.py`: what each takes, and what it makes of runs."""
+"""The subcommands of `programs/report.py`: their arguments, and their output."""
 
 import argparse
 import inspect
@@ -88,7 +88,7 @@ def curves(runs, output, column, exclude_clients, log_scale):
 
 
 def against_bytes(runs, output, column):
-    """Draws the same over the megabytes that a client has sent which is in every round.
+    """Draws the same over the megabytes that a client sends if it takes part in every round.
 
     Labels "PANEL | LINE", such as method and compressor, have a panel a method.
     """
@@ -114,14 +114,14 @@ def influence(run, output, matrix):
 
 
 def mixtures(run, output, clients):
-    """Draws what clients mix their models of, for algorithms such as pFedMB."""
+    """Draws the mixtures of clients' models, for algorithms such as pFedMB."""
     analysis.save(analysis.plot_mixtures(run, clients=clients), output)
 
 
 def loss_surface(run, output, client, points, radius, examples, trust_imports, imports):
     """Draws the training loss of a client around the global model and around its own.
 
-    The plane is of two random directions, normalised filter by filter; the models are those of the
+    The plane has two random directions, normalised filter by filter; the models are those of the
     last checkpoint. The losses are written beside the figure, as .npz.
     """
     announce_tensorflow()
@@ -143,7 +143,7 @@ def loss_surface(run, output, client, points, radius, examples, trust_imports, i
 
 
 def timeline(run, output, rounds):
-    """Draws what the last rounds did when, and what was done while the devices computed."""
+    """Draws the time line of the last rounds, with what was done while the devices computed."""
     analysis.save(analysis.plot_timeline(analysis.timings(run), rounds=rounds), output)
 
 
@@ -164,12 +164,15 @@ def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_r
 
 
 def clients(runs, column):
-    """Prints CSV, a line a client of a seed and a column a name; partitions must be the same."""
+    """Prints CSV: a line for each client of a seed, a column for each name.
+
+    The runs of a seed must have the same partition.
+    """
     return _csv(analysis.client_values(runs, column).reset_index())
 
 
 def page(runs, output, columns, target, against):
-    """Writes all of it on one page of HTML that needs no other file."""
+    """Writes tables and figures on one page of HTML that needs no other file."""
     analysis.write_page(runs, output, columns=columns, target=target, against=against)
 
 
@@ -187,11 +190,11 @@ SUBCOMMANDS: dict[str, Callable[..., str | None]] = {
 
 
 def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parses a command line; ends the process where it is wrong, or asks for help.
+    """Parses a command line; ends the process if it is wrong, or asks for help.
 
     Args:
-        argv: Without the name of the program.
-        description: Of the program.
+        argv: The arguments, without the name of the program.
+        description: The description of the program.
 
     Returns:
         `subcommand`, and the arguments of its function in `SUBCOMMANDS`.

@@ -60,7 +60,7 @@ def plot_curves(
     """Draws the mean over clients of a quantity over the rounds, a line a label.
 
     Runs of one label are those of several seeds: the line is their mean, the band their standard
-    deviation. What is not finite leaves a gap.
+    deviation. Values that are not finite leave a gap.
 
     Args:
         frame: `metrics`; or `clients` at all rounds, of which clients can be left out.
@@ -107,7 +107,7 @@ def plot_curves(
 def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     """Returns `over_seeds` of finished runs with a column `megabytes`.
 
-    It is what a client that takes part in every round has sent, the mean over the runs of a label.
+    They are sent by a client that takes part in every round; the mean over the runs of a label.
     """
     runs = find_runs(runs).finished
     sent = summaries(runs).groupby("label")["bytes_up"].mean()
@@ -119,8 +119,8 @@ def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
 def plot_against_bytes(runs: Any, column: str = ACCURACY):
     """Draws a quantity over the megabytes that a client has sent, a line a label.
 
-    The axis is logarithmic. Where nothing is sent, as by local training, it is a level line at the
-    last value.
+    The axis is logarithmic. A method that sends nothing, such as local training, is a level line at
+    its last value.
 
     Args:
         runs: See `find_runs`; the finished ones count. Those with labels "PANEL | LINE" are drawn
@@ -148,7 +148,7 @@ def plot_against_bytes(runs: Any, column: str = ACCURACY):
 
 
 def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
-    """Returns a quantity after the last round beside what finished runs reveal.
+    """Returns a quantity after the last round, and the epsilon, of finished runs.
 
     Args:
         runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" of a single point. Epsilon is
@@ -182,7 +182,7 @@ def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
 def plot_against_epsilon(runs: Any, column: str = ACCURACY):
     """Draws a quantity over epsilon, a line a method, with the deviation over seeds as bars.
 
-    What has no privacy stands by itself, at the right.
+    Runs without privacy stand by themselves, at the right.
 
     Args:
         runs: See `points_against_epsilon`.
@@ -221,7 +221,7 @@ def _words(column):
 
 
 def _parts(labels):
-    """The parts of "PANEL | LINE"; the first is empty where there is none."""
+    """Returns the parts of labels "PANEL | LINE"; "LINE" has an empty panel."""
     split = [label.rpartition(SEPARATOR) for label in labels]
     return [panel for panel, *_ in split], [line for *_, line in split]
 

@@ -11,7 +11,7 @@ from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.tables import decimal
 
 _BINS = 20
-# What is marked of a distribution: name, colour, line style.
+# The marks of a distribution: name, colour, line style.
 _MARKS = {
     "lowest 5 %": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
     "mean": ("mean", "black", "-"),
@@ -20,9 +20,9 @@ _MARKS = {
 
 
 def tails(values: np.ndarray, quantity: str) -> dict[str, float]:
-    """Returns `mean`, and those of 5 % of the clients, `lowest 5 %` and `top 5 %`.
+    """Returns the `mean`, and the means of the `lowest 5 %` and `top 5 %` of the clients.
 
-    NaN, of a model that has diverged, is the worst value.
+    NaN, the value of a model that has diverged, is the worst.
     """
     sign = direction(quantity)
     found = over_clients(values, sign)
@@ -37,12 +37,12 @@ def distribution_table(
     threshold: float | None = None,
     exclude_clients=(),
 ) -> Table:
-    """Returns mean, tails and, with a threshold, the share of clients below it; a row a label.
+    """Returns a row for each label: mean, tails and the share of clients below a threshold.
 
     Args:
-        frame: `clients`, at one evaluation a run; those of several seeds count together.
+        frame: `clients`, at one evaluation of each run; clients of several seeds count together.
         column: "MODEL/POOL/QUANTITY".
-        threshold: NaN is not below it.
+        threshold: If given, the share of clients below it is a column; NaN is not below it.
         exclude_clients: Ids of clients that are left out, such as attackers.
     """
     rows = []
@@ -69,7 +69,7 @@ def plot_histograms(
     Args:
         frame: See `distribution_table`.
         column: See `distribution_table`.
-        threshold: The share of clients below it is told, if given.
+        threshold: If given, the share of clients below it is in the titles.
         exclude_clients: See `distribution_table`.
 
     Returns:

@@ -63,7 +63,7 @@ def metrics(runs: Any) -> pd.DataFrame:
 
 
 def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
-    """Reads what each client has: `clients/round_*.csv`, without the clients that have no examples.
+    """Reads the quantities of each client: `clients/round_*.csv`, without clients without examples.
 
     Args:
         runs: See `find_runs`.
@@ -125,11 +125,11 @@ def evaluations(runs: Any) -> pd.DataFrame:
 
 
 def summaries(runs: Any) -> pd.DataFrame:
-    """Reads what finished runs are and cost, a row a run.
+    """Reads the methods and the costs of finished runs, a row for each run.
 
     Returns:
         Columns `run`, `label`, `seed`; `algorithm` and `data`, the names in the config; `rounds`;
-        `bytes_down` and `bytes_up`, that a client receives and sends in a round; `round_seconds`,
+        `bytes_down` and `bytes_up`, which a client receives and sends in a round; `round_seconds`,
         the median without the first two rounds; `epsilon` of all rounds, infinite without privacy.
 
     Raises:
@@ -167,7 +167,7 @@ def settings(runs: Any) -> pd.DataFrame:
 
 
 def versions(runs: Any) -> pd.DataFrame:
-    """Reads with what runs were computed: `run`, `label`, `seed`, `rounds_before`, `key`, `value`.
+    """Reads the versions of runs: `run`, `label`, `seed`, `rounds_before`, `key`, `value`.
 
     A run that was resumed has rows for each session, after `rounds_before` rounds.
     """
@@ -186,7 +186,7 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
     Args:
         frame: `metrics`, `clients` or `evaluations`.
         column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy", with "_STATISTIC"
-            after it if the frame has statistics; of the mean, it may be left out.
+            after it if the frame has statistics; the mean needs no statistic.
         exclude_clients: Ids of clients that are left out of a frame of clients.
 
     Raises:
@@ -217,8 +217,8 @@ def means(frame: pd.DataFrame, by: list[str]) -> pd.Series:
 def mixed(runs: Any) -> dict[str, list[str]]:
     """Returns, by labels, the keys in which runs of one label differ though they should not.
 
-    They are no repetitions of one another then: a config file, or the module of a method, was
-    edited between two runs, or a run was named that is another.
+    Such runs do not repeat one another: a config file, or the module of a method, was edited
+    between two of them, or a run has the wrong name.
     """
     found = {}
     for label, paths in find_runs(runs).folders.items():
@@ -256,7 +256,7 @@ def _joined(frames, columns) -> pd.DataFrame:
 
 
 def _read_rounds(path: pathlib.Path) -> pd.DataFrame:
-    """A file with a row a round as texts; its last line may be cut off, by a kill."""
+    """Reads a file with a row for each round, as texts; a kill may have cut off its last line."""
     with reading(path):
         text = path.read_text()
         whole = io.StringIO(text[: text.rfind("\n") + 1])
@@ -265,7 +265,7 @@ def _read_rounds(path: pathlib.Path) -> pd.DataFrame:
 
 
 def _with_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The column `name` in its parts."""
+    """Splits the column `name` into its parts."""
     names = frame["name"].unique()
     parts = pd.DataFrame(list(map(_parse, names)), names, _NAME)
     return frame.join(parts, on="name").drop(columns="name")
@@ -292,5 +292,5 @@ def _rounds(files: RunFiles, rounds: int | str) -> list[int]:
 
 
 def _choice(section: Any) -> Any:
-    """What the settings choose by name."""
+    """Returns the name that a section of the settings chooses."""
     return section.get("name") if isinstance(section, Mapping) else section

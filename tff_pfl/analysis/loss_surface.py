@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
     from tff_pfl.experiment import RestoredRun
     from tff_pfl.local import Examples
 
-# Tells the random numbers of the choice of examples from others of the same seed.
+# Separates the random choice of examples from other random numbers of the same seed.
 _EXAMPLES_STREAM = 0x10554
 _LEVELS = 16
 _TITLES = {"global": "the global model", "personalized": "the client's own model"}
@@ -28,7 +28,7 @@ class LossSurfaces(NamedTuple):
     """The loss around the models of a client.
 
     Attributes:
-        title: Of which run, round, client and examples.
+        title: Names the run, the round, the client and the examples.
         axis: float32 `[points]`, the steps along both directions.
         surfaces: float32 `[points, points]` by `global`, if there is a global model, and
             `personalized`; see `tff_pfl.evaluation.loss_surface`.
@@ -50,20 +50,20 @@ def loss_surfaces_of_run(
 ) -> LossSurfaces:
     """Computes the training loss of a client around the global and its personalized model.
 
-    Both are those of the last checkpoint, and both are on the same examples. The run's seed is that
-    of the directions and of the choice of examples.
+    Both models are those of the last checkpoint, and their losses are on the same examples. The
+    run's seed is the seed of the directions and of the choice of examples.
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        client_id: Whose training examples and model; by default the client with most of them.
+        client_id: The client; by default the one with most training examples.
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
-        max_examples: Of a client with more, so many are drawn.
+        max_examples: If the client has more, so many are drawn.
         trust_imports: See `tff_pfl.experiment.config_of_run`.
 
     Raises:
-        OutputDirectoryError: If there is no run, or none with a checkpoint.
-        ConfigError: If the run's config is not one of this version, or there is no such client.
+        OutputDirectoryError: If there is no run, or it has no checkpoint.
+        ConfigError: If the run's config is of another version, or there is no such client.
         ValueError: If the points or the radius are wrong.
     """
     axis = evaluation.grid_axis(points, radius)
@@ -92,7 +92,7 @@ def loss_surfaces_of_run(
 
 
 def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> "Examples":
-    """Returns the training examples of a client, or so many of them, drawn, if it has more.
+    """Returns the training examples of a client; if it has more, so many that are drawn.
 
     Raises:
         ConfigError: If there is no such client, or it has none.
@@ -131,7 +131,7 @@ def plot_loss_surfaces(found: LossSurfaces):
     """Draws surfaces side by side, in the same colours; what is not finite is a grey gap.
 
     Args:
-        found: Of `loss_surfaces_of_run`.
+        found: The result of `loss_surfaces_of_run`.
 
     Returns:
         The Matplotlib figure.

@@ -30,7 +30,7 @@ _DIGITS = 12  # of a commit: enough to find it
 
 
 class _Picture(NamedTuple):
-    """A figure within the page, as an image of its own: its ids clash with nobody's."""
+    """A figure within the page, as an image of its own, so that ids of two figures cannot clash."""
 
     data: str
     words: str
@@ -45,7 +45,7 @@ def write_page(
     target: float | None = None,
     against: str | None = None,
 ) -> None:
-    """Writes the page, of what is finished.
+    """Writes the page about all finished runs.
 
     Args:
         runs: See `find_runs`.
@@ -104,24 +104,24 @@ def _picture(figure, words) -> _Picture:
 
 
 def _breakable(text):
-    """A name, such as a key of a config, that a narrow window may break between words."""
+    """Lets a narrow window break a name, such as a key of a config, between words."""
     escaped = str(markupsafe.escape(text))
     return markupsafe.Markup(re.sub(r"(?<=[a-z])([._])(?=[a-z])", r"\1<wbr>", escaped))
 
 
 def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.DataFrame:
-    """Returns what each finished run needed until the mean over clients was `target` or more.
+    """Returns the costs of each finished run until the mean over clients reached `target`.
 
     Args:
         runs: See `find_runs`.
-        target: Of the quantity, not in percent.
+        target: The value to reach, not in percent.
         column: "MODEL/POOL/QUANTITY".
 
     Returns:
-        Columns `run`, `label`, `seed`; `rounds`, done by the first evaluation that has reached it;
-        `megabytes`, that a client receives and sends in these rounds; their `seconds`, without
-        evaluations. All are NaN where it is never reached, and seconds where the run's files lack
-        some of the rounds.
+        Columns `run`, `label`, `seed`; `rounds` until the first evaluation that reaches the target;
+        `megabytes` that a client receives and sends in these rounds; their `seconds`, without
+        evaluations. All are NaN if the target is never reached, and so are the seconds if the run's
+        files lack some of the rounds.
     """
     runs = find_runs(runs).finished
     curves, timings = frames.select(frames.metrics(runs), column), frames.timings(runs)
@@ -162,7 +162,7 @@ def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
 
 
 def settings_tables(runs: Any) -> tuple[Table, Table]:
-    """Returns the settings that differ between labels, and all; of each the first seed's."""
+    """Returns the settings that differ between labels, and all settings, of each first seed."""
     settings = frames.settings(find_runs(runs).finished)
     settings = settings[settings["key"] != "seed"].drop_duplicates(["label", "key"])
     wide = _wide(settings, "key", "label")
@@ -170,10 +170,10 @@ def settings_tables(runs: Any) -> tuple[Table, Table]:
 
 
 def versions_tables(runs: Any) -> list[Table]:
-    """Returns what all runs were computed with, and a table of what differs, a row a run.
+    """Returns the versions that all runs have in common, and a table of the others, a row a run.
 
-    A run that was resumed with other versions has a row for each part. How many runs say nothing
-    is a note.
+    A run that was resumed with other versions has a row for each part. A note counts the runs
+    that do not record their versions.
     """
     runs = find_runs(runs).finished
     versions = frames.versions(runs)
@@ -196,7 +196,7 @@ def versions_tables(runs: Any) -> list[Table]:
 
 
 def _wide(frame, rows, columns) -> pd.DataFrame:
-    """Values as text, a row and a column each, in the order of their first appearance."""
+    """Spreads values, as texts, over rows and columns, in the order of their first appearance."""
     texts = frame.assign(value=frame["value"].map(_text))
     wide = texts.pivot(index=rows, columns=columns, values="value")
     return wide.reindex(frame[rows].unique())[frame[columns].unique()].fillna(ABSENT)

@@ -24,13 +24,13 @@ class PairedTest(NamedTuple):
 
     Attributes:
         difference: The mean over seeds, of the mean over clients.
-        low: Where the 95 % interval begins; NaN where there are fewer than two seeds, or the
+        low: The lower end of the 95 % interval; NaN if there are fewer than two seeds, or the
             difference is not finite.
-        high: Where it ends.
+        high: The upper end.
         p_value: Two-sided; NaN as `low`.
-        num_seeds: Those that both labels have.
-        share_worse: The share of clients, of all seeds, with less than under the other label, or
-            with more of what is better the less of it there is.
+        num_seeds: The number of seeds that both labels have.
+        share_worse: The share of clients, over all seeds, that are worse than under the other
+            label.
     """
 
     difference: float
@@ -62,7 +62,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     corrected for their number.
 
     Args:
-        differences: Of each seed, those of its clients, float64 `[clients]`.
+        differences: For each seed, the differences of its clients, float64 `[clients]`.
         direction: 1 where more is better, or -1.
     """
     from scipy import special
@@ -86,7 +86,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
 
 
 def _mean(numbers):
-    """0 where there is nothing but rounding in it: Student's t makes a result of any number."""
+    """The mean, or 0 if it is nothing but rounding, which Student's t would take for a result."""
     return evaluation.without_rounding(numbers.mean(), np.abs(numbers).max(initial=0.0))
 
 
@@ -99,8 +99,8 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
         rounds: See `clients`; of several rounds, the mean.
 
     Returns:
-        A row a seed and client, indexed by `seed` and `client_id`; a column a label, NaN where it
-        has no finished run of the seed. Values are as measured, not in percent.
+        A row for each client of each seed, indexed by `seed` and `client_id`, and a column for each
+        label, NaN where it has no finished run of the seed. Values are as measured, not in percent.
 
     Raises:
         OutputDirectoryError: If the clients of a seed are not the same in all runs.
@@ -129,17 +129,17 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
 def paired_differences(
     runs: Any, label: str, other: str, column: str, rounds: int | str = "final"
 ) -> list[np.ndarray]:
-    """Returns what each client has more than under another label, by seeds.
+    """Returns the differences of each client between two labels, by seeds.
 
     Args:
         runs: See `client_values`.
-        label: Of some runs.
-        other: Of others; only seeds that both have are compared.
+        label: The first label.
+        other: The label that is subtracted; only seeds that both have are compared.
         column: See `client_values`.
         rounds: See `client_values`.
 
     Returns:
-        float64 `[clients]` of each seed, of the clients with examples.
+        For each seed, float64 `[clients]`, of the clients with examples.
     """
     folders = find_runs(runs).finished.folders
     pair = {name: folders[name] for name in (label, other)}
@@ -180,7 +180,7 @@ def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     for label, path in runs:
         if label not in local and seed_of(path) in of_seed:
             pair = {"own": [path], "local": [of_seed[seed_of(path)]]}
-            # Of other clients, or without the quantity, they are no pair.
+            # Runs with other clients, or without the quantity, are not a pair.
             with contextlib.suppress(OutputDirectoryError, UnknownNameError):
                 found.append(client_values(pair, column).reset_index().assign(label=label))
     columns = ["label", "seed", "client_id", "own", "local"]

@@ -1,4 +1,4 @@
-"""Tables of finished runs: results, cross tables, the costs of a target, versions, settings."""
+"""Tables of finished runs: their results, and cross tables."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names
 
-# Of which evaluation, by the names of `summary.json`: in short for heads, and in words.
+# The evaluations by their names in `summary.json`: in short for heads, and in words.
 _EVALUATIONS = {
     "final": ("", ""),
     "best_on_validation": (
@@ -53,7 +53,7 @@ class Column(NamedTuple):
 
     Attributes:
         name: The metric.
-        evaluation: Which one, by its name in `summary.json`; "final" is the last.
+        evaluation: The name of the evaluation in `summary.json`; "final" is the last.
     """
 
     name: MetricName
@@ -61,7 +61,7 @@ class Column(NamedTuple):
 
     @property
     def head(self) -> str:
-        """What differs from the mean accuracy on own examples after the last round."""
+        """The differences from the mean accuracy on own examples after the last round, in short."""
         return ", ".join(filter(None, [in_short(self.name), _EVALUATIONS[self.evaluation][0]]))
 
     @property
@@ -75,8 +75,8 @@ class Column(NamedTuple):
 def default_columns(evaluations: pd.DataFrame) -> list[Column]:
     """Returns the means of personalized and global models after the last round.
 
-    They are of accuracy, or else of the loss or another quantity, each in the first pool that has
-    it.
+    They are means of the accuracy, or else of the loss or another quantity, each in the first pool
+    that has it.
     """
     final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
     for quantity in dict.fromkeys(["accuracy", "loss", *final["quantity"]]):
@@ -91,7 +91,7 @@ def default_columns(evaluations: pd.DataFrame) -> list[Column]:
 def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Column]:
     """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
 
-    A name without a statistic is that of the mean, without an evaluation that of the last one.
+    Without a statistic, a name means the mean; without an evaluation, the last one.
 
     Raises:
         UnknownNameError: If no finished run has it, with the nearest one.
@@ -108,7 +108,7 @@ def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Colum
 def results_table(
     runs: Any, columns: Sequence[str] | None = None, against: str | None = None
 ) -> Table:
-    """Returns means and deviations over seeds, what clients send and how long rounds take.
+    """Returns means and deviations over seeds, the bytes of clients, and the seconds of rounds.
 
     Args:
         runs: See `find_runs`; labels without a finished run have dashes.
@@ -119,7 +119,7 @@ def results_table(
 
     Raises:
         UnknownNameError: If no run has a column, or there is no label `against`.
-        OutputDirectoryError: If there is `against`, and the first column is no mean; and see
+        OutputDirectoryError: If `against` is given and the first column is not a mean; and see
             `client_values`.
     """
     runs = find_runs(runs)
@@ -236,14 +236,14 @@ def _notes(runs, found, columns, costs, against):
 
 
 def paper_value(paper, name: MetricName) -> float | None:
-    """Returns what a paper has for a metric, in the metric's own unit, or `None`.
+    """Returns a paper's number for a metric, in the metric's own unit, or `None`.
 
     Args:
         paper: `config.paper`, if there is any. `accuracy_percent`, `MODEL_accuracy_percent` and
-            `MODEL_accuracy_percent_STATISTIC` are of clients' own test examples; FedPG's are
-            `l_acc_mean` and so on. A paper's deviation is over seeds or clients, as it says: no
-            statistic of this library is compared with it.
-        name: Of the metric, with its statistic.
+            `MODEL_accuracy_percent_STATISTIC` are for clients' own test examples; FedPG's are
+            `l_acc_mean` and so on. A paper's deviation may be over seeds or over clients, so that
+            no statistic of this library is compared with it.
+        name: The name of the metric, with its statistic.
     """
     if not paper or name.quantity != "accuracy" or name.statistic == "std":
         return None
@@ -294,14 +294,14 @@ def cross_table(
     """Returns the mean over clients of a quantity after the last round, by both parts of a label.
 
     Args:
-        runs: See `find_runs`. Labels are "ROW | COLUMN", as "FedAvg, noise | median". Where there
-            is no such label, or no finished run of it, is a dash.
+        runs: See `find_runs`. Labels are "ROW | COLUMN", as "FedAvg, noise | median". A cell
+            without such a label, or without a finished run of it, is a dash.
         column: "MODEL/POOL/QUANTITY".
-        exclude_attackers: Whether the clients are left out that attacked in a run.
-        exclude_clients: Ids of others that are left out.
+        exclude_attackers: Whether to leave out the clients that attacked in a run.
+        exclude_clients: Ids of other clients that are left out.
 
     Raises:
-        ValueError: If a label is of another form.
+        ValueError: If a label has another form.
         UnknownNameError: If no run has the column.
     """
     runs, exclude_clients = find_runs(runs), sorted(exclude_clients)

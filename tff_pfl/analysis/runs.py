@@ -1,4 +1,4 @@
-"""Which runs are analysed: folders of runs and studies, by the labels they are shown by."""
+"""Finds the runs to analyse: folders of runs and studies, by labels."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ class Runs:
     """Runs by labels; those of one label differ in their seeds.
 
     Attributes:
-        title: Of tables and pages.
+        title: The title of tables and pages.
         folders: The output directories that exist, by labels; a label may have none yet.
         planned: How many runs each label is to have.
         baseline: The label that seconds are relative to.
@@ -44,7 +44,7 @@ class Runs:
 
     @property
     def finished(self) -> "Runs":
-        """The same with the finished runs alone."""
+        """The same, but only with the finished runs."""
         folders = {
             label: [path for path in paths if finished_summary(path) is not None]
             for label, paths in self.folders.items()
@@ -57,8 +57,8 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
 
     Args:
         source: One or several of: a run's folder, which is named after the folder, or a folder of
-            such folders, both also as `NAME:DIR`; a study's folder. Or a study's file
-            and then its folder. Or folders of runs by labels.
+            such folders, both also as `NAME:DIR`; a study's folder. Or a study's file and then its
+            folder. Or folders of runs by labels.
 
     Raises:
         OutputDirectoryError: If there is no such run, or two runs of one label have the same seed.
@@ -88,7 +88,7 @@ def _one(label: str, *paths: Path) -> Runs:
 
 
 def _found(argument: str) -> Runs:
-    """What one argument of a command line names."""
+    """Returns the runs that one argument of a command line names."""
     name, _, folder = ("", "", argument) if os.path.isdir(argument) else argument.rpartition(":")
     path = pathlib.Path(folder)
     if (path / STUDY).exists():
@@ -109,7 +109,7 @@ def _name(path: Path) -> str:
 
 
 def read_record(root: Path) -> dict[str, Any]:
-    """Returns the record of a study's folder, without flags and choices if there is none.
+    """Returns the record of a study's folder, or an empty one if there is none.
 
     Raises:
         OutputDirectoryError: If the record is damaged.
@@ -154,5 +154,5 @@ def _together(parts: Sequence[Runs]) -> Runs:
 
 
 def seed_of(path: Path) -> int:
-    """Returns the seed of a run: `config.seed`, or 0 where its settings do not say."""
+    """Returns the seed of a run: `config.seed`, or 0 if its settings have none."""
     return RunFiles(path).settings().get("seed", 0)

@@ -1,4 +1,4 @@
-"""Figures of one run: who helps whom, what clients mix their models of, when rounds did what."""
+"""Figures of one run: influence between clients, their mixtures, and the time line of rounds."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from tff_pfl.names import check_names, unknown_name
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 15  # that are shown where none are chosen
 _HATCHES = ("", "//", "..", "\\\\", "xx")  # of parts, which are told apart in grey, too
-# What a round does, and what is done while it is computed; from the top of the figure to its end.
+# The parts of a round, and what is done meanwhile; from the top of the figure to its bottom.
 _LANES = {
     "select": "select the cohort",
     "compute": "compute it",
@@ -84,7 +84,7 @@ def plot_mixtures(
 
     Args:
         run_dir: The run's output directory.
-        name: Of the coefficients, which the snapshots have as `NAME/LAYER`, `[clients, parts]`.
+        name: The name of the coefficients: snapshots have `NAME/LAYER`, `[clients, parts]`.
         clients: Ids of the clients that are shown, in this order; by default the first ones.
 
     Returns:
@@ -136,10 +136,10 @@ def _mixtures(files, name):
 
 
 def spans_of_round(seconds: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Returns `(lane, start, seconds)` of what a round does, in seconds from its start.
+    """Returns `(lane, start, seconds)` of the parts of a round, in seconds from its start.
 
     Args:
-        seconds: A row of `timings`, with NaN where nothing is.
+        seconds: A row of `timings`, with NaN for missing parts.
     """
     lengths = {lane: float(seconds.get(f"{lane}_seconds", np.nan)) for lane in _LANES}
     compute = lengths["select"]
@@ -159,7 +159,7 @@ def plot_timeline(timings, *, rounds: int = 3):
 
     Args:
         timings: The frame, of one run.
-        rounds: How many rounds are shown, of which a run may have fewer.
+        rounds: How many rounds are shown; a run may have fewer.
 
     Returns:
         The Matplotlib figure.

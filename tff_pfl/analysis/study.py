@@ -1,4 +1,4 @@
-"""What a study consists of. It is a file of Python that defines `get_study`:
+"""Studies and their parts. A study is a Python file that defines `get_study`:
 
 from tff_pfl.analysis import Study, Tuning, Variant, grid
 
@@ -42,13 +42,13 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 
 SEPARATOR = " | "
-"""What stands between the row and the column in a label of a cross table."""
+"""Separates the row and the column in a label of a cross table."""
 
 Settings = Mapping[str, Any]
 """Keys of a config, without `config.`, and their values."""
 
 Values = FloatDistribution | tuple
-"""What a setting is drawn from: an interval of numbers, or some values, equally likely."""
+"""The possible values of a setting: an interval of numbers, or some values, equally likely."""
 
 _DIGITS = 3  # of numbers that are drawn
 
@@ -72,7 +72,7 @@ def grid(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Returns all combinations.
 
     Args:
-        values: Of each key of the config, such as `{"local.learning_rate": (0.1, 0.01)}`.
+        values: The values of each config key, such as `{"local.learning_rate": (0.1, 0.01)}`.
     """
     combinations = itertools.product(*values.values())
     return [dict(zip(values, chosen, strict=True)) for chosen in combinations]
@@ -82,9 +82,10 @@ def draws(values: Mapping[str, Values], number: int, *, seed: int = 0) -> list[d
     """Draws independent random settings.
 
     Args:
-        values: Of each key, such as `{"local.learning_rate": log_uniform(1e-3, 1)}`.
-        number: Of settings.
-        seed: A greater number with the same seed begins with the same settings.
+        values: The values of each config key, such as
+            `{"local.learning_rate": log_uniform(1e-3, 1)}`.
+        number: How many settings are drawn.
+        seed: With the same seed, a greater number begins with the same settings.
     """
     rng = np.random.default_rng(seed)
     return [{key: _draw(of, rng) for key, of in values.items()} for _ in range(number)]
@@ -113,12 +114,12 @@ class Search:
     the first of other values; the next few are random.
 
     Attributes:
-        values: Of each key of the config, made by `uniform`, `log_uniform` or `one_of`.
-        number: Of trials of each variant. Where it is raised, the search goes on; runs of the table
-            that a better trial replaces are to be deleted, as where trials are added to a list.
+        values: The values of each config key, made by `uniform`, `log_uniform` or `one_of`.
+        number: The number of trials of each variant. If it is raised, the search goes on. Delete
+            runs of the table that a better trial replaces, as after adding trials to a list.
         at_a_time: Trials that are proposed before any of them has a score: more of them can run
             side by side, and each knows less.
-        seed: Of what is random in the search. Equal studies propose equal trials.
+        seed: The seed of the search. Equal studies propose equal trials.
     """
 
     values: Mapping[str, Values]
@@ -133,8 +134,8 @@ class Variant:
 
     Attributes:
         config: As `train.py --config` takes it, `FILE[:CHOICE]`.
-        settings: Those that differ from the config.
-        trials: In place of those of the study's tuning.
+        settings: Settings that differ from the config.
+        trials: Trials that replace those of the study's tuning.
     """
 
     config: str
@@ -152,16 +153,17 @@ class Tuning:
     left behind is not chosen.
 
     Attributes:
-        trials: What is tried for each variant, equal settings once; see `grid`, `draws` and
-            `Search`. A variant of one trial is not tuned.
-        settings: Of all trials, such as "data.fractions" with a part for validation. They are
-            evaluated on it in any case, and nowhere else.
-        rounds: Increasing; none: those of the config.
-        seeds: A run of each trial each, whose scores are averaged. Each divides the data anew,
-            unless `data.merge` is false or there is a `data.partition_file`: test examples of other
-            seeds are then among those that settings are chosen with, and runs say how many.
+        trials: The settings to try for each variant, equal ones once; see `grid`, `draws` and
+            `Search`. A variant with one trial is not tuned.
+        settings: Settings of all trials, such as "data.fractions" with a part for validation.
+            Trials are always evaluated on that part, and nowhere else.
+        rounds: Increasing numbers of rounds; if empty, the rounds of the config.
+        seeds: Each trial has a run for each seed, and their scores are averaged. Each seed divides
+            the data anew, unless `data.merge` is false or there is a `data.partition_file`: test
+            examples of the table's other seeds are then among those that settings are chosen with;
+            a note says how many.
         metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": the mean over
-            clients after the last round. The lowest loss is the best, of all else the highest.
+            clients after the last round. The lowest loss is the best; otherwise the highest value.
     """
 
     trials: Sequence[Settings] | Search
@@ -182,7 +184,7 @@ class Tuning:
 
     @property
     def stages(self) -> list[int | None]:
-        """The rounds of each stage; `None`: those of the config."""
+        """The rounds of each stage; `None` for those of the config."""
         return list(self.rounds) or [None]
 
 
@@ -190,11 +192,11 @@ class Run(NamedTuple):
     """One run of a study.
 
     Attributes:
-        label: Of its variant.
+        label: The label of its variant.
         seed: `config.seed`.
-        folder: Of its results, in that of the study; beside it, `FOLDER.log` has what it prints.
-        flags: Of `train.py`, but for the output directory and `rounds`.
-        rounds: That it is trained for; `None`: those of its config.
+        folder: The folder of its results, in the study's; beside it, `FOLDER.log` has its output.
+        flags: The flags of `train.py`, without the output directory and `rounds`.
+        rounds: The rounds that it is trained for; `None` for those of its config.
     """
 
     label: str
@@ -209,12 +211,12 @@ class Study:
     """Variants, each run with several seeds.
 
     Attributes:
-        title: Of its table.
-        variants: By labels, in the order of the table's rows.
-        seeds: A run each.
-        settings: Of all; those of a variant have precedence.
-        baseline: The label of the variant that seconds are relative to; `None`: the first one.
-        tuning: How further settings are chosen for each variant; `None`: there are none.
+        title: The title of its table.
+        variants: The variants by labels, in the order of the table's rows.
+        seeds: Each variant has a run for each seed.
+        settings: Settings of all variants; a variant's own have precedence.
+        baseline: The label of the variant that seconds are relative to; by default the first.
+        tuning: How further settings are chosen for each variant; `None` for a study without tuning.
     """
 
     title: str
@@ -243,12 +245,12 @@ class Study:
             )
 
     def search(self, label: str) -> Search | None:
-        """Returns what proposes the trials of a variant one after the other, if anything does."""
+        """Returns the search that proposes the trials of a variant; `None` if they are listed."""
         source = self._source(label)
         return source if isinstance(source, Search) else None
 
     def trials(self, label: str) -> list[Settings]:
-        """Returns the listed trials of a variant, equal ones once; none of a search."""
+        """Returns the listed trials of a variant, equal ones once; `[]` if there is a search."""
         trials = [] if self.search(label) else self._source(label)
         return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
@@ -257,11 +259,11 @@ class Study:
         return self.search(label) is not None or len(self.trials(label)) > 1
 
     def runs(self, chosen: Mapping[str, Settings] | None = None) -> Iterator[Run]:
-        """Yields the runs of the table: of each seed, those of all variants.
+        """Yields the runs of the table: for each seed, those of all variants.
 
         Args:
-            chosen: Of a study with tuning, the settings that were chosen for each variant, by
-                labels; variants without them are left out.
+            chosen: For a study with tuning, the settings that were chosen for each variant, by
+                labels; variants without chosen settings are left out.
         """
         for seed in self.seeds:
             for label in self.variants if chosen is None else chosen:
@@ -269,7 +271,7 @@ class Study:
                 yield self._run(label, seed, folder, {} if chosen is None else chosen[label])
 
     def tuning_runs(self, label: str, trial: Settings, rounds: int | None) -> Iterator[Run]:
-        """Yields the runs of a trial, one a seed of the tuning."""
+        """Yields the runs of a trial, one for each seed of the tuning."""
         settings = {**self.tuning.settings, **trial, "evaluation.split": "validation"}
         above = os.path.join("tuning", folder_name(label), folder_name(trial_name(trial)))
         for seed in self.tuning.seeds:
@@ -277,7 +279,7 @@ class Study:
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
 
     def record(self) -> dict[str, Any]:
-        """Returns what reports need to know of the study, as JSON."""
+        """Returns all that reports need to know about the study, as JSON."""
         folders = {label: [] for label in self.variants}
         for run in self.runs():
             folders[run.label].append(run.folder)
@@ -323,7 +325,7 @@ def load_study(source: str | os.PathLike) -> Study:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it fails, does not define `get_study`, or returns no `Study`.
+        ValueError: If it fails, does not define `get_study`, or does not return a `Study`.
     """
     path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
@@ -339,7 +341,7 @@ def load_study(source: str | os.PathLike) -> Study:
 
 @contextlib.contextmanager
 def _users_code(what: str) -> Iterator[None]:
-    """Within, whatever fails is an error in a study's file; those of values say so themselves."""
+    """Turns exceptions of a study's file into `ValueError`, but for those that already are."""
     try:
         yield
     except ValueError:

@@ -1,4 +1,4 @@
-"""Runs a study: a process a run, several at a time, none twice."""
+"""Runs a study: each run once, in a process of its own, several at a time."""
 
 import contextlib
 import fcntl
@@ -36,26 +36,26 @@ def run_study(
     *,
     keep_checkpoints: bool = True,
 ) -> list[Run]:
-    """Runs what of a study is not finished: first what settings are chosen by, then the rest.
+    """Runs all unfinished runs of a study: first those that settings are chosen by.
 
-    A run that was stopped goes on; one that fails is reported, and stops no other. What was tried
-    is written to `tuning.csv`, and the results of finished runs to `results.csv`.
+    A run that was stopped goes on; one that fails is reported, and does not stop the others. The
+    scores of trials are written to `tuning.csv`, the results of finished runs to `results.csv`.
 
     Args:
         study: The study.
-        output_dir: Of the study; each run has a folder in it.
+        output_dir: The study's folder; each run has a folder in it.
         program: The training program, such as `programs/train.py`.
-        jobs: Runs at a time.
-        keep_checkpoints: Whether the runs of the table keep theirs once they are finished. Without
-            one, a run is in all reports as before, but cannot go on or be evaluated again.
+        jobs: The number of runs at a time.
+        keep_checkpoints: Whether the runs of the table keep their checkpoints once they are
+            finished. Reports do without; going on with a run, and evaluating it again, do not.
 
     Returns:
         The runs that failed.
 
     Raises:
         OSError: If the directory or a record cannot be written.
-        OutputDirectoryError: If a record is damaged; a run in the directory was one of other
-            settings; or a study is run there already.
+        OutputDirectoryError: If a record is damaged, a run in the directory has other settings, or
+            a study already runs there.
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
@@ -77,10 +77,10 @@ def run_study(
 
 
 def write_results(path: str | os.PathLike, runs: Runs) -> None:
-    """Writes what finished runs gave, a row a run.
+    """Writes the results of finished runs, a row for each run.
 
     `personalized` and `global` are means over clients of the accuracy after the last round, in the
-    first pool that has it, NaN where there is none; the rest is as of `summaries`.
+    first pool that has it, or NaN; the other columns are those of `summaries`.
     """
     final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
     accuracies = final[final["quantity"] == "accuracy"].drop_duplicates(["run", "model"])
@@ -97,7 +97,7 @@ def _write_csv(path, frame):
 
 
 def _tune(study: Study, pool: "_Pool") -> dict:
-    """Runs the trials; returns the settings of each variant that has some."""
+    """Runs the trials; returns the chosen settings by labels, without variants that have none."""
     tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
     # All propose, not only the first that has something to run.
     while any([tuner.propose() for tuner in tuners]):
@@ -120,10 +120,10 @@ def _tune(study: Study, pool: "_Pool") -> dict:
 
 
 def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) -> None:
-    """Writes which flags each run has, and what reports know of the study without its file.
+    """Writes the flags of each run, and all that reports need without the study's file.
 
     Raises:
-        OutputDirectoryError: If a run that is there has other settings; then nothing is written.
+        OutputDirectoryError: If an existing run has other settings; then nothing is written.
     """
     record = read_record(root)
     for run in runs:
@@ -134,7 +134,7 @@ def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) 
                 f"  {' '.join(wanted)}\nDelete it, or give another output directory."
             )
         record["flags"][run.folder] = wanted
-    if chosen is not None:  # until then it is as it was
+    if chosen is not None:  # until then, the last choice stays
         record["chosen"] = {label: trial_name(trial) for label, trial in chosen.items()}
     write_json(str(root / STUDY), record | study.record())
 
@@ -143,13 +143,13 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
     """Returns the share of a seed's test examples that settings were chosen with, by seeds.
 
     Args:
-        study: With tuning.
+        study: A study with tuning.
         root: The study's folder.
         chosen: The settings of its variants, by labels.
 
     Returns:
-        Of the first variant that shares any, as far as partitions are there; without the seeds
-        that share none.
+        The shares of the first variant that has any, without the seeds that share nothing; `{}` if
+        no variant does. Runs whose partitions are not there do not count.
     """
 
     def partitions(runs):
@@ -171,7 +171,7 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 
 @contextlib.contextmanager
 def _alone_in(root: pathlib.Path) -> Iterator[None]:
-    """Two that go on with a study would take each other's runs for failed ones."""
+    """Locks a study's folder: a second process would take the first one's runs for failed ones."""
     directory = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +187,7 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
 
 
 class _Pool:
-    """Processes of runs, so many at a time; all end when the study is interrupted."""
+    """The processes of runs, `jobs` at a time; all end when the study is interrupted."""
 
     def __init__(self, root, program, jobs, title):
         self.failed = []
@@ -209,7 +209,7 @@ class _Pool:
         self._bar.close()
 
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
-        """Runs those that are not finished, and waits for them."""
+        """Runs those of the runs that are not finished, and waits for them."""
         waiting, runs = [], dict.fromkeys(runs)  # trials of a search may be equal
         self._bar.total = len(self._counted | runs.keys())
         for run in runs:
@@ -231,7 +231,7 @@ class _Pool:
             self._bar.set_postfix_str(", ".join(folders), refresh=False)
 
     def write(self, message: str) -> None:
-        """Prints a line above the progress bar, on stderr as it is."""
+        """Prints a line to stderr, above the progress bar."""
         self._bar.write(message, file=sys.stderr)
 
     def _start(self, run):
@@ -270,6 +270,6 @@ class _Pool:
 def _reason(log: pathlib.Path) -> str:
     """The message of a run that failed, or else what it printed last."""
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    last = lines[-3:]  # of which those after a message say where there is more
+    last = lines[-3:]  # lines after a message say where there is more
     messages = [line for line in last if line.startswith("error: ")]
     return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")

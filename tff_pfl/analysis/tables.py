@@ -1,4 +1,4 @@
-"""Tables of results: what a report writes of several numbers, in Markdown, LaTeX or CSV."""
+"""Tables of texts and numbers, and their forms in Markdown, LaTeX and CSV."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ class Table(NamedTuple):
     """A table of names in the first column, and numbers in the others.
 
     Attributes:
-        frame: Of texts.
-        notes: Sentences that say what is in it.
+        frame: The cells, as texts.
+        notes: Sentences that explain the table.
         bold: `(row, column)` of each cell that is the best of its column, or row.
     """
 
@@ -32,7 +32,7 @@ def table_of(
     notes: Sequence[str] = (),
     best: Mapping[str, set[str]] | None = None,
 ) -> Table:
-    """Makes a table of its rows.
+    """Makes a table from its rows.
 
     Args:
         rows: Texts by heads; a head that a row lacks is absent there.
@@ -70,7 +70,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Returns the cells of the table as lines of CSV; it does not end the last line."""
+    """Returns the cells of the table as CSV, without a line break at the end."""
     return table.frame.to_csv(index=False).rstrip("\n")
 
 
@@ -85,22 +85,22 @@ def _bold_style(table, frame):
 
 
 def _markdown(text):
-    # An underscore within a word is none of emphasis.
+    # An underscore within a word does not mark emphasis.
     return re.sub(r"([\\|*`<>$]|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
 def is_share(name: MetricName) -> bool:
-    """Checks whether tables have a quantity in percent."""
+    """Checks whether tables show a quantity in percent."""
     return name.quantity == "accuracy"
 
 
 def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
-    """Returns numbers as tables have them: shares in percent."""
+    """Returns numbers as tables show them: shares in percent."""
     return (100.0 if is_share(name) else 1.0) * np.array(values)
 
 
 def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
-    """Returns the mean and the standard deviation of `scaled` numbers; of one, the number."""
+    """Returns mean and standard deviation of `scaled` numbers; a single one alone."""
     if np.isnan(values).all():
         return ABSENT
     if len(values) == 1:

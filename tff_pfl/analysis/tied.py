@@ -2,7 +2,7 @@
 
     tied.py PROCESS PROGRAM ARGUMENTS...
 
-The program then finds its run as a crash would leave it. It imports nothing of TensorFlow.
+Its run is then left as a crash would leave it. This module does not import TensorFlow.
 """
 
 import ctypes

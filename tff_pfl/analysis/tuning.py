@@ -1,4 +1,4 @@
-"""How a study chooses the settings of a variant: trials, scores and halving, kept by Optuna."""
+"""Chooses the settings of a study's variants: trials, scores and halving, kept by Optuna."""
 
 import contextlib
 import math
@@ -28,7 +28,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
-"""Optuna's storage in a study's folder: an SQLite file with an Optuna study a variant."""
+"""Optuna's storage in a study's folder: an SQLite file with an Optuna study per variant."""
 
 _RANDOM_TRIALS = 5  # before the estimator proposes
 
@@ -54,18 +54,18 @@ class Tuner:
     Scores are Optuna's intermediate values, by rounds.
 
     Attributes:
-        label: Of the variant.
+        label: The label of the variant.
     """
 
     def __init__(self, study: Study, label: str, root: str | os.PathLike):
         """Opens the storage, or makes it.
 
-        What the scores follow from is part of the name of the Optuna study: where a metric, seeds
-        or settings of a study's file are changed, its tuning begins anew.
+        The name of the Optuna study contains a digest of all that scores depend on: if the metric,
+        the seeds or the settings in a study's file change, its tuning begins anew.
 
         Args:
-            study: With tuning.
-            label: Of the variant.
+            study: A study with tuning.
+            label: The label of the variant.
             root: The study's folder.
         """
         self.label = label
@@ -84,8 +84,8 @@ class Tuner:
     def propose(self) -> bool:
         """Adds the trials that come next, if there are none to run.
 
-        All of a list come at once. Where all trials so far have failed, which has another reason
-        than their settings, a search proposes no more.
+        A list adds all its trials at once. A search proposes no more once all trials so far have
+        failed: the reason then is not their settings.
 
         Returns:
             Whether there are trials to run.
@@ -105,7 +105,7 @@ class Tuner:
         """Yields the runs of the trials that are trained in the stage of so many rounds.
 
         Raises:
-            OutputDirectoryError: If a run has gone on further: its score then is unknown.
+            OutputDirectoryError: If a run has gone further: its score after so few rounds is lost.
         """
         for trial in self._of_stage(rounds):
             for run in self._study.tuning_runs(self.label, self._settings(trial), rounds):
@@ -120,7 +120,7 @@ class Tuner:
                 yield run
 
     def score(self, rounds: int | None) -> None:
-        """Keeps what the trials of a stage have reached, and ends those that go no further.
+        """Stores the scores of a stage, and ends the trials that go no further.
 
         Raises:
             OutputDirectoryError: If the runs have no such metric.
@@ -145,16 +145,16 @@ class Tuner:
                 self._optuna.tell(number, scores[number])
 
     def chosen(self) -> Settings | None:
-        """Returns the settings with the best score, the first of equals; `None` without any."""
+        """Returns the settings with the best score, the first of equals; `None` if none has one."""
         complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
         best = max(complete, key=lambda trial: self._rank(trial.value), default=None)
         return None if best is None else self._settings(best)
 
     def scores(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows of `tuning.csv`: all that is known, by stages and then trials.
+        """Yields the rows of `tuning.csv`: all known scores, by stages and then trials.
 
-        A score is the mean over the seeds of the tuning after `rounds` (`None`: those of the
-        config), NaN of a model that has diverged.
+        A score is the mean over the seeds of the tuning after `rounds` (`None` for those of the
+        config), or NaN if a model has diverged.
         """
         chosen = self.chosen()
         best = None if chosen is None else trial_name(chosen)
@@ -182,7 +182,7 @@ class Tuner:
         return {trial_name(trial): trial for trial in self._study.trials(self.label)}
 
     def _trials(self) -> list[optuna.trial.FrozenTrial]:
-        """All but those that are not in the list any more."""
+        """Returns the trials, without those that were removed from the list."""
         trials = self._optuna.get_trials(deepcopy=False)
         listed = self._listed()
         return [trial for trial in trials if self._search or _name(trial) in listed]
@@ -226,7 +226,7 @@ class Tuner:
         return mean if math.isfinite(mean) else math.nan
 
     def _add(self, name, params=None, distributions=None):
-        """Adds a trial at once: a process that is killed leaves the whole of it, or nothing."""
+        """Adds a trial in one step: a process that is killed leaves the whole of it, or nothing."""
         self._optuna.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
@@ -237,7 +237,7 @@ class Tuner:
         )
 
     def _add_suggested(self):
-        """Adds what follows from the trials so far: those of a copy, which alone is asked."""
+        """Adds the trial that follows from those so far, by asking a copy in memory."""
         trials, values = self._optuna.get_trials(deepcopy=False), self._search.values
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -265,7 +265,7 @@ def _name(trial) -> str:
 
 
 def _settings(search: Search, params) -> Settings:
-    """Returns a trial's parameters as they are in a config."""
+    """Returns a trial's parameters as settings of a config."""
     return {
         key: of[params[key]] if isinstance(of, tuple) else rounded(of, params[key])
         for key, of in search.values.items()
@@ -279,5 +279,5 @@ def _center(of: Values) -> float | int:
 
 
 def _distribution(of: Values) -> BaseDistribution:
-    """Returns what Optuna draws from: of values that may be anything, their places."""
+    """Returns Optuna's distribution: an interval, or the indices of values of any type."""
     return CategoricalDistribution(range(len(of))) if isinstance(of, tuple) else of

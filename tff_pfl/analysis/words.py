@@ -21,7 +21,7 @@ _SHORT_STATISTICS = {
 }
 # Where less is better, the worst values are the top ones.
 _OTHER_TAIL = {"worst_5_percent": "best_5_percent", "best_5_percent": "worst_5_percent"}
-# Of the names of pools: whose examples, of a client's own model and of one model for all.
+# The examples of each pool, in words: for clients' own models, and for one model of all.
 _POOLS = {
     r"local": ("its own {} examples", "each client's own {} examples"),
     r"generalization": ("the {} examples of all clients",) * 2,
@@ -34,11 +34,11 @@ _POOLS = {
 
 
 def in_words(name: MetricName) -> str:
-    """What is measured, as an axis says it.
+    """Returns what is measured, in words for an axis.
 
     `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
-    examples"; a statistic follows after a comma. Of a name that evaluations of this version do not
-    have, the parts stay as they are, without their underscores.
+    examples"; a statistic follows after a comma. Parts of unknown names stay as they are, without
+    their underscores.
     """
     quantity = _plain(name.quantity)
     if not name.model:
@@ -50,7 +50,7 @@ def in_words(name: MetricName) -> str:
 
 
 def in_short(name: MetricName) -> str:
-    """The name as the head of a column: what differs from a mean of accuracy on own examples."""
+    """Returns a head of a column: the differences from the mean accuracy on own examples."""
     pool, _, split = name.pool.rpartition("_")
     parts = [_plain(name.model) or _plain(name.quantity)]
     if name.model and name.quantity != "accuracy":
