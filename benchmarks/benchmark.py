@@ -1,4 +1,4 @@
-"""Measures what a round of federated learning costs, and what of it is training.
+"""Measures the cost of a round of federated learning, and how much of it is training.
 
     benchmark.py [--workloads=linear,cnn,resnet18] [--contenders=A,B] [--clients=N]
         [--examples_per_client=N] [--batch_size=N]
@@ -8,10 +8,10 @@
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server | --aggregators | --unequal
 
-Prints JSON lines: the machine; then, of each workload, a line a contender with the seconds that a
-round of federated averaging takes, and a line with the ratios of their medians. Contenders take
-turns, a round each. Of a contender that runs alone, there is also the memory of the process at its
-peak. Workloads:
+Prints JSON lines: the machine; then, for each workload, a line for each contender with the seconds
+of a round of federated averaging, and a line with the ratios of their medians. Contenders take
+turns, a round each. If a contender runs alone, that last line has the peak memory of the process
+instead. Workloads:
 
     linear  logistic regression, 784 -> 10, on synthetic images: 100 clients with 20 examples,
             one step each
@@ -20,7 +20,7 @@ peak. Workloads:
     resnet18  ResNet-18 with group normalisation on synthetic 32x32x3 images: 2 clients with 64
             examples, batches of 32
 
-Contenders; without --contenders, each workload has its own choice of them:
+Contenders, of which each workload has its own choice unless --contenders is given:
 
     bare_tensorflow           a plain TensorFlow loop over clients, without TFF or this library
     bare_keras                the same with Keras' layers and variables
@@ -44,24 +44,24 @@ Runtimes:
 
 The other measurements print a line for each case instead:
 
-    --scaling       a size of cohorts and federations, of Ditto on the model and data of `linear`:
-                    a round and its parts, and the memory at its peak. All clients have states on
+    --scaling       each size of cohorts and federations, with Ditto on the model and data of
+                    `linear`: a round and its parts, and the peak memory. All clients have states on
                     disk, in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for
                     100,000 clients
-    --runs          a federation's size, of a run of --algorithm on the model of `linear` with a
-                    cohort of 100: a round and its parts, seconds to start, to evaluate 1,000
-                    sampled clients and to resume, memory, and what is on disk
+    --runs          each size of federations, with a run of --algorithm on the model of `linear` and
+                    a cohort of 100: a round and its parts, seconds to start, to evaluate 1,000
+                    sampled clients and to resume, memory, and sizes on disk
     --start         `--help`, refused flags and each of --algorithms, trained for a round on
                     handwritten digits: the seconds of --rounds whole processes, and by how much
                     they exceed those of importing TensorFlow and TFF, which are taken before each
-    --descent       a size of cohorts of FedPG, whose server remembers the gradients of seven times
-                    as many clients: a round, and its quadratic program alone
+    --descent       each size of cohorts of FedPG, whose server remembers the gradients of seven
+                    times as many clients: a round, and its quadratic program alone
     --pgfed_server  PGFed on logistic regression: a round, and all that its server does
-    --aggregators   an aggregator by name, and a compressor, with error feedback and without: a
-                    round of FedAvg beside the plain mean's, and the bytes that a client sends;
-                    those with noise need more than 10 clients
-    --unequal       a network and a spread of sizes, of FedAvg with clients of lognormal sizes: a
-                    round with each client's own rows, and padded to the largest client's
+    --aggregators   each aggregator, and each compressor with error feedback and without: a round of
+                    FedAvg beside the plain mean's, and the bytes that a client sends; aggregators
+                    with noise need more than 10 clients
+    --unequal       each network and spread of sizes, with FedAvg and clients of lognormal sizes: a
+                    round with each client's own rows, and with rows padded to the largest client's
 """
 
 import dataclasses

@@ -13,8 +13,8 @@ Five parts, in this order, each a process with a time limit of its own:
     5  long_training  PLGU-LF with ResNet-18, for as long as is left of --minutes
 
 DIR receives `partN_NAME.json` and `partN_NAME.log` while a part runs, and a short table is printed
-when it ends. A part that is complete is not run again; one that had not time enough goes on. One
-that fails does not stop the next; then the program's exit code is 1.
+when it ends. The next run of the program skips complete parts, and goes on with parts that ran out
+of time. A part that fails does not stop the next, but the program's exit code is then 1.
 
 Data sets are looked for in TFDS_DATA_DIR. With --devices=CPU all of it runs at toy sizes, which
 need no data set, on logical CPU devices.

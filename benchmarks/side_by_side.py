@@ -4,10 +4,10 @@
         [--pfl_research=PYTHON] [--fedjax=PYTHON] [--flower=PYTHON] [--methods=fedavg,ditto]
 
 A framework takes part if it is named: PYTHON is the interpreter of an environment that has it, and
-CHECKOUT the folder of its repository, where it is no package. docs/side_by_side.md says how to get
+CHECKOUT the folder of its repository, if it is not a package. docs/side_by_side.md says how to get
 each. This library and a bare TensorFlow loop of FedAvg always take part. Methods:
 
-    bare_tensorflow  fedavg; a loop without any framework, which others are compared with
+    bare_tensorflow  fedavg; a loop without any framework, the basis of comparison
     tff_pfl          fedavg, fedrep, ditto, apfl, pgfed
     pfllib           fedavg, fedrep, ditto, apfl; needs a checkout
     pgfed_authors    pgfed; needs a checkout
@@ -18,16 +18,16 @@ each. This library and a bare TensorFlow loop of FedAvg always take part. Method
 A round is the same for all: 10 of 100 clients with 500 synthetic 32x32x3 images, 5 epochs for each
 model that a method trains, batches of 50, SGD, on PGFed's CNN, on the CPU. Each framework selects
 clients, loads data and keeps what clients keep in its own way, in its own loop of training;
-evaluations are left out. Threads are what the framework takes by default.
+evaluations are left out. The number of threads is the framework's default.
 
 Each contestant is a process. They are started one by one, with a round each that does not count,
 and then take turns, a round each; while one runs, the others sleep. All of them are in memory at
 the same time, about a gigabyte each.
 
-Prints JSON lines: the machine; then, of each contestant, its versions, the seconds of its rounds,
-and how many times the bare loop's median theirs is. One that fails is printed with the end of what
-it wrote to its standard error, and does not stop the others; the exit code is then 1. A Markdown
-table of all comes last.
+Prints JSON lines: the machine; then, for each contestant, its versions, the seconds of its rounds,
+and the ratio of their median to the bare loop's. A contestant that fails is printed with the end of
+its standard error, and does not stop the others; the exit code is then 1. A Markdown table of all
+comes last.
 """
 
 import pathlib
@@ -56,10 +56,13 @@ _CLIENTS_PER_ROUND = flags.DEFINE_integer(
     "clients_per_round", 10, "Clients of a round.", lower_bound=1
 )
 _EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
-    "examples_per_client", 500, "All clients have as many, full batches of 50.", lower_bound=50
+    "examples_per_client",
+    500,
+    "The same number for all clients, in full batches of 50.",
+    lower_bound=50,
 )
 _TIME_LIMIT = flags.DEFINE_float(
-    "time_limit", 600.0, "Seconds to start, and for a round, until a contestant has failed."
+    "time_limit", 600.0, "Seconds after which a start or a round has failed."
 )
 
 

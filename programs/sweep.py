@@ -1,15 +1,15 @@
-"""Runs a study, which is many trainings, and writes the table that compares them.
+"""Runs a study, which consists of many trainings, and writes the table that compares them.
 
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
-`tff_pfl.analysis.study` says what a study's file holds. A study that was stopped, or a run of which
-failed, goes on when it is started again; runs that are finished are not repeated. Where the study
-says how settings are chosen, that comes first, on validation data; what was chosen alone is tested.
+`tff_pfl.analysis.study` describes a study's file. If a study was stopped, or some of its runs have
+failed, the same command goes on with it; finished runs are not repeated. A study with tuning first
+chooses settings on validation data; only the chosen ones are tested.
 
-DIR receives a folder for each run, `results.csv` with a line a run, and `table.md` with a line a
-variant: means and standard deviations over seeds, after the last round; `report.py table` and
-`report.py page` show more of it. With tuning, its runs are in DIR/tuning, Optuna's storage is
-`tuning.db`, and `tuning.csv` has what each trial has reached.
+DIR receives a folder for each run, `results.csv` with a line for each run, and `table.md` with a
+line for each variant: means and standard deviations over seeds, after the last round; `report.py
+table` and `report.py page` show more. The runs of tuning are in DIR/tuning, Optuna's storage is
+`tuning.db`, and `tuning.csv` has the score of each trial.
 """
 
 import pathlib
@@ -25,14 +25,16 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-_STUDY = flags.DEFINE_string("study", None, "File of the study, and its choice, see above.")
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the study's results.")
-_JOBS = flags.DEFINE_integer("jobs", 1, "Runs at a time, a process each.", lower_bound=1)
+_STUDY = flags.DEFINE_string("study", None, "The study's file, and perhaps its choice; see above.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the study's results.")
+_JOBS = flags.DEFINE_integer(
+    "jobs", 1, "How many runs are trained at a time, each in a process of its own.", lower_bound=1
+)
 _KEEP_CHECKPOINTS = flags.DEFINE_bool(
     "keep_checkpoints",
     True,
     "Whether finished runs of the table keep their checkpoints, which can take hundreds of "
-    "megabytes each. Reports do without; evaluate.py, and a run that is to go on, do not.",
+    "megabytes each. Reports do not need them, but evaluate.py and runs that are to go on do.",
 )
 _TRAIN = pathlib.Path(__file__).with_name("train.py")
 

@@ -47,7 +47,7 @@ def run_study(
         program: The training program, such as `programs/train.py`.
         jobs: The number of runs at a time.
         keep_checkpoints: Whether the runs of the table keep their checkpoints once they are
-            finished. Reports do without; going on with a run, and evaluating it again, do not.
+            finished. Reports do not need them; evaluating a run again, or going on with it, does.
 
     Returns:
         The runs that failed.
