@@ -41,7 +41,11 @@ def without(name):
         ),
         (
             with_settings(lambda settings: settings.pop("local")),
-            "config.json describes no run of this version: local are missing",
+            "config.json describes no run of this version: config.local is missing",
+        ),
+        (
+            with_settings(lambda settings: settings["local"].pop("momentum")),
+            "config.json describes no run of this version: config.local.momentum is missing",
         ),
         (damaged, "config.json is damaged: "),
         (without_commits, "wrong has no checkpoint of a run."),

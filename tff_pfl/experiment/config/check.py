@@ -239,9 +239,8 @@ def config_of_run(
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
     try:
+        _check_keys(ml_collections.ConfigDict(settings))
         config = default_config(settings["algorithm"]["name"])
-        if missing := sorted(set(config) - set(settings)):
-            raise ValueError(f"{', '.join(missing)} are missing")
         with config.unlocked():
             config.update(settings)
             if trust_imports is not True:
