@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 
 from tests.federation import assert_equal
@@ -143,6 +145,18 @@ class TestExploration:
 
         first, second, last = map(mean_number, (0, 2, 3))
         assert first > 2 * second > last == 0.0
+
+    def test_each_place_is_explored_by_itself(self):
+        state = random_state()
+        ids = choices(with_options(exploration=0.4), state)
+        numbers = np.sum(~np.isin(ids, best_of_client_3(state)), axis=1)
+        # If `r` places are explored, `r` are received of the `rest + r` clients that are left, of
+        # whom `r` are among the best.
+        r, rest = np.arange(M + 1), N - 1 - M
+        chance = scipy.stats.binom.pmf(r, M, 0.4)
+        np.testing.assert_allclose(np.mean(numbers), chance @ (r * rest / (rest + r)), atol=0.15)
+        only_best = chance @ (1 / scipy.special.comb(rest + r, r))
+        np.testing.assert_allclose(np.mean(numbers == 0), only_best, atol=0.1)
 
     def test_the_best_stay_as_long_as_there_are_places(self):
         """Whom exploration leaves out are the last of those that would be received."""
