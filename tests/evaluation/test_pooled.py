@@ -251,6 +251,14 @@ class TestSubsample:
         of_own = telltale("synthetic0_test", TEST_SIZES, subsample=True, synthetic=(0.0,))
         assert of_own == [numbers(i) for i in range(NUM_CLIENTS)]
 
+    def test_is_drawn_once_by_the_seed(self, telltale):
+        first, again, other = (
+            telltale("generalization_test", TEST_SIZES, subsample=True, seed=seed)
+            for seed in (0, 0, 1)
+        )
+        assert first == again
+        assert first != other
+
 
 def test_clients_may_have_a_fixed_number_of_rows(trained, dataset, columns):
     process, state, source = trained
