@@ -142,3 +142,10 @@ def test_unknown_names():
         sources.load("cifar-10")
     with pytest.raises(ValueError, match="Unknown normalization 'cifer'. Did you mean 'cifar'"):
         sources.normalization("cifer")
+
+
+def test_normalization():
+    assert sources.normalization("unit") == ((0.0,), (1.0,))
+    assert sources.normalization("half") == ((0.5,), (0.5,))
+    mean, std = sources.normalization("cifar")
+    assert mean == (0.4914, 0.4822, 0.4465) and std == (0.2023, 0.1994, 0.2010)
