@@ -5,8 +5,10 @@ all cases on the stock runtime as well. That executes no secure intrinsics: TFF'
 stand in for them.
 """
 
+import collections
 import functools
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -135,3 +137,33 @@ def test_result_of_both_runtimes(case):
 def test_names_are_unique():
     names = [case.name for module in MODULES for case in module.case]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (np.float32(1.0), np.float64(1.0)),
+        (np.float32(1.0), np.array(1.0, np.float32)),
+        (np.ones(2, np.float32), np.ones(2)),
+        (np.float32(1.0005), np.float32(1.0)),
+        (np.float32(np.nan), np.float32(1.0)),
+        (np.int32(10**8), np.int32(10**8 + 1)),
+        (np.bool_(True), np.bool_(False)),
+        (np.ones((2, 1)), np.ones((1, 2))),
+        (np.array([b"x"], object), np.array([b"y"], object)),
+        (b"x", b"y"),
+        ([1], [1, 1]),
+        ((), []),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1}, collections.OrderedDict(a=1)),
+        (cases_structs.Named(1, 2), (1, 2)),
+        (cases_structs.Attrs(1, 2), cases_structs.Attrs(1, 3)),
+        (cases_sequences.floats(1, 2), cases_sequences.floats(1, 3)),
+        (cases_sequences.floats(1, 2), cases_sequences.floats(1, 2, 3)),
+    ],
+)
+def test_results_that_differ(actual, expected):
+    for value in (actual, expected):
+        assert_same([value], [value])
+    with pytest.raises(AssertionError):
+        assert_same([actual], [expected])
