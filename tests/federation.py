@@ -18,9 +18,6 @@ NUM_CLASSES = 3
 SIZES = (4, 6, 3)  # of the examples of clients
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
-# These differ from another algorithm by an option or two, which have tests of their own. What all
-# algorithms are tested for is slow for them.
-COVERED = ("heur_fedamp", "pgfed_ce", "pgfedmo", "plgu_ghn")
 
 
 @functools.cache

@@ -12,7 +12,6 @@ from tests.federation import (
     local_sgd,
     make_client,
     run_rounds,
-    tiny_model,
     trained,
     with_shared,
 )
@@ -25,7 +24,6 @@ from tests.quadratics import (
     weights_of,
 )
 
-MODEL = tiny_model()
 RATE, STEPS, WINDOW, LOWER = 0.2, 2, 10, 1
 A, C = objectives()
 COHORTS = ((0, 1), (0, 2), (0, 1), (1, 2))  # who takes part in each round

@@ -22,9 +22,8 @@ def process_of(rate=RATE, steps=STEPS, **options):
     return eager("feddyn", quadratic_model(2, 1), local, **options, seed=2)
 
 
-def clients_of(process, bad=()):
-    centres = [np.full(DIM, np.nan) if i in bad else c for i, c in enumerate(C)]
-    return quadratic_clients(process, A, centres, SIZES)
+def clients_of(process):
+    return quadratic_clients(process, A, C, SIZES)
 
 
 def client_result(i, w, h, steps=STEPS):

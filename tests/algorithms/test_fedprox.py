@@ -15,8 +15,8 @@ SIZES = (1, 3, 2)  # of clients that have the same example several times, all in
 
 
 @functools.cache
-def quadratic_process(mu, learning_rate=RATE, epochs=STEPS, **options):
-    local = local_sgd(learning_rate, epochs, max(SIZES))
+def quadratic_process(mu, **options):
+    local = local_sgd(RATE, STEPS, max(SIZES))
     return eager("fedprox", quadratic_model(2, 1), local, mu=mu, **options, seed=2)
 
 

@@ -1,24 +1,21 @@
 """FedRep: equality with plain NumPy, and the specification's invariants."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    SIZES,
     assert_close,
     assert_equal,
     eager,
-    last,
     leaves,
     local_sgd,
     make_client,
-    make_clients,
     random_examples,
-    run_rounds,
     tiny_model,
+    trained,
 )
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import ClientContext, LocalTraining
@@ -27,20 +24,7 @@ from tff_pfl.models import partition
 
 MODEL = tiny_model()
 PARTS = partition(MODEL)
-SIZES = (4, 6, 3)
-# Who takes part in each round.
-COHORTS = ((0, 1), (1, 2), (0, 2))
-
-
-@functools.cache
-def process_of(build="fedrep", epochs=2, clip_norm=None, **options):
-    local = local_sgd(epochs=epochs, clip_norm=clip_norm)
-    return eager(build, MODEL, local, **options, seed=1)
-
-
-def run(process, cohorts=COHORTS, clients=None):
-    """`(server state, clients)` after some rounds."""
-    return last(run_rounds(process, clients or make_clients(process, SIZES), cohorts))
+ROUNDS = {"local": local_sgd(epochs=2), "cohorts": ((0,), (1,))}
 
 
 def train(model, weights, client_id, round_num, epochs, exchange=0):
@@ -50,12 +34,11 @@ def train(model, weights, client_id, round_num, epochs, exchange=0):
         client_seed((1, exchange), round_num, client_id),
     )
     examples = random_examples(SIZES[client_id], seed=client_id)
-    return local_sgd(epochs=2).train(model, weights, examples, context, epochs=epochs).weights
+    return ROUNDS["local"].train(model, weights, examples, context, epochs=epochs).weights
 
 
 def test_every_client_is_evaluated_with_its_head_on_the_current_body():
-    process = process_of()
-    state, clients = run(process, cohorts=((0,), (1,)))
+    process, state, clients = trained("fedrep", **ROUNDS)
     assert not np.allclose(leaves(clients[0].state.head)[0], leaves(clients[1].state.head)[0])
     assert_equal(clients[2].state.head, PARTS.split(MODEL.init(1))[1])
     for model, client in zip(process.personalize(state, clients), clients, strict=True):
@@ -66,20 +49,19 @@ def test_every_client_is_evaluated_with_its_head_on_the_current_body():
 
 
 def test_an_evaluated_head_is_trained_and_the_stored_one_not():
-    process = process_of(evaluation_head_epochs=3)
-    state, clients = run(process, cohorts=((0,), (1,)))
-    expected = run(process_of(), cohorts=((0,), (1,)))
-    assert_equal([state, [c.state for c in clients]], [expected[0], [c.state for c in expected[1]]])
+    process, state, clients = trained("fedrep", **ROUNDS, evaluation_head_epochs=3)
+    expected = trained("fedrep", **ROUNDS)
+    assert_equal([state, [c.state for c in clients]], [expected.state, expected.client_states])
     model = PARTS.personal_model(MODEL, state.algorithm.weights)
     evaluated = process.personalize(state, clients)
     for i, client in enumerate(clients):
         assert_equal(evaluated[i]["dense1"], state.algorithm.weights["dense1"])
-        trained = train(model, client.state.head, i, 2, epochs=3, exchange=1)
-        assert_close(evaluated[i]["head"], trained["head"], tolerance=1e-6)
+        expected = train(model, client.state.head, i, 2, epochs=3, exchange=1)
+        assert_close(evaluated[i]["head"], expected["head"], tolerance=1e-6)
         assert not np.allclose(evaluated[i]["head"]["bias"], client.state.head["head"]["bias"])
 
 
-N, DIMS, DIM = 3, (2, 1), 3
+N, DIMS = 3, (2, 1)
 BODY, HEAD = slice(0, 2), slice(2, 3)
 RATE, MOMENTUM = 0.2, 0.6
 COPIES = (1, 3, 2)

@@ -34,9 +34,9 @@ def build(algorithm="pfedmb", local=LOCAL, **options):
     return traced(algorithm, MODEL, local, **options, seed=1)
 
 
-def run(process, clients=None, state=None):
+def run(process, clients=None):
     """`(server state, clients)` after some rounds."""
-    return last(run_rounds(process, clients or make_clients(process, SIZES), COHORTS, state))
+    return last(run_rounds(process, clients or make_clients(process, SIZES), COHORTS))
 
 
 @functools.cache

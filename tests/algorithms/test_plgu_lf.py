@@ -55,14 +55,14 @@ def frozen(**options):
     return process, with_shared(process.initialize(), w)
 
 
-def client_away(process, state, client_id, distances, participations=1):
+def client_away(process, state, client_id, distances):
     """A client whose stored model has each weight of a layer at some distance from `w`."""
     model = {
         name: tf.nest.map_structure(lambda v, d=distance: v + np.float32(d), layer)
         for (name, layer), distance in zip(state.algorithm.weights.items(), distances, strict=True)
     }
     client = make_clients(process, SIZES)[client_id]
-    own = client.state._replace(model=model, participations=np.int32(participations))
+    own = client.state._replace(model=model, participations=np.int32(1))
     return client._replace(state=own)
 
 

@@ -37,9 +37,8 @@ def process_of(server_rate=None, decay=DECAY, **options):
     return eager("scaffold", quadratic_model(2, 1), local, **options, seed=2)
 
 
-def clients_of(process, bad=()):
-    centres = [np.full(DIM, np.nan) if i in bad else c for i, c in enumerate(C)]
-    return quadratic_clients(process, A, centres, SIZES)
+def clients_of(process):
+    return quadratic_clients(process, A, C, SIZES)
 
 
 def client_round(i, w, c, own, control, rate=RATE):

@@ -202,8 +202,6 @@ class TestCosineAttention:
 
 class TestMedianOfOthers:
     # The own distances are not 0 here, to show that they are left out.
-    VALUES = np.array([[-1.0, 5.0, 2.0], [7.0, -1.0, 9.0]], np.float32)
-
     def median(self, values, is_self):
         return float(attention.median_of_others(tf.constant(values), tf.constant(is_self)))
 

@@ -43,9 +43,8 @@ def process_of(rate=RATE, **options):
     return traced("fedfomo", model, local, num_clients=N, **options, seed=SEED)
 
 
-def examples_of(i, centres=None):
-    centres = C[i] if centres is None else centres
-    rows = [np.concatenate([np.ravel(a), c, [0.0]]) for a, c in zip(A[i], centres, strict=True)]
+def examples_of(i):
+    rows = [np.concatenate([np.ravel(a), c, [0.0]]) for a, c in zip(A[i], C[i], strict=True)]
     return Examples(np.float32(rows), np.zeros(len(rows), np.int32), np.int32(len(rows)))
 
 

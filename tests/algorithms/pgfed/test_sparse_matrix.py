@@ -9,9 +9,9 @@ from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, get_entries,
 from tff_pfl.runtime.graph import vectorization
 
 
-def cohorts(num_clients, rounds, seed=0):
+def cohorts(num_clients, rounds):
     """Ids in any order, some of them again, none repeated; at times there are none."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for _ in range(rounds):
         size = rng.integers(0, min(num_clients, 5) + 1)
         yield rng.choice(num_clients, size, replace=False).astype(np.int32)
