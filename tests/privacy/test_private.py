@@ -22,6 +22,7 @@ from tests.templates import mean_process
 from tests.templates.mean_process import algorithm, mean_exchange
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import compose, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
@@ -143,10 +144,14 @@ def test_what_cannot_be_combined(make_private):
     with pytest.raises(AggregatorError, match=message):
         make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=3)
     options = {"noise_multiplier": 0.1, "clients_per_round": 20}
-    for name in ("feddyn", "fedavg"):
+    for name in ("feddyn", "pfedmb", "fedavg"):
         private = make_private(make(name, MODEL, LOCAL, num_clients=5), **options)
         with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
             with_aggregator(private, tff.aggregators.MeanFactory())
+        with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced"):
+            make_private(private, **options)
+        with pytest.raises(AggregatorError, match=f"of {name}.* cannot be compressed"):
+            compressed(private, COMPRESSORS["half"]())
     # Replacing one honest client also changes what attackers send.
     with pytest.raises(AggregatorError, match="inner_product on fedavg .* on one client alone"):
         ATTACKS["inner_product"](private, client_ids=[1])
