@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     eager,
@@ -26,7 +27,6 @@ from tff_pfl.models import Model, linear
 from tff_pfl.models.model import sparse_cross_entropy
 
 INPUTS, FEATURES, CLASSES = 4, 2, 3
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 RATE, STEPS = 0.3, 2
 # The first client lacks a class, the second one has a single one; all are one batch each.
 LABELS = ([0, 0, 2], [1], [0, 1, 2, 2])

@@ -8,14 +8,13 @@ import pytest
 import scipy.optimize
 import tensorflow_federated as tff
 
-from tests.federation import assert_close, assert_equal, traced
+from tests.federation import COHORTS, assert_close, assert_equal, traced
 from tests.marks import slow
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import multi_branch
 
 BRANCHES = 3
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
 # Two layers have branches, and the third has not.
 DIMS, NAMED, DIM = (2, 2, 1), ("layer0", "layer1"), 5
 RATE, DECAY, STEPS = 0.2, 0.9, 3

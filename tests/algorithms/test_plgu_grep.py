@@ -9,6 +9,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     eager,
     local_sgd,
@@ -26,7 +27,6 @@ from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 SIZES = (6, 9, 5)
-COHORTS = ((0, 1), (1, 2), (0, 2))
 
 # On quadratics the body are two layers, of 3 weights and of 1, before a head of 2.
 N, DIMS, DIM = 3, (3, 1, 2), 6

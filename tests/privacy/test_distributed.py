@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tests.federation import (
     EXAMPLES_TYPE,
+    SIZES,
     assert_close,
     assert_equal,
     local_sgd,
@@ -25,7 +26,6 @@ from tff_pfl.testing import EagerProcess
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 MODEL, LOCAL = tiny_model(), local_sgd()
-SIZES = (4, 6, 3)
 NORM = 3.0  # no upload is that long
 
 

@@ -11,6 +11,7 @@ from tensorflow_federated.python.core.impl.compiler import tree_analysis
 
 from tests.federation import (
     EXAMPLES_TYPE,
+    SIZES,
     assert_close,
     local_sgd,
     make_clients,
@@ -30,7 +31,6 @@ from tff_pfl.testing import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
-SIZES = (4, 6, 3)
 FAR = 1e6  # no upload is that long
 
 

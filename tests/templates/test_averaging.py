@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
+    COHORTS,
     assert_close,
     assert_equal,
     leaves,
@@ -114,7 +115,6 @@ def test_another_aggregator_takes_the_place_of_the_mean():
 
 # Optimizers of the server, for methods of quadratic clients.
 DIMS, DIM = (2, 1), 3
-COHORTS = ((0, 1), (1, 2), (0, 2))
 MODEL, LOCAL = quadratic_model(*DIMS), local_sgd(learning_rate=0.2, epochs=2, batch_size=1)
 
 
