@@ -29,7 +29,7 @@ def unmeasured(rule, *options):
 
 TRIMMED = unmeasured(robust_rules.trimmed_mean, 0.25)
 MEDIAN = unmeasured(robust_rules.median)
-KRUM = unmeasured(robust_rules.krum, 0)  # of three clients or more
+KRUM = unmeasured(robust_rules.krum, 0)  # needs three clients or more
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_of_too_few_clients_there_is_no_number():
 
 
 def test_measurements():
-    """Metrics of a round have them by name; they are NaN if there are too few clients."""
+    """Metrics of a round name the rule's measurements, which are NaN with too few clients."""
     factory = AGGREGATORS["geometric_median"](iterations=7)
     process = compose(mean_exchange(aggregator=factory))
     state = process.initialize()

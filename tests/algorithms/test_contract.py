@@ -216,7 +216,7 @@ def test_all_algorithms_are_in_the_table():
 
 
 def test_contract(row):
-    """All checks on the one process; it names each that fails."""
+    """Runs all checks on one process, and names each that fails."""
     failures = []
     for check in testing.CHECKS:
         if check not in COSTLY:

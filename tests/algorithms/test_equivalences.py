@@ -38,7 +38,7 @@ FEDERATION = {"num_clients": 4, "clients_per_round": 4}
 MO_CE = {"beta": 0.8, "communication_efficient": True, "weighting": "num_examples"}
 EQUAL_SCORES = {"rho": 0.3, "scores": "equal", "eps_from": "global"}  # makes LWSAM SAM
 
-# An algorithm and its options, the other and its options.
+# An algorithm and its options, then another and its options.
 SAME_SHARED = [
     ("apfl", {"alpha": 0.0}, "fedavg", {}),
     ("apfl", {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}, "fedavg", {}),

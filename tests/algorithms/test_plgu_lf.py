@@ -32,7 +32,7 @@ NUM_LAYERS = 2
 
 @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
 def test_with_all_layers_personal_theta_is_local(options):
-    """From the first participation on, in which the client received `w`; bit for bit."""
+    """Bit for bit, once a client has received `w` in its first participation."""
     first, clients = (
         trained("plgu_lf", cohorts=cohorts, num_personal_layers=NUM_LAYERS, **options)
         for cohorts in (COHORTS[:1], COHORTS)
@@ -89,7 +89,7 @@ class TestPersonalLayers:
     ("group_norms", "expected"), [(True, {"dense1", "norm"}), (False, {"norm"})]
 )
 def test_a_norm_is_part_of_the_layer_it_follows(group_norms, expected):
-    """Personal are the dense layer and its norm, of which the norm alone has moved far."""
+    """The dense layer and its norm are personal, though only the norm has moved far."""
     process = eager("plgu_lf", tiny_normalized_model(), FROZEN, group_norms=group_norms)
     state = process.initialize()
     (client,) = make_clients(process, (4,))

@@ -7,7 +7,7 @@ from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.names import UnknownNameError
 
 FEDERATION = {"num_clients": 4, "clients_per_round": 2}
-# Variants, and methods that add to another one, have these options of that.
+# Variants, and methods that extend another one, inherit these options.
 DERIVED = {"fedbn", "fedprox", "fedsam", "heur_fedamp", "pfedhn_pc", "pgfed_ce", "pgfedmo"}
 METHODS = sorted(ALGORITHMS.keys() - DERIVED - {"pgfedmo_ce", "plgu_ghn", "s_fedpg"})
 CHOICES = {

@@ -207,7 +207,7 @@ class TestBytes:
         buffer, digest = iterator.to_bytes(), source.store.digest
         assert buffer == iterator.to_bytes()
         del source, iterator
-        gc.collect(1)  # of the young
+        gc.collect(1)  # young objects only
         with pytest.raises(UnknownCohortSourceError, match="construct the CohortDataSource"):
             CohortIterator.from_bytes(buffer)
 
@@ -274,7 +274,7 @@ class TestBytes:
         source = make_source()
         buffer = source.iterator().to_bytes()
         del source
-        gc.collect(1)  # of the young
+        gc.collect(1)  # young objects only
         dataset = FakeDataset("other" if change == "dataset" else "fake")
         capacity = 4 if change == "type" else None
         source = CohortDataSource(

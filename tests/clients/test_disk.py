@@ -207,11 +207,11 @@ class TestOpening:
             open_store(tmp_path / "weights.h5")
 
     def test_a_store_that_is_only_read(self, tmp_path):
-        """It can lie where nothing can be written, and be read by several at a time."""
+        """It may be on a read-only disk, and several processes may read it at once."""
         filled(tmp_path)
         before = sorted(os.listdir(tmp_path))
         with read_only(tmp_path), open(tmp_path / "client_states.lock") as another:
-            fcntl.flock(another, fcntl.LOCK_SH)  # as another process that reads
+            fcntl.flock(another, fcntl.LOCK_SH)  # as a second reader
             with open_store(tmp_path, read_only=True) as store:
                 assert numbers(store, [1, 22]) == [1, -23]
                 assert store.attachment("progress") == b"round 17 of 20"

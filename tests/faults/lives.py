@@ -107,7 +107,7 @@ def results(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def _records(checkpoint: pathlib.Path) -> dict[str, bytes]:
-    """All records of a sound checkpoint but the progress, which has seconds."""
+    """Returns all records of a sound checkpoint except the progress, which holds seconds."""
     records = DiskRecords(str(checkpoint), read_only=True)
     try:
         (header,) = records.read([b"header"])
@@ -122,7 +122,7 @@ def _records(checkpoint: pathlib.Path) -> dict[str, bytes]:
 
 
 def _around(owner: Any, name: str, number: int, act: Callable[[], None], after: bool) -> None:
-    """Does something before, or after, a call of a function, counted from 1."""
+    """Runs `act` before or after the call of this number, from 1, of a function."""
     function, count = getattr(owner, name), 0
 
     def counted(*args, **kwargs):
@@ -140,7 +140,7 @@ def _around(owner: Any, name: str, number: int, act: Callable[[], None], after: 
 
 
 def at_commit(number: int, act: Callable[[], None], *, after: bool = False) -> Callable[[], None]:
-    """A sabotage: what is done before, or after, a commit, counted from 1."""
+    """A sabotage: runs `act` before or after the commit of this number, from 1."""
     return lambda: _around(DiskRecords, "write", number, act, after)
 
 

@@ -80,7 +80,7 @@ def train(local, seed=(1, 2), model=None):
     seen = []
     examples = Examples(IMAGES, np.zeros(40, np.int32), np.int32(40))
     context = ClientContext(tf.constant(0), tf.constant(0), tf.constant(seed))
-    # The trial of whether rows are mixed is of another model.
+    # The check for mixed rows runs on another model.
     model = model or dataclasses.replace(pattern_model(seen), made_of=pattern_model([]))
     weights = local.train(model, model.init(0), examples, context).weights
     evaluate(model, weights, examples)

@@ -243,7 +243,7 @@ def test_inputs_are_preprocessed():
     for dtype in [np.uint8, np.int64, np.float16, np.float32, np.float64]:
         outputs = model.apply(weights, x.astype(dtype))
         assert outputs.dtype == tf.float32
-        rtol = 5e-3 if dtype is np.float16 else 1e-3  # which stays float16 in preprocess
+        rtol = 5e-3 if dtype is np.float16 else 1e-3  # float16 stays so in preprocess
         np.testing.assert_allclose(outputs, expected, rtol=rtol)
 
 

@@ -220,7 +220,7 @@ def whole(x):
 
 
 def test_words_are_not_rounded():
-    """Numbers above 256, of which bfloat16 has but every second."""
+    """bfloat16 has only every second whole number above 256."""
     for keras_model_fn, preprocess in (
         (words(), None),
         (words(input_length=2), None),

@@ -111,7 +111,7 @@ def test_the_result_is_the_shortest_convex_combination(kind):
         tolerance = 1e-8 if length > 1e-4 * longest else 1e-5
         assert np.linalg.norm(q @ weights) <= length + tolerance * longest
 
-        # No column improves it, and those that it is made of are at equal height.
+        # No column improves it, and all columns with a weight are at equal height.
         x = q @ weights
         heights = (q.T @ x - x @ x) / greatest
         assert np.min(heights) >= -TOLERANCES[kind]

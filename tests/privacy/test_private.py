@@ -140,7 +140,7 @@ def test_a_state_that_the_server_does_not_take_draws_its_noise_nevertheless():
 def test_what_cannot_be_combined(make_private):
     exchanges = [mean_exchange(), dataclasses.replace(mean_exchange(), name="second")]
     message = "upload in 2 exchanges of a round, train, second: privacy needs one noisy mean"
-    # It is not first said that so few clients cannot have so much noise.
+    # This is said first, although three clients are too few for so much noise.
     with pytest.raises(AggregatorError, match=message):
         make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=3)
     options = {"noise_multiplier": 0.1, "clients_per_round": 20}

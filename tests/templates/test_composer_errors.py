@@ -63,7 +63,7 @@ ONE = Mean(1.0, 1.0)
             returns(lambda w, state, data: ClientOutput(dict(count=state.count), w)),
             "expected: Visits of.*found: +dict.*Tip",
         ),
-        # What client work returns.
+        # The result of client work.
         (returns(lambda w, state, data: (state, w)), "returned tuple, not ClientOutput"),
         (changed(weight=[1.0, 2.0]), r"weight must be a real scalar, found float32\[2\]"),
         (changed(weight=1j), "weight must be a real scalar, found complex128"),
@@ -87,7 +87,7 @@ ONE = Mean(1.0, 1.0)
             ),
             r"the upload.*float32\(None,\)",
         ),
-        # What the server's finalizer returns.
+        # The result of the server's finalizer.
         (
             finalizes(lambda server, change: (change[:1], {})),
             r"expected: float32\[2\].*found: +float32\[1\]",

@@ -75,7 +75,7 @@ class TestSecure:
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
     def test_its_bytes_are_sent(self, secure, silent):
-        """After a change of two numbers and a weight: four counts, a total and its denominator."""
+        """Beside the change and its weight go four counts, a total and its denominator."""
         sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]
         assert sent == [12 + 24, 12]
 

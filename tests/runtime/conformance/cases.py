@@ -1,4 +1,4 @@
-"""What a conformance case is, how a module lists its own, and when two results are the same.
+"""Conformance cases, how a module lists its own, and the comparison of two results.
 
 A case is a function that builds something to run:
 
@@ -143,7 +143,7 @@ def _assert_same_leaf(actual, expected, path) -> None:
         )
 
 
-# Types and computations that cases are made of.
+# Types and computations for cases.
 
 
 def at_clients(member: Any) -> tff.types.FederatedType:

@@ -68,7 +68,7 @@ def secure_sum_of_no_clients(name):
 
 @case(fast=["0", "1"], size=[0, 1, 2, 7])
 def cohort(size):
-    """What needs the number of clients, or has a result without any."""
+    """Uses the number of clients, and means, which are NaN without clients."""
     three = tff.tensorflow.computation(lambda: tf.constant(3.0))
 
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
@@ -133,7 +133,7 @@ def broadcast_to_no_clients():
 
 @case(fast=True)
 def cohorts_of_one_computation():
-    """Calls with cohorts of different sizes, and again with one of a size that was seen."""
+    """Calls with cohorts of different sizes, and once more with an earlier size."""
     total = tff.federated_computation(tff.federated_sum, at_clients(np.float32))
     unknown = identity(at_clients(tensor(np.float32, None)))
 

@@ -1,4 +1,4 @@
-"""Cases of what a computation is made of: lambdas, calls, TensorFlow, numerical work."""
+"""Cases of the parts of a computation: lambdas, calls, TensorFlow, numerical work."""
 
 import collections
 

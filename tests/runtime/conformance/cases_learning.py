@@ -1,6 +1,6 @@
 """Cases of whole algorithms: some of TFF's, and all of this library's.
 
-Of TFF's there is one for each way in which it makes computations: Keras and functional models,
+There is one of TFF's for each way in which it makes computations: Keras and functional models,
 data sets of batches, estimated clipping bounds, secure sums, reconstruction, sketches.
 """
 

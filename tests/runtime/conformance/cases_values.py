@@ -1,4 +1,4 @@
-"""Cases of data types, shapes and strings, and of what may stand for them in an argument."""
+"""Cases of data types, shapes and strings, and of the values that arguments may have for them."""
 
 import numpy as np
 import tensorflow as tf

@@ -29,7 +29,7 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def saved(kind, tmp_path_factory):
-    """What the script saves, which runs on two devices of the kind."""
+    """Runs the script on two devices of the kind, and returns what it saves."""
     env = {"CUDA_VISIBLE_DEVICES": {"CPU": "", "GPU": "0"}[kind]}
     return saved_by_script("devices", kind, tmp_path_factory=tmp_path_factory, env=env)
 

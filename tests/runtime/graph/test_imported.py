@@ -101,7 +101,7 @@ def data_set(x):
         (variable, 1000),
         (static_table, 1000),
         (table, 1000),
-        (data_set, 60),  # which are slow, of 200 kB
+        (data_set, 60),  # slow, and 200 kB a run
     ],
     ids=["variable", "static table", "table", "data set"],
 )

@@ -117,7 +117,7 @@ def test_random_work_on_what_was_broadcast_differs_by_client():
 
 
 def test_a_device_may_have_a_loop_and_another_a_stack():
-    """As a CPU and a GPU have of convolutions, and results with an open dimension."""
+    """A CPU and a GPU differ so for convolutions; here the results have an open dimension."""
     member = tff.types.TensorType(np.float32, [None, 2])
     rows = tf.reshape(tf.range(12.0), [3, 2, 2])
     looped = Ragged.make(tf.reshape(rows[:1], [-1]), tf.constant([[2, 2]], tf.int64))

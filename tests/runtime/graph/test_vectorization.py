@@ -232,14 +232,14 @@ def convolutions(name):
     )
 
 
-# What differs by client, for each of the three: its operands, and what gives a shape.
+# For each of the three, the tensors that differ by client: its operands, or one that gives a shape.
 STACKED = [("x", "w", "xw"), ("w", "g", "wg", "xg"), ("x", "g", "xg", "wg")]
 STACKED = [(which, stacked) for which, subsets in enumerate(STACKED) for stacked in subsets]
-NEED_GROUPS = [{"x", "w"}, {"w"}, {"x"}]  # which do if these differ by client
+NEED_GROUPS = [{"x", "w"}, {"w"}, {"x"}]  # if all of these differ by client
 
 
 def with_shared(function, kernel_shape, stacked, groups=1):
-    """Returns a function of the operands in `stacked`, and these; others are the first client's."""
+    """Returns a function of the operands in `stacked` and their values; others are constant."""
     *_, channels, out_channels = kernel_shape
     is_depthwise = function in DEPTHWISE
     values = {

@@ -1,4 +1,4 @@
-"""A function of all clients together, and of each alone."""
+"""Applies functions to all clients together, and to each alone."""
 
 import numpy as np
 import tensorflow as tf

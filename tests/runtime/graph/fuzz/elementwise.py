@@ -72,7 +72,7 @@ def _same_types(definition):
 
 
 def _operation(name):
-    """The operation of this name, unless it has inputs of several types."""
+    """Returns the operation of this name, or `None` if its inputs have several types."""
     definition, function = op_def_registry.get(name), getattr(tf.raw_ops, name, None)
     names, types = (None, None) if definition is None else _same_types(definition)
     if names is None or function is None:

@@ -51,7 +51,7 @@ def cases(draw, operation):
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_operation(operation):
-    """Tries all cases although one gives something else."""
+    """Tries all cases, even after one that differs."""
     outcomes, different = collections.Counter(), []
 
     @draws(CASES, operation.name)

@@ -55,7 +55,7 @@ def start_workers(addresses):
 
 
 def raised_by(number):
-    """Returns the kind and the message of the exception of a count, and the seconds it took."""
+    """Counts to a number; returns the exception's type and message, and the seconds it took."""
     started = time.monotonic()
     try:
         count([1, number])

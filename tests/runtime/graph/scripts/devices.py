@@ -1,4 +1,4 @@
-"""Runs computations on two devices, and saves what was wrong and where they ran.
+"""Runs computations on two devices, and saves which were wrong and where they ran.
 
     python -m tests.runtime.graph.scripts.devices CPU results.pickle
 

@@ -1,4 +1,4 @@
-"""What scripts on several devices compute: conformance cases, and where operations are executed."""
+"""Conformance cases on several devices, and the devices on which operations are executed."""
 
 import numpy as np
 import tensorflow as tf
