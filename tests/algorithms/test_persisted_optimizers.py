@@ -13,12 +13,13 @@ from tff_pfl.local import LocalTraining
 
 DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
 A, C = objectives()
-# Without its pull, Ditto's own models are those of Local.
+# Without its pull, Ditto's own models are those of Local; so are APFL's with an alpha of 1.
 ALGORITHMS = {
     "fedavg": {},
     "local": {},
     "fedper": {},
     "ditto": {"lambda_": 0.0},
+    "apfl": {"alpha": 1.0},
     "pgfed": {},
     "fedamp": {},
     "fedfomo": {"num_models": 2},
@@ -79,16 +80,16 @@ def heavy_ball(i, w, u):
 
 
 def test_rounds_of_fedavg_and_local_by_hand():
-    """And those of Ditto, whose clients have two optimizers."""
+    """And those of Ditto and APFL, whose clients have two optimizers."""
     cohorts = [(0, 1), (1, 2), (0, 1)]
-    fedavg, local, ditto = (
-        run(process_of(name, MOMENTUM), cohorts) for name in ("fedavg", "local", "ditto")
+    fedavg, local, *both = (
+        run(process_of(name, MOMENTUM), cohorts) for name in ("fedavg", "local", "ditto", "apfl")
     )
     start = vector_of(quadratic_model(2, 1).init(2))
     w, buffers = start, [np.zeros(DIM)] * 3
     own = [(start, np.zeros(DIM))] * 3
-    for cohort, (averaged, _), (_, alone), (both, both_own) in zip(
-        cohorts, fedavg, local, ditto, strict=True
+    for cohort, (averaged, _), (_, alone), *outputs in zip(
+        cohorts, fedavg, local, *both, strict=True
     ):
         models = []
         for i in cohort:
@@ -96,8 +97,8 @@ def test_rounds_of_fedavg_and_local_by_hand():
             models.append(model)
             own[i] = heavy_ball(i, *own[i])
         w = np.mean(models, axis=0)
-        for state in (averaged, both):
+        for state in (averaged, *(state for state, _ in outputs)):
             assert_close(vector_of(state.algorithm.weights), w)
-        for clients in (alone, both_own):
+        for clients in (alone, *(clients for _, clients in outputs)):
             for client, (model, _) in zip(clients, own, strict=True):
                 assert_close(vector_of(client.state.model), model)
