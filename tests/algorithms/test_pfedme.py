@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.federation import assert_equal, eager, local_sgd
 from tests.quadratics import (
@@ -14,6 +15,8 @@ from tests.quadratics import (
     vector_of,
     weights_of,
 )
+from tff_pfl.algorithms import make
+from tff_pfl.local import LocalTraining
 
 DIM = 3
 EYE = np.eye(DIM)
@@ -172,3 +175,10 @@ def test_the_personal_learning_rate_does_not_decay():
 @pytest.mark.parametrize("name", ["learning_rate", "personal_learning_rate"])
 def test_products_below_2_are_allowed(name):
     build(**{name: 0.49, "lambda_": 4.0})
+
+
+def test_the_bound_of_the_learning_rate_is_that_of_sgd_after_its_warm_up():
+    model, adam = quadratic_model(2, 1), tff.learning.optimizers.build_adam(0.5)
+    with pytest.raises(ValueError, match="the learning rate, 0.5, times lambda_=4 is 2"):
+        make("pfedme", model, local_sgd(0.5, warm_up_rounds=10), lambda_=4.0)
+    make("pfedme", model, LocalTraining(adam), lambda_=4.0)
