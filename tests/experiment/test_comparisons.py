@@ -38,7 +38,7 @@ WHOSE = {  # results of PLGU's tables, by method
 
 
 def some(choices, *fast):
-    """All choices, of which others than some are slow."""
+    """Parametrizes a test by `choices`; all but `fast` are slow."""
     return pytest.mark.parametrize("choice", [c if c in fast else slow(c) for c in choices])
 
 
