@@ -1,5 +1,6 @@
 """What the clients of a federation keep between rounds."""
 
+import collections
 import copy
 import json
 import operator
@@ -99,8 +100,8 @@ class ClientStateStore:
 
         Raises:
             CorruptStateError: If a stored state is damaged.
-            ValueError: If an id is not in 0 .. 2**31 - 1, or there are more or fewer first states
-                than new clients.
+            ValueError: If an id is not in 0 .. 2**31 - 1 or occurs twice, or there are more or
+                fewer first states than new clients.
         """
         client_ids = _checked_ids(client_ids)
         if self._stateless:
@@ -123,9 +124,6 @@ class ClientStateStore:
         client_ids, states = _checked_ids(client_ids), list(states)
         if len(client_ids) != len(states):
             raise ValueError(f"Got {len(client_ids)} client ids, but {len(states)} states.")
-        if len(set(client_ids)) != len(client_ids):
-            twice = sorted({i for i in client_ids if client_ids.count(i) > 1})
-            raise ValueError(f"A client has one state, but these ids were put twice: {twice}.")
         if client_ids and not self._stateless:
             packed = [pack(state, self._state_type) for state in states]
             self._pending.update(zip(client_ids, packed, strict=True))
@@ -321,4 +319,7 @@ def _checked_ids(client_ids: Iterable[int]) -> list[int]:
         raise ValueError(
             f"Client ids are 0, 1, 2, ... below 2**31; found {wrong}. Number the clients from 0."
         )
+    twice = sorted(i for i, count in collections.Counter(ids).items() if count > 1)
+    if twice:
+        raise ValueError(f"A client is in a cohort once and has one state, found twice: {twice}.")
     return ids

@@ -124,7 +124,7 @@ class Program:
         except _FAILURES as error:
             if not (graph.vectorizes and self._factory.client_map.falls_back):
                 raise
-            reason = _last_line(error)
+            reason = _cause(error)[:_NAME_LENGTH]
         if reason is not None:  # outside of the handler, as an error of the loop is one of its own
             graph = self._loop(graph, layout, type_signature, len(shards))
             outputs = graph.function(*tensors)
@@ -196,17 +196,18 @@ class Program:
         return _Graph(interruption.interruptible(graph), *emitted[-1])
 
 
-def _last_line(error: tf.errors.OpError) -> str:
-    """Returns what went wrong, without the places where the operation was made."""
-    return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2][:_NAME_LENGTH]
+def _cause(error: tf.errors.OpError) -> str:
+    """Returns what went wrong, without the lines of TensorFlow around it."""
+    return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2]
 
 
 def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
     """Returns a TensorFlow error that is also a gRPC error, as TFF's runtime raises.
 
-    Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it.
+    Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it. Its message is
+    the cause alone; TensorFlow's own error, which it is raised from, says where that was.
     """
-    return _class_of_tff(type(error))(error.node_def, error.op, error.message)
+    return _class_of_tff(type(error))(error.node_def, error.op, _cause(error))
 
 
 @functools.cache
@@ -295,5 +296,5 @@ class _GraphExecutor(internals.Executor):
                 "this program, again."
             ) from error
         except tf.errors.OpError as error:
-            raise _as_of_tff(error) from None
+            raise _as_of_tff(error) from error
         return _Value(result, comp.type_signature.result)
