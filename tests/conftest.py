@@ -1,4 +1,4 @@
-"""What every process that runs tests begins with: quiet libraries, one runtime."""
+"""Prepares every process that runs tests: quiet libraries, one runtime."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What the imports made stays: looking at it again, in each full search, takes a second."""
+    """Spares each full search for garbage a second: what the imports made stays."""
     gc.freeze()
 
 
@@ -44,7 +44,7 @@ def processes_of_runs():
 
 @pytest.fixture(scope="session", autouse=True)
 def runs_without_pictures():
-    """Of partitions, which are drawn in `tests/data` and by the programs that tests start."""
+    """Draws no partitions, which `tests/data` and the programs that tests start do."""
     from tff_pfl.experiment import loop  # not before the process is prepared
 
     with pytest.MonkeyPatch.context() as patch:

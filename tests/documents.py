@@ -1,4 +1,4 @@
-"""What is in the documents: their code, their commands, and what they name."""
+"""Reads the documents: their code, their commands, and the names in them."""
 
 import ast
 import pathlib

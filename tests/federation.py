@@ -74,7 +74,7 @@ def with_shared(state, weights):
 
 @functools.cache
 def tiny_process(build) -> PersonalizedProcess:
-    """What a builder makes of the tiny model, built once for all tests of a process."""
+    """Builds the process of the tiny model, once for all tests of a process."""
     return build(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
@@ -102,7 +102,7 @@ def run_rounds(process, clients, cohorts, state=None):
     Args:
         process: The process.
         clients: All clients, as they are before the first round.
-        cohorts: Of each round, the indices of the clients that take part.
+        cohorts: For each round, the indices of the clients that take part.
         state: Where the server starts; by default at its initial state.
     """
     state, clients = state or process.initialize(), list(clients)
@@ -114,7 +114,7 @@ def run_rounds(process, clients, cohorts, state=None):
 
 
 def last(rounds):
-    """What the last round leaves."""
+    """Returns what the last round leaves."""
     *_, result = rounds
     return result
 

@@ -28,10 +28,10 @@ def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.Com
     Args:
         *arguments: Its command line.
         folder: Where it runs.
-        input: What it reads.
-        **variables: Of the environment.
+        input: The text that it reads.
+        **variables: Variables of the environment.
     """
-    # Of TF2_BEHAVIOR, which importing TensorFlow sets, it depends when Keras begins.
+    # TF2_BEHAVIOR, which importing TensorFlow sets, decides when Keras begins.
     set_by_others = ("TF_", "TF2_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(set_by_others)}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What `docs/determinism.md` says is equal, and what is not; each row of its table names its tests.
+"""Results that `docs/determinism.md` says are equal, or not; rows of its table name their tests.
 
 Tests of several processes, devices or runtimes are elsewhere, and named there as well.
 """

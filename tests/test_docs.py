@@ -49,7 +49,7 @@ def follow(tmp_path, monkeypatch):
 
 
 def config_and_folder(monkeypatch, command, *changes):
-    """What a command line of the documents asks `programs/train.py` for."""
+    """Returns what a command line of the documents asks `programs/train.py` for."""
     arguments = shlex.split(command.partition("programs/train.py ")[2])
     (output,) = [flag for flag in arguments if flag.startswith("--output_dir=")]
     arguments.remove(output)

@@ -30,7 +30,7 @@ def in_a_loop(x):
 
 
 def by_objects(x):
-    """What libraries ask of tensors: whether they are in a list."""
+    """Asks whether tensors are in a list, as libraries do."""
     gradient = tf.gradients(tf.cast(x, tf.float32), [x])
     return tf.nest.map_structure(lambda a, b: a == b, {"a": x}, {"a": x})["a"] & (
         gradient == [None]

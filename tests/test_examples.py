@@ -27,7 +27,7 @@ FLAGS = (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Of a user; the programs run in it."""
+    """A folder of a user, in which the programs run."""
     shutil.copytree(ROOT / "examples" / "own_method", tmp_path / "mine")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -77,14 +77,14 @@ class MemoryStateManager(tff.program.ProgramStateManager):
 
 
 class Parts:
-    """What of a program outlives a crash."""
+    """The parts of a program that outlive a crash."""
 
     def __init__(self):
         self.state = MemoryStateManager()
         self.outputs = [tff.program.MemoryReleaseManager() for _ in range(3)]
 
     def results(self):
-        """What was released, and the last state of the program."""
+        """Returns what was released, and the last state of the program."""
         return [dict(output.values()) for output in self.outputs], self.state.saved[ROUNDS]
 
 

@@ -1,4 +1,4 @@
-"""What `import tff_pfl` offers, and when it imports what."""
+"""The names that `import tff_pfl` offers, and when modules are imported."""
 
 import importlib
 import pkgutil

@@ -22,7 +22,7 @@ def read_list(path):
 
 
 def read_lock(path):
-    """What is locked, `{name: (version, number of hashes)}`."""
+    """Returns the locked packages, `{name: (version, number of hashes)}`."""
     blocks = re.split(r"\n(?=\w)", path.read_text())[1:]
     pins = [(re.match(r"([\w.-]+)==(\S+)", block), block) for block in blocks]
     return {pin[1]: (pin[2], block.count("--hash=sha256:")) for pin, block in pins}

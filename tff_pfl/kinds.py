@@ -25,7 +25,7 @@ def check_kind(
         value: The value.
         kind: The class, or several of them, which `named` then has a name for.
         tip: How to make a right value.
-        named: What the value has to be, in words; by default "of type" and the class.
+        named: The class in words; by default "of type" and its name.
     """
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"

@@ -31,7 +31,7 @@ class Range(NamedTuple):
     """The values that a number, or each of several numbers, may have.
 
     Attributes:
-        text: What is right, after "must be".
+        text: The right values in words, after "must be".
         contains: `(value -> bool)`, for values of any type.
         number: The type that a value is converted to; `None`: it is passed as given.
     """

@@ -1,4 +1,4 @@
-"""Who is selected in a round, and who of them reports."""
+"""The clients that are selected in a round, and those that report."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ def rounds_of(participation, rounds=ROUNDS, seed=5):
 
 
 def cohort(seed, round_num, num_clients, cohort_size):
-    """Of a round in which everybody reports."""
+    """The cohort of a round in which everybody reports."""
     return EVERYBODY_REPORTS.participants(seed, round_num, num_clients, cohort_size).reported
 
 
@@ -70,7 +70,7 @@ def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_selected_client_has_one_fate(seed):
-    """Of options that are drawn, as many as there are."""
+    """All options are drawn."""
     rng = np.random.default_rng(seed)
     poisson = rng.random() < 0.3
     participation = Participation(

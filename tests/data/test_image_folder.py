@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.data import federate, image_folder, sources
+from tff_pfl.data import image_folder, sources
 from tff_pfl.data.sources import DataNotFoundError
 
 IDS = ["n03000000", "n01000000", "n02000000"]  # not sorted, as in the archive
@@ -97,7 +97,7 @@ def test_images_that_cannot_be_read(folder):
         with pytest.raises(ValueError, match=message):
             sources.load("tiny_imagenet", folder)
 
-    # Of several, the first one in the order of rows is named: each is before the one above.
+    # The message names the first one in the order of rows: each is before the one above.
     path = folder / "val/images/val_10.JPEG"
     write(path, picture(0, (32, 48, 3)))
     expect(path, r"\(32, 48, 3\)")
@@ -147,19 +147,3 @@ def test_files_that_contradict_each_other(file, content, message, folder):
         path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"^{folder}/.*{message}"):
         sources.load("tiny_imagenet", folder)
-
-
-def test_k_labels_per_client_in_equal_amounts(folder):
-    # PLGU's protocol in small: 20 clients with 30 of 200 labels, as many examples each.
-    dataset = federate(
-        sources.load("tiny_imagenet", folder),
-        num_clients=3,
-        partitioner="classes_per_client",
-        partition_args={"classes": 2, "assignment": "random"},
-        merge=False,
-        seed=0,
-    )
-    counts = dataset.class_counts()
-    assert (np.sort(counts, axis=1) == [0, 2, 2]).all() and (counts.sum(axis=0) == 4).all()
-    assert dataset.image_shape == (64, 64, 3) and dataset.sizes("test").sum() == 5
-    assert ((dataset.class_counts("test") > 0) <= (counts > 0)).all()

@@ -136,7 +136,7 @@ def test_pat_2_of_fedpg():
 
 
 def test_unequal_amounts_of_fedpg():
-    """Of 6000 / 20 = 300 on average: from 30 to 299, but for the last client of each class."""
+    """A client has 6000 / 20 = 300 on average: 30 to 299, but for the last one of each class."""
     labels = np.arange(60_000) % 10
     parts = partition.classes_per_client(labels, 100, rng(), classes=2, amounts="unequal")
     assert_partition(parts, len(labels))

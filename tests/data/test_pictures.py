@@ -18,7 +18,7 @@ def dataset(num_clients, num_classes=3, each=4):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What is handed to Matplotlib: the arguments of scatter, imshow and set_title."""
+    """The arguments that Matplotlib's scatter, imshow and set_title are called with."""
     calls = {}
     for name in ("scatter", "imshow", "set_title"):
         original = getattr(axes.Axes, name)

@@ -1,4 +1,4 @@
-"""What is evaluated, and when."""
+"""Models and clients that are evaluated, and when."""
 
 import numpy as np
 import pytest

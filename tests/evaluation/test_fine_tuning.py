@@ -27,7 +27,7 @@ SIZES = (4, 6, 3, 0)
 COHORTS = ((0, 1), (1, 3))  # the third client takes part in no round
 LAST_ROUND = len(COHORTS) - 1  # whose rate fine-tuning has
 SEED, EPOCHS = 5, 2
-# Of FedAvg, Ditto, whose clients keep models and optimizers, and pFedHN, which sends each its own.
+# Clients of Ditto keep models and optimizers; pFedHN sends each client a model of its own.
 ALGORITHMS = {"fedavg": {}, "ditto": {}, "pfedhn": {"hidden_width": 6}}
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -61,7 +61,7 @@ def rounds_of(name):
 
 @functools.cache
 def models_of(name, epochs=None):
-    """Of all clients after the last round; of a client without examples, too."""
+    """The models of all clients after the last round, of one without examples, too."""
     algorithm = algorithm_of(name) if epochs is None else tuned_algorithm_of(name, epochs)
     return EagerProcess(algorithm, SEED).personalize(*rounds_of(name)[-1])
 

@@ -1,4 +1,4 @@
-"""What clients gain over a baseline."""
+"""Gains of clients over a baseline."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_statistics_of_gains():
     was_selected = np.array([True, False, False, True])
     found = {group: to_text(of) for group, of in gains(CLIENTS, BASELINE, was_selected).items()}
     own = "personalized/local_test/accuracy"
-    # Whose gain is 0 is not hurt; client 2 has no examples.
+    # A client with a gain of 0 is not hurt; client 2 has no examples.
     assert found["all"][own] == (3, 0.0, pytest.approx(np.std([0.25, -0.25, 0])), 1 / 3)
     assert found["participants"][own] == (2, 0.125, 0.125, 0.0)
     assert found["never_selected"][own] == (1, -0.25, 0.0, 1.0)

@@ -44,7 +44,7 @@ def random_linear(seed=0):
 
 
 def norms(weight):
-    """Of its filters, one after the other."""
+    """The norms of a weight's filters, one after the other."""
     return [np.linalg.norm(weight[..., i].ravel()) for i in range(weight.shape[-1])]
 
 

@@ -190,7 +190,7 @@ def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns):
 
 
 def telltale_model() -> Model:
-    """Of example number i, in the pixel of the image, the loss is 2^i whatever the weights are."""
+    """Has a loss of 2^i for the example with pixel i, whatever the weights are."""
 
     def init(seed):
         return collections.OrderedDict(layer=collections.OrderedDict(w=tf.zeros([1])))

@@ -147,7 +147,7 @@ def test_the_margin_is_that_of_the_formula():
 
 @pytest.mark.parametrize("number", [400])
 def test_intervals_hold_the_mean_of_the_population_in_95_of_100_samples(number):
-    """Of accuracies that are skewed. Without the finite population correction, the intervals of
+    """Accuracies are skewed. Without the finite population correction, the intervals of
     half of the clients would hold it in 99.4 of 100.
     """
     rng = np.random.default_rng(number)

@@ -58,7 +58,7 @@ PATTERN = np.random.default_rng(1).normal(size=IMAGES.shape[1:]).astype(np.float
 
 
 def pattern_model(seen):
-    """Whose loss is how alike an image and a pattern are; it notes the images that it is given."""
+    """Has the likeness of an image and a pattern as its loss, and notes the images it is given."""
 
     def apply(weights, x, training=False, seed=None):
         seen.append(x)

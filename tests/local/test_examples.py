@@ -38,7 +38,7 @@ def make_examples(size, padding=0):
 
 
 def labels(examples):
-    """Of the examples, in their order; inputs are those that belong to them."""
+    """Returns the labels in their order, and checks that their inputs belong to them."""
     size = int(examples.size)
     assert len(examples.x) == len(examples.y) >= size
     y = np.asarray(examples.y)[:size]

@@ -150,7 +150,7 @@ def make_examples(capacity=SIZE):
     ],
 )
 def test_the_number_of_steps(options, expected):
-    """Of clients of no example, of less than a batch, and of some batches and an example."""
+    """Clients have no example, less than a batch, or some batches and an example."""
     local = sgd(epochs=2, batch_size=BATCH, **options)
     for size, steps in zip((0, 2, BATCH, 5, SIZE), expected, strict=True):
         examples = make_examples()._replace(size=np.int32(size))

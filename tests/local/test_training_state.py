@@ -1,4 +1,4 @@
-"""What local training keeps between calls, and what a caller may make of its steps."""
+"""The state that local training keeps between calls, and steps that a caller changes."""
 
 import dataclasses
 import types
@@ -198,7 +198,7 @@ class TestProjection:
 
 
 class Counting(tff.learning.optimizers.Optimizer):
-    """Whose state is one tensor: the learning rate, and the number of steps."""
+    """Has one tensor as its state: the learning rate, and the number of steps."""
 
     def initialize(self, specs):
         return tf.constant([ETA, 0.0])

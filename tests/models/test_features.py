@@ -24,7 +24,7 @@ def assert_head_makes_outputs_of_features(model, x):
 
 def test_features_of_models_that_end_in_a_linear_head():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
-    for keras_model_fn in (test_keras.mlp, test_keras.branches, test_keras.nested, deep):
+    for keras_model_fn in (test_keras.branches, test_keras.nested, deep):
         assert_head_makes_outputs_of_features(pure(keras_model_fn), X)
 
 

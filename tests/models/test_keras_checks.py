@@ -44,7 +44,7 @@ def ending_in(*makers):
 
 
 class Penalised(layers.Dense):
-    """What its outputs cost is no attribute of it."""
+    """Adds a loss of its outputs, which is no attribute of the layer."""
 
     def __init__(self, **options):
         super().__init__(4, **options)

@@ -54,18 +54,19 @@ def sequential():
 
 
 def two_inputs():
-    """A layer that is used before and after each cut, and an operation of TensorFlow."""
-    left, right = tf.keras.Input((2,)), tf.keras.Input((2,))
+    """Has inputs by name, an operation of TensorFlow, and a layer before and after each cut."""
+    left, right = tf.keras.Input((2,), name="second"), tf.keras.Input((2,), name="first")
     shared, square = layers.Dense(4, "tanh", name="shared"), layers.Dense(4, name="square")
     x = square(layers.Add()([shared(left), shared(right)]))
     x = square(tf.sin(x))
-    return tf.keras.Model([left, right], layers.Dense(3, name="head")(x))
+    inputs = {"left": left, "right": right}
+    return tf.keras.Model(inputs, layers.Dense(3, name="head")(x))
 
 
 @functools.cache
 def model_of(keras_model_fn, **options):
     def halves(x):
-        return x[:, :2], x[:, 2:]
+        return {"left": x[:, :2], "right": x[:, 2:]}
 
     preprocess = halves if keras_model_fn is two_inputs else None
     return from_keras(keras_model_fn, input_shape=(4,), preprocess=preprocess, **options)
@@ -129,7 +130,7 @@ def test_the_parts_of_a_model():
 
 
 def test_a_gradient_by_hand():
-    """That of `a x^2` is `x^2` for `a`, `2 a x` for `x`."""
+    """The gradient of `a x^2` is `x^2` for `a`, and `2 a x` for `x`."""
 
     def apply(weights, x, *, training, seed):
         assert (training, seed) == (True, None)
@@ -242,30 +243,6 @@ def test_masks_are_not_lost():
     assert len(split(masked(), 100)) > 1
     weights = whole.init(0)
     assert_equal(model.apply(weights, sequence), whole.apply(weights, sequence))
-
-
-def by_name():
-    """Its inputs are given by other names than those of its layers."""
-    left, right = tf.keras.Input((2,), name="second"), tf.keras.Input((2,), name="first")
-    x = layers.Dense(4, name="left")(left) + layers.Dense(4, "tanh", name="right")(right)
-    x = layers.Dense(3, name="body")(x)
-    return tf.keras.Model({"left": left, "right": right}, layers.Dense(3, name="head")(x))
-
-
-def test_inputs_by_name():
-    whole, model = (
-        from_keras(
-            by_name,
-            input_shape=(4,),
-            segments=n,
-            preprocess=lambda x: {"left": x[:, :2], "right": x[:, 2:]},
-        )
-        for n in (1, 2)
-    )
-    weights, b = whole.init(0), batch()
-    for name in ("apply", "features"):
-        assert_close(getattr(model, name)(weights, b.x), getattr(whole, name)(weights, b.x), 1e-6)
-    assert_close(model.gradient(weights, b), whole.gradient(weights, b), 1e-6)
 
 
 def test_inputs_that_are_true_or_false():

@@ -72,7 +72,7 @@ def test_without_a_normalization_inputs_are_taken_as_they_are():
 
 
 def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
-    """Of a metric of its own, by `from_keras`."""
+    """Makes a model with a metric of its own by `from_keras`."""
 
     def network():
         return tf.keras.Sequential(

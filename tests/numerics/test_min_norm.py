@@ -152,7 +152,7 @@ class TestValid:
 
 
 def gram_matrices(k, batch=8):
-    """Of which some need more steps than others."""
+    """Some of the problems need more steps than others."""
     grams = []
     for seed in range(batch):
         rng = np.random.default_rng([seed, k])

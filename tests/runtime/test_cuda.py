@@ -15,7 +15,7 @@ from tff_pfl.runtime import cuda
 DRIVER = "libcuda.so.1"
 LIBRARIES = cuda._FOR_DEVICES + cuda._FOR_PROFILER
 
-# What the packages' libraries are linked to, among themselves (`readelf -d`).
+# The libraries to which those of the packages are linked, among themselves (`readelf -d`).
 CUBLAS = {"libcublas.so.11", "libcublasLt.so.11"}
 LINKED_TO = {
     "libcublas.so.11": {"libcublasLt.so.11"},

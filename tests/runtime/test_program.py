@@ -1,3 +1,5 @@
+"""Federated programs whose clients keep states."""
+
 import asyncio
 import collections
 import gc
@@ -52,16 +54,15 @@ async def program(source):
     return await tff.program.materialize_value(state), await tff.program.materialize_value(metrics)
 
 
-def run_in_program(coroutine_function, *args):
-    context = ProgramContext(create_async_cpp_context())
-    with tff.framework.get_context_stack().install(context):
+def run_in_program(coroutine_function, *args, create_context=create_async_graph_context):
+    with tff.framework.get_context_stack().install(ProgramContext(create_context())):
         return asyncio.run(coroutine_function(*args))
 
 
 def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
     """Up to rounding, as they are executed by different runtimes."""
     source = make_source(dataset)
-    state, metrics = run_in_program(program, source)
+    state, metrics = run_in_program(program, source, create_context=create_async_cpp_context)
     assert_close(state, plain[0])
     assert_close(metrics, plain[1])
     assert_close(source.store.get(range(4)), plain[2].store.get(range(4)))
@@ -104,9 +105,7 @@ def test_an_error_is_not_told_of_each_reference():
         gc.collect()
         return told
 
-    context = ProgramContext(create_async_graph_context())
-    with tff.framework.get_context_stack().install(context):
-        assert asyncio.run(fail()) == []
+    assert run_in_program(fail) == []
 
 
 def test_references_can_be_read_again():
@@ -115,9 +114,7 @@ def test_references_can_be_read_again():
         values = await tff.program.materialize_value([third, first, third])
         return values, await tff.program.materialize_value((first, (second, third)))
 
-    context = ProgramContext(create_async_graph_context())
-    with tff.framework.get_context_stack().install(context):
-        assert asyncio.run(call()) == ([3.0, 1.0, 3.0], (1.0, (2.0, 3.0)))
+    assert run_in_program(call) == ([3.0, 1.0, 3.0], (1.0, (2.0, 3.0)))
 
 
 @tff.tensorflow.computation(collections.OrderedDict(a=np.float32, b=np.float32))

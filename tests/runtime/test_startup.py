@@ -1,4 +1,4 @@
-"""What `prepare_process` hides, and that it hides nothing else."""
+"""`prepare_process` hides harmless output, and nothing else."""
 
 import gc
 import signal

@@ -1,4 +1,4 @@
-"""What lives with a client between rounds: its state, its data, and the cohort of a round."""
+"""Client states, the data of clients, and the cohort of a round."""
 
 from tff_pfl.lazy import offer
 

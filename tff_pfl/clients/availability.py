@@ -17,7 +17,7 @@ AVAILABILITIES = Registry("availability")
 
 
 class Devices(NamedTuple):
-    """What the clients' devices are like, as long as the run lasts.
+    """Properties of the clients' devices, which last as long as the run.
 
     Attributes:
         classes: int64 `[clients]`, the device class of each, from 0.

@@ -100,7 +100,7 @@ class Participants(NamedTuple):
 class Participation:
     """How clients come to take part in rounds; by default all that are selected report.
 
-    What is drawn of a client depends on the seed, the round and the client alone: a higher
+    A client's draws depend on the seed, the round and the client alone: a higher
     `dropout` or an earlier `deadline` loses the same clients, and others besides.
 
     A round lasts until the last report that counts; if fewer come than the server waits for, until

@@ -44,7 +44,7 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
     """Restores a value that `serialize` wrote.
 
     Args:
-        buffer: What `serialize` returned.
+        buffer: The bytes that `serialize` returned.
         type_signature: The type it was serialized with.
 
     Returns:

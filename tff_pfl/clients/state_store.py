@@ -1,4 +1,4 @@
-"""What the clients of a federation keep between rounds."""
+"""The states that the clients of a federation keep between rounds."""
 
 import collections
 import copy

@@ -1,4 +1,4 @@
-"""What arrays of examples must be like."""
+"""Checks of arrays of examples."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
         x: `[n, ...]` inputs.
         y: `[n]` class labels.
         num_classes: Number of classes.
-        where: What the arrays are, for the message.
+        where: A name of the arrays, for the message.
 
     Raises:
         ExamplesError: x and y differ in length, labels are not integers within

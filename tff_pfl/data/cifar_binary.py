@@ -15,10 +15,10 @@ _NUM_PIXELS = 3 * 32 * 32
 
 
 class CifarLayout(NamedTuple):
-    """What the files of a version of CIFAR hold.
+    """The layout of the files of a version of CIFAR.
 
     Attributes:
-        folder: What the archive unpacks to.
+        folder: The folder to which the archive unpacks.
         train: Files of the training split, in their order.
         test: The file of the test split.
         num_records: Images of each training file, and of the test file.

@@ -178,7 +178,7 @@ class FederatedDataset:
 def _advise_random(array: np.ndarray) -> None:
     """Tells the kernel that a memory-mapped array is read here and there.
 
-    What it reads ahead, megabytes for each client, would take much longer than what is read.
+    To read ahead, megabytes for each client, would take much longer than to read the client.
     """
     while isinstance(array, np.ndarray):
         array = array.base

@@ -230,7 +230,7 @@ FRACTIONS = Range(
     "(train, validation, test), finite numbers >= 0 with train > 0, such as (5, 0, 1)",
     lambda values: each(at_least(0)).contains(values) and len(values) == 3 and values[0] > 0,
 )
-"""What a client's examples are cut by."""
+"""The relative sizes of the parts into which a client's examples are cut."""
 
 
 @takes(range_error=PartitionError, fractions=FRACTIONS)

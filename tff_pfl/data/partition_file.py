@@ -140,7 +140,7 @@ class Partition:
             try:
                 with np.load(file, allow_pickle=False) as content:
                     partition = cls._from_content(content)
-            # What the readers of zip files and arrays raise of random bytes is beyond listing.
+            # The readers of zip files and arrays raise too many kinds of errors to be listed.
             except Exception as error:
                 reason = str(error).strip().rstrip(".") or type(error).__name__
                 raise PartitionFileError(

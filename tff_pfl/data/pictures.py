@@ -24,7 +24,7 @@ def plot_partition(
     clients, a column is of some clients with neighbouring ids, together.
 
     Args:
-        dataset: What to draw.
+        dataset: The data set to draw.
         path: The image file; its ending is the format (.png, .pdf, .svg).
         split: `"train"`, `"validation"` or `"test"`.
 

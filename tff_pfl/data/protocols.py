@@ -101,7 +101,8 @@ def federate(
         "imbalanced_test": imbalanced_test,
         "seed": seed,
     }
-    _check_request(images, **spec)
+    _check_partitioner(images, partitioner, args, num_clients)
+    _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test)
     if partitioner == "natural":
         spec["num_clients"] = int(images.writer.max()) + 1
     draw = _Draw(images, partitioner, args, spec["num_clients"], imbalance, seed)
@@ -204,23 +205,11 @@ class _Draw:
         return [rows[part] for part in parts]
 
 
-def _check_request(
-    images,
-    num_clients,
-    partitioner,
-    partition_args,
-    merge,
-    fractions,
-    num_validation,
-    imbalance,
-    imbalanced_test,
-    seed,
-):
-    """Raises the errors of `federate` that concern its arguments alone."""
-    del seed
+def _check_partitioner(images, partitioner, args, num_clients):
+    """Checks the options of a partitioner, and whether it needs a number of clients."""
     own = PARTITIONERS.parameters(partitioner)
-    check_names(f"option of partitioner {partitioner!r}", partition_args, own)
-    missing = [n for n, p in own.items() if p.default is p.empty and n not in partition_args]
+    check_names(f"option of partitioner {partitioner!r}", args, own)
+    missing = [n for n, p in own.items() if p.default is p.empty and n not in args]
     if missing:
         raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")
     is_natural = partitioner == "natural"
@@ -232,6 +221,10 @@ def _check_request(
             if is_natural
             else f"Partitioner {partitioner!r} needs num_clients."
         )
+
+
+def _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test):
+    """Checks that the options of splits do not contradict each other."""
     if merge and num_validation:
         raise ValueError("With merge=True validation is a part of fractions, not num_validation.")
     if not merge and fractions is not None:

@@ -20,7 +20,7 @@ _ENVIRONMENT = "TFDS_DATA_DIR"
 _DOWNLOAD_RETRIES = 4  # within some seconds
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...] | None, tuple[float, ...]]] = {
-    # What is no image of bytes.
+    # For inputs that are not images of bytes.
     "none": (None, (1.0,)),
     # FedPG, section 6.1 of the protocol: Fashion-MNIST is only scaled to [0, 1].
     "unit": ((0.0,), (1.0,)),
@@ -82,7 +82,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
         name: One of `DATASETS`; those above, and what users register.
         data_dir: Folder of prepared TFDS data sets (default: the environment variable
             TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
-            (default: TFF's own). What is not there is downloaded to it. For Tiny ImageNet the
+            (default: TFF's own). Missing data are downloaded to it. For Tiny ImageNet the
             folder that holds tiny-imagenet-200, or that one (default: TFDS_DATA_DIR), and likewise
             for the binary files of CIFAR cifar-10-batches-bin and cifar-100-binary.
 

@@ -49,7 +49,7 @@ def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-    """What is evaluated.
+    """Options of an evaluation.
 
     Attributes:
         split: "test" or "validation".

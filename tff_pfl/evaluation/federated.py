@@ -97,7 +97,7 @@ def evaluate_federation(
         source: The source of the clients' states and training examples.
         dataset: The data set of the examples they are evaluated on.
         split: The split they are evaluated on: "test" or "validation".
-        pool: Whose examples these are, for the names.
+        pool: The pool of the examples, for the names.
         clients_per_call: Bounds the memory.
         client_ids: The sample, in ascending order; `None`: all clients.
 

@@ -1,4 +1,4 @@
-"""What each client gains over what it had in another run, such as one of local training alone."""
+"""Gains of each client over another run, such as one of local training alone."""
 
 from typing import NamedTuple
 

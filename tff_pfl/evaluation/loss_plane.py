@@ -48,7 +48,7 @@ def loss_surface(
 
     Returns:
         float32 `[points, points]`: rows are steps along the first direction, columns along the
-        second, both those of `grid_axis`. What is not finite stays so.
+        second, both those of `grid_axis`. Losses that are not finite stay so.
 
     Raises:
         ValueError: See `grid_axis`; or there are no examples.
@@ -100,7 +100,7 @@ def random_direction(weights: Any, seed: int, index: int) -> Any:
         index: Tells the directions of a seed apart.
 
     Returns:
-        Of the structure of `W`. A filter is what makes one output: a channel of a convolution's
+        The structure of `W`. A filter is what makes one output: a channel of a convolution's
         kernel `[h, w, in, out]`, a column of a dense `[in, out]`, in general a slice of the last
         axis; it has the norm of the filter in `W`. Weights of rank 0 and 1, which are biases and
         the parameters of normalisations, do not move.

@@ -1,4 +1,4 @@
-"""What an evaluation measures, by names that say which model, on which examples, and what of it."""
+"""Measurements of an evaluation, by names that say which model, which examples, which statistic."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Of a quantity over clients; see `over_clients`.
+# Statistics of a quantity over clients; see `over_clients`.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
 MARGIN = "mean_margin"
 """The further statistic of a quantity of a sample of clients; see `mean_margin`."""
@@ -37,7 +37,7 @@ class MetricName(NamedTuple):
             that was best on the very examples); empty for what is of no model.
         pool: The owner of the examples and their split, as "local_test", "generalization_test" or
             "new_clients_test"; empty for what is of no model.
-        quantity: What is measured, as "accuracy".
+        quantity: The quantity that is measured, as "accuracy".
         statistic: One of `STATISTICS`, or `MARGIN`; empty for a client's own number, and for
             counts.
     """
@@ -75,7 +75,7 @@ class MetricName(NamedTuple):
 
 
 class ClientMetrics(NamedTuple):
-    """What is measured of each client, a row for each.
+    """Measurements of clients, a row for each.
 
     Attributes:
         client_ids: int `[clients]`.

@@ -134,7 +134,7 @@ def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.
     """Groups the clients that have examples by whether they took part in training.
 
     Args:
-        clients: What was measured of each client.
+        clients: The measurements of each client.
         was_selected: bool `[clients]`, who was in the cohort of a round.
 
     Returns:
@@ -173,7 +173,7 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     have no examples, those of the sample that have are a uniform sample of all that have.
 
     Args:
-        clients: What was measured of each client.
+        clients: The measurements of each client.
     """
     has_examples = clients.num_examples > 0
     metrics = {}

@@ -21,7 +21,7 @@ def client_seed(seed: tf.Tensor, round_num: tf.Tensor, client_id: tf.Tensor) -> 
     """Returns `int32[2]`, a function of the run's seed, block, round and client id.
 
     Args:
-        seed: Of `run_seed`.
+        seed: A seed from `run_seed`.
         round_num: int32 scalar.
         client_id: int32 scalar.
     """

@@ -133,7 +133,7 @@ class LocalTraining:
             reg: The gradient of a regularizer, from the current weights, in their structure.
             epochs: Overrides `self.epochs` and `self.steps`.
             steps: Overrides `self.epochs` and `self.steps`.
-            optimizer_state: Of `self.optimizer_state` or the client's last call; `()` starts anew.
+            optimizer_state: That of `self.optimizer_state` or the last call; `()` starts anew.
             gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, used instead of the
                 gradient of the model's loss; `totals` are the model's.
             carry: Passed to `gradient` in the first step; later steps get what it returned.

@@ -41,7 +41,7 @@ def nf_resnet18(
         stem_width: Channels of the first convolution, 3x3, before 3x3 max pooling of stride 2.
         width: Channels of the first stage; every further stage doubles them.
         blocks: Blocks of each stage; every stage but the first halves height and width.
-        residual_scale: What a block's branch is multiplied by before it is added.
+        residual_scale: The factor of a block's branch before it is added.
     """
     inputs = tf.keras.Input(image_shape)
     x = _activation(_conv(inputs, stem_width, 3, 1, "stem"))

@@ -65,7 +65,7 @@ def wide_resnet(
         num_classes: Number of logits.
         depth: 6n + 4 for three stages of n blocks: 6n + 1 convolutions and 3 in shortcuts.
         widen: The stages have 16, 32 and 64 times as many channels.
-        dropout_rate: Of the dropout between the convolutions of a block.
+        dropout_rate: The rate of the dropout between the convolutions of a block.
         groups: Groups of channels, where they divide the channels; see the module.
     """
     if depth % 6 != 4:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# What tf.keras.Model becomes where it is given inputs and outputs.
+# The class that tf.keras.Model becomes where it is given inputs and outputs.
 _Functional = tf.keras.Sequential.__base__
 
 

@@ -16,8 +16,8 @@ from tff_pfl.runtime.cuda import load_cuda_libraries
 # In place of Python's 700, 10 and 10; the memory at the peak of runs is the same.
 _GARBAGE_COLLECTION = (10_000, 20, 20)
 
-# What TensorFlow and TFF leave to the interpreter's last moments, when the modules that these
-# functions use are gone already: nothing is lost, but a traceback is printed.
+# TensorFlow and TFF leave these to the interpreter's last moments, when the modules that they use
+# are gone already: nothing is lost, but a traceback is printed.
 _HARMLESS_AT_EXIT = frozenset(
     {
         (
@@ -40,8 +40,8 @@ def prepare_process() -> None:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
         when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
-        are registered twice, and 3 is the level that holds errors back. What fails there still
-        arrives, as a Python exception. Set the variable to 0 to see all it has to say.
+        are registered twice, and 3 is the level that holds errors back. Failures there still
+        arrive as Python exceptions. Set the variable to 0 to see all it has to say.
     *   Gives the root logger absl's handler, as `absl.app.run` does, but in time: TensorFlow adds
         a handler of its own where it finds none, and then every warning appears twice.
     *   Leaves absl's verbosity at warnings, which `absl.app` raises to INFO for everybody, TFDS

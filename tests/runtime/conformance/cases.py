@@ -40,7 +40,7 @@ class Run:
         args: Its arguments.
         gives: The expected result, where it is easily stated. In a case that must raise on the
             stock runtime: the result that the graph runtime may give instead.
-        instead: What runs on the stock runtime where that cannot run `function`.
+        instead: The function for the stock runtime where that cannot run `function`.
         is_divisible: Whether the result does not depend on how the cohort is divided among devices.
     """
 

@@ -17,7 +17,7 @@ def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 280.0) -> 
     """Runs a module of `tests.runtime.graph.scripts` and returns what it prints.
 
     Args:
-        name: Of the module.
+        name: The name of the module.
         *args: Its command line.
         wrapper: A command that runs the command that follows it.
         env: Additions to the environment.
@@ -46,15 +46,15 @@ def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 280.0) -> 
 
 
 def saved_by_script(name: str, *args, tmp_path_factory, **options) -> Any:
-    """What a script saves as a pickle in the file that is the last of its arguments.
+    """Returns what a script saves as a pickle in the file that its last argument names.
 
     It runs once for all processes among which pytest divides the tests (`pytest -n`).
 
     Args:
-        name: Of the module.
-        *args: Its command line but for the file.
+        name: The name of the module.
+        *args: Its command line, without the file.
         tmp_path_factory: The fixture.
-        **options: Of `run_script`.
+        **options: Options of `run_script`.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

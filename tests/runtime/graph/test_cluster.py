@@ -29,7 +29,7 @@ def unshared():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, unshared):
-    """What the script saves."""
+    """The results that the script saves."""
     return saved_by_script("cluster", tmp_path_factory=tmp_path_factory, **unshared)
 
 

@@ -16,7 +16,7 @@ def double(x):
 
 @pytest.fixture
 def options_of_calls(monkeypatch):
-    """What Grappler is told by each call of a graph."""
+    """The options that each call of a graph gives to Grappler."""
     told = []
     execute = internals._execute.execute_with_cancellation
 

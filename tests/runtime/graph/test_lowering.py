@@ -1,4 +1,4 @@
-"""What the lowering of intrinsics must not get wrong."""
+"""Intrinsics where a plausible lowering would be wrong."""
 
 import ml_dtypes
 import numpy as np
@@ -58,7 +58,7 @@ def test_secure_sums_have_at_most_62_bits():
     [(np.float16, 2049, 6148.0), (ml_dtypes.bfloat16, 257, 772.0)],
 )
 def test_half_precision_sums_of_what_is_the_same_for_all(dtype, num_clients, expected):
-    """Of more clients than such a number can count; the sum is rounded, and not its factors."""
+    """There are more clients than such a number can count: only the sum is rounded."""
 
     @tff.federated_computation(at_clients(np.int32), at_server(dtype))
     def total(clients, value):

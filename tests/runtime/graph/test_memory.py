@@ -1,4 +1,4 @@
-"""What a long run takes, and that values which stay are not copied."""
+"""Memory of long runs: graphs that are kept, and values that are not copied."""
 
 import contextlib
 import copy

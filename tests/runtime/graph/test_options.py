@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from google.protobuf import any_pb2
 
 from tests.federation import assert_close
+from tests.marks import slow
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
 from tff_pfl.names import UnknownNameError
@@ -35,8 +36,10 @@ def loop(condition):
     return mapped(work, VECTOR)
 
 
-@pytest.mark.parametrize("vectorize", ["always", "never"])
-@pytest.mark.parametrize("max_concurrent_clients", [1, 3])
+@pytest.mark.parametrize(
+    ("vectorize", "max_concurrent_clients"),
+    [("always", 3), ("never", 1), slow("always", 1), slow("never", 3)],
+)
 def test_clients_at_a_time_do_not_change_results(vectorize, max_concurrent_clients):
     train = loop(lambda i, x: tf.reduce_sum(x) < 100.0)  # with more steps for some clients
     options = {"vectorize": vectorize, "max_concurrent_clients": max_concurrent_clients}

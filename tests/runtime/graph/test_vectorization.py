@@ -154,7 +154,9 @@ def test_clients_together_give_what_each_gives_alone(name):
         assert_close(vectorize(function, *rows), alone(function, *rows), 1e-6)
 
 
-@pytest.mark.parametrize("name", ["top_k", "pad", "roll", "selection by a scalar"])
+@pytest.mark.parametrize(
+    "name", ["selection by a scalar", *(slow(name) for name in ("top_k", "pad", "roll"))]
+)
 def test_rules_in_a_loop_of_more_steps_for_some(name):
     function, *stacks = RULES[name]
     stacks = [np.arange(len(stacks[0]), dtype=np.int32), *stacks]
@@ -294,8 +296,8 @@ EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
 @pytest.mark.parametrize(
     ("strides", "padding", "data_format", "clients", "channels"),
     [
-        (1, "SAME", "NHWC", 1, 3),
-        (2, "VALID", "NHWC", 3, 1),
+        slow(1, "SAME", "NHWC", 1, 3),
+        slow(2, "VALID", "NHWC", 3, 1),
         (2, EXPLICIT, "NHWC", 3, 3),
         (2, "SAME", "NCHW", 3, 3),
     ],

@@ -31,6 +31,8 @@ _MAX_GRAPHS = 16
 _NAME_LENGTH = 200
 # Tracing changes TensorFlow's rules of vectorization for a moment, for all threads.
 _TRACING = threading.Lock()
+# How those lines of TensorFlow's messages begin that say where an operation was made.
+_PLACE = ("Graph execution error:", "Detected at node ", "  File ", "<stack traces unavailable>")
 # Raised by a wrong rule of vectorization when its graph runs, and by client work itself.
 _FAILURES = (
     tf.errors.FailedPreconditionError,
@@ -198,7 +200,8 @@ class Program:
 
 def _cause(error: tf.errors.OpError) -> str:
     """Returns what went wrong, without the lines of TensorFlow around it."""
-    return error.message.partition("[[{{node")[0].strip().rpartition("\n")[2]
+    lines = error.message.partition("[[{{node")[0].splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.startswith(_PLACE))
 
 
 def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:

@@ -304,7 +304,7 @@ def _for_each_leaf(value, member) -> list:
     return values.flatten(value) if isinstance(value, tuple) else [value] * count
 
 
-# What the operators of TFF's values are.
+# Operators of TFF's values.
 
 
 @_lowers("generic_plus")

@@ -109,7 +109,7 @@ class Lowering:
             arguments = () if parameter is None else values.flatten(argument)
             function = general
             if any(map(values.is_single, arguments)):
-                # What was selected for a client is a tensor again, without a data set between.
+                # A selected element is a tensor again, without a data set between.
                 specs = map(values.spec_of_single, arguments, parameter_types)
                 try:
                     function = self._import(block.proto, specs)
@@ -144,7 +144,7 @@ class Lowering:
             functools.partial(handler, self, block.type_signature), block.type_signature
         )
 
-    # What the intrinsics are made of.
+    # Parts of the intrinsics.
 
     def at_server(self, function: Function, argument):
         with tf.device(self._server_device):

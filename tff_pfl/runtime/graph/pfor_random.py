@@ -17,7 +17,7 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _THREEFRY = 2  # the number of the other algorithm that TensorFlow has
 _DTYPES = (tf.int32, tf.uint32, tf.float32)
-# What TensorFlow mixes a seed with to get a key and a counter.
+# TensorFlow mixes a seed with these to get a key and a counter.
 _SEED_KEY = (0x3EC8F720, 0x02461E29)
 
 

@@ -162,7 +162,7 @@ def _unsorted_segments(reduce, pfor_input):
         num_segments * tf.range(clients),
         tf.concat([[clients], tf.ones([tf.rank(ids) - 1], tf.int64)], 0),
     )
-    # What is out of range stays so.
+    # Ids that are out of range stay so.
     own = tf.where(ids < num_segments, ids + offsets, tf.broadcast_to(total, tf.shape(ids)))
     reduced = reduce(rows, tf.where(ids < 0, tf.constant(-1, tf.int64), own), total)
     shape = tf.concat([[clients, num_segments], tf.shape(reduced, tf.int64)[1:]], axis=0)

@@ -1,4 +1,4 @@
-"""What an operation of the fuzz is, and how a module lists its own."""
+"""Operations of the fuzz, and how a module lists its own."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ class Operation:
 
     Attributes:
         name: Unique in all families.
-        family: What it belongs to.
+        family: The family that it belongs to.
         function: From tensors to a structure of tensors.
         variants: How the arguments are drawn, in one way or several.
         draws: Whether the function draws random numbers, which XLA draws otherwise.
@@ -36,10 +36,10 @@ def family(
     """Makes operations from expressions.
 
     Args:
-        name: Of the family.
+        name: The name of the family.
         table: The operands of each expression, which calls them x, y, z, v and w in this order.
         draws: See `Operation`.
-        **helpers: What expressions use besides `tf`.
+        **helpers: Names that expressions use besides `tf`.
     """
     operations = []
     for expression, operands in table.items():

@@ -15,7 +15,7 @@ UNTRACEABLE = (TypeError, ValueError, LookupError, NotImplementedError)
 
 
 class Shapes(enum.Enum):
-    """What the types of clients' values say of their shapes."""
+    """How much the types of clients' values tell about their shapes."""
 
     KNOWN = "known"
     OPEN = "of known rank"
@@ -23,7 +23,7 @@ class Shapes(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What became of a case; the runtime takes a loop after each of these but the first."""
+    """The outcome of a case; after all but the first, the runtime takes a loop."""
 
     EQUAL = "equal"
     REFUSED = "refused when the graph is made"
@@ -36,15 +36,15 @@ class Case:
     """An operation and what it is tried with.
 
     Attributes:
-        operation: What clients compute.
-        variant: Of its operands.
+        operation: The operation that clients compute.
+        variant: The index of its operands.
         context: A name of `CONTEXTS` or `SMOOTH_CONTEXTS`.
-        stacked: Of each operand, whether clients have values of their own.
-        constant: Whether what clients share is known when the graph is made.
-        shapes: What types say.
+        stacked: For each operand, whether clients have values of their own.
+        constant: Whether shared values are known when the graph is made.
+        shapes: How much the types tell about shapes.
         num_clients: At least 1.
-        size: Of the axes `"n"`.
-        seed: Of the values.
+        size: The length of the axes `"n"`.
+        seed: The seed of the values.
         jit_compile: Whether XLA compiles it.
     """
 
@@ -61,7 +61,7 @@ class Case:
 
 
 def run(case: Case) -> Outcome:
-    """Compares.
+    """Compares the vectorized graph with one client at a time.
 
     Raises:
         AssertionError: The vectorized graph gives something else.
@@ -106,7 +106,7 @@ def _values(case):
 
 
 def _alone(case, shared):
-    """What one client computes, from its rows of the stacks."""
+    """Returns the function that one client computes from its rows of the stacks."""
     context = (CONTEXTS | SMOOTH_CONTEXTS)[case.context]
 
     def alone(*rows):
@@ -266,7 +266,7 @@ def _branched(function, operands, steps):
 
 
 def _gradients_of_loop(function, operands, steps):
-    """Of which the loop, as one in which clients train, has all in it."""
+    """Descends along the gradients in a loop, as clients that train do."""
     smooth = [x for x in operands if _is_smooth(x)]
     if not smooth:
         raise NotImplementedError("Nothing has a gradient.")
@@ -292,7 +292,7 @@ CONTEXTS = {
     "in a loop of more steps for some clients": _looped,
     "in a branch": _branched,
 }
-# Of operations with operands that have gradients.
+# Contexts for operations with operands that have gradients.
 SMOOTH_CONTEXTS = {
     "gradients": _gradients,
     "second-order gradients": _second_order,

@@ -89,7 +89,7 @@ def _operation(name):
     return Operation(f"element-wise/{name}", "element-wise", call, variants)
 
 
-# Of the operations with inputs of one type, these are not element-wise.
+# These operations have inputs of one type, and are not element-wise.
 _OTHERS = (
     *("BiasAdd", "BiasAddGrad", "BiasAddV1", "Cholesky", "Cross", "Diag", "DiagPart", "FFT"),
     *("FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "L2Loss", "LogSoftmax", "MatMul"),

@@ -9,8 +9,8 @@ from tests.runtime.graph.fuzz.operands import distinct, integers, positive, prob
 from tff_pfl import models
 
 _IMAGES = real(2, 5, 6, 2)
-# Of maxima that are equal, TensorFlow's kernels give the gradient to one or to all, and differ in
-# that between a graph and eager calls.
+# TensorFlow's kernels give the gradient of equal maxima to one or to all of them, in a graph
+# otherwise than eagerly.
 _DISTINCT_IMAGES = distinct(2, 5, 6, 2)
 _STRIDED = {
     "tf.nn.conv2d(x, y, {strides}, '{padding}')": [_IMAGES, real(3, 2, 2, 3)],

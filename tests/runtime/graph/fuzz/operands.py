@@ -1,4 +1,4 @@
-"""What operations of the fuzz are called with: arrays, drawn for each client anew.
+"""Operands of the operations of the fuzz: arrays, drawn for each client anew.
 
 An operand is a function `(rng, sizes) -> array`; in a shape, a name such as `"n"` stands for the
 size that `sizes` has for it.
@@ -76,12 +76,12 @@ def permutation(size, dtype=INT) -> Operand:
 
 
 def seed(dtype=INT) -> Operand:
-    """Of a stateless random operation."""
+    """A seed of a stateless random operation."""
     return integers(-(2**31), 2**31, 2, dtype=dtype)
 
 
 def probabilities(*shape, dtype=FLOAT) -> Operand:
-    """That add up to 1 along the last axis."""
+    """Positive numbers that add up to 1 along the last axis."""
 
     def draw(rng, sizes):
         values = rng.uniform(0.1, 1, _shape(shape, sizes))

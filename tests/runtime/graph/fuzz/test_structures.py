@@ -48,7 +48,7 @@ def container(type_spec, leaf):
 
 
 def draw_leaf(rng, leaf_type):
-    """Of which open dimensions are from 0 to 3 long."""
+    """Draws a leaf whose open dimensions are 0 to 3 long."""
     shape = [rng.integers(0, 4) if size is None else size for size in leaf_type.shape]
     numbers = rng.integers(0, 9, shape)
     if leaf_type.dtype.type is np.str_:
@@ -57,14 +57,14 @@ def draw_leaf(rng, leaf_type):
 
 
 def changed(value):
-    """What client work makes of a value, in TensorFlow."""
+    """Changes a value in TensorFlow, as client work does."""
     if value.dtype == tf.bool:
         return ~value
     return tf.strings.join([value, "x"]) if value.dtype == tf.string else value + value
 
 
 def changed_leaf(leaf):
-    """The same in NumPy; TFF gives text as bytes."""
+    """Changes a leaf likewise in NumPy; TFF gives text as bytes."""
     array = np.asarray(leaf)
     if array.dtype.kind in "OU":
         made = [f"{cell}x".encode() for cell in array.ravel()]
