@@ -110,6 +110,7 @@ def test_own_model_and_data(follow, monkeypatch):
     assert config.data.by_size.to_dict() == {"ratio": 1.5}
 
 
+@pytest.mark.slow
 def test_a_round_loop_of_a_method_without_a_global_model(follow):
     blocks = [code for file, code in python_blocks(ROOT / "docs/own_model_and_data.md") if not file]
     until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
