@@ -124,7 +124,7 @@ class Program:
 
 
 class _Between:
-    """A manager of which some methods are called between two moments."""
+    """A manager with some methods that are called between two moments."""
 
     def __init__(self, manager, around, *methods):
         self._manager = manager

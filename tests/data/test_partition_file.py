@@ -67,7 +67,7 @@ def test_damage_is_named(tmp_path):
 
 
 def write(path, **changes):
-    """A partition of which some arrays are others."""
+    """Writes a partition with other arrays in the place of some."""
     content = {"format": "tff_pfl.data.Partition/1", "metadata": "{}", **make().flat()}
     np.savez(path, **content | changes)
 

@@ -237,7 +237,7 @@ def masked():
 
 
 def test_masks_are_not_lost():
-    """After the mean over the sequence there is none, and a cut."""
+    """After the mean over the sequence there is no mask, but a cut."""
     sequence = tf.constant([[[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]])
     whole, model = (from_keras(masked, input_shape=(3, 2), segments=n) for n in (1, 100))
     assert len(split(masked(), 100)) > 1

@@ -1,4 +1,4 @@
-"""Client work that takes as long as one says."""
+"""Client work that takes as long as its argument says."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,5 +12,5 @@ def count_to(n):
 
 @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
 def count(n):
-    """The sum of the clients' numbers, to each of which the client counts."""
+    """Counts to the number of each client, and returns the sum."""
     return tff.federated_sum(tff.federated_map(count_to, n))

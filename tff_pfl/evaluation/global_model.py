@@ -94,6 +94,7 @@ def compose_global_evaluation(
 
 
 def _totals_of_sequence(model, weights, sequence) -> Totals:
+    @tf.autograph.experimental.do_not_convert
     def step(totals, rows):
         batch = Batch(
             rows["x"],

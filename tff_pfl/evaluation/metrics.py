@@ -61,13 +61,13 @@ class MetricName(NamedTuple):
         """Parses a name that `str` wrote.
 
         Raises:
-            ValueError: If it is none.
+            ValueError: If it is not the name of a metric.
         """
         of_no_model = "/" not in text
         try:
             model, pool, rest = ("", "", text) if of_no_model else text.split("/", 2)
         except ValueError as error:
-            raise ValueError(f"{text!r} is no name of a metric") from error
+            raise ValueError(f"{text!r} is not the name of a metric.") from error
         for statistic in (*STATISTICS, MARGIN):
             if rest.endswith(f"_{statistic}"):
                 return cls(model, pool, rest.removesuffix(f"_{statistic}"), statistic)
@@ -108,7 +108,7 @@ def from_text(metrics: Mapping[str, float | None]) -> dict[MetricName, float]:
     """Returns the metrics of a file that `to_text` made; `None`, JSON's null, becomes NaN.
 
     Raises:
-        ValueError: If a name is none of a metric.
+        ValueError: If a key is not the name of a metric.
     """
     return {
         MetricName.parse(name): math.nan if value is None else value

@@ -1,4 +1,4 @@
-"""Clients on other machines, of which there are two on this one: the result of one device."""
+"""Clients on two workers, as on other machines, give the results of one device."""
 
 import csv
 import subprocess

@@ -20,6 +20,7 @@ def _sequence_map(lowering, type_signature, argument):
 
     argument_type = type_signature.parameter[1].element
 
+    @tf.autograph.experimental.do_not_convert
     def call(*tensors):
         element = function.call(values.from_components(argument_type, tensors))
         return values.components(element_type, element)
@@ -54,6 +55,7 @@ def _reduce(sequence, element_type, zero, function):
             return zero
         sequence = sequence.to_variant()
 
+    @tf.autograph.experimental.do_not_convert
     def step(state, tensors):
         state = values.pack(state_type, iter(state))
         element = values.from_components(element_type, tensors)

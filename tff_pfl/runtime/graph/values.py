@@ -103,6 +103,7 @@ class Elements:
             return to_variant(tf.data.Dataset.from_tensor_slices(rows))
         return to_variant(tf.data.Dataset.from_tensor_slices(self.keys).map(self._components))
 
+    @tf.autograph.experimental.do_not_convert
     def _components(self, key):
         return components(self.element_type, self.element(key))
 
