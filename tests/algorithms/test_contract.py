@@ -13,7 +13,12 @@ from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import Client, compose
-from tff_pfl.testing.contract import check_nobody, check_runtimes, check_secure_sums
+from tff_pfl.testing.contract import (
+    check_nobody,
+    check_secure_sums,
+    check_stock_runtime,
+    check_vectorized,
+)
 
 MODEL = testing.tiny_model()
 # Bytes of the model, of its last layer, of a number, and of what is added to a weighted upload.
@@ -191,21 +196,27 @@ COVERED = (
 )
 # Checks that compile something of their own, and those that have them by default, too. With secure
 # sums, all of the template of averaging are one computation, but for their client work.
-COSTLY = (check_nobody, check_runtimes, check_secure_sums)
-ON_ALL_RUNTIMES = ("fedavg", "fedpg", "pgfed")
-ALSO_OF_NOBODY = ("fedmgda_plus", "fedpg", "pgfed", "pfedmb")
-SECURE = ("ditto", "scaffold")
+COSTLY = {
+    check_nobody: ("fedmgda_plus", "fedpg", "pgfed", "pfedmb"),
+    check_secure_sums: ("ditto", "scaffold"),
+    check_stock_runtime: ("fedavg", "fedpg", "pgfed"),
+    check_vectorized: ("pgfed",),
+}
 
 
-def _cases(is_slow, is_one=lambda row: True):
+def _slow(condition):
+    return [pytest.mark.slow] if condition else []
+
+
+def _cases(is_one=lambda row: True):
     return [
-        pytest.param(row, id=row.id, marks=[pytest.mark.slow] if is_slow(row) else [])
+        pytest.param(row, id=row.id, marks=_slow({row.id, row.name} & set(COVERED)))
         for row in ROWS
         if is_one(row)
     ]
 
 
-@pytest.fixture(scope="module", params=_cases(lambda row: {row.id, row.name} & set(COVERED)))
+@pytest.fixture(scope="module", params=_cases())
 def row(request):
     """Of the module's scope: all tests of a row follow each other, while its graphs are at hand."""
     return request.param
@@ -227,31 +238,24 @@ def test_contract(row):
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("case", _cases(lambda row: row.id not in ON_ALL_RUNTIMES))
-def test_other_runtimes(case):
-    check_runtimes(case.subject)
-
-
-@pytest.mark.parametrize("case", _cases(lambda row: row.name not in ALSO_OF_NOBODY))
-def test_a_round_of_nobody(case):
-    check_nobody(case.subject)
-
-
-def _needs_uploads(row):
-    return row.traits.get("needs_uploads", False)
-
-
-@pytest.mark.parametrize("case", _cases(lambda row: row.name not in SECURE))
-def test_secure_sums(case):
-    check_secure_sums(case.subject)
+@pytest.mark.parametrize(
+    ("check", "row"),
+    [
+        pytest.param(check, row, id=f"{check.__name__}-{row.id}", marks=_slow(row.id not in always))
+        for check, always in COSTLY.items()
+        for row in ROWS
+    ],
+)
+def test_costly_checks(check, row):
+    check(row.subject)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", _cases(lambda row: False, lambda row: not _needs_uploads(row)))
-def test_noise_that_clients_add(case):
+@pytest.mark.parametrize("row", _cases(lambda row: not row.traits.get("needs_uploads")))
+def test_noise_that_clients_add(row):
     """Of all methods that average; `tests/privacy` has some of them that are always composed."""
     options = {"noise_multiplier": 1.0, "clients_per_round": 3}
-    algorithm = with_distributed_privacy(case.subject.algorithm, **options)
+    algorithm = with_distributed_privacy(row.subject.algorithm, **options)
     process = compose(algorithm, testing.EXAMPLES_TYPE, testing.contract.SEED)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
@@ -273,10 +277,7 @@ def test_bytes_are_those_of_the_model(row):
     assert metrics["bytes_up_per_client"] == row.up
 
 
-@pytest.mark.parametrize(
-    "row",
-    _cases(lambda row: {row.id, row.name} & set(COVERED), lambda row: row.newcomer is not None),
-)
+@pytest.mark.parametrize("row", _cases(lambda row: row.newcomer is not None))
 def test_a_newcomer_has_what_is_shared_and_what_all_began_with(row):
     subject, seed = row.subject, testing.contract.SEED
     process = testing.EagerProcess(subject.algorithm, seed)

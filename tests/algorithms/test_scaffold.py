@@ -63,7 +63,7 @@ def round_of(cohort, w, c, own, control, rate=RATE, server_rate=1.0):
 
 
 def start(process):
-    w = vector_of(process.initialize().algorithm.shared.weights).astype(np.float64)
+    w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
     return w, np.zeros(DIM), {i: np.zeros(DIM) for i in range(NUM)}
 
 
@@ -77,7 +77,7 @@ def test_rounds_on_quadratics(control, server_rate):
         w, c, own, models = round_of(
             cohort, w, c, own, control, RATE * DECAY**number, server_rate or 1.0
         )
-        assert_close(vector_of(state.algorithm.shared.weights), w)
+        assert_close(vector_of(state.algorithm.weights), w)
         assert_close(vector_of(state.algorithm.control), c)
         assert_close(c, np.mean(list(own.values()), axis=0))
         assert_close([vector_of(client.state.control) for client in clients], list(own.values()))
@@ -99,15 +99,13 @@ def test_with_all_clients_it_nears_the_minimiser_of_the_mean_and_stays_there(con
 
     process = process_of(control=control, decay=1.0)
     state = process.initialize()
-    there = state.algorithm._replace(
-        shared=state.algorithm.shared._replace(weights=weights_of(OPTIMUM, 2, 1))
-    )
+    there = state.algorithm._replace(weights=weights_of(OPTIMUM, 2, 1))
     clients = [
         client._replace(state=client.state._replace(control=weights_of(own[i], 2, 1)))
         for i, client in enumerate(clients_of(process))
     ]
     output = process.next(state._replace(algorithm=there), clients)
-    np.testing.assert_allclose(vector_of(output.state.algorithm.shared.weights), OPTIMUM, atol=1e-6)
+    np.testing.assert_allclose(vector_of(output.state.algorithm.weights), OPTIMUM, atol=1e-6)
     assert_close([vector_of(new.control) for new in output.clients], list(own.values()))
 
 
@@ -124,7 +122,7 @@ def test_without_control_variates_it_is_fedavg_with_uniform_weights():
             clients = make_clients(process, (4, 6, 3))  # anew: those of SCAFFOLD have c_i = 0
             found.append(process.next(state, [clients[i] for i in cohort]).state)
         fedavg, scaffold = found
-        assert_equal(scaffold.algorithm.shared.weights, fedavg.algorithm.weights)
+        assert_equal(scaffold.algorithm.weights, fedavg.algorithm.weights)
         assert all(np.any(leaf) for leaf in leaves(scaffold.algorithm.control)[1:])
         zero = trees.zeros_like(scaffold.algorithm.control)
         scaffold = scaffold._replace(algorithm=scaffold.algorithm._replace(control=zero))
@@ -136,9 +134,7 @@ def test_the_path_is_divided_by_the_number_of_steps():
     (client,) = make_clients(process, (6,))
     state = process.initialize()
     output = process.next(state, [client])
-    change = trees.subtract(
-        output.state.algorithm.shared.weights, dict(state.algorithm.shared.weights)
-    )
+    change = trees.subtract(output.state.algorithm.weights, dict(state.algorithm.weights))
     expected = trees.scale(change, tf.constant(-1 / (6 * 0.5)))
     assert_close(output.clients[0].control, expected, tolerance=1e-6)
     assert_close(output.state.algorithm.control, trees.scale(expected, 0.5), tolerance=1e-6)

@@ -25,7 +25,8 @@ from tests.federation import (
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.local import LocalTraining, trees
+from tff_pfl.evaluation.fine_tuning import measured_fine_tuning
+from tff_pfl.local import ClientContext, LocalTraining, trees
 from tff_pfl.models import two_exits
 from tff_pfl.testing.eager import EagerProcess
 
@@ -176,3 +177,15 @@ def test_fine_tuning_is_of_the_gated_model():
             assert_equal(before[layer], after[layer])
         for layer in ("dense1", "client_head"):
             assert np.max(np.abs(after[layer]["kernel"] - before[layer]["kernel"])) > 1e-3
+
+
+def test_fine_tuning_that_is_measured_keeps_the_threshold():
+    _, _, ((client, weights, *_), *_) = answers(1.2)
+    model, local = BOTH.gated_model(), dataclasses.replace(local_sgd(), weight_decay=0.1)
+    context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([1, 2]))
+
+    def measure(tuned):
+        return tf.nest.map_structure(lambda _: tuned["gate"]["threshold"], model.zero_totals())
+
+    measured = measured_fine_tuning(model, local, 2, weights, client.data, context, measure)
+    assert_equal(leaves(measured), [np.full(2, 1.2, np.float32)] * len(leaves(measured)))

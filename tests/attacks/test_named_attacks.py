@@ -19,6 +19,7 @@ from tff_pfl import attacks, runtime
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.local import ClientContext
 from tff_pfl.templates import AGGREGATORS, ClientOutput, compose, errors, with_aggregator
 from tff_pfl.testing.eager import EagerProcess
 
@@ -78,6 +79,20 @@ class TestNoise:
         np.testing.assert_array_equal(first[:, 1], send(client_ids=[1])[:, 1])
         many = np.concatenate([first, send(1, client_ids=[0, 1])])
         assert np.unique(many).size == 2 * many.shape[0] * 2
+
+    def test_each_tensor_has_noise_of_its_own_which_no_training_draws(self):
+        exchange = mean_exchange(
+            client_work=lambda server, state, data, context: ClientOutput(
+                state, [tf.ones([3]), tf.ones([3])]
+            )
+        )
+        (attacked,) = attacks.noise(algorithm(exchange), client_ids=[1]).exchanges
+        context = ClientContext(tf.constant(0), tf.constant(1), tf.constant([5, 6]))
+        sent = attacked.client_work(tf.zeros([2]), Visits(0), examples(1.0), context).upload
+        fold_in = tf.random.experimental.stateless_fold_in
+        seed = fold_in(context.seed, 0x4E0153)
+        expected = [tf.random.stateless_normal([3], fold_in(seed, index)) for index in range(2)]
+        np.testing.assert_array_equal(sent, expected)
 
     def test_it_has_the_standard_deviation(self):
         ids = list(range(60))

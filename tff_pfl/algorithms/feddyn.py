@@ -30,6 +30,7 @@ own number; this is left out here.
 """
 
 import collections
+import dataclasses
 from typing import Any, NamedTuple
 
 from tff_pfl.aggregators import Counted, CountedFactory
@@ -38,7 +39,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import above, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
+from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 
 class Drifting(NamedTuple):
@@ -75,6 +76,7 @@ def feddyn(
         personalized: Which model is evaluated as the client's own; see `fedavg`.
     """
     base = fedavg(model, local, personalized=personalized)
+    (exchange,) = base.exchanges
 
     def server_init(seed):
         weights = model.init(seed)
@@ -103,25 +105,17 @@ def feddyn(
         weights = trees.add(trees.add(server.weights, mean["value"]), drift)
         return Drifting(weights, drift), collections.OrderedDict()
 
-    def shared(server):
-        return server.weights
-
     def personalize(weights, state, examples, context):
         return base.personalize.client_work(weights, state.own, examples, context)
 
-    return Algorithm(
+    drifting = dataclasses.replace(
+        exchange, client_work=client_work, aggregator=CountedFactory(), finalize=finalize
+    )
+    return dataclasses.replace(
+        base,
         server_init=server_init,
         client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=shared,
-                client_work=client_work,
-                aggregator=CountedFactory(),
-                finalize=finalize,
-                averaged=shared,
-            )
-        ],
-        personalize=Personalization(distribute=shared, client_work=personalize),
-        global_weights=shared,
+        exchanges=[drifting],
+        personalize=dataclasses.replace(base.personalize, client_work=personalize),
         made_for=Federation(num_clients),
     )

@@ -97,14 +97,10 @@ def fedmgda_plus(
         measured = collections.OrderedDict(
             metrics,
             direction_norm=tf.sqrt(tf.maximum(tf.reduce_sum(weights * slopes), 0.0)),
-            num_zero_updates=_count((stack.weight > 0.0) & ~live),
-            num_in_conflict=_count(live & (slopes < 0.0)),
+            num_zero_updates=trees.count((stack.weight > 0.0) & ~live),
+            num_in_conflict=trees.count(live & (slopes < 0.0)),
         )
         return server, measured
 
     exchange_of_all = dataclasses.replace(exchange, aggregator=StackFactory(), finalize=finalize)
     return dataclasses.replace(algorithm, exchanges=[exchange_of_all])
-
-
-def _count(condition):
-    return tf.reduce_sum(tf.cast(condition, tf.int32))

@@ -28,7 +28,7 @@ All control variates 0: FedAvg with uniform weights, such as in the first round.
 each round, `w` nears the minimiser of the mean loss, where FedAvg's stays away from it.
 """
 
-import collections
+import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -41,21 +41,14 @@ from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
-from tff_pfl.templates import (
-    Algorithm,
-    ClientOutput,
-    Exchange,
-    Federation,
-    Personalization,
-    SharedPart,
-    moved,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 
 class Controlled(NamedTuple):
-    """Server state: `shared`, the model and the server's optimizer; `control`, `W`, the `c`."""
+    """Server state: a `SharedPart`, of the model; and `control`, `W`, the `c`."""
 
-    shared: SharedPart
+    weights: Weights
+    optimizer: Any
     control: Weights
 
 
@@ -95,11 +88,12 @@ def scaffold(
         server_optimizer: Of the model; default none: the mean change is the step.
     """
     check_names("control", [control], ("gradient", "path"))
-    base = fedavg(model, local, personalized=personalized)
+    base = fedavg(model, local, personalized=personalized, server_optimizer=server_optimizer)
+    (exchange,) = base.exchanges
 
     def server_init(seed):
-        weights = model.init(seed)
-        return Controlled(SharedPart.of(weights, server_optimizer), trees.zeros_like(weights))
+        shared = base.server_init(seed)
+        return Controlled(*shared, control=trees.zeros_like(shared.weights))
 
     def client_init(client_id, seed):
         return OwnControl(trees.zeros_like(model.init(seed)), base.client_init(client_id, seed))
@@ -125,35 +119,29 @@ def scaffold(
 
     def finalize(server, mean, round_num):
         change = mean["value"]
+        server, metrics = exchange.finalize(server, change.weights, round_num)
         control_change = trees.scale(change.control, mean["number"] / num_clients)
-        new = Controlled(
-            moved(server.shared, change.weights, server_optimizer),
-            trees.add(server.control, control_change),
-        )
-        return new, collections.OrderedDict()
-
-    def shared(server):
-        return server.shared.weights
+        return server._replace(control=trees.add(server.control, control_change)), metrics
 
     def personalize(weights, state, examples, context):
         return base.personalize.client_work(weights, state.own, examples, context)
 
     def both(server):
-        return Pair(shared(server), server.control)
+        return Pair(server.weights, server.control)
 
-    return Algorithm(
+    controlled = dataclasses.replace(
+        exchange,
+        distribute=both,
+        client_work=client_work,
+        aggregator=CountedFactory(),
+        finalize=finalize,
+        averaged=both,
+    )
+    return dataclasses.replace(
+        base,
         server_init=server_init,
         client_init=client_init,
-        exchanges=[
-            Exchange(
-                distribute=both,
-                client_work=client_work,
-                aggregator=CountedFactory(),
-                finalize=finalize,
-                averaged=both,
-            )
-        ],
-        personalize=Personalization(distribute=shared, client_work=personalize),
-        global_weights=shared,
+        exchanges=[controlled],
+        personalize=dataclasses.replace(base.personalize, client_work=personalize),
         made_for=Federation(num_clients),
     )

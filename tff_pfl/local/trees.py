@@ -71,6 +71,11 @@ def gram(rows) -> tf.Tensor:
     return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
 
 
+def count(conditions: tf.Tensor) -> tf.Tensor:
+    """Counts the entries that are true: int32 scalar."""
+    return tf.reduce_sum(tf.cast(conditions, tf.int32))
+
+
 def copies(a, number: int):
     """Stacks `number` copies of a structure along a new leading axis."""
     return tf.nest.map_structure(lambda leaf: tf.repeat(leaf[tf.newaxis], number, axis=0), a)

@@ -35,6 +35,7 @@ import dataclasses
 from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.algorithms.fedpac import alignment, collaboration, server
 from tff_pfl.algorithms.fedper import OwnHead
+from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, linear_head_shape, merged, partition, prefixed
@@ -84,10 +85,6 @@ def fedpac(
     dim, num_classes = linear_head_shape(model, "fedpac")
     parts = partition(model)
 
-    def client_init(client_id, seed):
-        body, head = parts.split(model.init(seed))
-        return OwnHead(head, (local.optimizer_state(head), local.optimizer_state(body)))
-
     def client_work(message, state, examples, context):
         (body, centres), (head_optimizer, body_optimizer) = message, state.optimizer
         weights = parts.merge(body, state.head)
@@ -131,7 +128,7 @@ def fedpac(
         lambda seed: parts.split(model.init(seed))[0],
         client_work,
         lambda body, state, examples, context: parts.merge(body, state.head),
-        client_init,
+        fedrep(model, local).client_init,
         **options,
     )
     (exchange,) = averaged.exchanges

@@ -187,11 +187,11 @@ class FedPGServer:
         metrics = collections.OrderedDict(
             sigma=descent.sigma,
             direction_norm=tf.norm(direction),
-            gamma=tf.reduce_sum(gamma) / tf.cast(tf.maximum(_count(live), 1), tf.float32),
-            num_absent=_count(absent),
-            num_zero_gradients=_count(~live),
+            gamma=tf.reduce_sum(gamma) / tf.cast(tf.maximum(trees.count(live), 1), tf.float32),
+            num_absent=trees.count(absent),
+            num_zero_gradients=trees.count(~live),
             num_outliers=num_outliers,
-            num_in_conflict=_count(live & (descent.slopes > 0.0)),
+            num_in_conflict=trees.count(live & (descent.slopes > 0.0)),
         )
         return planned, Found(uploads.loss, live, fairness_gradient, descent), metrics
 
@@ -224,9 +224,9 @@ def _clients_seen(before, memory, uploads, live):
     """`M` after the cohort's gradients, of which those that are not live are 0."""
     is_remembered = gradient_memory.remembers(memory, uploads.client_id)
     # Only where somebody gave way to others does a client know more than the memory.
-    gave_way = before > _count(memory.client_ids >= 0)
+    gave_way = before > trees.count(memory.client_ids >= 0)
     was_counted = is_remembered | (~uploads.is_new & gave_way)
-    return before + _count(live & ~was_counted) - _count(~live & was_counted)
+    return before + trees.count(live & ~was_counted) - trees.count(~live & was_counted)
 
 
 def own_gamma(server: Server, client_id):
@@ -244,7 +244,3 @@ def stepped(server: Server, step) -> Server:
 def moved(weights, vector, step):
     """`weights + step * vector`, for a vector `[n]`."""
     return trees.add(weights, trees.scale(trees.from_vector(vector, weights), step))
-
-
-def _count(condition):
-    return tf.reduce_sum(tf.cast(condition, tf.int32))
