@@ -1,8 +1,5 @@
 """Blocks that do not fit are named, with their types."""
 
-import collections
-from typing import Any, NamedTuple
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,15 +8,9 @@ import tensorflow_federated as tff
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, algorithm, compose, mean_exchange
 from tff_pfl import templates
 from tff_pfl.models import Mean
-from tff_pfl.templates import ClientOutput, Personalization, blocks, errors
+from tff_pfl.templates import ClientOutput, Personalization, errors
 
 F, F3 = tff.types.TensorType(np.float32), tff.types.TensorType(np.float32, [3])
-
-
-class Twin(NamedTuple):
-    """A container with the fields of `Visits`."""
-
-    count: Any
 
 
 def returns(output):
@@ -55,29 +46,21 @@ ONE = Mean(1.0, 1.0)
             ),
             "expected: <count=int32>.*found: +<count=float32>.*Tip",
         ),
-        (
-            returns(lambda w, state, data: ClientOutput(Twin(state.count), w)),
-            "expected: Visits of.*found: +Twin.*Tip",
-        ),
-        (
-            returns(lambda w, state, data: ClientOutput(dict(count=state.count), w)),
-            "expected: Visits of.*found: +dict.*Tip",
-        ),
         # The result of client work.
         (returns(lambda w, state, data: (state, w)), "returned tuple, not ClientOutput"),
-        (changed(weight=[1.0, 2.0]), r"weight must be a real scalar, found float32\[2\]"),
-        (changed(weight=1j), "weight must be a real scalar, found complex128"),
-        (changed(metrics=[("loss", ONE)]), "must be a mapping from names to .*, found list"),
+        (changed(weight=[1.0, 2.0]), r"weight must be of real scalars, found <float32\[2\]>"),
+        (changed(weight=1j), "weight must be of real scalars, found <complex128>"),
+        (changed(metrics=[("loss", ONE)]), "must be a mapping from names, found list"),
         (changed(metrics={"loss": 1.0}), "metric 'loss' must be a .*Mean.*, found float"),
         (changed(metrics={"num_examples": ONE}), "'num_examples' has a name that"),
         (changed(metrics={"server/x": ONE}), "the name of a metric must be .*, found 'server/x'"),
         (
             changed(metrics={"loss": Mean([1.0, 2.0], 1.0)}),
-            r"real scalars, found <total=float32\[2\],count=float32>",
+            r"real scalars, found <float32\[2\],float32>",
         ),
         (
             changed(metrics={"loss": Mean(1.0, np.complex64(1))}),
-            "real scalars, found <total=float32,count=complex64>",
+            "real scalars, found <float32,complex64>",
         ),
         (
             returns(
@@ -94,8 +77,8 @@ ONE = Mean(1.0, 1.0)
         ),
         (finalizes(lambda server, change: Mean(server, change)), "must return a pair, .*"),
         (measures([1.0]), "finalize: metrics must be a mapping .*, found list"),
-        (measures({"a": [{"b c": 5.0}]}), "the name of a metric must be .*, found 'b c'"),
-        (measures({"z": {"of": ["text"]}}), "metric 'z' must be of real numbers, found str"),
+        (measures({"a": {"b c": 5.0}}), "the name of a metric must be .*, found 'b c'"),
+        (measures({"z": {"of": ["text"]}}), "metric 'of' must be of real numbers, found str"),
     ],
 )
 def test_results_that_do_not_fit(options, message):
@@ -106,30 +89,15 @@ def test_results_that_do_not_fit(options, message):
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        ({"m": {"b": (F3,), "a": F}, "n": F}, "'m' has the order b, a, not a, b"),
-        ({"m": {"a": F, "b": (F,)}, "n": F}, r"'m/b/\[0\]' is float32, not float32\[3\]"),
-        (F, "all of it is float32, not <m=<"),
+        ({"m": {"b": (F3,), "a": F}, "n": F}, "the order is m/b/0, m/a, n, not m/a, m/b/0, n"),
+        ({"m": {"a": F, "b": (F,)}, "n": F}, r"'m/b/0' is float32, not float32\[3\]"),
+        (F, "'m/a' is missing, not float32"),
     ],
 )
 def test_the_first_element_that_differs(found, expected):
     of = tff.types.to_type({"m": {"a": F, "b": (F3,)}, "n": F})
     with pytest.raises(errors.BlockResultError, match=f"first:    {expected}"):
         errors.check_same_type("State", of, tff.types.to_type(found), "")
-
-
-def test_a_container_inside_that_differs():
-    class Inner(NamedTuple):
-        x: Any
-
-    with pytest.raises(
-        errors.BlockResultError, match="(?s)in 'b'.*expected: Inner of.*found: +dict"
-    ):
-        errors.check_same_type(
-            "finalize",
-            blocks.type_of({"a": tf.zeros([]), "b": Inner(tf.zeros([]))}),
-            blocks.type_of(collections.OrderedDict(a=tf.zeros([]), b={"x": tf.zeros([])})),
-            "",
-        )
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,14 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
-from tff_pfl.templates import blocks, checks, errors
-from tff_pfl.templates.exchange import Exchange
+from tff_pfl.models.model import Mean
+from tff_pfl.names import IN_PARTS, is_part
+from tff_pfl.templates import blocks, errors
+from tff_pfl.templates.exchange import ClientOutput, Exchange
 from tff_pfl.templates.process import Client
 from tff_pfl.templates.report import COUNTS, Report
+
+_RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
 
 
 class Carry(NamedTuple):
@@ -42,9 +46,7 @@ def accepting(
         carry = context.carry or Carry(accepted=tf.constant(True), value=())
         context = context._replace(carry=carry.value)
         data, is_readable = readable(client.data)
-        output = checks.checked_client_output(
-            what, exchange.client_work(message, client.state, data, context)
-        )
+        output = _checked(what, exchange.client_work(message, client.state, data, context))
         errors.check_same_type(
             f"{what}: client_work must return a state of the type client_init returns",
             client_state_type,
@@ -96,8 +98,13 @@ def guarded(
     def finalize(inputs):
         old, report = inputs["server"], inputs.get("report")
         result = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
-        new, server_metrics = checks.checked_pair(what, result)
-        checks.check_server_metrics(what, server_metrics)
+        if hasattr(result, "_fields") or len(result) != 2:
+            raise errors.BlockResultError(
+                f"{what}: finalize must return a pair, the server's state and a mapping of "
+                f"metrics, found {type(result).__name__}. Without metrics: return state, {{}}."
+            )
+        new, server_metrics = result
+        _check_server_metrics(what, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
         errors.check_same_type(
             f"{what}: finalize must return a state of the type server_init returns",
@@ -147,3 +154,62 @@ def _choose(condition, a, b):
     if not tf.nest.flatten(a):
         return a
     return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)
+
+
+def _checked(what, output) -> ClientOutput:
+    """Returns what client work returned, as tensors, with a float32 weight."""
+    if not isinstance(output, ClientOutput):
+        raise errors.BlockResultError(
+            f"{what}: client_work returned {type(output).__name__}, not ClientOutput."
+        )
+    _check_names(f"{what}: ClientOutput.metrics", output.metrics)
+    for name, metric in output.metrics.items():
+        if name in _RESERVED:
+            raise errors.BlockResultError(
+                f"{what}: metric {name!r} has a name that the composer gives itself; "
+                f"these are {', '.join(_RESERVED)}."
+            )
+        if not isinstance(metric, Mean):
+            raise errors.BlockResultError(
+                f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), found "
+                f"{type(metric).__name__}."
+            )
+    for name, value in {"weight": (output.weight,), **output.metrics}.items():
+        numbers = list(map(tf.convert_to_tensor, value))
+        if not all(_is_real(number) and number.shape.rank == 0 for number in numbers):
+            raise errors.BlockResultError(
+                f"{what}: {name} must be of real scalars, found {blocks.type_of(numbers)}."
+            )
+    output = tf.nest.map_structure(tf.convert_to_tensor, output)
+    return output._replace(weight=tf.cast(output.weight, tf.float32))
+
+
+def _check_server_metrics(what, metrics):
+    """Checks what `finalize` measured: real numbers, in mappings, lists and arrays."""
+    _check_names(f"{what}: finalize: metrics", metrics)
+    for name, metric in metrics.items():
+        if isinstance(metric, Mapping):
+            _check_server_metrics(what, metric)
+            continue
+        for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
+            if not _is_real(leaf) and leaf.dtype != tf.bool:
+                raise errors.BlockResultError(
+                    f"{what}: finalize: metric {name!r} must be of real numbers, found "
+                    f"{leaf.dtype.name}."
+                )
+
+
+def _check_names(what, metrics):
+    if not isinstance(metrics, Mapping):
+        raise errors.BlockResultError(
+            f"{what} must be a mapping from names, found {type(metrics).__name__}."
+        )
+    for name in metrics:
+        if not is_part(name):
+            raise errors.BlockResultError(
+                f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+            )
+
+
+def _is_real(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_integer

@@ -1,6 +1,6 @@
 """Named errors of the grammar: each says which block, which types, and what to do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import tensorflow_federated as tff
 
@@ -32,59 +32,31 @@ class RandomnessError(TemplateError):
 def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, tip: str) -> None:
     """Checks that a value of the type `found` can be used where `expected` is.
 
-    Python's containers count, which TFF leaves out of that: `tf.nest` does not mix them. Where the
-    types have elements, the message has the path of the first one that differs.
-
     Raises:
-        BlockResultError: If it cannot; with both types and the tip.
+        BlockResultError: If it cannot; with both types, where they differ first, and the tip.
     """
-    if not expected.is_assignable_from(found):
-        has_elements = isinstance(expected, tff.types.StructType)
-        first = f"\n  first:    {next(_differences(expected, found))}" if has_elements else ""
-        raise BlockResultError(
-            f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}"
-        )
-    for path, container, other in _other_containers(expected, found):
-        raise BlockResultError(
-            f"{what}{f', in {path!r}' if path else ''}.\n  expected: {container.__name__} of type "
-            f"{expected}\n  found:    {other.__name__}\nTip: return it in the same container."
-        )
-
-
-def _differences(expected: tff.types.Type, found: tff.types.Type, path: str = "") -> Iterator[str]:
-    """Yields where `found` differs from `expected`, as deep inside as it can be said."""
     if expected.is_assignable_from(found):
         return
-    what = repr(path) if path else "all of it"
-    if not all(isinstance(type_, tff.types.StructType) for type_ in (expected, found)):
-        yield f"{what} is {found}, not {expected}"
+    first = ""
+    if isinstance(expected, tff.types.StructType):
+        first = f"\n  first:    {_first_difference(expected, found)}"
+    raise BlockResultError(
+        f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}"
+    )
+
+
+def _first_difference(expected: tff.types.Type, found: tff.types.Type) -> str:
+    """Says at which path two types differ first; paths are of names, and of indices without one."""
+    present, others = dict(_leaves(expected)), dict(_leaves(found))
+    for path in [*present, *others]:
+        if present.get(path) != others.get(path):
+            return f"{path!r} is {others.get(path, 'missing')}, not {present.get(path, 'there')}"
+    return f"the order is {', '.join(others)}, not {', '.join(present)}"
+
+
+def _leaves(type_: tff.types.Type, path: str = "") -> Iterator[tuple[str, tff.types.Type]]:
+    if not isinstance(type_, tff.types.StructType):
+        yield path, type_
         return
-    names, others = _names(expected), _names(found)
-    if names == others:
-        for name, inner, other in zip(names, expected, found, strict=True):
-            yield from _differences(inner, other, f"{path}/{name}".lstrip("/"))
-    elif sorted(names) == sorted(others):
-        yield f"{what} has the order {', '.join(others)}, not {', '.join(names)}"
-    else:
-        yield f"{what} has {', '.join(others) or 'nothing'}, not {', '.join(names) or 'nothing'}"
-
-
-def _names(struct: tff.types.StructType) -> list[str]:
-    """Returns the name of each element, or its index in brackets if it has no name."""
-    elements = enumerate(tff.structure.iter_elements(struct))
-    return [name or f"[{index}]" for index, (name, _) in elements]
-
-
-def _other_containers(
-    expected: tff.types.Type, found: tff.types.Type, path: str = ""
-) -> Iterator[tuple[str, type, type]]:
-    """Yields `(path, container, other container)` where two types differ in containers alone."""
-    if not isinstance(expected, tff.types.StructType):
-        return
-    containers = [getattr(type_, "python_container", None) for type_ in (expected, found)]
-    if None not in containers and not (
-        containers[0] is containers[1] or all(issubclass(c, Mapping) for c in containers)
-    ):
-        yield path, *containers
-    for name, inner, other in zip(_names(expected), expected, found, strict=True):
-        yield from _other_containers(inner, other, f"{path}/{name}".lstrip("/"))
+    for index, (name, inner) in enumerate(tff.structure.iter_elements(type_)):
+        yield from _leaves(inner, f"{path}/{name or index}".lstrip("/"))

@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import Examples
 from tff_pfl.models import Model
-from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 
 
@@ -96,9 +95,6 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             see `Algorithm`.
         takes_new_clients: Whether `personalize` makes models for clients that the server was not
             made for. It does not if the server keeps something for each client id.
-
-    Raises:
-        ProcessSignatureError: If a computation does not have its type above.
     """
 
     initialize_fn: tff.Computation
@@ -116,44 +112,6 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
 
     def __post_init__(self):
         super().__init__(self.initialize_fn, self.next_fn, next_is_multi_arg=True)
-        state_type = self.initialize.type_signature.result
-        takes, gives = self.next.type_signature.parameter, self.next.type_signature.result
-        if not _takes_clients(takes):
-            raise ProcessSignatureError(
-                "`next` takes <S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>, found "
-                f"{takes}."
-            )
-        states_type = tff.types.FederatedType(self.client_state_type, tff.CLIENTS)
-        if tuple(tff.structure.name_list(gives)) != ProcessOutput._fields:
-            raise ProcessSignatureError(
-                "`next` returns <state=S@SERVER, clients={C}@CLIENTS, metrics=M@SERVER>, found "
-                f"{gives}."
-            )
-        of_client = self.initialize_client.type_signature
-        rules = [
-            ("`next` returns the new server state", gives.state, state_type),
-            ("`next` returns the clients' new states", gives.clients, states_type),
-            ("`initialize_client` takes an id", of_client.parameter, np.int32),
-            ("`initialize_client` returns C", of_client.result, self.client_state_type),
-        ]
-        for name, fn in {"personalize": self.personalize, **self.further_models}.items():
-            rules.append((f"`{name}` takes what `next` takes", fn.type_signature.parameter, takes))
-        for name, expected in (
-            ("global_weights", state_type.member),
-            ("snapshot", state_type.member),
-            ("client_snapshot", states_type),
-        ):
-            if (fn := getattr(self, name)) is not None:
-                found = fn.type_signature.parameter
-                rules.append(
-                    (f"`{name}` takes {expected.compact_representation()}", found, expected)
-                )
-        for rule, found, expected in rules:
-            if not tff.types.to_type(expected).is_assignable_from(found):
-                raise ProcessSignatureError(
-                    f"{rule}.\n  expected: {expected}\n  found:    {found}\n"
-                    "Tip: compose builds computations that fit each other."
-                )
 
     @property
     def client_type(self) -> tff.types.StructType:
@@ -178,16 +136,3 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             return tff.federated_map(self.initialize_client, client_ids)
 
         return initialize_clients
-
-
-def _takes_clients(parameter: tff.types.StructType) -> bool:
-    """Returns whether a round with this parameter takes a server's state and `Client`s."""
-    if len(parameter) != 2:
-        return False
-    clients = parameter[1]
-    return (
-        isinstance(clients, tff.types.FederatedType)
-        and clients.placement is tff.CLIENTS
-        and isinstance(clients.member, tff.types.StructType)
-        and tuple(tff.structure.name_list(clients.member)) == Client._fields
-    )
