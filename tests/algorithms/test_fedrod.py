@@ -21,7 +21,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tff_pfl.algorithms.fedrod.heads import PersonalHeads, balanced_model, class_shares
+from tff_pfl.algorithms.fedrod import PersonalHeads, balanced_model, class_shares
 from tff_pfl.local import Batch, Examples, LocalTraining
 from tff_pfl.models import Model, linear
 from tff_pfl.models.model import sparse_cross_entropy

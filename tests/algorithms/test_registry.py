@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.federation import local_sgd, tiny_model
-from tff_pfl.algorithms import ALGORITHMS, idle_where, trains_where
+from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.ranges import RangeError, between, takes
 from tff_pfl.templates import Federation
@@ -27,23 +27,6 @@ def test_where_a_method_trains_goes_through_other_decorators_and_variants(monkey
     assert training_switch("own") == training_switch("half") == ("gradient", "pseudo")
     assert training_switch("s_fedpg") == ("gradient", "pseudo")
     assert training_switch("fedavg") is None
-
-
-@pytest.mark.parametrize(
-    "declare",
-    [
-        trains_where(),
-        trains_where(gradients="full"),
-        trains_where(gradient="full", steps=1),
-        idle_where("steps"),
-        idle_where("step", gradient="full"),
-    ],
-)
-def test_a_switch_is_one_option_of_the_method(declare):
-    def own(model, local, *, gradient="full", steps=3): ...
-
-    with pytest.raises(TypeError, match="Need one option of own with its value"):
-        declare(own)
 
 
 @pytest.mark.parametrize(

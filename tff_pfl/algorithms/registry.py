@@ -57,13 +57,10 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
 
     Args:
         **switch: The option, and that value of it.
-
-    Raises:
-        TypeError: If these are several options, or not an option of the algorithm.
     """
 
     def decorate(function):
-        function.__trains_where__ = _switch_of(function, switch)
+        (function.__trains_where__,) = switch.items()
         return function
 
     return decorate
@@ -81,13 +78,10 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
     Args:
         *options: The options without an effect.
         **switch: The other option with that value.
-
-    Raises:
-        TypeError: If the algorithm lacks one of these options, or the switch is not exactly one.
     """
+    ((name, value),) = switch.items()
 
     def decorate(function):
-        name, value = _switch_of(function, switch, options)
         parameters = inspect.signature(function).parameters
 
         @functools.wraps(function)
@@ -108,17 +102,6 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
         return call
 
     return decorate
-
-
-def _switch_of(function, switch, others=()) -> tuple[str, Any]:
-    """Returns the one option of a switch and its value; all are options of the function."""
-    known = inspect.signature(function).parameters.keys()
-    if len(switch) != 1 or not known >= {*switch, *others}:
-        raise TypeError(
-            f"Need one option of {function.__name__} with its value, and options of it; got "
-            f"{switch} and {others}."
-        )
-    return next(iter(switch.items()))
 
 
 def training_switch(name: str) -> tuple[str, Any] | None:
