@@ -176,7 +176,7 @@ ROWS = [
 # own.
 COVERED = (
     "fedavg-personalized-weighting",
-    "fedbabu-fine_tune_epochs",
+    "fedbabu",
     "fedbn",
     "fedper-personal_layers",
     "fedprox",
@@ -185,6 +185,7 @@ COVERED = (
     "heur_fedamp",
     "lg_fedavg",
     "lg_fedavg-alternate",
+    "local",
     "per_fedavg",
     "pfedhn_pc",
     "pgfed_ce",

@@ -158,16 +158,6 @@ def ones_like(client):
     return tf.nest.map_structure(np.ones_like, client.state.model)
 
 
-def test_heads_of_fedper_differ_and_stay_with_their_clients():
-    fedper = trained("fedper")
-    assert list(fedper.shared) == ["dense1"]
-    heads = [leaves(own.head) for own in fedper.client_states]
-    assert not np.allclose(heads[0][0], heads[1][0])
-    for model, own in zip(fedper.personal, fedper.client_states, strict=True):
-        assert_equal(model["dense1"], fedper.shared["dense1"])
-        assert_equal(model["head"], own.head["head"])
-
-
 class TestFedAvg:
     @pytest.mark.parametrize(
         ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
@@ -184,22 +174,6 @@ class TestFedAvg:
         )
         expected = local_sgd().train(MODEL, MODEL.init(1), random_examples(6, seed=1), context)
         assert_close(trained("fedavg", cohorts=((1,),)).shared, expected.weights, tolerance=1e-6)
-
-    def test_one_full_batch_step_of_all_is_gradient_descent_on_the_weighted_loss(self):
-        local = local_sgd(learning_rate=0.3, epochs=1, batch_size=16)
-        found, weights = trained("fedavg", local=local, cohorts=((0, 1, 2),)), MODEL.init(1)
-        of_clients = [exact_gradient(MODEL, weights, c.data).gradient for c in found.clients]
-        gradients = zip(*map(leaves, of_clients), strict=True)
-        mean = [np.average(g, axis=0, weights=SIZES) for g in gradients]
-        expected = [w - 0.3 * g for w, g in zip(leaves(weights), mean, strict=True)]
-        assert_close(leaves(found.shared), expected, tolerance=1e-6)
-
-    def test_the_rate_of_the_servers_sgd_scales_the_step(self):
-        start, cohorts = leaves(MODEL.init(1)), ((0, 1),)
-        full = leaves(trained("fedavg", cohorts=cohorts).shared)
-        half = trained("fedavg", server_optimizer=build_sgdm(0.5), cohorts=cohorts)
-        expected = [a + 0.5 * (b - a) for a, b in zip(start, full, strict=True)]
-        assert_close(leaves(half.shared), expected, tolerance=1e-6)
 
 
 @pytest.mark.parametrize(

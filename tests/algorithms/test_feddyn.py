@@ -67,23 +67,6 @@ def test_rounds_on_quadratics():
             assert_close(vector_of(clients[i].state.own.model), theta)
 
 
-def test_the_first_round_of_all():
-    """`w_1 = 2 mean theta_i - w_0`."""
-    process = process_of()
-    w, h = start(process)
-    state, _ = last(run_rounds(process, clients_of(process), [range(NUM)]))
-    mean = np.mean([client_result(i, w, h[i]) for i in range(NUM)], axis=0)
-    assert_close(vector_of(state.algorithm.weights), 2 * mean - w)
-
-
-def test_after_exact_solutions_h_is_the_gradient():
-    process = process_of(rate=0.5, steps=14, personalized="local")
-    _, clients = last(run_rounds(process, clients_of(process), ((0, 1), (1,))))
-    for i, client in enumerate(clients[:2]):
-        gradient = A[i] @ (vector_of(client.state.own.model) - C[i])
-        assert_close(h_of(client), gradient, tolerance=1e-4)
-
-
 def test_with_a_part_of_the_clients_it_nears_the_minimiser_of_the_mean_and_stays_there():
     process = process_of()
     w, h = start(process)

@@ -164,14 +164,6 @@ def test_with_the_largest_eps_it_is_mgda_on_the_changes_that_fedavgs_clients_mak
     np.testing.assert_allclose(found, moved, atol=1e-6)
 
 
-def test_without_eps_weights_are_shares_of_examples():
-    _, state, clients = trained("fedmgda_plus", **ROUND, eps=0.0)
-    unit = changes(clients)
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    found = trees.to_vector(trees.subtract(state.algorithm.weights, MODEL.init(1)))
-    np.testing.assert_allclose(found, np.array([4, 6, 3]) / 13 @ unit, atol=1e-6)
-
-
 def test_a_server_optimizer_takes_the_step():
     sgd = tff.learning.optimizers.build_sgdm(0.25)
     _, state, _ = trained("fedmgda_plus", **ROUND, server_optimizer=sgd, server_lr=2.0)

@@ -2,64 +2,15 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
-    SIZES,
     assert_close,
-    assert_equal,
     eager,
-    leaves,
-    local_sgd,
     make_client,
-    random_examples,
-    tiny_model,
-    trained,
 )
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
-from tff_pfl.local import ClientContext, LocalTraining
-from tff_pfl.local.seeds import client_seed
-from tff_pfl.models import partition
-
-MODEL = tiny_model()
-PARTS = partition(MODEL)
-ROUNDS = {"local": local_sgd(epochs=2), "cohorts": ((0,), (1,))}
-
-
-def train(model, weights, client_id, round_num, epochs, exchange=0):
-    context = ClientContext(
-        tf.constant(round_num),
-        tf.constant(client_id),
-        client_seed((1, exchange), round_num, client_id),
-    )
-    examples = random_examples(SIZES[client_id], seed=client_id)
-    return ROUNDS["local"].train(model, weights, examples, context, epochs=epochs).weights
-
-
-def test_every_client_is_evaluated_with_its_head_on_the_current_body():
-    process, state, clients = trained("fedrep", **ROUNDS)
-    assert not np.allclose(leaves(clients[0].state.head)[0], leaves(clients[1].state.head)[0])
-    assert_equal(clients[2].state.head, PARTS.split(MODEL.init(1))[1])
-    for model, client in zip(process.personalize(state, clients), clients, strict=True):
-        assert list(model) == ["dense1", "head"]
-        assert_equal(model["dense1"], state.algorithm.weights["dense1"])
-        assert_equal(model["head"], client.state.head["head"])
-    assert process.global_weights is None
-
-
-def test_an_evaluated_head_is_trained_and_the_stored_one_not():
-    process, state, clients = trained("fedrep", **ROUNDS, evaluation_head_epochs=3)
-    expected = trained("fedrep", **ROUNDS)
-    assert_equal([state, [c.state for c in clients]], [expected.state, expected.client_states])
-    model = PARTS.personal_model(MODEL, state.algorithm.weights)
-    evaluated = process.personalize(state, clients)
-    for i, client in enumerate(clients):
-        assert_equal(evaluated[i]["dense1"], state.algorithm.weights["dense1"])
-        expected = train(model, client.state.head, i, 2, epochs=3, exchange=1)
-        assert_close(evaluated[i]["head"], expected["head"], tolerance=1e-6)
-        assert not np.allclose(evaluated[i]["head"]["bias"], client.state.head["head"]["bias"])
-
+from tff_pfl.local import LocalTraining
 
 N, DIMS = 3, (2, 1)
 BODY, HEAD = slice(0, 2), slice(2, 3)

@@ -33,19 +33,6 @@ def second_gradient(w, a, c):
     return a @ (w + RHO * ascent / np.linalg.norm(ascent) - c)
 
 
-def test_the_length_of_the_perturbation():
-    """As one step of one client tells: `eps = -A^-1 (w_1 - w) / eta - (w - c)`."""
-    process = build_quadratic(local_sgd(RATE, 1, 1))
-    for i, (a, c) in enumerate(zip(A, C, strict=True)):
-        client, state = make_client(process, i, quadratic_examples(a, c)), process.initialize()
-        w = vector_of(state.algorithm.weights)
-        change = vector_of(process.next(state, [client]).state.algorithm.weights) - w
-        eps = np.linalg.solve(a, -change / RATE) - (w - c)
-        np.testing.assert_allclose(np.linalg.norm(eps), RHO, rtol=1e-4)
-        ascent = a @ (w - c)
-        np.testing.assert_allclose(eps @ ascent, RHO * np.linalg.norm(ascent), rtol=1e-4)
-
-
 def test_rounds_on_quadratics():
     start, end, metrics = run_on_quadratics(local_sgd(RATE, STEPS, 1), rounds=2)
     w = start.astype(np.float64)

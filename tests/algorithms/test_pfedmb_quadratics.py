@@ -196,24 +196,8 @@ def test_rounds_on_quadratics(variant):
         assert_close(
             [vector_of(model) for model in models], [merged(weights, alpha) for alpha in alphas]
         )
+        of_all = merged(weights, np.full((2, BRANCHES), 1 / BRANCHES))
+        assert_close(vector_of(process.global_weights(state)), of_all)
         metrics = output.metrics["train"]
         np.testing.assert_allclose([metrics["alpha_loss"], metrics["loss"]], losses, rtol=1e-4)
     assert np.ptp(alphas, axis=-1).min() > 1e-3
-
-
-@pytest.mark.parametrize("normalize_step", [False, True])
-def test_with_constant_alpha_the_merged_model_descends_at_the_rate_of_its_square(normalize_step):
-    """`eta |alpha_l|^2` in a layer of branches, which starts at `eta / B`; or else at `eta`."""
-    process = Variant("projection", alpha_epochs=0, normalize_step=normalize_step).process
-    alpha = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
-    squares = [1.0, 1.0] if normalize_step else np.sum(alpha**2, axis=1)
-    rates = RATE * np.repeat([*squares, 1.0], DIMS)
-    state, clients = process.initialize(), quadratic_clients(process, A, C, COPIES)
-    w = merged(arrays_of(state.algorithm.weights), alpha)
-    for i, client in enumerate(clients):
-        own = client.state._replace(coefficients=np.float32(alpha))
-        output = process.next(state, [client._replace(state=own)])
-        expected = C[i] + np.linalg.matrix_power(np.eye(DIM) - rates[:, None] * A[i], STEPS) @ (
-            w - C[i]
-        )
-        assert_close(merged(arrays_of(output.state.algorithm.weights), alpha), expected)

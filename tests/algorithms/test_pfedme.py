@@ -46,20 +46,6 @@ def build(learning_rate=ETA, epochs=EPOCHS, weight_decay=0.0, rate_decay=1.0, **
     return eager("pfedme", quadratic_model(2, 1), local, **defaults | options, seed=2)
 
 
-def exact(**options):
-    """A process whose clients solve for theta on their one batch a round."""
-    lambda_ = options["lambda_"]
-    # Descent on f + lambda/2 |theta - w|^2, whose curvatures are lambda + 0.5 to lambda + 2.
-    rate = 2 / (2 * lambda_ + 2.5)
-    return build(
-        epochs=1,
-        beta=1.0,
-        personal_learning_rate=rate,
-        personal_weight_decay=0.0,
-        **{"personal_steps": 12} | options,
-    )
-
-
 def make_clients(process):
     return quadratic_clients(process, A, C, SIZES)
 
@@ -129,17 +115,6 @@ def test_theta_starts_from_what_is_received_not_from_what_is_stored():
     assert_equal(new.state, with_stored.state)
     assert_equal([c.model for c in new.clients], [c.model for c in with_stored.clients])
     assert [int(c.participations) for c in with_stored.clients] == [5, 5, 5]
-
-
-def test_an_exact_solution_gives_the_gradient_of_the_envelope():
-    """lambda (A + lambda I)^-1 A (w - c), and theta is its minimiser."""
-    process = exact(lambda_=2.0)
-    for i, (a, c) in enumerate(zip(A, C, strict=True)):
-        before, after, (theta,), _ = one_round(process, cohort=(i,))
-        gradient = 2.0 * np.linalg.solve(a + 2.0 * EYE, a @ (before - c))
-        np.testing.assert_allclose((before - after) / ETA, gradient, rtol=1e-4, atol=1e-5)
-        minimiser = np.linalg.solve(a + 2.0 * EYE, a @ c + 2.0 * before)
-        np.testing.assert_allclose(theta, minimiser, rtol=1e-4, atol=1e-5)
 
 
 def test_without_lambda_w_stays_and_theta_descends_alone():

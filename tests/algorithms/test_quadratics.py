@@ -93,30 +93,6 @@ def test_rounds_of_fedper():
     np.testing.assert_allclose(found, heads, rtol=1e-5, atol=1e-6)
 
 
-def test_fedper_optimises_heads_for_the_common_body():
-    """At its fixed point no head's and no mean body's gradient is left, for small rates."""
-    body, heads = fedper_rounds(200)
-    # From there on, a round moves (body, head) by (I - M_i) applied to (c - w): the head's part of
-    # it is 0 for each client, the body's part on average.
-    moved = [
-        (np.eye(DIM) - m) @ (c - np.append(body, head))
-        for m, c, head in zip(M, C, heads, strict=True)
-    ]
-    np.testing.assert_allclose([step[2] for step in moved], 0.0, atol=1e-6)
-    np.testing.assert_allclose(np.mean([step[:2] for step in moved], axis=0), 0.0, atol=1e-6)
-    assert np.max(np.abs([step[:2] for step in moved])) > 1e-2
-    process = quadratic_process("fedper", 2, 1)
-    clients = [
-        client._replace(state=client.state._replace(head={"layer1": {"w": np.float32(head)}}))
-        for client, head in zip(quadratic_clients(process), heads, strict=True)
-    ]
-    there = with_shared(process.initialize(), weights_of(body, 2))
-    output = process.next(there, clients)
-    np.testing.assert_allclose(vector_of(output.state.algorithm.weights), body, atol=1e-5)
-    found = [vector_of(own.head) for own in output.clients]
-    np.testing.assert_allclose(found, heads, atol=1e-5)
-
-
 def test_losses_that_are_measured():
     """The reported loss is the mean over the K steps, each before it is done."""
     process = quadratic_process("local", DIM)

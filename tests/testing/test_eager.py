@@ -16,12 +16,11 @@ from tests.federation import (
 from tests.templates.mean_process import EXAMPLES_TYPE as NUMBERS_TYPE
 from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
 from tff_pfl.aggregators import BranchMeanFactory, Shares
-from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.algorithms import make
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.privacy import with_privacy
 from tff_pfl.templates import AGGREGATORS, compose, with_aggregator
-from tff_pfl.testing import tiny_normalized_model
 from tff_pfl.testing.eager import EagerProcess, aggregate
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -50,14 +49,6 @@ def assert_same_rounds(algorithm, tolerance=1e-5):
     composed = compose(algorithm, EXAMPLES_TYPE, seed=3)
     for found, expected in zip(rounds_of(by_blocks), rounds_of(composed), strict=True):
         assert_close(found, expected, tolerance)
-
-
-@pytest.mark.slow  # the contract compares a round of each
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_rounds_are_those_of_the_composed_process(name):
-    options = {"num_clients": 8, "clients_per_round": 3}
-    model = tiny_normalized_model() if name == "fedbn" else MODEL
-    assert_same_rounds(make(name, model, local_sgd(learning_rate=0.1), **options))
 
 
 def test_so_they_are_of_an_algorithm_that_is_attacked_and_fine_tuned():

@@ -33,10 +33,6 @@ def attend(models, alpha=ALPHA, sigma=SIGMA):
     return attention.distance_attention(distances, tf.constant(IS_SELF), alpha, sigma).numpy()
 
 
-def mix(xi, models):
-    return flat([tf.tensordot(tf.constant(xi), leaf, 1) for leaf in models])
-
-
 class TestDistanceAttention:
     def test_formula(self):
         d = distances_by_hand(random_models(), random_models())
@@ -51,60 +47,6 @@ class TestDistanceAttention:
         xi = attend(random_models(scale=scale), alpha, sigma)
         assert np.all(xi >= 0.0)
         np.testing.assert_allclose(xi.sum(axis=1), 1.0, rtol=1e-6)
-
-    def test_some_clients_have_more_neighbours_than_each_other(self):
-        """Their rows are those of the square matrix."""
-        models, ids = random_models(), [3, 1]
-        distances = attention.squared_distances(trees.row(models, ids), models)
-        xi = attention.distance_attention(distances, tf.constant(IS_SELF[ids]), ALPHA, SIGMA)
-        np.testing.assert_allclose(xi, attend(models)[ids], rtol=1e-6)
-
-    def test_where_nothing_is_clamped_it_is_symmetric_and_keeps_the_mean(self):
-        models = random_models()
-        xi = attend(models)
-        assert np.min(np.diag(xi)) > 0.0 and np.max(xi[~IS_SELF]) > 0.01
-        np.testing.assert_array_equal(xi, xi.T)
-        mixtures = mix(xi, models)
-        assert np.max(np.abs(mixtures - flat(models))) > 0.05
-        np.testing.assert_allclose(mixtures.mean(axis=0), flat(models).mean(axis=0), atol=1e-6)
-
-    def test_mixtures_are_a_step_down_the_sum_of_attractions(self):
-        """`U = W - alpha / 2 grad sum_{i < j} A(||w_i - w_j||^2)`, `A(x) = 1 - exp(-x / sigma)`."""
-        models = random_models()
-        w = tf.Variable(flat(models))
-        with tf.GradientTape() as tape:
-            pairs = [(i, j) for j in range(K) for i in range(j)]
-            squares = [tf.reduce_sum((w[i] - w[j]) ** 2) for i, j in pairs]
-            total = tf.add_n([1 - tf.exp(-square / SIGMA) for square in squares])
-        gradient = tf.convert_to_tensor(tape.gradient(total, w)).numpy()
-        assert np.min(np.linalg.norm(gradient, axis=1)) > 0.1
-        expected = flat(models) - ALPHA / 2 * gradient
-        np.testing.assert_allclose(mix(attend(models), models), expected, rtol=1e-5, atol=1e-6)
-
-    def test_others_that_come_to_more_than_1_are_scaled_to_1(self):
-        distances = np.array([[0, 1, 2], [1, 0, 9], [2, 9, 0]], np.float32)
-        is_self = tf.eye(3, dtype=tf.bool)
-        alpha, sigma = 3.0, 1.5
-        xi = attention.distance_attention(tf.constant(distances), is_self, alpha, sigma).numpy()
-        a = alpha / sigma * np.exp(-distances / sigma)
-        assert a[0, 1] + a[0, 2] > 1 > a[2, 0] + a[2, 1]
-        np.testing.assert_allclose(xi[0], [0, *a[0, 1:] / a[0, 1:].sum()], atol=1e-6)
-        np.testing.assert_allclose(xi[0, 1] / xi[0, 2], np.exp(1 / sigma), rtol=1e-5)
-        np.testing.assert_allclose(xi[2], [*a[2, :2], 1 - a[2, :2].sum()], rtol=1e-5)
-
-    @pytest.mark.parametrize("alpha", [ALPHA, 1e4])
-    def test_of_identical_models_mixtures_are_the_same_model(self, alpha):
-        models = trees.copies(trees.row(random_models(), 0), K)
-        xi = attend(models, alpha)
-        assert np.all(xi[~IS_SELF] > 0.05)
-        np.testing.assert_allclose(mix(xi, models), flat(models), rtol=1e-6)
-
-    def test_the_nearer_the_more(self):
-        xi = attend(random_models())
-        d = distances_by_hand(random_models(), random_models())
-        for i in range(K):
-            others = np.delete(np.arange(K), i)
-            np.testing.assert_array_equal(np.argsort(-xi[i, others]), np.argsort(d[i, others]))
 
 
 class TestSquaredDistances:
@@ -180,10 +122,6 @@ class TestCosineAttention:
             np.testing.assert_allclose(xi[i], expected, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(xi.sum(axis=1), 1.0, rtol=1e-6)
 
-    def test_the_own_cosine_does_not_count(self):
-        changed = np.where(IS_SELF, 7.0, self.COSINES)
-        np.testing.assert_array_equal(cosine_attend(changed), cosine_attend(self.COSINES))
-
     def test_by_default_a_client_counts_as_much_as_the_mean_of_its_neighbours(self):
         """Of all neighbours, where more of them than clients have rows."""
         xi = cosine_attend(self.COSINES[:2], IS_SELF[:2])
@@ -194,10 +132,6 @@ class TestCosineAttention:
     def test_a_client_without_other_neighbours_keeps_its_model(self, self_weight):
         xi = cosine_attend([[1.0]], [[True]], self_weight=self_weight)
         np.testing.assert_array_equal(xi, [[1.0]])
-
-    def test_of_two_clients_each_gives_the_other_the_rest(self):
-        xi = cosine_attend([[1.0, -1.0], [-1.0, 1.0]], np.eye(2, dtype=bool), 25.0, 0.3)
-        np.testing.assert_allclose(xi, [[0.3, 0.7], [0.7, 0.3]], rtol=1e-6)
 
 
 class TestMedianOfOthers:

@@ -205,22 +205,6 @@ def test_heur_fedamp_has_cosines_and_its_own_sigma():
     assert_close(matrix(state.algorithm.models), expected.w, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("neighbours", ["cohort", "all"])
-def test_whether_absent_clients_influence_others(neighbours):
-    process = process_of(**BASE | {"neighbours": neighbours, "alpha": 1.2})
-    moved = np.copy(START)
-    moved[3] = START[0]  # near to all
-    found = [
-        matrix(last(run(process, ((0, 1, 2),), models))[0].algorithm.models)
-        for models in (START, moved)
-    ]
-    differences = np.max(np.abs(found[0] - found[1]), axis=1)
-    if neighbours == "cohort":
-        np.testing.assert_array_equal(differences[:3], 0.0)
-    else:
-        assert np.all(differences[:3] > 1e-3)
-
-
 @functools.cache
 def of_images(build, **options):
     if build != "local":

@@ -184,42 +184,11 @@ def one_round(process, client_id=1, models=MODELS, references=REFERENCES, **fiel
 CLIPPED = {"affinity": "clipped"}
 
 
-@pytest.mark.parametrize("client_id", [1, 3])
-def test_the_mixture_is_a_convex_combination(client_id):
-    """Of the weights that the clipped affinity shows."""
-    shares, reference = one_round(process_of(**CLIPPED), client_id)
-    assert np.all(shares >= 0)
-    np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-5)
-    assert_close(reference, shares @ MODELS, tolerance=1e-5)
-
-
 def minimum_of(client_id, share=0.2):
     """Where a client's validation loss is least."""
     rows = parts_of(client_id, share)[1]
     a, c = ([x[client_id][k] for k in rows] for x in (A, C))
     return np.linalg.solve(sum(a), sum(x @ y for x, y in zip(a, c, strict=True)))
-
-
-@pytest.mark.parametrize("number", [2])
-def test_models_that_are_not_better_than_the_reference_get_no_weight(number):
-    """Of whatever models they are; the reference's validation loss is between those of others."""
-    process, i = process_of(**CLIPPED), 2
-    losses = np.array([loss(model, i, parts_of(i)[1]) for model in MODELS])
-    worst_first = np.argsort(-losses)
-    worse, better = worst_first[:number], worst_first[number:]
-    best = minimum_of(i)
-    least = loss(best, i, parts_of(i)[1])
-    # Along a line out of the minimum the loss rises with the square.
-    between = (losses[worse[-1]] + losses[better[0]]) / 2
-    step = np.sqrt((between - least) / (losses[0] - least))
-    references = REFERENCES.copy()
-    references[i] = best + step * (MODELS[0] - best)
-    shares, reference = one_round(process, i, MODELS, references)
-    np.testing.assert_array_equal(shares[worse], 0.0)
-    assert np.all(shares[better] > 0.0)
-    models = MODELS.copy()
-    models[worse] = best + 3 * (MODELS[worse] - best)
-    assert_equal(one_round(process, i, models, references), (shares, reference))
 
 
 @pytest.mark.parametrize("fallback", ["own", "reference"])
@@ -230,24 +199,6 @@ def test_the_mixture_of_a_client_that_no_model_helps(fallback):
     gained, reference = one_round(process_of(**options), 3, MODELS, references)
     assert np.all(gained <= 0.0)
     assert_equal(reference, MODELS[3] if fallback == "own" else references[3])
-
-
-def test_models_that_do_not_exist_get_no_weight():
-    """However good they are: those that were not trained in the last round."""
-    process = process_of(**OPTIONS["last_cohort"])
-    models = MODELS.copy()
-    models[[0, 3]] = minimum_of(1)
-    fresh = np.array([False, False, True, False])
-    shares, reference = one_round(process, 1, models, is_fresh=fresh)
-    np.testing.assert_array_equal(shares[[0, 3]], 0.0)
-    assert shares[2] > 0.0
-    assert_close(reference, shares @ models)
-    of_all, _ = one_round(process, 1, models, is_fresh=np.ones([N], bool))
-    assert np.all(of_all[[0, 3]] > 0.0)
-    shares, reference = one_round(process, 1, models)  # as in the first round
-    np.testing.assert_array_equal(shares[[0, 2, 3]], 0.0)
-    assert shares[1] == 1.0
-    assert_equal(reference, models[1])
 
 
 def test_a_model_whose_loss_overflows_gets_no_weight():
@@ -262,16 +213,6 @@ def test_a_model_whose_loss_overflows_gets_no_weight():
     worse = MODELS.copy()
     worse[3] = 100.0
     assert_equal(shares, one_round(process, 1, worse)[0])
-
-
-def test_validation_examples_are_the_same_in_all_rounds():
-    """As the ratings tell, which are of the same models."""
-    process = process_of(**CLIPPED)
-    state, client = server_of(process), clients_of(process)[2]
-    outputs = [process.next(state._replace(round_num=np.int32(t)), [client]) for t in (0, 3, 50)]
-    for other in outputs[1:]:
-        assert_equal(other.state.algorithm.affinity, outputs[0].state.algorithm.affinity)
-        assert_equal(other.clients[0].reference, outputs[0].clients[0].reference)
 
 
 def test_which_examples_are_for_validation_is_in_the_state():

@@ -110,15 +110,6 @@ class TestWithoutExploration:
         # Binomial(400, 1/2): mean 200, standard deviation 10.
         np.testing.assert_allclose(counts[[0, 2, 4, 6]], NUM_ROUNDS / 2, atol=45)
 
-    def test_clients_of_a_round_do_not_all_receive_the_same(self):
-        """Of equal affinity, 16 clients that are not among those received."""
-        server = with_options(num_clients=40)
-        ids = [
-            tuple(sorted(server.own(server.init(WEIGHTS, seed=1), i).client_ids.numpy()))
-            for i in range(16)
-        ]
-        assert len(set(ids)) > 12
-
 
 class TestExploration:
     def test_always_exploring_each_other_is_as_likely(self):
@@ -230,15 +221,6 @@ class TestFinalize:
         "clipped": lambda omega: np.maximum(omega, 0) / sum(np.maximum(omega, 0)),
     }
 
-    @pytest.mark.parametrize("affinity", GAINS)
-    def test_what_is_added_to_the_affinity(self, affinity):
-        expected = random_state().affinity.numpy()
-        for client_id, rated, omega in RATED:
-            gains = self.GAINS[affinity](np.array(omega))
-            expected[client_id, [client_id, *rated]] += gains
-        found, _ = finalize(RATED, affinity)
-        np.testing.assert_allclose(found.affinity, expected, rtol=1e-6)
-
     @pytest.mark.parametrize(
         ("affinity", "omega"),
         [
@@ -252,24 +234,6 @@ class TestFinalize:
     def test_ratings_that_cannot_be_divided_add_nothing(self, affinity, omega):
         state, _ = finalize([(1, [6, 0, 2], omega)], affinity)
         assert_equal(state.affinity, random_state().affinity)
-
-    def test_models_are_stored_and_others_stay(self):
-        state, _ = finalize(RATED)
-        kept = [0, 2, 3, 5, 6, 7]
-        assert_equal(trees.row(state.models, [1, 4]), random_rows(2, 5))
-        assert_equal(trees.row(state.models, kept), trees.row(random_state().models, kept))
-
-    def test_who_is_fresh_and_which_round_it_is(self):
-        state, _ = finalize(RATED)
-        assert np.flatnonzero(state.is_fresh).tolist() == [1, 4]
-        assert state.round_num == 7
-
-    def test_the_mean_number_of_helpers(self):
-        """Of whose ratings two, and two, are positive; then of one client."""
-        assert finalize(RATED)[1]["helpers"] == 2.0
-        three = [RATED[0], (4, [0, 5, 1], [0.3, 0.1, -2.0, 0.25])]
-        assert finalize(three)[1]["helpers"] == 2.5
-        assert finalize([(4, [0, 5, 1], [0.3, 0.1, 2.0, 0.25])])[1]["helpers"] == 4.0
 
     @pytest.mark.parametrize("affinity", GAINS)
     def test_clients_that_were_left_out_do_not_count(self, affinity):

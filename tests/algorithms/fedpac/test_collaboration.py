@@ -60,20 +60,6 @@ def test_two_clients_have_a_closed_form():
     np.testing.assert_allclose(combinations(means, variances), expected, rtol=1e-5)
 
 
-def test_identical_clients_are_combined_by_their_variances():
-    means = np.repeat(drawn(1)[0], 4, axis=0)
-    np.testing.assert_allclose(combinations(means, np.full(4, 0.3)), np.full((4, 4), 0.25))
-    variances = np.array([1.0, 2.0, 4.0, 4.0], np.float32)
-    expected = np.array([4, 2, 1, 1]) / 8  # as 1 / V_j
-    np.testing.assert_allclose(combinations(means, variances), [expected] * 4, rtol=1e-6)
-
-
-def test_clients_that_are_far_apart_or_have_no_variance_keep_their_own():
-    means, variances = drawn(4)
-    np.testing.assert_allclose(combinations(1e4 * means, variances), np.eye(4), atol=1e-6)
-    np.testing.assert_allclose(combinations(means, np.zeros(4)), np.eye(4), atol=1e-6)
-
-
 def test_a_client_alone_and_none():
     assert combinations(*drawn(1)).numpy() == [[1.0]]
     assert combinations(np.zeros((0, 3, 4), np.float32), np.zeros(0)).shape == (0, 0)

@@ -41,13 +41,6 @@ def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist
     assert_close(*heads, tolerance=1e-6)
 
 
-def test_the_first_round_has_no_centres_to_pull_to():
-    cohorts = ((0, 1, 2),)
-    _, state, _ = trained("fedpac", cohorts=cohorts, lambda_=3.0)
-    _, expected, _ = trained("fedrep", cohorts=cohorts, head_epochs=1)
-    assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
-
-
 IN, DIM, CLASSES = 3, 2, 3
 RATE, STEPS, LAMBDA = 0.3, 2, 1.5
 # In the second round nobody has the third class, whose centre stays for the third round.

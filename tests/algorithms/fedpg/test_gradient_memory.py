@@ -96,32 +96,6 @@ class TestSequencesOfCohorts:
             assert_gram_is_of_the_gradients(memory)
 
 
-def test_the_client_seen_the_longest_ago_gives_way():
-    assert rounds_by_client(after(3, [0], [1], [2], [0], [5])) == {2: 2, 0: 3, 5: 4}
-
-
-def test_a_client_of_the_cohort_does_not_give_way_to_another():
-    assert rounds_by_client(after(2, [0], [1], [7, 0])) == {0: 2, 7: 2}
-    assert rounds_by_client(after(1, [0], [7, 0])) == {0: 1}
-    assert rounds_by_client(after(1, [0], [0, 7])) == {0: 1}
-
-
-def test_of_a_cohort_that_is_too_large_as_many_are_remembered_as_there_is_room_for():
-    memory = after(2, [0], [3, 4, 5])
-    assert list(rounds_by_client(memory).values()) == [1, 1]
-    assert_gram_is_of_the_gradients(memory)
-
-
-def test_a_client_that_is_not_live_leaves_the_memory():
-    memory = after(3, [0, 1])
-    ids, live = np.array([2, 0], np.int32), np.array([False, False])
-    new, _ = traced(3)(memory, gradients_of(5, 6), ids, live, 9)
-    assert rounds_by_client(new) == {1: 0}
-    free = new.client_ids.numpy() < 0
-    np.testing.assert_array_equal(new.gradients.numpy()[free], np.zeros([2, NUM_WEIGHTS]))
-    assert_gram_is_of_the_gradients(new)
-
-
 @pytest.mark.parametrize("live", [[True, False], [False, True]])
 def test_ids_need_be_distinct_only_where_live(live):
     memory = after(3, [4])

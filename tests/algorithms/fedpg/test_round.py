@@ -4,14 +4,12 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.fedpg import reference
 from tests.federation import assert_close, assert_equal, eager
 from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
-from tff_pfl.algorithms.fedpg.step_ladder import Ladder, choose_step
 from tff_pfl.local import LocalTraining
 from tff_pfl.templates import Client
 
@@ -152,28 +150,6 @@ def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
     assert options["search_doublings"] == 0 or len(set(halvings)) > 1
 
 
-@pytest.mark.parametrize("factor", [0.99, 1.01])
-def test_a_clients_condition_holds_up_to_its_closed_form(factor):
-    """On `0.5 (w-c)^T A (w-c)`: for steps up to `2 (1-beta) |g.d| / (d^T A d)`."""
-    beta = 0.1
-    a, c, b = random_objective(DIM, seed=1)
-    quadratic = objective(a, c, b)
-    weights, direction = np.zeros(DIM), -quadratic.gradient(np.zeros(DIM))
-    slope = quadratic.gradient(weights) @ direction
-    longest = 2 * (1 - beta) * -slope / (direction @ a @ direction)
-    step = factor * longest
-    _, accepted = choose_step(
-        Ladder(tf.constant([step], tf.float32), tf.constant(1)),
-        losses=tf.constant([quadratic.loss(weights)], tf.float32),
-        slopes=tf.constant([slope]),
-        live=tf.constant([True]),
-        fairness_gradient=tf.zeros([1], tf.float64),
-        trial_losses=tf.constant([[quadratic.loss(weights + step * direction)]], tf.float32),
-        sufficient_decrease=beta,
-    )
-    assert bool(accepted) == (factor < 1)
-
-
 # The golden values of the specification; `python -m tests.algorithms.fedpg.reference` prints them.
 
 
@@ -281,37 +257,12 @@ def times(factor, client):
     return tuple(factor * np.array(gradient)), loss
 
 
-@pytest.mark.parametrize("factor", [10.0, 0.1])
-def test_a_client_cannot_turn_the_direction_by_the_length_of_its_gradient(factor):
-    plan, _, server = one_round([G1, G2, G3])
-    scaled, _, scaled_server = one_round([times(factor, G1), G2, G3])
-    assert scaled_server["sigma"] == pytest.approx(server["sigma"], rel=1e-4)
-    unit = plan.direction / np.linalg.norm(plan.direction)
-    assert_vector(scaled.direction / np.linalg.norm(scaled.direction), unit, 1e-4)
-
-
 def test_equal_gradients():
     plan, models, server = one_round([(G1[0], 0.00011253355478402227)] * 3)
     assert_vector(plan.direction, -np.array(G1[0]))
     assert_vector(plan.gamma, [1, 1, 1])
     assert_vector(models, [-RATE * np.array(G1[0])] * 3)
     assert server["sigma"] == pytest.approx(1, abs=1e-5)
-
-
-def test_one_client_without_memory_is_gradient_descent():
-    plan, models, _ = one_round([G2])
-    assert_vector(plan.direction, -np.array(G2[0]))
-    assert_vector(models[0], -RATE * np.array(G2[0]))
-
-
-def test_two_clients_in_conflict_have_a_closed_form():
-    """Equal norms at an angle phi, no fairness: gamma = (1 + cos phi) / (1 - cos phi)."""
-    phi = np.deg2rad(120)
-    first, second = (1.0, 0.0, 0.0), (np.cos(phi), np.sin(phi), 0.0)
-    plan, _, server = one_round([(first, 1.0), (second, 2.0)], fairness=False)
-    assert_vector(plan.direction, -0.5 * (np.array(first) + np.array(second)))
-    assert server["sigma"] == pytest.approx(1, abs=1e-5)
-    assert_vector(plan.gamma, [(1 + np.cos(phi)) / (1 - np.cos(phi))] * 2)
 
 
 def test_opposite_gradients_are_pareto_stationary():

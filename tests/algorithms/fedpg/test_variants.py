@@ -33,22 +33,6 @@ def test_pseudo_gradients_at_the_rate_0_are_0():
     assert [int(c.state.participations) for c in clients] == [1, 1, 0]
 
 
-def test_mean_gradients_are_fedavg_of_one_full_batch_step():
-    local = local_sgd(learning_rate=0.2, epochs=1, batch_size=16)
-    _, state, _ = trained("fedpg", local=local, direction="mean")
-    _, fedavg, _ = trained("fedavg", local=local, weighting="uniform")
-    assert_close(state.algorithm.weights, fedavg.algorithm.weights)
-
-
-def test_with_full_participation_memory_has_no_effect():
-    cohorts = ((0, 1, 2),) * 3
-    _, state, clients = trained("fedpg", cohorts=cohorts)
-    _, without, clients_without = trained("fedpg", cohorts=cohorts, absent_memory=False)
-    assert without.algorithm.memory == ()
-    assert_close(state.algorithm.weights, without.algorithm.weights, 1e-6)
-    assert_close([c.state for c in clients], [c.state for c in clients_without], 1e-6)
-
-
 def test_a_search_that_accepts_at_once_is_fedpg():
     """Small steps of FedPG pass the search, whose first trial, with s = 0, is FedPG's step."""
     local = local_sgd(learning_rate=0.01)

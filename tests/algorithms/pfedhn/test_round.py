@@ -11,8 +11,6 @@ from tests.federation import (
     assert_close,
     assert_equal,
     eager,
-    last,
-    leaves,
     local_sgd,
     make_clients,
     random_examples,
@@ -196,16 +194,3 @@ def test_where_embeddings_begin():
     assert normal.algorithm.embeddings.shape == (203, 1 + 203 // 4)
     assert abs(np.mean(normal.algorithm.embeddings)) < 0.02
     assert abs(np.std(normal.algorithm.embeddings) - 1) < 0.02
-
-
-def test_a_client_is_evaluated_with_its_own_layers():
-    process = process_of("pfedhn_pc")
-    state, clients = last(run(process, ((0, 1),)))
-    heads = [leaves(client.state.layers)[1] for client in clients]
-    assert not np.allclose(heads[0], heads[1]) and np.array_equal(heads[2], heads[3])
-    swapped = [c._replace(state=d.state) for c, d in zip(clients, clients[::-1], strict=True)]
-    models, of_swapped = (process.personalize(state, c) for c in (clients, swapped))
-    for i, (model, other) in enumerate(zip(models, of_swapped, strict=True)):
-        assert_equal(model["head"], clients[i].state.layers["head"])
-        assert_equal(other["head"], clients[N - 1 - i].state.layers["head"])
-        assert_equal(model["dense1"], other["dense1"])

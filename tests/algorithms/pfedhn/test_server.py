@@ -198,37 +198,6 @@ def test_rounds_are_those_of_numpy(hypernetwork, options):
         assert_equal(state.embeddings, first_embeddings)
 
 
-def test_an_embedding_is_clipped_by_itself():
-    """One of a cohort that is too long is shortened; another is as it would be without limit."""
-    server = server_of(LINEAR)
-    state = start(server)
-    free, _ = finalize(server, state, (0, 1, 2))
-    lengths = np.linalg.norm(free.embeddings - state.embeddings, axis=1)[:3] / EMBEDDING_RATE
-    limit = float(np.median(lengths))
-    clipped, _ = finalize(server_of(LINEAR, clip_norm=limit), state, (0, 1, 2))
-    shortened = np.linalg.norm(clipped.embeddings - state.embeddings, axis=1)[:3] / EMBEDDING_RATE
-    assert_close(shortened, np.minimum(lengths, limit))
-    assert lengths.max() > 1.1 * limit
-
-
-def test_joint_clipping_shortens_all_gradients_by_one_factor():
-    server = server_of(LINEAR)
-    state = start(server)
-    free, metrics = finalize(server, state, (0, 1, 2))
-    moved = np.linalg.norm(free.embeddings - state.embeddings) / EMBEDDING_RATE
-    norm = float(np.hypot(metrics["gradient_norm"], moved))
-    clipped, _ = finalize(
-        server_of(LINEAR, clip_norm=norm / 2, clip_jointly=True), state, (0, 1, 2)
-    )
-    for before, after, half in zip(
-        (state.phi, state.embeddings),
-        (free.phi, free.embeddings),
-        (clipped.phi, clipped.embeddings),
-        strict=True,
-    ):
-        assert_close(trees.subtract(half, before), trees.scale(trees.subtract(after, before), 0.5))
-
-
 def test_own_weights_are_generated_of_the_own_embedding():
     server = server_of(MLP)
     state = start(server)
@@ -236,22 +205,6 @@ def test_own_weights_are_generated_of_the_own_embedding():
     for i in range(N):
         own = server.own(state, tf.constant(i))
         assert_close(own, tf.nest.map_structure(lambda leaf: leaf[i], rows), tolerance=1e-6)  # noqa: B023
-
-
-@each_hypernetwork
-def test_phi_descends_along_the_numerical_gradient_of_what_clients_descended_along(hypernetwork):
-    """Of `-<h(v; phi), change>`, the linear loss whose step is `change`."""
-    server = server_of(hypernetwork)
-    state, change = start(server), uploads_of((1,)).value.change
-
-    def loss(phi):
-        return -trees.dot(hypernetwork.generate(phi, state.embeddings[1:2]), change)
-
-    moved = trees.subtract(finalize(server, state, (1,))[0].phi, state.phi)
-    gradient = trees.scale(moved, -1 / RATE)
-    step = trees.scale(gradient, 1e-2 / trees.norm(gradient))
-    rise = loss(trees.add(state.phi, step)) - loss(trees.subtract(state.phi, step))
-    np.testing.assert_allclose(rise, 2e-2 * trees.norm(gradient), rtol=1e-3)
 
 
 @each_hypernetwork

@@ -143,19 +143,6 @@ def test_cohorts_may_be_larger_than_expected():
         federation.check()
 
 
-def test_the_auxiliary_gradient_shifts_the_minimiser():
-    """theta_K = c' + (I - eta A)^K (w - c'), with c' = c - A^-1 a_i."""
-    federation = after((0, 1, 2))
-    w, auxiliary = federation.weights, [federation.auxiliary_gradient(i) for i in (0, 3)]
-    federation.next((0, 3))
-    for i, a_i in zip((0, 3), auxiliary, strict=True):
-        assert np.linalg.norm(a_i) > 0.1
-        a, c = quadratic(i).a, quadratic(i).c
-        shifted = c - np.linalg.solve(a, a_i)
-        contraction = np.linalg.matrix_power(np.eye(DIM) - RATE * a, STEPS)
-        assert_close(federation.model(i), shifted + contraction @ (w - shifted))
-
-
 def numerical_gradient(fn, x, step=1e-5):
     x = x.astype(np.float64)
     return np.array([(fn(x + step * e) - fn(x - step * e)) / (2 * step) for e in np.eye(len(x))])
@@ -184,54 +171,7 @@ def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
     assert_close(slopes.mean(), by_alpha.mean())
 
 
-def test_alpha_for_a_client_of_the_same_model_falls_by_its_risk():
-    federation = after((1,), steps=1)
-    assert_close(federation.weights, federation.model(1), 1e-6)
-    federation.next((0,))
-    risk = quadratic(1).loss(federation.model(1).astype(np.float64))
-    assert_close(1 / COHORT_SIZE - federation.alpha[0, 1], ALPHA_RATE * MU * risk)
-
-
-class TestMomentum:
-    def test_beta_1_keeps_the_first_gradient(self):
-        federation = after((0, 1, 2), beta=1.0)
-        first = federation.auxiliary_gradient(1)
-        for cohort in ((1, 3), (1, 2), (4, 1)):
-            federation.next(cohort)
-            assert_equal(federation.average(1), first)
-        assert not np.allclose(federation.auxiliary_gradient(1), first)
-        federation.check()
-
-    def test_equal_gradients_are_their_average_and_take_the_place_of_an_older_one(self):
-        """Of which beta^r is left after r participations."""
-        federation = after((0, 1, 2), beta=0.5)
-        old, repeated = federation.auxiliary_gradient(1), federation.state
-        for _ in range(3):
-            federation.state = repeated
-            federation.next((1, 3))
-            assert_close(federation.average(1), old)
-        new, repeated = federation.auxiliary_gradient(1), federation.state
-        assert not np.allclose(new, old, rtol=0.1)
-        for r in range(1, 5):
-            federation.state = repeated
-            federation.next((1, 4))
-            assert_close(federation.average(1), (1 - 0.5**r) * new + 0.5**r * old)
-
-    def test_it_starts_with_the_first_gradient_of_somebody(self):
-        federation = after((0, 1), beta=0.5)
-        first = federation.auxiliary_gradient(1)
-        federation.next((1,))
-        assert_equal(federation.average(1), first)
-        assert [federation.client_states[i].average.count for i in range(3)] == [0, 1, 0]
-
-
 class TestCommunicationEfficient:
-    def test_of_one_step_it_is_pgfed(self):
-        cohorts = COHORTS[:4]
-        expected, found = after(*cohorts, steps=1), after(*cohorts, steps=1, **CE)
-        assert_close(found.algorithm, expected.algorithm)
-        assert_close(found.client_states, expected.client_states)
-
     def test_it_is_one_step_for_all_that_a_client_did_on_its_mini_batches(self):
         sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
         options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
