@@ -211,13 +211,6 @@ class TestUniformPriors:
         expected, expected_state, _ = trained("fedavg")
         assert_close(process.global_weights(state), expected.global_weights(expected_state))
 
-    def test_the_generic_model_knows_nothing_of_personal_heads(self):
-        """Bit for bit: no gradient of theirs reaches it, whatever they are."""
-        process, state, _ = trained("fedrod")
-        for options in ({"personal_init": "copy"}, {"personal_head": "hyper"}):
-            other, other_state, _ = trained("fedrod", **options)
-            assert_equal(other.global_weights(other_state), process.global_weights(state))
-
 
 class TestNewClients:
     def models(self, **options):
@@ -229,17 +222,6 @@ class TestNewClients:
     @pytest.mark.parametrize("pm_body", ["global", "local"])
     def test_a_head_of_zeros_is_the_global_model(self, pm_body):
         assert_equal(*self.models(pm_body=pm_body))
-
-    def test_the_hypernetwork_makes_a_head_of_the_prior(self):
-        """Of which a client with other classes has another."""
-        process, state, _ = trained("fedrod", personal_head="hyper")
-        clients = [make_client(process, 5, random_examples(4, seed)) for seed in (0, 1)]
-        assert not np.array_equal(*(sorted(client.data.y) for client in clients))
-        one, other = process.personalize(state, clients)
-        assert_equal(one["dense1"], other["dense1"])
-        assert not np.allclose(one["head"]["kernel"], other["head"]["kernel"])
-        client = clients[0]._replace(client_id=np.int32(7))
-        assert_equal(process.personalize(state, [client])[0], one)
 
 
 @pytest.mark.parametrize("hidden", [(16,), (16, 16)])

@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 
 from tests.federation import (
     COHORTS,
-    SIZES,
     assert_close,
     assert_equal,
     eager,
@@ -26,7 +25,7 @@ from tests.quadratics import objectives, quadratic_examples, quadratic_model, ve
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.evaluation.fine_tuning import measured_fine_tuning
-from tff_pfl.local import ClientContext, LocalTraining, trees
+from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.models import two_exits
 from tff_pfl.testing.eager import EagerProcess
 
@@ -61,25 +60,6 @@ def test_with_gamma_and_lambda_1_the_client_exit_is_local():
         part = {"dense1": client.state.part["dense1"], "head": client.state.part["client_head"]}
         assert_close(part, own.state.model, tolerance=1e-6)
     assert_equal(state.algorithm.weights["head"], BOTH.init(1)["head"])
-
-
-def test_lambda_is_what_clients_keep_of_their_own():
-    parts, means = {}, {}
-    for lambda_ in (0.0, 0.25, 1.0):
-        _, state, clients = trained("splitgp", cohorts=((0, 1),), lambda_=lambda_)
-        means[lambda_] = BOTH.sides.split(state.algorithm.weights)[1]
-        parts[lambda_] = [c.state.part for c in clients]
-    assert_close(means[0.0], means[1.0], tolerance=1e-6)
-    assert_equal(parts[0.0][:2], [means[0.0]] * 2)
-    first, second = (trees.scale(parts[1.0][i], SIZES[i] / 10) for i in range(2))
-    mean = trees.add(first, second)
-    assert_close(means[1.0], mean, tolerance=1e-6)
-    for i in range(2):
-        mixed = trees.add(trees.scale(parts[1.0][i], 0.25), trees.scale(mean, 0.75))
-        assert_close(parts[0.25][i], mixed, tolerance=1e-6)
-        assert np.max(np.abs(leaves(parts[1.0][i])[0] - leaves(mean)[0])) > 1e-3
-    # Who was absent has what all began with.
-    assert_equal(parts[0.25][2], BOTH.sides.split(BOTH.init(1))[1])
 
 
 RATE, STEPS, GAMMA, LAMBDA = 0.2, 3, 0.3, 0.4

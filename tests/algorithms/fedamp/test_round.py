@@ -185,16 +185,6 @@ def test_rounds_on_quadratics(name):
         assert np.min(np.diag(expected.xi)) < 1e-9
 
 
-@pytest.mark.parametrize("round_num", [29, 30])
-def test_by_default_alpha_decays_every_30_rounds(round_num):
-    options = BASE | {"alpha_decay": 0.5, "alpha": 1.0}
-    process, expected = process_of(**options), Reference(**options)
-    state, _ = last(run(process, ((0, 1, 2),), round_num=round_num))
-    expected.next((0, 1, 2), round_num)
-    assert_close(matrix(state.algorithm.models), expected.w)
-    assert_close(state.algorithm.xi, expected.xi)
-
-
 def test_heur_fedamp_has_cosines_and_its_own_sigma():
     process = process_of("heur_fedamp", lambda_=0.4, alpha=0.5)
     expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
