@@ -187,7 +187,7 @@ class OwnChoice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class IfcaServer:
-    """The server's part of IFCA; see `tff_pfl.algorithms.ifca` for its parameters.
+    """The server's part of IFCA; see `ifca` for its parameters.
 
     Attributes:
         init_model: Initial weights `W` by a seed.

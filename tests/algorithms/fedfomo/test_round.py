@@ -18,7 +18,7 @@ from tests.federation import (
     traced,
 )
 from tests.quadratics import quadratic_model, spd, vector_of, weights_of
-from tff_pfl.algorithms.fedfomo.server import FedFomoServer
+from tff_pfl.algorithms.fedfomo import FedFomoServer
 from tff_pfl.local import Examples, split_examples
 
 N, DIMS, DIM = 4, (2, 1), 3

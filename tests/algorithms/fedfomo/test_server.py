@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.federation import assert_equal
 from tff_pfl.aggregators import Stack
-from tff_pfl.algorithms.fedfomo.server import FedFomoServer, Ratings
+from tff_pfl.algorithms.fedfomo import FedFomoServer, Ratings
 from tff_pfl.local import trees
 from tff_pfl.local.seeds import run_seed
 

@@ -9,7 +9,7 @@ weights from it. A round:
     client  LocalTraining(theta_i)
     up      Delta_i, the change of theta_i
     server  gradient steps of phi and of each v_i, with -Delta_i in the place of the gradient of
-            theta_i                                       (`tff_pfl.algorithms.pfedhn.server`)
+            theta_i                                              (`HypernetworkServer`)
 
 `phi` steps along the mean over the cohort, each embedding by itself. PLGU-GHN takes the gradient of
 `phi`, of the same `Delta_i`, a second time, at `phi` perturbed along the first. The personal model
@@ -22,16 +22,18 @@ PLGU-GHN with rho = 0: pFedHN. Embeddings "one_hot" that are kept, a linear hype
 Local; "constant": FedAvg with uniform weights.
 """
 
+import collections
+import dataclasses
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
-from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
-from tff_pfl.local import LocalTraining, trees
+from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
@@ -198,3 +200,136 @@ def pfedhn(
 
 pfedhn_pc = ALGORITHMS.variant("pfedhn_pc", pfedhn, personal_layers=None)
 plgu_ghn = ALGORITHMS.variant("plgu_ghn", pfedhn, hidden_layers=3, rho=0.05)
+
+
+class HypernetworkState(NamedTuple):
+    """Server state.
+
+    Attributes:
+        phi: The weights of the hypernetwork.
+        embeddings: float32 `[num_clients, e]`, `v`.
+        optimizer: State of the optimizer of `phi`.
+        velocities: float32 `[num_clients, e]`, of the embeddings, if they have momentum; else `()`.
+    """
+
+    phi: Weights
+    embeddings: tf.Tensor
+    optimizer: Any
+    velocities: tf.Tensor | tuple = ()
+
+
+class OwnChange(NamedTuple):
+    """What a client sends: its `client_id`, int32, and how its training changed what it received,
+    `change`, of the structure of that."""
+
+    client_id: tf.Tensor
+    change: Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class HypernetworkServer:
+    """Generates weights, and learns from how clients change them.
+
+    With `h(v; phi)` the weights generated for an embedding, `J` its Jacobians and `Delta_i` the
+    changes of a cohort `S`:
+
+        g    = -(1/|S|) sum_i J_phi h(v_i; phi)^T Delta_i
+        eps  = rho xi g / ||g||                                   (`sharpness.perturbation`)
+        g~   = the same as g, at phi + eps
+        phi <- a step of the optimizer along  clip(g~) + weight_decay phi
+        v_i <- v_i - eta_v (clip(-J_v h(v_i; phi + eps)^T Delta_i) + weight_decay v_i),  i in S
+
+    An embedding moves only when its client takes part. With `embedding_momentum`, as the authors'
+    trainer has it, those of all clients move: by `- eta_v` times their velocity
+
+        u_i <- embedding_momentum u_i + (the gradient above, 0 of who is absent) + weight_decay v_i
+
+    Attributes:
+        hypernetwork: `h`.
+        optimizer: Of `phi`.
+        embedding_learning_rate: `eta_v`; 0 keeps the embeddings, weight decay included.
+        weight_decay: Of `phi`, and of the embeddings of those who take part.
+        clip_norm: The longest that the gradient of `phi`, and that of one embedding, may be;
+            `None` for no limit.
+        clip_jointly: Whether that is the longest that the gradients of `phi` and of the cohort's
+            embeddings may be as one vector, as in the authors' trainer.
+        embedding_momentum: Of the embeddings; 0 for none.
+        rho: Radius of the perturbation; 0 is pFedHN.
+        layer_wise: Whether `xi` are the scores of the hypernetwork's layers by `g`, instead of 1.
+    """
+
+    hypernetwork: Hypernetwork
+    optimizer: tff.learning.optimizers.Optimizer
+    embedding_learning_rate: float
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    rho: float = 0.0
+    layer_wise: bool = False
+    clip_jointly: bool = False
+    embedding_momentum: float = 0.0
+
+    def init(self, embeddings: tf.Tensor, seed: int) -> HypernetworkState:
+        """The state before the first round, from the initial embeddings."""
+        phi = self.hypernetwork.init(seed)
+        optimizer = self.optimizer.initialize(trees.specs(phi))
+        velocities = tf.zeros_like(embeddings) if self.embedding_momentum else ()
+        return HypernetworkState(phi, embeddings, optimizer, velocities)
+
+    def own(self, server: HypernetworkState, client_id: tf.Tensor):
+        """The weights that are generated for a client."""
+        embedding = tf.gather(server.embeddings, client_id)[tf.newaxis]
+        return trees.row(self.hypernetwork.generate(server.phi, embedding), 0)
+
+    def finalize(self, server: HypernetworkState, uploads: Any, round_num: tf.Tensor):
+        """The state after a round, and metrics.
+
+        Args:
+            server: The state before the round.
+            uploads: A `Stack` of `OwnChange`.
+            round_num: Not used.
+        """
+        del round_num
+        ids, changes = uploads.accepted(uploads.value.client_id)
+        embeddings = tf.gather(server.embeddings, ids)
+        gradients = self._gradients(server.phi, embeddings, changes)
+        metrics = collections.OrderedDict(gradient_norm=trees.norm(gradients[0]))
+        if self.rho:
+            ascent = gradients[0]
+            scores = sharpness.layer_scores(ascent) if self.layer_wise else None
+            eps = sharpness.perturbation(ascent, self.rho, scores)
+            gradients = self._gradients(trees.add(server.phi, eps), embeddings, changes)
+            metrics["perturbed_gradient_norm"] = trees.norm(gradients[0])
+        gradient, embedding_gradients = gradients
+        if self.clip_norm is not None and self.clip_jointly:
+            both = trees.clip((gradient, embedding_gradients), self.clip_norm)
+            gradient, embedding_gradients = both
+        elif self.clip_norm is not None:
+            gradient = trees.clip(gradient, self.clip_norm)
+            embedding_gradients = tf.clip_by_norm(embedding_gradients, self.clip_norm, axes=[1])
+        if self.weight_decay:
+            gradient = trees.add(gradient, trees.scale(server.phi, self.weight_decay))
+        optimizer, phi = self.optimizer.next(server.optimizer, server.phi, gradient)
+        table, velocities = self._moved(server, ids, embedding_gradients)
+        return HypernetworkState(phi, table, optimizer, velocities), metrics
+
+    def _moved(self, server, ids, gradients):
+        """All embeddings after a step, and their velocities."""
+        if self.embedding_momentum:
+            velocities = self.embedding_momentum * server.velocities
+            velocities += self.weight_decay * server.embeddings
+            velocities = tf.tensor_scatter_nd_add(velocities, ids[:, tf.newaxis], gradients)
+            return server.embeddings - self.embedding_learning_rate * velocities, velocities
+        embeddings = tf.gather(server.embeddings, ids)
+        if self.weight_decay:
+            gradients += self.weight_decay * embeddings
+        moved = embeddings - self.embedding_learning_rate * gradients
+        return trees.put_rows(server.embeddings, ids, moved), ()
+
+    def _gradients(self, phi, embeddings, changes):
+        """`g` at `phi`, and that of each embedding."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((phi, embeddings))
+            along = trees.dot(self.hypernetwork.generate(phi, embeddings), changes)
+        ascent, embedding_ascents = tape.gradient(along, (phi, embeddings))
+        num_clients = tf.maximum(tf.shape(embeddings)[0], 1)
+        return trees.scale(ascent, -1 / num_clients), -embedding_ascents

@@ -1,5 +1,0 @@
-"""pFedHN and PLGU-GHN: the round, and beside it the server's hypernetwork."""
-
-from tff_pfl.algorithms.pfedhn.round import pfedhn, pfedhn_pc, plgu_ghn
-
-__all__ = ["pfedhn", "pfedhn_pc", "plgu_ghn"]
