@@ -27,7 +27,7 @@ from tff_pfl import experiment
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import ClientRows, FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions
-from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
+from tff_pfl.experiment.background import Background, Stopwatch
 from tff_pfl.experiment.metrics_log import TIMINGS
 
 _COHORT_SIZE = 100  # or all clients of the federation, if they are fewer
@@ -119,11 +119,11 @@ def rounds_at(point: Point) -> dict[str, Any]:
         _store_states(store, point.population, process.initialize_client(np.int32(0)))
         dataset = memory_mapped_federation(point, pathlib.Path(folder))
         iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
-        meanwhile = resources.enter_context(Meanwhile())
+        background = resources.enter_context(Background())
         state, measured = process.initialize(), []
         for _ in range(point.warmup + point.rounds):
             watch = Stopwatch()
-            state = _round(process, state, iterator, store, meanwhile, watch, point.cohort_size)
+            state = _round(process, state, iterator, store, background, watch, point.cohort_size)
             measured.append(watch.seconds)
         memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
         states_on_disk = size_mib(path)
@@ -157,7 +157,7 @@ def _process_of(point: Point):
     )
 
 
-def _round(process, server_state, iterator, store, meanwhile, watch, cohort_size):
+def _round(process, server_state, iterator, store, background, watch, cohort_size):
     """Does the next round, and the same training alone; returns the new server state."""
 
     def write():
@@ -168,7 +168,7 @@ def _round(process, server_state, iterator, store, meanwhile, watch, cohort_size
         with watch.measuring("select"):
             position = copy.deepcopy(iterator)
             cohort = iterator.select(cohort_size)
-        with meanwhile.running(write), watch.measuring("compute"):
+        with background.doing(write), watch.measuring("compute"):
             output = process.next(server_state, cohort)
         with watch.measuring("update"):
             iterator.update(output.clients)

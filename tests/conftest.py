@@ -45,10 +45,10 @@ def processes_of_runs():
 @pytest.fixture(scope="session", autouse=True)
 def runs_without_pictures():
     """Draws no partitions, which `tests/data` and the programs that tests start do."""
-    from tff_pfl.experiment import loop  # not before the process is prepared
+    from tff_pfl.experiment import rounds  # not before the process is prepared
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "plot_partition", lambda dataset, path: None)
+        patch.setattr(rounds, "plot_partition", lambda dataset, path: None)
         yield
 
 

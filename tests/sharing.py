@@ -23,9 +23,8 @@ def shared_processes() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         configs, evaluator = experiment.config, evaluation.evaluator
-        build_process = _once(configs.build_process, _key_of_process)
-        patch.setattr(configs, "build_process", build_process)
-        patch.setattr(experiment, "build_process", build_process)
+        build_process = _once(configs.build.build_process, _key_of_process)
+        patch.setattr(configs.build, "build_process", build_process)
         build_evaluation = _once(evaluator.build_evaluation, lambda process, model: id(process))
         patch.setattr(evaluator, "build_evaluation", build_evaluation)
         yield

@@ -83,7 +83,8 @@ def test_an_algorithm_without_a_global_model(run_dir, monkeypatch):
     @contextlib.contextmanager
     def without_a_global_model(*args, **options):
         with restored_run(*args, **options) as run:
-            yield run._replace(process=dataclasses.replace(run.process, global_weights=None))
+            run.process = dataclasses.replace(run.process, global_weights=None)
+            yield run
 
     monkeypatch.setattr(experiment, "restored_run", without_a_global_model)
     found = loss_surfaces_of_run(run_dir, points=3, max_examples=5)
@@ -176,9 +177,9 @@ def test_a_client_without_training_examples(run_dir):
         rows = list(run.dataset.partition.train)
         rows[2] = rows[2][:0]
         partition = dataclasses.replace(run.dataset.partition, train=tuple(rows))
-        dataset = FederatedDataset(run.dataset.x, run.dataset.y, 10, partition)
+        run.dataset = FederatedDataset(run.dataset.x, run.dataset.y, 10, partition)
         with pytest.raises(ConfigError, match="Client 2 has no training examples"):
-            training_examples(run._replace(dataset=dataset), 2, 10)
+            training_examples(run, 2, 10)
 
 
 def test_runs_without_a_checkpoint(run_dir, tmp_path):

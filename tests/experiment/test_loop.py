@@ -17,11 +17,12 @@ from tests.federation import (
     tiny_model,
     tiny_process,
 )
+from tests.runs import wait_until
 from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import read_summary, table
-from tff_pfl.experiment.meanwhile import Meanwhile
+from tff_pfl.experiment.background import Background
 from tff_pfl.experiment.metrics_log import PART_SECONDS, WHOLE_SECONDS
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
@@ -82,24 +83,22 @@ def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path
 
 
 def test_a_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
-    process, written = tiny_process(build_ditto), []
+    process, computed, written = tiny_process(build_ditto), [], []
     commit, compute = ClientStateStore.commit, type(process).next.fget
-    computing = threading.Event()
 
     def commit_when_computing(*args):
-        is_last = threading.current_thread() is threading.main_thread()
-        assert is_last or computing.wait(60)
-        written.append(is_last)
+        written.append(threading.current_thread())
+        wait_until(lambda: len(computed) >= min(len(written) + 1, 3))
         commit(*args)
 
     def next_and_tell(process):
-        computing.set()
+        computed.append(threading.current_thread())
         return compute(process)
 
     monkeypatch.setattr(ClientStateStore, "commit", commit_when_computing)
     monkeypatch.setattr(type(process), "next", property(next_and_tell))
     run(tmp_path, dataset, process, rounds=3)
-    assert written == [False, False, True]
+    assert len(written) == 3 and not set(written) & set(computed)
 
 
 def test_numbers_are_those_of_a_run_that_writes_before_it_goes_on(
@@ -110,7 +109,7 @@ def test_numbers_are_those_of_a_run_that_writes_before_it_goes_on(
         work()
         yield
 
-    monkeypatch.setattr(Meanwhile, "running", first)
+    monkeypatch.setattr(Background, "doing", first)
     run(tmp_path, dataset, checkpoint_every=3)
     assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 

@@ -1,7 +1,7 @@
 """Warnings of a round, the line of an evaluation, and the figures beside the bar."""
 
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.messages import one_line, postfix, warnings_of
+from tff_pfl.experiment.rounds import one_line, postfix, warnings_of
 
 
 def test_warnings_name_the_exchange():

@@ -14,16 +14,14 @@ from tests.runs import keep_the_context, tiny_config
 from tff_pfl.evaluation import ClientMetrics, MetricName
 from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import (
+    BuiltRun,
     ConfigError,
     build_dataset,
     build_local,
-    build_model,
-    build_new_clients_evaluation,
     evaluate_program,
     evaluate_run,
     hold_out,
 )
-from tff_pfl.experiment import config as configs
 from tff_pfl.local import ClientContext, evaluate, seeds
 from tff_pfl.templates import Client
 
@@ -34,15 +32,11 @@ def config_of(algorithm="fedavg", number=2, **changes):
 
 class Setup:
     def __init__(self, config):
-        whole = build_dataset(config)
-        self.dataset, self.new_clients = hold_out(config, whole)
-        self.model = build_model(config, whole)
-        self.algorithm = configs.build_algorithm(config, self.model, self.dataset)
-        self.process = configs.build_process(config, self.model, self.dataset)
+        run = BuiltRun(config)
+        self.dataset, self.new_clients = run.dataset, run.new_clients
+        self.model, self.process = run.model, run.process
         self.local = build_local(config)
-        self.evaluation = build_new_clients_evaluation(
-            config, self.process, self.model, self.new_clients
-        )
+        self.evaluation = run.new_clients_evaluation()
 
     def assert_evaluated(self, columns, row, models):
         """The numbers of a new client are those of models, by name, on its test examples."""

@@ -12,8 +12,9 @@ from tests.experiment.killed import contents_of
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
 from tff_pfl.experiment import evaluate_program, program
+from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.interruption import Terminated, interruptible
-from tff_pfl.experiment.loop import _Loop
+from tff_pfl.experiment.rounds import Rounds
 from tff_pfl.experiment.summary import read_summary
 
 run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
@@ -47,7 +48,7 @@ def test_clients_are_padded_where_that_is_faster(network, sizes, clients, batch_
         [(np.zeros([n, 1], np.float32), np.zeros(n, np.int32), *nobody) for n in 20 * sizes],
         num_classes=10,
     )
-    assert program.suitable_capacity(model, dataset, clients, batch_size) == expected
+    assert suitable_capacity(model, dataset, clients, batch_size) == expected
 
 
 def lost():
@@ -84,7 +85,7 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(rounds=1), path) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Loop, "finish_round", raise_interrupt_in_round(3))
+        patch.setattr(Rounds, "finish_round", raise_interrupt_in_round(3))
         assert run_program(tiny_config(rounds=4), path, resume=True) == 130
     assert read_summary(path) is None
     assert run_program(tiny_config(rounds=1), path, resume=True) == 1
@@ -94,7 +95,7 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path, capsys):
 
 
 def raise_interrupt_in_round(number):
-    original = _Loop.finish_round
+    original = Rounds.finish_round
 
     def finish_round(self, watch):
         if self.progress.round_num == number:

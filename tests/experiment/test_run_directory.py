@@ -172,7 +172,3 @@ def test_numpy_settings_are_numbers(tmp_path):
     with open(directory.file("config.json")) as file:
         assert json.load(file) == {"rounds": 3, "rate": 0.5, "shape": [0, 1]}
     start(tmp_path, {"rounds": 3, "rate": 0.5, "shape": [0, 1]}, resume=True)
-    config = default_config()
-    with config.ignore_type():
-        config.rounds = np.int64(7)
-    assert resolved(config)["rounds"] == 7

@@ -65,6 +65,10 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         ("report.py", "--help"): (0, "usage: report.py"),
         ("report.py", "curves", run, picture, "--wrong=1"): (2, "unknown arguments: --wrong=1"),
         ("train.py", output, "--resume", "--overwrite"): (1, "At most one of (resume"),
+        ("train.py", "--config=configs/digits.py", output, "--wrong=1"): (
+            1,
+            "Unknown command line",
+        ),
         ("train.py", "--config=no.py", output): (1, "No such file or directory: 'no.py'"),
         ("sweep.py", "--study=no.py", output): (1, "There is no study 'no.py'."),
         ("report.py", "tabel", run): (2, "invalid choice: 'tabel'"),

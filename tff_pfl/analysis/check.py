@@ -90,13 +90,10 @@ def first_problem(
 
 def _build(config, load, metric):
     """Makes all that a run makes before its first round, which has to measure `metric`."""
-    dataset = configs.build_dataset(config, load)
-    model = configs.build_model(config, dataset)
-    trained, _ = configs.hold_out(config, dataset)
-    algorithm = configs.build_algorithm(config, model, trained)
-    configs.build_early_stop(config, algorithm, model, trained)
+    run = experiment.BuiltRun(config, load)
+    run.early_stop(run.algorithm)
     if metric is not None:
-        experiment.check_measured(metric, algorithm, model)
+        experiment.check_measured(metric, run.algorithm, run.model)
 
 
 def _changes(folder, config) -> str | None:

@@ -6,12 +6,11 @@ __getattr__, __dir__, __all__ = offer(
     __name__,
     {
         "config": (
+            "BuiltRun",
             "ConfigError",
             "build_dataset",
-            "build_early_stop",
             "build_local",
             "build_model",
-            "build_new_clients_evaluation",
             "build_process",
             "check_config",
             "config_of_run",

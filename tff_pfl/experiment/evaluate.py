@@ -25,7 +25,7 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
-from tff_pfl.experiment.restored import changed_config, restored_run
+from tff_pfl.experiment.restored import changed_config, restored_by
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -153,20 +153,21 @@ def evaluate_run(
             other data or another partition of them.
         ConfigError: If the run's config is not one of this version, or a change is impossible.
     """
-    if baseline is None:
-        return _evaluated(run_dir, changes, trust_imports)
     config = changed_config(run_dir, changes, trust_imports)
-    options = configs.evaluation_options(config)
+    if baseline is None:
+        return _evaluated(run_dir, config)
+    of_baseline = changed_config(baseline, {}, trust_imports)
     # Its own models are compared, not those that it fine-tuned beside them.
-    models = changed_config(baseline, {}, trust_imports).evaluation.further_models
-    own = {"further_models": (), **({"fine_tune_epochs": 0} if "fine_tuned" in models else {})}
-    compared = _evaluated(baseline, own, trust_imports, options)
-    return _evaluated(run_dir, changes, trust_imports, baseline=compared)
+    if "fine_tuned" in of_baseline.evaluation.further_models:
+        of_baseline.evaluation.fine_tune_epochs = 0
+    of_baseline.evaluation.further_models = ()
+    compared = _evaluated(baseline, of_baseline, configs.evaluation_options(config))
+    return _evaluated(run_dir, config, baseline=compared)
 
 
-def _evaluated(run_dir, changes, trust_imports, options=None, baseline=None) -> EvaluatedRun:
+def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
     """Evaluates a run; a baseline takes the `options` of the run that is compared with it."""
-    with restored_run(run_dir, trust_imports=trust_imports, **changes) as run:
+    with restored_by(run_dir, config) as run:
         if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
             raise OutputDirectoryError(
                 f"The baseline has other data than {os.fspath(run_dir)}, or another partition of "
@@ -197,9 +198,7 @@ def _evaluated(run_dir, changes, trust_imports, options=None, baseline=None) -> 
 
 
 def _evaluate_new_clients(run) -> ClientMetrics | None:
-    evaluate = configs.build_new_clients_evaluation(
-        run.config, run.process, run.model, run.new_clients, run.capacity
-    )
+    evaluate = run.new_clients_evaluation(run.capacity(run.config.evaluation.clients_per_call))
     if evaluate is None:
         return None
     configs.check_split(run.new_clients, run.config.evaluation.split, "new client")

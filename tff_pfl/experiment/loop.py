@@ -1,28 +1,23 @@
-"""Runs rounds: select, train, update, evaluate, release, commit; and resumes where it stopped."""
+"""Trains and evaluates a process in a directory; goes on where a run was stopped."""
 
-import dataclasses
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal
 
-import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Participation
-from tff_pfl.data import FederatedDataset, plot_partition
-from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
+from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.experiment.interruption import NobodyReportedError
-from tff_pfl.experiment.meanwhile import Meanwhile, Stopwatch
-from tff_pfl.experiment.measurements import Measurements
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.messages import one_line, postfix, warnings_of
-from tff_pfl.experiment.metrics_log import MetricsLog, Releases
-from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory, flatten
-from tff_pfl.experiment.summary import Evaluation, LateMean, Result, best_on, write_summary
+from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.rounds import Rounds, Schedule
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
+from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
@@ -122,7 +117,7 @@ def train(
             f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
             "with --overwrite, or in another directory."
         )
-    schedule = _Schedule(rounds, evaluate_every, checkpoint_every)
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
@@ -141,28 +136,13 @@ def train(
                 f"for. Ask for {done} or more."
             )
         checkpoint.count_privacy(progress, privacy)
-        stopped = early_stop and early_stop.reason(progress.evaluations, evaluate_every)
-        is_over = done == rounds or stopped is not None
+        is_over = done == rounds or schedule.stopped(progress.evaluations) is not None
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         if not is_over:
             directory.delete("summary.json")  # of fewer rounds; a run without one is not finished
         directory.write_settings()
         evaluator = evaluation.Evaluator(process, model, dataset, options)
-        measure = Measurements(
-            process,
-            evaluator,
-            evaluate_new_clients,
-            early_stop,
-            source,
-            dataset,
-            options,
-            log,
-            evaluate_every,
-        )
-        with (
-            tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar,
-            Releases(log, release_managers, bar.write) as releases,
-        ):
+        with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
             changes = record_versions(directory, done, directory.settings.get("imports") or ())
             if changes:
                 bar.write(
@@ -174,10 +154,20 @@ def train(
                     f"warning: no client has {options.split} examples: all that is evaluated on "
                     "them is nan"
                 )
-            loop = _Loop(process, schedule, progress, measure, releases, checkpoint, bar)
-            if reopens:
-                loop.finish_round(Stopwatch(progress.timings))
-            loop.run(clients_per_round)
+            Rounds(
+                process,
+                dataset,
+                source,
+                options,
+                evaluator,
+                evaluate_new_clients,
+                schedule,
+                progress,
+                checkpoint,
+                log,
+                release_managers,
+                bar,
+            ).run(clients_per_round, reopens=reopens)
     evaluations = progress.evaluations
     result = Result(
         title,
@@ -186,7 +176,7 @@ def train(
         best_on("test", evaluations),
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
-        measure.stopped(evaluations),
+        schedule.stopped(evaluations),
         privacy and privacy.summary(progress.round_num),
         progress.server_state,
     )
@@ -226,138 +216,3 @@ def _open_log(directory, dataset, progress) -> MetricsLog:
         dataset.partition.save(directory.file("partition.npz"))
         log.record("partition.npz")
     return log
-
-
-class _Schedule(NamedTuple):
-    """The number of rounds, and after which of them something is due; see `train`."""
-
-    rounds: int
-    evaluate_every: int
-    checkpoint_every: int
-
-    def is_last(self, round_num: int) -> bool:
-        return round_num == self.rounds
-
-    def is_regular(self, round_num: int) -> bool:
-        """Returns whether a round is evaluated however many rounds there are."""
-        return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
-
-    def evaluates(self, round_num: int) -> bool:
-        return self.is_regular(round_num) or self.is_last(round_num)
-
-    def commits(self, round_num: int) -> bool:
-        return round_num % self.checkpoint_every == 0 or self.is_last(round_num)
-
-
-class _Unwritten(NamedTuple):
-    """The results of a round that are not on disk yet.
-
-    Attributes:
-        numbers: Metrics and seconds, by name.
-        progress: The progress after the round.
-        commits: Whether a commit is due.
-    """
-
-    numbers: Mapping[str, float]
-    progress: Progress
-    commits: bool
-
-
-@dataclasses.dataclass
-class _Loop:
-    """The rounds of a run, from its checkpoint on."""
-
-    process: PersonalizedProcess
-    schedule: _Schedule
-    progress: Progress
-    measure: Measurements
-    releases: Releases
-    checkpoint: Checkpoint
-    bar: tqdm.tqdm
-    unwritten: _Unwritten | None = None
-
-    def run(self, clients_per_round: int) -> None:
-        """Does the rounds that are left; the results of the last one are written, come what may."""
-        progress, last = self.progress, self.schedule.rounds
-        try:
-            with Meanwhile() as meanwhile:
-                while (
-                    progress.round_num < last and self.measure.stopped(progress.evaluations) is None
-                ):
-                    self.next_round(clients_per_round, meanwhile)
-        finally:
-            self.write()
-
-    def next_round(self, clients_per_round: int, meanwhile: Meanwhile) -> None:
-        """Trains a cohort and finishes the round.
-
-        Meanwhile, the results of the last round are written.
-        """
-        progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
-
-        def write():
-            with watch.measuring("write_seconds"):
-                self.write()
-
-        with watch.measuring("round_seconds"):
-            with watch.measuring("select_seconds"):
-                clients = iterator.select(clients_per_round)
-            if not clients and runtime.current_devices() is None:
-                raise NobodyReportedError(
-                    f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
-                    "cannot run. Go on in the graph runtime: --runtime=graph --resume."
-                )
-            with meanwhile.running(write), watch.measuring("compute_seconds"):
-                output = self.process.next(progress.server_state, clients)
-            with watch.measuring("update_seconds"):
-                iterator.update(output.clients)
-        progress.server_state = output.state
-        progress.reported[iterator.cohort] = True
-        progress.metrics = self._metrics(output)
-        for warning in warnings_of(output.metrics) if clients else ["nobody reported"]:
-            self.bar.write(f"round {progress.round_num}: {warning}")
-        progress.timings = dict(watch.seconds)
-        progress.seconds += watch.seconds["round_seconds"]
-        self.finish_round(watch)
-        self.bar.set_postfix(postfix(output.metrics, watch.seconds))
-        self.bar.update()
-
-    def _metrics(self, output) -> dict[str, float]:
-        progress = self.progress
-        metrics = flatten(output.metrics, "/")
-        metrics = {name: np.asarray(value).item() for name, value in metrics.items()}
-        if self.measure.source.participation != EVERYBODY_REPORTS:
-            metrics |= progress.iterator.participants.metrics()
-        if progress.privacy is not None:
-            metrics["privacy/epsilon"] = progress.privacy.epsilon(progress.round_num)
-        return metrics
-
-    def finish_round(self, watch: Stopwatch) -> None:
-        """Evaluates what is due after the round that was trained last; `write` is due then."""
-        progress, round_num, schedule = self.progress, self.progress.round_num, self.schedule
-        metrics = dict(progress.metrics)
-        if schedule.evaluates(round_num) or self.measure.stopped(progress.evaluations) is not None:
-            with watch.measuring("evaluation_seconds"):
-                measured = self.measure(progress, is_last=schedule.is_last(round_num))
-            progress.seconds += watch.seconds["evaluation_seconds"]
-            progress.evaluations.append(Evaluation(round_num, measured))
-            metrics |= evaluation.to_text(measured)
-            self.bar.write(f"round {round_num}: {one_line(measured)}")
-        stopped = self.measure.stopped(progress.evaluations)
-        commits = schedule.commits(round_num) or stopped is not None
-        self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
-        if stopped is not None:
-            self.bar.write(f"round {round_num}: stopped early: {stopped}")
-
-    def write(self) -> None:
-        """Releases and commits the results of the last round, if that was not done."""
-        unwritten, self.unwritten = self.unwritten, None
-        if unwritten is None:
-            return
-        log = self.measure.log
-        if unwritten.progress.round_num == 1:  # not before, so that nobody waits for the picture
-            plot_partition(self.measure.dataset, log.directory.file("partition.png"))
-        self.releases.release(unwritten.numbers, unwritten.progress.round_num)
-        if unwritten.commits:
-            unwritten.progress.released = log.released
-            self.checkpoint.save(unwritten.progress)

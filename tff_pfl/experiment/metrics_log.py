@@ -1,14 +1,12 @@
-"""Writes the numbers of a run: CSV files, TensorBoard, and release managers of its user."""
+"""Writes the numbers of a run to its directory: CSV files and TensorBoard."""
 
-import asyncio
-import concurrent.futures
 import csv
 import json
 import os
 import pathlib
 import re
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -142,62 +140,6 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         with whole_file(path, "wb") as file:
             save_compressed(file, arrays)
         self.record(name)
-
-
-class Releases:
-    """Hands numbers to release managers, one after another, the run's own first.
-
-        with Releases(own, [tff.program.LoggingReleaseManager()], print) as releases:
-            releases.release({"train/loss": 0.5}, 1)
-
-    They run in one event loop, in a thread of its own: whoever trains may be in a running loop.
-    """
-
-    def __init__(
-        self,
-        own: tff.program.ReleaseManager,
-        others: Sequence[tff.program.ReleaseManager],
-        warn: Callable[[str], None],
-    ):
-        """Starts nothing yet.
-
-        Args:
-            own: The run's own manager, whose failure is the run's.
-            others: Other managers, whose failures are warned of.
-            warn: Receives the warnings.
-        """
-        self._own = own
-        self._others = others
-        self._warn = warn
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "releases")
-        self._runner = asyncio.Runner()
-
-    def __enter__(self) -> "Releases":
-        return self
-
-    def __exit__(self, *exc_info) -> None:
-        self._thread.submit(self._runner.close)
-        self._thread.shutdown()
-
-    def release(self, value: Mapping[str, float], key: int) -> None:
-        """Releases the numbers of a round to all managers.
-
-        Args:
-            value: Numbers by name.
-            key: Rounds done, from 1.
-        """
-        self._run(self._own.release(value, key))
-        for manager in self._others:
-            try:
-                self._run(manager.release(dict(value), key))
-            except Exception as error:
-                self._warn(
-                    f"round {key}: {type(manager).__name__} has not released its metrics: "
-                    f"{type(error).__name__}: {error}"
-                )
-
-    def _run(self, coroutine: Coroutine) -> None:
-        self._thread.submit(self._runner.run, coroutine).result()
 
 
 class _Table:

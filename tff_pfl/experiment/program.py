@@ -1,28 +1,18 @@
 """Runs `programs/train.py` between its flags and its exit code."""
 
-import math
 import os
 import sys
 from collections.abc import Callable
 
 import ml_collections
-import numpy as np
-import tensorflow_federated as tff
 
-from tff_pfl import models, runtime
-from tff_pfl.clients.padding import shared_capacity
-from tff_pfl.data import FederatedDataset
+from tff_pfl import runtime
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import OF_RESULTS, RunDirectory, resolved
 from tff_pfl.experiment.summary import finished_summary, read_summary, table
-
-# From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
-_MANY_CLIENTS = 32
-# Padding pays on two cores up to: examples times weights in a step; padded rows over own rows.
-_SMALL_STEP, _MOST_ROWS = 250_000, 2.0
 
 
 def run_program(
@@ -97,20 +87,16 @@ def _advice(directory, output_dir) -> str:
 
 
 def _run(config, directory):
-    dataset, new_clients = configs.hold_out(config, configs.build_dataset(config))
-    model = configs.build_model(config, dataset)
-    process = configs.build_process(config, model, dataset)
-    capacity = suitable_capacity(model, dataset, config.clients_per_round, config.local.batch_size)
-    early_stop = configs.build_early_stop(config, process, model, dataset)
-    evaluate_new_clients = configs.build_new_clients_evaluation(
-        config, process, model, new_clients, capacity
-    )
-    check_server_memory(process)  # before the run to overwrite is deleted
+    run = configs.BuiltRun(config)
+    capacity = run.capacity(config.clients_per_round)
+    early_stop = run.early_stop(run.process)
+    evaluate_new_clients = run.new_clients_evaluation(capacity)
+    check_server_memory(run.process)  # before the run to overwrite is deleted
     with directory:
         train(
-            process,
-            model,
-            dataset,
+            run.process,
+            run.model,
+            run.dataset,
             directory,
             rounds=config.rounds,
             clients_per_round=config.clients_per_round,
@@ -120,40 +106,8 @@ def _run(config, directory):
             checkpoint_every=config.checkpoint_every,
             participation=configs.participation(config),
             early_stop=early_stop,
-            privacy=configs.privacy_loss(config, dataset.num_clients),
+            privacy=configs.privacy_loss(config, run.dataset.num_clients),
             evaluate_new_clients=evaluate_new_clients,
             capacity=capacity,
-            title=f"{config.algorithm.name} on {config.data.name}",
+            title=run.title,
         )
-
-
-def suitable_capacity(
-    model: models.Model, dataset: FederatedDataset, clients_at_a_time: int, batch_size: int
-) -> str | None:
-    """Returns the `CohortDataSource.capacity` for the devices: "cohort" where padding pays.
-
-    On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
-    their steps are small, and padding does not double their rows. Clients of equal sizes are
-    computed at once without padding. `benchmarks/benchmark.py --unequal` measures it.
-
-    Args:
-        model: The model that clients train.
-        dataset: The federation, whose sizes count.
-        clients_at_a_time: Clients that are computed together.
-        batch_size: Examples a step.
-    """
-    devices = runtime.current_devices()
-    if devices is None:
-        return None
-    if any(map(runtime.is_gpu, devices)):
-        return "cohort"
-    sizes = dataset.sizes()
-    if clients_at_a_time < _MANY_CLIENTS or not sizes.any():
-        return None
-    weights = tff.structure.flatten(model.weights_type)
-    convolves = any(len(weight.shape) > 2 for weight in weights)
-    step = min(batch_size, sizes.mean()) * model.num_weights
-    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # of a cohort, typically
-    rows = shared_capacity([math.ceil(largest)]) / sizes.mean()
-    pays = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
-    return "cohort" if pays else None

@@ -16,12 +16,9 @@ from tff_pfl.experiment.config.parts import (
     build_local,
     build_optimizer,
     check_schedule,
-    early_stop,
-    evaluation_options,
     participation,
     privacy_loss,
 )
-from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.kinds import check_kind
 from tff_pfl.local import examples_type
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
@@ -188,64 +185,6 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
     return model
 
 
-def build_early_stop(
-    config: ml_collections.ConfigDict,
-    method: Algorithm | PersonalizedProcess,
-    model: models.Model,
-    dataset: data.FederatedDataset,
-) -> EarlyStop | None:
-    """Builds what ends a run of a config early, if anything does.
-
-    Raises:
-        ConfigError: If the data or the models lack what it needs.
-    """
-    stop = early_stop(config)
-    if stop is not None:
-        with values_of("early_stop"):
-            stop.check(method, model, dataset, evaluation_options(config))
-    return stop
-
-
-def build_new_clients_evaluation(
-    config: ml_collections.ConfigDict,
-    process: PersonalizedProcess,
-    model: models.Model,
-    new_clients: data.FederatedDataset | None,
-    capacity: str | None = None,
-) -> evaluation.NewClientsEvaluation | None:
-    """Builds the evaluation of the new clients of a config, if they are evaluated.
-
-    Raises:
-        ConfigError: If the algorithm has nothing that they could fine-tune, or it would be
-            fine-tuned twice.
-    """
-    if new_clients is None or not config.new_clients.evaluated:
-        return None
-    if process.global_weights is None and _fine_tunes_own_models(config):
-        raise ConfigError(
-            f"config.evaluation.fine_tune_epochs={config.evaluation.fine_tune_epochs} is for each "
-            f"client's own model. New clients of {config.algorithm.name!r} begin with such a model "
-            "and would fine-tune it twice. Set it to 0, or add 'fine_tuned' to "
-            "config.evaluation.further_models, which evaluates the fine-tuned model beside the own."
-        )
-    with values_of("new_clients"):
-        return evaluation.NewClientsEvaluation(
-            process,
-            model,
-            build_local(config),
-            new_clients,
-            epochs=config.new_clients.fine_tune_epochs,
-            fine_tuning=build_fine_tuning(config),
-            best_epoch=config.new_clients.best_epoch,
-            locally_trained="locally_trained" in config.evaluation.further_models,
-            first_id=new_clients.partition.metadata["num_trained"],
-            split=config.evaluation.split,
-            clients_per_call=config.evaluation.clients_per_call,
-            capacity=capacity,
-            seed=config.seed,
-        )
-
-
 def build_algorithm(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> Algorithm:
@@ -284,7 +223,7 @@ def build_algorithm(
     if config.compression.name:
         with values_of("compression"):
             algorithm = _compressed(algorithm, config)
-    if _fine_tunes_own_models(config):
+    if fine_tunes_own_models(config):
         algorithm = _evaluating("fine_tuned", algorithm, config, model)
     return algorithm
 
@@ -369,7 +308,7 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
     return evaluation.fine_tuned(algorithm, model, build_fine_tuning(config), epochs=epochs)
 
 
-def _fine_tunes_own_models(config) -> bool:
+def fine_tunes_own_models(config) -> bool:
     """Returns whether each client's own model is fine-tuned, not another one beside it."""
     options = config.evaluation
     return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models

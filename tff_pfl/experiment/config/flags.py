@@ -1,5 +1,6 @@
 """Flags of programs, with those of single keys of a config."""
 
+import copy
 import os
 import re
 import sys
@@ -123,7 +124,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(1)
     config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
     if config is not None:
-        for idle in configs.without_effect(config, [key for key, _ in _overrides(argv)]):
+        for idle in configs.unused_settings(config, [key for key, _ in _overrides(argv)]):
             print(f"warning: --{idle}", file=sys.stderr)
     return positional
 
@@ -150,10 +151,19 @@ def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
 
 def _parse(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     if "config" in values:
+        _check_other_flags(values, argv)
         values["config"].parser = ConfigFileParser(argv)
     config_flags.register_flag_parser_for_type(int, _NumberOrNone(flags.IntegerParser()))
     config_flags.register_flag_parser_for_type(float, _NumberOrNone(flags.FloatParser()))
     return values(argv)
+
+
+def _check_other_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
+    """Parses a copy of the flags without those of a config, whose file would load TensorFlow."""
+    others = copy.deepcopy(values)
+    delattr(others, "config")
+    flags.DEFINE_string("config", None, "", flag_values=others)
+    others([argument for argument in argv if not re.match(r"--?(no)?config\.", argument)])
 
 
 def _reason(error: Exception) -> str:

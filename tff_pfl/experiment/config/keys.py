@@ -6,6 +6,7 @@ single ones.
 """
 
 import ml_collections
+import numpy as np
 from ml_collections import config_dict
 
 from tff_pfl.ranges import above, at_least, between, inside, up_to, whole
@@ -36,16 +37,23 @@ OWN_NUMBERS = {
 """The ranges of numbers that no function takes under the name of their key."""
 
 
-def own_keys() -> ml_collections.ConfigDict:
+class Config(ml_collections.ConfigDict):
+    """A `ConfigDict` in which NumPy's numbers are Python's."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value.item() if isinstance(value, np.generic) else value)
+
+
+def own_keys() -> Config:
     """Returns the keys with their defaults; sections of options are empty."""
-    config = ml_collections.ConfigDict()
+    config = Config()
     config.imports = ()  # modules to import, which register names: "my_package.methods"
     config.import_path = ()  # folders to search for them first; programs add the config's own
     config.seed = 0  # of the partition, initial weights, cohorts and batches
     config.rounds = 20
     config.clients_per_round = 6
 
-    config.data = ml_collections.ConfigDict()
+    config.data = Config()
     config.data.name = "digits"  # one of tff_pfl.data.DATASETS
     config.data.data_dir = ""  # of prepared TFDS data sets; "": TFDS_DATA_DIR, or TFDS's default
     config.data.num_clients = 25  # unused by the natural partitioner
@@ -59,15 +67,15 @@ def own_keys() -> ml_collections.ConfigDict:
     config.data.partition_file = ""  # a saved partition to use instead of making one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
-    config.model = ml_collections.ConfigDict()
+    config.model = Config()
     config.model.name = "mlp"  # one of tff_pfl.models.MODELS
-    config.model.options = ml_collections.ConfigDict()  # options of the model
+    config.model.options = Config()  # options of the model
     config.model.segments = 1  # parts whose activations are computed again for gradients
     config.model.compute_type = "float32"  # or "bfloat16": type of layers; weights are float32
 
-    config.local = ml_collections.ConfigDict()
+    config.local = Config()
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
-    config.local.options = ml_collections.ConfigDict()  # options of the optimizer
+    config.local.options = Config()  # options of the optimizer
     config.local.learning_rate = 0.1
     config.local.momentum = 0.0  # of an optimizer that has momentum, such as sgd
     config.local.weight_decay = 0.0  # times the weights, added to the gradient
@@ -76,15 +84,15 @@ def own_keys() -> ml_collections.ConfigDict:
     config.local.steps = config_dict.placeholder(int)  # replaces epochs, if set
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
-    config.local.schedule = ml_collections.ConfigDict()  # a further factor for each round: .name,
+    config.local.schedule = Config()  # a further factor for each round: .name,
     # one of tff_pfl.SCHEDULES, by default "constant", with its options beside it
     config.local.warm_up_rounds = 0  # first rounds, in which the learning rate rises
-    config.local.augmentation = ml_collections.ConfigDict()  # of training images: .name, one of
+    config.local.augmentation = Config()  # of training images: .name, one of
     # tff_pfl.AUGMENTATIONS, by default "" for none, with its options beside it
     config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
     config.local.persist_optimizer_state = False  # a client keeps it for its next round
 
-    config.evaluation = ml_collections.ConfigDict()
+    config.evaluation = Config()
     config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only that one
     config.evaluation.split = "test"  # or "validation", for tuning
     config.evaluation.validation = False  # on validation examples, too, where the split is "test"
@@ -100,10 +108,10 @@ def own_keys() -> ml_collections.ConfigDict:
     config.evaluation.synthetic = (0.5,)  # then, shares of the other clients to add, for S-acc
     config.evaluation.subsample = False  # draw as many examples of others as the client has
 
-    config.participation = ml_collections.ConfigDict()  # tuples: a number per device class, or one
+    config.participation = Config()  # tuples: a number per device class, or one
     config.participation.sampling = "fixed"  # or "poisson": each client is drawn by itself
     config.participation.over_selection = 1.0  # clients selected, over clients_per_round
-    config.participation.availability = ml_collections.ConfigDict()  # who can be selected: .name,
+    config.participation.availability = Config()  # who can be selected: .name,
     # one of tff_pfl.AVAILABILITIES, by default "always", with its options beside it
     config.participation.class_shares = (1.0,)  # of the device classes; scaled to sum to 1
     config.participation.dropout = (0.0,)  # the probability that a selected client never reports
@@ -112,22 +120,22 @@ def own_keys() -> ml_collections.ConfigDict:
     config.participation.round_spread = 0.0  # the same between the rounds of one client
     config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
 
-    config.early_stop = ml_collections.ConfigDict()  # on validation examples, whatever the split
+    config.early_stop = Config()  # on validation examples, whatever the split
     config.early_stop.patience = 0  # evaluations without an improvement before it ends; 0: never
     config.early_stop.least_gain = 0.0  # an improvement is larger than this
     config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
 
-    config.new_clients = ml_collections.ConfigDict()
+    config.new_clients = Config()
     config.new_clients.number = 0  # these last clients do not train, but fine-tune at the end
     config.new_clients.fine_tune_epochs = 20
     config.new_clients.best_epoch = False  # report the best of these epochs, too
     config.new_clients.evaluated = True  # False: they are only held out
 
-    config.aggregator = ml_collections.ConfigDict()
+    config.aggregator = Config()
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; "": the algorithm's own
-    config.aggregator.options = ml_collections.ConfigDict()  # options of the aggregator
+    config.aggregator.options = Config()  # options of the aggregator
 
-    config.privacy = ml_collections.ConfigDict()  # of whole clients, from whoever sees the server
+    config.privacy = Config()  # of whole clients, from whoever sees the server
     config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; both None: no privacy
     config.privacy.noise_multiplier = config_dict.placeholder(float)  # replaces epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
@@ -137,24 +145,24 @@ def own_keys() -> ml_collections.ConfigDict:
     config.privacy.clip_norm = 0.1  # largest norm of an upload; adaptive clipping starts there
     config.privacy.secure_sums = False  # sum uploads securely before the server adds noise
 
-    config.server = ml_collections.ConfigDict()
+    config.server = Config()
     config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; "": the mean is the step
-    config.server.options = ml_collections.ConfigDict()  # options of the optimizer
+    config.server.options = Config()  # options of the optimizer
     config.server.learning_rate = 1.0
     config.server.momentum = 0.0  # as config.local.momentum
 
-    config.attack = ml_collections.ConfigDict()  # .name, one of tff_pfl.ATTACKS, by default
+    config.attack = Config()  # .name, one of tff_pfl.ATTACKS, by default
     # "scaled_uploads", with its options beside it; client_ids attack, or a fraction of all clients,
     # which is drawn; without both, nobody does
 
-    config.compression = ml_collections.ConfigDict()  # of uploads: .name, one of
+    config.compression = Config()  # of uploads: .name, one of
     # tff_pfl.COMPRESSORS, by default "" for none, with its options beside it, and error_feedback:
     # whether clients add what was lost to their next upload
 
     config.checkpoint_every = 1  # rounds
 
-    config.paper = ml_collections.ConfigDict()  # numbers of the paper, for readers only
+    config.paper = Config()  # numbers of the paper, for readers only
 
-    config.algorithm = ml_collections.ConfigDict()  # .name, one of tff_pfl.ALGORITHMS, with its
+    config.algorithm = Config()  # .name, one of tff_pfl.ALGORITHMS, with its
     # options beside it
     return config

@@ -21,7 +21,7 @@ from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.config.errors import values_of
 from tff_pfl.experiment.config.imports import import_modules
-from tff_pfl.experiment.config.keys import own_keys
+from tff_pfl.experiment.config.keys import Config, own_keys
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS
 from tff_pfl.registry import Registry
@@ -106,7 +106,7 @@ class Choice(NamedTuple):
                 options = {last: name} | options
             if options or value_of(config, self.section_in(config)) is not None:
                 section, _, last = self.section_in(config).rpartition(".")
-                value_of(config, section)[last] = options
+                value_of(config, section)[last] = Config(options)
 
     def complete(self, config: ml_collections.ConfigDict) -> None:
         """Adds the options that a config has not set, at their defaults.

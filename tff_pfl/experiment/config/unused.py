@@ -99,7 +99,7 @@ def _switches(algorithm):
         )
 
 
-def without_effect(config: ml_collections.ConfigDict, keys: Collection[str]) -> Iterator[str]:
+def unused_settings(config: ml_collections.ConfigDict, keys: Collection[str]) -> Iterator[str]:
     """Yields a sentence for each of some settings that has no effect, with the key that says so.
 
     A setting that is `None` is not reported, such as `local.epochs=None` beside `local.steps=2`.

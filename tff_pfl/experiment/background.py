@@ -1,34 +1,42 @@
-"""Works while the devices compute, and measures how long the parts of a round take."""
+"""Works in the background, and measures how long the parts of a round take."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 
-class Meanwhile:
+class Background:
     """A thread that works while the caller waits for something else.
 
-        with Meanwhile() as meanwhile:
-            with meanwhile.running(write_last_output):
+        with Background() as background:
+            with background.doing(write_last_output):
                 output = compute()
 
-    Nothing runs outside of `running`, so that both threads can use the same things one after the
-    other without a lock.
+    Nothing runs outside of `doing` and `do`, so that both threads can use the same things one after
+    the other without a lock. The thread has an event loop of its own: the caller's may be running.
     """
 
     def __init__(self):
         """Starts nothing yet."""
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "meanwhile")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "background")
+        self._runner = asyncio.Runner()
 
-    def __enter__(self) -> "Meanwhile":
+    def __enter__(self) -> "Background":
         return self
 
     def __exit__(self, *exc_info) -> None:
+        self._thread.submit(self._runner.close)
         self._thread.shutdown()
 
+    def do(self, work: Callable[[], None]) -> None:
+        """Runs `work` in the thread, and waits for it."""
+        self._thread.submit(work).result()
+
     @contextlib.contextmanager
-    def running(self, work: Callable[[], None]) -> Iterator[None]:
+    def doing(self, work: Callable[[], None]) -> Iterator[None]:
         """Runs `work` beside the body, and ends when both have ended.
 
         An exception of the work is raised after the body, unless the body has raised one.
@@ -39,6 +47,10 @@ class Meanwhile:
         finally:
             concurrent.futures.wait([done])
         done.result()
+
+    def run(self, coroutine: Coroutine) -> Any:
+        """Runs a coroutine in the thread's event loop; only work in the thread calls it."""
+        return self._runner.run(coroutine)
 
 
 class Stopwatch:

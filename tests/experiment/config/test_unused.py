@@ -4,7 +4,7 @@ import pytest
 
 from tests.runs import ROOT, config_of_flags
 from tff_pfl.experiment import ConfigError, build_local, default_config
-from tff_pfl.experiment.config import without_effect
+from tff_pfl.experiment.config import unused_settings
 from tff_pfl.experiment.config.options import value_of
 
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
@@ -59,9 +59,9 @@ def config_of(settings):
 
 def test_settings_without_effect():
     for key, off, switch, on in IDLE:
-        (idle,) = without_effect(config_of(off), [key])
+        (idle,) = unused_settings(config_of(off), [key])
         assert idle.startswith(f"config.{key} has no effect: config.{switch} is ")
-        assert list(without_effect(config_of(off | {switch: on}), [key])) == []
+        assert list(unused_settings(config_of(off | {switch: on}), [key])) == []
 
 
 def test_exact_gradients_do_not_keep_others_from_training():
@@ -72,10 +72,10 @@ def test_exact_gradients_do_not_keep_others_from_training():
         ("local.momentum", {"evaluation.further_models": ("locally_trained",)}),
         ("local.momentum", {"new_clients.number": 2}),
     ):
-        assert list(without_effect(config_of(fedpg | others), [key])) == []
+        assert list(unused_settings(config_of(fedpg | others), [key])) == []
     new_clients = {"new_clients.number": 2, "evaluation.fine_tune_learning_rate": 0.1}
     key = "evaluation.fine_tune_learning_rate"
-    assert list(without_effect(config_of(new_clients), [key])) == []
+    assert list(unused_settings(config_of(new_clients), [key])) == []
 
 
 def test_a_flag_without_effect_is_a_warning(monkeypatch, capsys):

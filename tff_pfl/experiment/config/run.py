@@ -1,0 +1,154 @@
+"""All that a run of a config is made of, for those that train, check, evaluate or export it."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import ml_collections
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl import data, evaluation, models, runtime
+from tff_pfl.clients.padding import shared_capacity
+from tff_pfl.experiment.config import build, parts
+from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.templates import Algorithm, PersonalizedProcess
+
+# From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
+_MANY_CLIENTS = 32
+# Padding pays on two cores up to: examples times weights in a step; padded rows over own rows.
+_SMALL_STEP, _MOST_ROWS = 250_000, 2.0
+
+
+class BuiltRun:
+    """What a run of a config is made of, each part checked against the others.
+
+    Attributes:
+        config: The config.
+        dataset: The data of the clients that train.
+        new_clients: The data of those that do not, if there are any.
+        model: The model.
+    """
+
+    def __init__(
+        self,
+        config: ml_collections.ConfigDict,
+        load: Callable[[str, str | None], data.LabelledImages] | None = None,
+    ):
+        """Builds data and model; see `build_dataset`.
+
+        Raises:
+            ConfigError: If a value is wrong, or some do not fit together.
+        """
+        self.config = config
+        dataset = build.build_dataset(config, load)
+        self.dataset, self.new_clients = build.hold_out(config, dataset)
+        self.model = build.build_model(config, self.dataset)
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        """See `build_algorithm`."""
+        return build.build_algorithm(self.config, self.model, self.dataset)
+
+    @functools.cached_property
+    def process(self) -> PersonalizedProcess:
+        """See `build_process`."""
+        return build.build_process(self.config, self.model, self.dataset)
+
+    @property
+    def title(self) -> str:
+        """The algorithm and the data set."""
+        return f"{self.config.algorithm.name} on {self.config.data.name}"
+
+    def capacity(self, clients_at_a_time: int) -> str | None:
+        """See `suitable_capacity`."""
+        batch_size = self.config.local.batch_size
+        return suitable_capacity(self.model, self.dataset, clients_at_a_time, batch_size)
+
+    def early_stop(self, method: Algorithm | PersonalizedProcess) -> EarlyStop | None:
+        """Returns what ends the run early, if anything does.
+
+        Args:
+            method: The algorithm, or the process.
+
+        Raises:
+            ConfigError: If the data or the models lack what it needs.
+        """
+        stop = parts.early_stop(self.config)
+        if stop is not None:
+            with values_of("early_stop"):
+                stop.check(method, self.model, self.dataset, parts.evaluation_options(self.config))
+        return stop
+
+    def new_clients_evaluation(
+        self, capacity: str | None = None
+    ) -> evaluation.NewClientsEvaluation | None:
+        """Builds the evaluation of the new clients, if they are evaluated.
+
+        Args:
+            capacity: See `CohortDataSource`.
+
+        Raises:
+            ConfigError: If the algorithm has nothing that they could fine-tune, or it would be
+                fine-tuned twice.
+        """
+        config, new_clients = self.config, self.new_clients
+        if new_clients is None or not config.new_clients.evaluated:
+            return None
+        if self.process.global_weights is None and build.fine_tunes_own_models(config):
+            epochs = config.evaluation.fine_tune_epochs
+            raise ConfigError(
+                f"config.evaluation.fine_tune_epochs={epochs} is for each client's own model. New "
+                f"clients of {config.algorithm.name!r} begin with such a model and would fine-tune "
+                "it twice. Set it to 0, or add 'fine_tuned' to config.evaluation.further_models, "
+                "which evaluates the fine-tuned model beside the own."
+            )
+        with values_of("new_clients"):
+            return evaluation.NewClientsEvaluation(
+                self.process,
+                self.model,
+                parts.build_local(config),
+                new_clients,
+                epochs=config.new_clients.fine_tune_epochs,
+                fine_tuning=parts.build_fine_tuning(config),
+                best_epoch=config.new_clients.best_epoch,
+                locally_trained="locally_trained" in config.evaluation.further_models,
+                first_id=new_clients.partition.metadata["num_trained"],
+                split=config.evaluation.split,
+                clients_per_call=config.evaluation.clients_per_call,
+                capacity=capacity,
+                seed=config.seed,
+            )
+
+
+def suitable_capacity(
+    model: models.Model, dataset: data.FederatedDataset, clients_at_a_time: int, batch_size: int
+) -> str | None:
+    """Returns the `CohortDataSource.capacity` for the devices: "cohort" where padding pays.
+
+    On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
+    their steps are small, and padding does not double their rows. Clients of equal sizes are
+    computed at once without padding. `benchmarks/benchmark.py --unequal` measures it.
+
+    Args:
+        model: The model that clients train.
+        dataset: The federation, whose sizes count.
+        clients_at_a_time: Clients that are computed together.
+        batch_size: Examples a step.
+    """
+    devices = runtime.current_devices()
+    if devices is None:
+        return None
+    if any(map(runtime.is_gpu, devices)):
+        return "cohort"
+    sizes = dataset.sizes()
+    if clients_at_a_time < _MANY_CLIENTS or not sizes.any():
+        return None
+    weights = tff.structure.flatten(model.weights_type)
+    convolves = any(len(weight.shape) > 2 for weight in weights)
+    step = min(batch_size, sizes.mean()) * model.num_weights
+    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # of a cohort, typically
+    rows = shared_capacity([math.ceil(largest)]) / sizes.mean()
+    pays = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
+    return "cohort" if pays else None

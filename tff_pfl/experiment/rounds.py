@@ -1,0 +1,268 @@
+"""The rounds of a run: trained, evaluated, released and committed, one after another."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tff_pfl import evaluation, runtime
+from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
+from tff_pfl.data import FederatedDataset, plot_partition
+from tff_pfl.evaluation import MARGIN, MetricName
+from tff_pfl.experiment.background import Background, Stopwatch
+from tff_pfl.experiment.checkpoint import Checkpoint, Progress
+from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
+from tff_pfl.experiment.interruption import NobodyReportedError
+from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
+from tff_pfl.experiment.run_directory import flatten
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
+from tff_pfl.templates import PersonalizedProcess
+
+
+class Schedule(NamedTuple):
+    """The number of rounds, and after which of them something is due; see `train`."""
+
+    rounds: int
+    evaluate_every: int
+    checkpoint_every: int
+    early_stop: EarlyStop | None
+
+    def is_regular(self, round_num: int) -> bool:
+        """Returns whether a round is evaluated however many rounds there are."""
+        return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
+
+    def evaluates(self, round_num: int) -> bool:
+        """Returns whether a round is evaluated."""
+        return self.is_regular(round_num) or round_num == self.rounds
+
+    def commits(self, round_num: int) -> bool:
+        """Returns whether the checkpoint is written after a round."""
+        return round_num % self.checkpoint_every == 0 or round_num == self.rounds
+
+    def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
+        """Returns why the run ends early after these evaluations, if it does."""
+        return self.early_stop and self.early_stop.reason(evaluations, self.evaluate_every)
+
+
+class _Unwritten(NamedTuple):
+    """The results of a round that are not on disk yet.
+
+    Attributes:
+        numbers: Metrics and seconds, by name.
+        progress: The progress after the round.
+        commits: Whether a commit is due.
+    """
+
+    numbers: Mapping[str, float]
+    progress: Progress
+    commits: bool
+
+
+@dataclasses.dataclass
+class Rounds:
+    """The rounds of a run, from its checkpoint on.
+
+    The results of a round are written while the cohort of the next one is computed.
+    """
+
+    process: PersonalizedProcess
+    dataset: FederatedDataset
+    source: CohortDataSource
+    options: evaluation.EvaluationOptions
+    evaluator: evaluation.Evaluator
+    evaluate_new_clients: evaluation.NewClientsEvaluation | None
+    schedule: Schedule
+    progress: Progress
+    checkpoint: Checkpoint
+    log: MetricsLog
+    release_managers: Sequence[tff.program.ReleaseManager]
+    bar: tqdm.tqdm
+    unwritten: _Unwritten | None = None
+
+    def run(self, clients_per_round: int, *, reopens: bool = False) -> None:
+        """Does the rounds that are left; the results of the last one are written, come what may.
+
+        Args:
+            clients_per_round: Size of a cohort.
+            reopens: Whether the last round that was trained is finished anew first.
+        """
+        progress, schedule = self.progress, self.schedule
+        with Background() as background:
+            try:
+                if reopens:
+                    self.finish_round(Stopwatch(progress.timings))
+                while (
+                    progress.round_num < schedule.rounds
+                    and schedule.stopped(progress.evaluations) is None
+                ):
+                    self._next_round(clients_per_round, background)
+            finally:
+                background.do(lambda: self._write(background))
+
+    def _next_round(self, clients_per_round: int, background: Background) -> None:
+        """Trains a cohort and finishes the round."""
+        progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
+
+        def write():
+            with watch.measuring("write_seconds"):
+                self._write(background)
+
+        with watch.measuring("round_seconds"):
+            with watch.measuring("select_seconds"):
+                clients = iterator.select(clients_per_round)
+            if not clients and runtime.current_devices() is None:
+                raise NobodyReportedError(
+                    f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
+                    "cannot run. Go on in the graph runtime: --runtime=graph --resume."
+                )
+            with background.doing(write), watch.measuring("compute_seconds"):
+                output = self.process.next(progress.server_state, clients)
+            with watch.measuring("update_seconds"):
+                iterator.update(output.clients)
+        progress.server_state = output.state
+        progress.reported[iterator.cohort] = True
+        progress.metrics = self._training_metrics(output.metrics)
+        for warning in warnings_of(output.metrics) if clients else ["nobody reported"]:
+            self.bar.write(f"round {progress.round_num}: {warning}")
+        progress.timings = dict(watch.seconds)
+        progress.seconds += watch.seconds["round_seconds"]
+        self.finish_round(watch)
+        self.bar.set_postfix(postfix(output.metrics, watch.seconds))
+        self.bar.update()
+
+    def _training_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        progress = self.progress
+        found = {name: np.asarray(x).item() for name, x in flatten(metrics, "/").items()}
+        if self.source.participation != EVERYBODY_REPORTS:
+            found |= progress.iterator.participants.metrics()
+        if progress.privacy is not None:
+            found["privacy/epsilon"] = progress.privacy.epsilon(progress.round_num)
+        return found
+
+    def finish_round(self, watch: Stopwatch) -> None:
+        """Evaluates what is due after the round that was trained last; it is then to be written."""
+        progress, round_num, schedule = self.progress, self.progress.round_num, self.schedule
+        metrics = dict(progress.metrics)
+        if schedule.evaluates(round_num) or schedule.stopped(progress.evaluations) is not None:
+            with watch.measuring("evaluation_seconds"):
+                measured = self._evaluate()
+            progress.seconds += watch.seconds["evaluation_seconds"]
+            progress.evaluations.append(Evaluation(round_num, measured))
+            metrics |= evaluation.to_text(measured)
+            self.bar.write(f"round {round_num}: {one_line(measured)}")
+        stopped = schedule.stopped(progress.evaluations)
+        commits = schedule.commits(round_num) or stopped is not None
+        self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
+        if stopped is not None:
+            self.bar.write(f"round {round_num}: stopped early: {stopped}")
+
+    def _evaluate(self) -> dict[MetricName, float]:
+        """Evaluates all that is due, and writes the tables and the snapshot of the evaluation.
+
+        Clients' own examples come first: by them an early stop says whether the round is the last.
+        """
+        progress, schedule = self.progress, self.schedule
+        state, round_num = progress.server_state, progress.round_num
+        clients = self.evaluator.on_own_examples(state, self.source)
+        validated = self._on_validation(clients)
+        evaluations = [*progress.evaluations, Evaluation(round_num, validated)]
+        is_last = round_num == schedule.rounds or schedule.stopped(evaluations) is not None
+        progress.ended = round_num if is_last else 0
+        clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
+        was_selected = progress.reported[clients.client_ids].astype(np.int32)
+        columns = clients.columns() | {"was_selected": was_selected}
+        self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
+        metrics = evaluation.summarize(clients)
+        metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~progress.reported))
+        if self.evaluate_new_clients is not None and is_last:
+            new_clients = self.evaluate_new_clients(state)
+            self.log.release_table(NEW_CLIENTS, new_clients.columns())
+            metrics |= evaluation.summarize(new_clients)
+        snapshot = evaluation.take_snapshot(
+            self.process,
+            state,
+            self.source.store,
+            self.dataset.num_clients,
+            clients_per_call=self.options.clients_per_call,
+            client_ids=self.evaluator.client_ids,
+        )
+        if snapshot:
+            self.log.release_snapshot(round_num, snapshot)
+        return metrics | validated
+
+    def _on_validation(self, clients: evaluation.ClientMetrics) -> dict[MetricName, float]:
+        """Returns the metrics on validation examples: all if asked for, else the watched one."""
+        early_stop = self.schedule.early_stop
+        if early_stop is None and not self.options.validation:
+            return {}
+        if self.options.split != SPLIT:
+            state = self.progress.server_state
+            clients = self.evaluator.on_own_examples(state, self.source, SPLIT)
+        metrics = evaluation.summarize(clients)
+        if self.options.validation:
+            return metrics
+        return {early_stop.watched: metrics[early_stop.watched]}
+
+    def _write(self, background: Background) -> None:
+        """Releases and commits the results of the last round, if that was not done."""
+        unwritten, self.unwritten = self.unwritten, None
+        if unwritten is None:
+            return
+        round_num, log = unwritten.progress.round_num, self.log
+        if round_num == 1:  # not before, so that nobody waits for the picture
+            plot_partition(self.dataset, log.directory.file("partition.png"))
+        background.run(log.release(unwritten.numbers, round_num))
+        for manager in self.release_managers:
+            try:
+                background.run(manager.release(dict(unwritten.numbers), round_num))
+            except Exception as error:  # of somebody else's service, which must not stop the run
+                self.bar.write(
+                    f"round {round_num}: {type(manager).__name__} has not released its metrics: "
+                    f"{type(error).__name__}: {error}"
+                )
+        if unwritten.commits:
+            unwritten.progress.released = log.released
+            self.checkpoint.save(unwritten.progress)
+
+
+def warnings_of(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns what a user should know of a round at once, by the metrics of its process."""
+    warnings = []
+    for exchange, measured in _exchanges(metrics).items():
+        if number := measured.get("num_nonfinite"):
+            warnings.append(
+                f"{exchange}: {int(number)} clients left out, for a result that is not finite, a "
+                "negative weight or a number of examples that their rows cannot hold"
+            )
+        if measured.get("server_kept"):
+            warnings.append(f"{exchange}: the server keeps its state, no sound update came")
+    return warnings
+
+
+def one_line(metrics: Mapping[MetricName, float]) -> str:
+    """Returns the means of an evaluation."""
+    parts = []
+    for name, value in metrics.items():
+        if name.statistic == "mean":
+            margin = metrics.get(name._replace(statistic=MARGIN))
+            parts.append(f"{name._replace(statistic='')} {value:.4f}")
+            parts[-1] += "" if margin is None else f" ± {margin:.4f}"
+    return ", ".join(parts)
+
+
+def postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
+    """Returns the figures that matter, short enough for one line."""
+    shown = {"s/round": f"{timings['round_seconds']:.2f}"}
+    for quantity in ("loss", "accuracy"):
+        for exchange, measured in _exchanges(metrics).items():
+            if quantity in measured:
+                shown[f"{exchange}/{quantity}"] = f"{float(measured[quantity]):.3f}"
+                break
+    return shown
+
+
+def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {name: value for name, value in metrics.items() if isinstance(value, Mapping)}
