@@ -17,7 +17,7 @@ from tff_pfl import runtime, testing  # noqa: E402
 from tff_pfl.algorithms import make  # noqa: E402
 from tff_pfl.data import FederatedDataset  # noqa: E402
 from tff_pfl.experiment import RunDirectory, train  # noqa: E402
-from tff_pfl.experiment.memory import state_sizes  # noqa: E402
+from tff_pfl.structures import tensor_sizes  # noqa: E402
 from tff_pfl.templates import compose  # noqa: E402
 
 _COHORT = 3
@@ -37,7 +37,9 @@ def peak_after_run(name: str, num_clients: int) -> tuple[int, int]:
     # Not of `resource.getrusage`, which begins at that of the process that started this one.
     status = pathlib.Path("/proc/self/status").read_text()
     (peak,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
-    return 1024 * int(peak), sum(state_sizes(process).values())
+    return 1024 * int(peak), sum(
+        tensor_sizes(process.initialize.type_signature.result.member).values()
+    )
 
 
 if __name__ == "__main__":

@@ -185,24 +185,3 @@ def test_results_stand_beside_their_protocol():
 def test_comparisons_that_there_are_not(comparisons, choice, message):
     with pytest.raises(UnknownNameError if choice == "" else ValueError, match=message):
         comparisons.get_config(choice)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "choices"),
-    [
-        (fedpg, [f"{partition},{dataset}," for partition, dataset in fedpg._PAPER]),
-        (pgfed, ["cifar10,25,"]),
-        (plgu, ["cifar10,10,"]),
-        (pfedmb, ["pairs,10,"]),
-    ],
-    ids=["fedpg", "pgfed", "plgu", "pfedmb"],
-)
-def test_every_row_of_the_tables_is_a_config(config, choices):
-    tables = config._PAPER if config is not plgu else {**plgu._GLOBAL, **plgu._PERSONALIZED}
-    for choice in choices:
-        rows = tables[tuple(choice.split(",")[:2])] if config is fedpg else tables
-        for method in rows:
-            made = config.get_config(choice + method)
-            check_config(made)
-            assert len(made.paper) > 0 or rows[method][0] is None

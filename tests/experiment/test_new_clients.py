@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_equal
 from tests.marks import slow
-from tests.runs import keep_the_context, tiny_config
+from tests.runs import tiny_config
 from tff_pfl.evaluation import ClientMetrics, MetricName
 from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import (
@@ -18,7 +18,6 @@ from tff_pfl.experiment import (
     ConfigError,
     build_dataset,
     build_local,
-    evaluate_program,
     evaluate_run,
     hold_out,
 )
@@ -228,7 +227,7 @@ def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message
         Setup(config)
 
 
-def test_a_baseline_may_hold_them_out_alone(with_new, finished_run):
+def test_a_baseline_may_hold_them_out_alone(with_new, finished_run, tmp_path):
     held_out = {"number": 2, "fine_tune_epochs": 2, "evaluated": False}
     baseline = finished_run("local", new_clients=held_out)
     assert not (baseline / "new_clients.csv").exists()
@@ -236,34 +235,12 @@ def test_a_baseline_may_hold_them_out_alone(with_new, finished_run):
     compared = evaluate_run(with_new, baseline=baseline)
     assert len(compared.new_clients.client_ids) == 2
     assert len(compared.baseline.clients.client_ids) == 2
-
-
-@pytest.mark.slow
-def test_an_evaluation_has_them_as_a_group_of_their_own(with_new, tmp_path, capsys):
-    output = tmp_path / "result"
-    code = evaluate_program(
-        str(with_new),
-        str(output),
-        baseline=str(with_new),
-        set_context=keep_the_context,
-        further_models=("locally_trained",),
-    )
-    printed = capsys.readouterr().out
-    assert code == 0
-    name = "fine_tuned/new_clients_test/accuracy"
-    with open(with_new / "new_clients.csv", newline="") as file:
-        expected = [float(client[name]) for client in csv.DictReader(file)]
-    with open(f"{output}_new_clients.csv", newline="") as file:
-        clients = list(csv.DictReader(file))
-    assert [client["client_id"] for client in clients] == ["2", "3"]
-    assert [float(client[name]) for client in clients] == expected
-    result = json.loads(output.with_suffix(".json").read_text())
-    assert result["metrics"][f"{name}_mean"] == pytest.approx(np.mean(expected))
-    distribution = result["distributions"]["new_clients"][name]
-    assert (distribution["num_clients"], distribution["mean"]) == (2, np.mean(expected))
-    assert "locally_trained/new_clients_test/loss" in result["distributions"]["new_clients"]
-    assert "new_clients" not in result["baseline"]["gains"]  # which have no model there
-    lines = printed.splitlines()
-    row = lines[lines.index(f"over clients: {name}") + 2].split()
-    assert row == ["new", "clients", "2", *row[3:-2], "-", "-"]
-    assert lines[-1].endswith(f"{output}.csv, {output}_new_clients.csv")
+    # They are a group of their own, which has no model that gains over the baseline's.
+    name = MetricName("fine_tuned", "new_clients_test", "accuracy")
+    of_clients = compared.new_clients.values[name]
+    assert compared.distributions()["new_clients"][name].mean == of_clients.mean()
+    assert compared.evaluation.metrics[name._replace(statistic="mean")] == of_clients.mean()
+    assert "new_clients" not in compared.gains()
+    assert compared.write(str(tmp_path / "x"))[3:] == [f"{tmp_path / 'x'}_new_clients.csv"]
+    with open(tmp_path / "x_new_clients.csv", newline="") as file:
+        assert [float(client[str(name)]) for client in csv.DictReader(file)] == list(of_clients)

@@ -1,4 +1,4 @@
-"""What is done to runs, and what comes of it.
+"""Damages and kills runs, and tells what comes of it.
 
 Each fault has to end in one of two ways: the run goes on and leaves what an undisturbed one leaves,
 bit for bit, or it is refused by one message that names the file, or the directory.

@@ -27,7 +27,7 @@ FAILED = 99  # the exit code of a life that ended with a traceback
 
 
 def config():
-    """Of a run that takes some seconds, most of them to trace its computations."""
+    """Returns the config of a run that takes some seconds, most of them to trace computations."""
     of_run = experiment.default_config("fedper")
     of_run.rounds = ROUNDS
     of_run.clients_per_round = 2
@@ -95,7 +95,7 @@ def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
 
 
 def results(path: pathlib.Path) -> dict[str, bytes]:
-    """All that a finished run leaves but times, pictures and TensorBoard's files, by name."""
+    """Reads all that a finished run leaves but times, pictures and TensorBoard's files, by name."""
     names = ["config.json", "metrics.csv", "partition.npz"]
     names += [str(file.relative_to(path)) for file in path.glob("*/round_*")]
     found = {name: (path / name).read_bytes() for name in names if (path / name).exists()}
@@ -175,7 +175,7 @@ def later(seconds: float, act: Callable[[], None]) -> None:
 
 
 def send(number: signal.Signals) -> Callable[[], None]:
-    """`() -> None`: sends itself a signal."""
+    """Returns a function that sends its own process a signal."""
     return lambda: os.kill(os.getpid(), number)
 
 

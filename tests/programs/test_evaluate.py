@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from tests.marks import slow
 from tests.runs import run_main, run_python, tiny_config, train_run
 
 
@@ -14,15 +13,10 @@ def run_dir(tmp_path_factory):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
-def run_process(program, *arguments):
-    return run_python(f"programs/{program}", *arguments)
-
-
-@pytest.mark.parametrize("run_evaluate", [run_process, slow(run_main)])
-def test_evaluate(run_dir, tmp_path, run_evaluate):
+def test_evaluate(run_dir, tmp_path):
     output = tmp_path / "evaluated"
-    done = run_evaluate(
-        "evaluate.py",
+    done = run_python(
+        "programs/evaluate.py",
         f"--run_dir={run_dir}",
         f"--output={output}",
         "--synthetic=0,0.5",

@@ -31,7 +31,7 @@ def command(output_dir, *flags, config="configs/digits.py:ditto"):
 
 
 def train(output_dir, *flags, **options):
-    """In this process."""
+    """Runs the program in this process."""
     return run_main(*command(output_dir, *flags, **options))
 
 
@@ -83,15 +83,6 @@ def test_a_run_that_is_killed_and_resumed_has_the_numbers_of_one_that_was_not(ki
         assert (killed[0] / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_finished_run_is_only_printed_again(killed):
-    path, done = killed
-    before = (path / "metrics.csv").stat().st_mtime_ns
-    again = train(path, *SMALL, "--resume")
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.strip().splitlines() == done.stdout.splitlines()[4:]
-    assert (path / "metrics.csv").stat().st_mtime_ns == before
-
-
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     path = tmp_path / "run"
 
@@ -110,14 +101,6 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         assert 2 <= len(list(csv.DictReader(file))) < 100000
 
 
-def test_a_mistake_is_answered_with_one_message(tmp_path):
-    done = train(tmp_path / "run", "--config.algorithm.lamda_=1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: Unknown config key 'lamda_'. Did you mean \"lambda_\"")
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("restarts", "expected", "resume"),
     [(0, [], True), (2, ["--restarts=1"], True), (2, ["--restarts=1"], False)],
@@ -133,16 +116,6 @@ def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected, resume):
     assert train(tmp_path / "run", f"--restarts={restarts}").returncode == os.EX_TEMPFAIL
     assert executed[-1:] == expected
     assert ("--nooverwrite" in executed) == ("--resume" in executed) == bool(expected and resume)
-
-
-def test_an_output_directory_in_use(killed):
-    path, _ = killed
-    done = train(path, *SMALL)
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"error: {path} holds a run already. Pass --resume to go on with it, --overwrite to delete "
-        "it, or another --output_dir.\n"
-    )
 
 
 def test_a_damaged_checkpoint(killed, tmp_path):

@@ -45,6 +45,7 @@ _GROUPS = {
     "never_selected": "never took part",
     "new_clients": "new clients",
 }
+_NO_GAIN = Gain(0, np.nan, np.nan, np.nan)
 _Grouped = Mapping[str, Mapping[MetricName, Any]]
 _CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
 
@@ -225,14 +226,11 @@ def statistics_table(distributions: _Grouped, gains: _Grouped) -> dict[str, np.n
             deciles = row.pop("deciles")
             row |= {f"decile_{tenths}": value for tenths, value in enumerate(deciles, 1)}
             if gains:
-                row |= _gain_cells(gains.get(group, {}).get(name))
+                gain = gains.get(group, {}).get(name, _NO_GAIN)
+                row |= {f"gain_{key}": getattr(gain, key) for key in ("mean", "std")}
+                row["share_hurt"] = gain.share_hurt
             table.append(row)
     return {column: np.array([row[column] for row in table]) for column in table[0]}
-
-
-def _gain_cells(gain: Gain | None) -> dict[str, float]:
-    mean, std, share_hurt = (np.nan,) * 3 if gain is None else gain[1:]
-    return {"gain_mean": mean, "gain_std": std, "share_hurt": share_hurt}
 
 
 def client_tables(distributions: _Grouped, gains: _Grouped) -> list[str]:

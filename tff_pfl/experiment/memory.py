@@ -21,7 +21,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def check_server_memory(process: PersonalizedProcess, memory: int | None = None) -> None:
-    """Refuses a server's state of which `COPIES` do not fit into memory.
+    """Checks that `COPIES` of a server's state fit into memory.
 
     Args:
         process: The process, whose initial state tells the size; axes of unknown length, which are
@@ -31,7 +31,7 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
     Raises:
         MemoryError: With the three largest parts of the state.
     """
-    sizes = state_sizes(process)
+    sizes = tensor_sizes(process.initialize.type_signature.result.member)
     total = sum(sizes.values())
     memory = memory_of_machine() if memory is None else memory
     if COPIES * total <= memory:
@@ -43,11 +43,6 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
         f"more; this machine has {_gib(memory)} of memory. Have fewer clients, a smaller model, or "
         "a method whose server holds nothing for each client."
     )
-
-
-def state_sizes(process: PersonalizedProcess) -> dict[str, int]:
-    """Returns the bytes of each tensor of the server's state; see `check_server_memory`."""
-    return tensor_sizes(process.initialize.type_signature.result.member)
 
 
 def memory_of_machine() -> int:

@@ -157,25 +157,19 @@ class RunFiles:
         return np.array(list(paths)), arrays
 
     def _tables(self):
-        paths = self._files_of_rounds("clients", ".csv")
-        if not paths:
-            raise OutputDirectoryError(f"{self.path} has no evaluations: clients/round_*.csv.")
-        return paths
+        return self._files_of_rounds("clients/round_*.csv", "it was not evaluated yet")
 
     def _snapshots(self):
-        paths = self._files_of_rounds("snapshots", ".npz")
-        if not paths:
-            raise OutputDirectoryError(
-                f"{self.path} has no snapshots/round_*.npz: its algorithm has nothing to show, or "
-                "it was not evaluated yet."
-            )
-        return paths
+        reason = "its algorithm has nothing to show, or it was not evaluated yet"
+        return self._files_of_rounds("snapshots/round_*.npz", reason)
 
-    def _files_of_rounds(self, folder, ending) -> dict[int, pathlib.Path]:
-        """Returns the files `FOLDER/round_*ENDING` by their rounds, in ascending order."""
-        paths = (self.path / folder).glob(f"round_*{ending}")
-        files = [(path.stem.removeprefix("round_"), path) for path in paths]
-        return dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
+    def _files_of_rounds(self, pattern, why_not) -> dict[int, pathlib.Path]:
+        """Returns the files of a pattern by their rounds, in ascending order; one at least."""
+        files = [(path.stem.removeprefix("round_"), path) for path in self.path.glob(pattern)]
+        found = dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
+        if not found:
+            raise OutputDirectoryError(f"{self.path} has no {pattern}: {why_not}.")
+        return found
 
 
 def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:

@@ -1,4 +1,4 @@
-"""From a config to what a run is made of."""
+"""Builds data, model, algorithm and process from a config."""
 
 import functools
 from collections.abc import Callable
@@ -229,7 +229,7 @@ def build_algorithm(
 
 
 def _largest_cohort(config, num_clients) -> int:
-    """With Poisson sampling, everybody may be selected at once."""
+    """Returns the most clients of a round: all, where each is drawn by itself."""
     poisson = config.participation.sampling == "poisson"
     return num_clients if poisson else config.clients_per_round
 
@@ -242,7 +242,7 @@ def _build_aggregator(config):
 
 
 def _build_attack(config, dataset):
-    """`(Algorithm -> Algorithm)`."""
+    """Returns the attack with its options: `(Algorithm -> Algorithm)`."""
     options = config.attack.to_dict()
     attack, parameters = ATTACKS[options["name"]], ATTACKS.parameters(options.pop("name"))
     if "client_ids" in parameters:

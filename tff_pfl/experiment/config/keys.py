@@ -1,4 +1,4 @@
-"""All keys of a config and their meaning, without the options of what it chooses by name.
+"""Lists all keys of a config and their meaning, without the options of what it chooses by name.
 
 A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
 returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override

@@ -1,4 +1,4 @@
-"""All that a run of a config is made of, for those that train, check, evaluate or export it."""
+"""Builds a run from a config, to train, check, evaluate or export it."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ _SMALL_STEP, _MOST_ROWS = 250_000, 2.0
 
 
 class BuiltRun:
-    """What a run of a config is made of, each part checked against the others.
+    """A run by its config: data, model and algorithm, which fit together.
 
     Attributes:
         config: The config.
@@ -48,12 +48,12 @@ class BuiltRun:
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
-        """See `build_algorithm`."""
+        """Builds the algorithm; see `build_algorithm`."""
         return build.build_algorithm(self.config, self.model, self.dataset)
 
     @functools.cached_property
     def process(self) -> PersonalizedProcess:
-        """See `build_process`."""
+        """Builds the process; see `build_process`."""
         return build.build_process(self.config, self.model, self.dataset)
 
     @property
@@ -62,7 +62,7 @@ class BuiltRun:
         return f"{self.config.algorithm.name} on {self.config.data.name}"
 
     def capacity(self, clients_at_a_time: int) -> str | None:
-        """See `suitable_capacity`."""
+        """Chooses the capacity of clients' examples; see `suitable_capacity`."""
         batch_size = self.config.local.batch_size
         return suitable_capacity(self.model, self.dataset, clients_at_a_time, batch_size)
 
