@@ -9,7 +9,7 @@ import pytest
 from tests.experiment.killed import contents_of
 from tests.permissions import read_only
 from tests.runs import keep_the_context, with_settings
-from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, to_text
+from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, sampled_clients, to_text
 from tff_pfl.experiment import ConfigError, RunFiles, evaluate_program, evaluate_run
 
 MODELS = ("personalized", "global")
@@ -215,6 +215,20 @@ def test_a_sample_of_the_clients(run, local, tmp_path, capsys):
     (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name}  ")]
     assert line.split()[1:3] == [f"{accuracies.mean():.4f}", f"{margin:.4f}"]
     assert not any(metric.statistic == MARGIN for metric in of_all.evaluation.metrics)
+
+
+def test_a_run_evaluates_the_same_sample_each_time(finished_run):
+    run_dir = finished_run(evaluation={"every": 1, "clients": 2})
+    name = MetricName("personalized", "local_test", "accuracy")
+    files = RunFiles(run_dir)
+    for row, round_num in enumerate((1, 2)):
+        columns = files.clients(round_num).columns
+        assert columns["client_id"].tolist() == sampled_clients(0, 4, 2).tolist()
+        accuracies = columns[str(name)]
+        metrics = {column: values[row] for column, values in files.metrics().items()}
+        assert metrics[f"{name}_mean"] == pytest.approx(accuracies.mean())
+        assert metrics[f"{name}_mean_margin"] == pytest.approx(mean_margin(accuracies, 4))
+        assert metrics["personalized/local_test/loss_mean_margin"] > 0
 
 
 def test_without_a_global_model_none_is_trained(local):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
+from tff_pfl.clients.attackers import drawn_attackers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, resolved
 
@@ -57,6 +58,12 @@ def test_settings_and_partition(run):
     folder, config = run
     assert RunFiles(folder).settings() == resolved(config)
     assert len(RunFiles(folder).partition().train) == config.data.num_clients
+
+
+def test_attackers_are_drawn_of_all_clients(run, monkeypatch):
+    settings = {"seed": 3, "attack": {"fraction": 0.5}}
+    monkeypatch.setattr(RunFiles, "settings", lambda files: settings)
+    assert RunFiles(run[0]).attackers() == drawn_attackers(0.5, 4, 3)
 
 
 def test_where_there_is_no_run(tmp_path):

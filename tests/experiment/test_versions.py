@@ -84,7 +84,7 @@ def test_each_change_is_kept_in_order(directory, monkeypatch):
     monkeypatch.setattr(versions, "current_versions", lambda: first)
     assert len(versions.record_versions(directory, 6)) == len(found)
     sessions = [Session(0, first), Session(4, second), Session(6, first)]
-    assert versions.recorded_sessions(directory.path) == sessions
+    assert RunFiles(directory.path).sessions() == sessions
 
 
 def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
     assert versions.other_versions(directory.path, modules) == changes
     assert versions.record_versions(directory, 3, modules) == changes
     assert versions.other_versions(directory.path, modules) == []
-    assert [x.rounds_before for x in versions.recorded_sessions(directory.path)] == [2, 3]
+    assert [x.rounds_before for x in RunFiles(directory.path).sessions()] == [2, 3]
 
 
 def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monkeypatch, caplog):

@@ -15,8 +15,9 @@ class Background:
             with background.doing(write_last_output):
                 output = compute()
 
-    Nothing runs outside of `doing` and `do`, so that both threads can use the same things one after
-    the other without a lock. The thread has an event loop of its own: the caller's may be running.
+    It does one thing after another, and nothing outside of `doing` and `do`, so that both threads
+    can use the same things without a lock. It has an event loop of its own: the caller's may be
+    running.
     """
 
     def __init__(self):
@@ -37,15 +38,13 @@ class Background:
 
     @contextlib.contextmanager
     def doing(self, work: Callable[[], None]) -> Iterator[None]:
-        """Runs `work` beside the body, and ends when both have ended.
+        """Runs `work` beside the body, and waits for it.
 
-        An exception of the work is raised after the body, unless the body has raised one.
+        An exception of the work is raised after the body. If the body raises one, other work, and
+        the end of the thread, wait for this.
         """
         done = self._thread.submit(work)
-        try:
-            yield
-        finally:
-            concurrent.futures.wait([done])
+        yield
         done.result()
 
     def run(self, coroutine: Coroutine) -> Any:

@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import tensorflow_federated as tff
@@ -93,12 +93,9 @@ def train(
         RuntimeError: In a thread in which no context was set.
         MemoryError: If the server's state is larger than the memory can hold.
     """
-    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
-    check_kind("The directory", directory, RunDirectory, tip)
-    of_arrays = "FederatedDataset.from_client_arrays makes one of each client's arrays."
-    check_kind("The data set", dataset, FederatedDataset, of_arrays)
-    if not directory.is_open:
-        raise ValueError(f"The directory {directory.path} is not open: {tip}")
+    _check_directory(directory)
+    tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
+    check_kind("The data set", dataset, FederatedDataset, tip)
     runtime.check_context()
     clients_per_round = operator.index(clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
@@ -112,11 +109,6 @@ def train(
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         early_stop.check_every(evaluate_every)
-    if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
-        raise OutputDirectoryError(
-            f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
-            "with --overwrite, or in another directory."
-        )
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
@@ -143,17 +135,8 @@ def train(
         directory.write_settings()
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
-            changes = record_versions(directory, done, directory.settings.get("imports") or ())
-            if changes:
-                bar.write(
-                    f"round {done}: warning: the run goes on with other versions, or other code, "
-                    f"and numbers may differ from here on: {'; '.join(changes)}"
-                )
-            if not dataset.sizes(options.split).any():
-                bar.write(
-                    f"warning: no client has {options.split} examples: all that is evaluated on "
-                    "them is nan"
-                )
+            for warning in _warnings(directory, dataset, options.split, done):
+                bar.write(warning)
             Rounds(
                 process,
                 dataset,
@@ -182,6 +165,30 @@ def train(
     )
     write_summary(directory, result)
     return result
+
+
+def _check_directory(directory: RunDirectory) -> None:
+    """Checks that a directory is open, and has the checkpoint of the run in it, if there is one."""
+    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
+    check_kind("The directory", directory, RunDirectory, tip)
+    if not directory.is_open:
+        raise ValueError(f"The directory {directory.path} is not open: {tip}")
+    if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
+        raise OutputDirectoryError(
+            f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
+            "with --overwrite, or in another directory."
+        )
+
+
+def _warnings(directory, dataset, split, done) -> Iterator[str]:
+    """Records the versions of the run, and yields what its user should know of it."""
+    if changes := record_versions(directory, done, directory.settings.get("imports") or ()):
+        yield (
+            f"round {done}: warning: the run goes on with other versions, or other code, and "
+            f"numbers may differ from here on: {'; '.join(changes)}"
+        )
+    if not dataset.sizes(split).any():
+        yield (f"warning: no client has {split} examples: all that is evaluated on them is nan")
 
 
 def _open_files(

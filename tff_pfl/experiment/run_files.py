@@ -87,7 +87,12 @@ class RunFiles:
 
     def sessions(self) -> list[Session]:
         """Returns the sessions of the run, in order; none if it did not record any."""
-        return recorded_sessions(self.path)
+        path = self.path / SESSIONS
+        if not path.exists():
+            return []
+        with reading(path):
+            found = read_json(path)["sessions"]
+            return [Session(of["rounds_before"], of["versions"]) for of in found]
 
     def attackers(self) -> tuple[int, ...]:
         """Returns the ids of the clients of `config.attack`, in ascending order."""
@@ -170,19 +175,6 @@ class RunFiles:
         if not found:
             raise OutputDirectoryError(f"{self.path} has no {pattern}: {why_not}.")
         return found
-
-
-def recorded_sessions(run_dir: str | os.PathLike) -> list[Session]:
-    """Reads the sessions of a run, in order; none if it did not record any.
-
-    Raises:
-        OutputDirectoryError: If the file is damaged.
-    """
-    path = os.path.join(run_dir, SESSIONS)
-    if not os.path.exists(path):
-        return []
-    with reading(path):
-        return [Session(of["rounds_before"], of["versions"]) for of in read_json(path)["sessions"]]
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:

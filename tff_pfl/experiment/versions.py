@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
-from tff_pfl.experiment.run_files import CODE, SESSIONS, Session, recorded_sessions
+from tff_pfl.experiment.run_files import CODE, SESSIONS, RunFiles, Session
 
 
 def current_versions() -> dict[str, Any]:
@@ -80,7 +80,7 @@ def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> l
     Raises:
         OutputDirectoryError: If what was recorded is damaged.
     """
-    sessions = recorded_sessions(run_dir)
+    sessions = RunFiles(run_dir).sessions()
     return _changes(sessions[-1].versions, _versions(imports)) if sessions else []
 
 
@@ -100,7 +100,7 @@ def record_versions(
     Raises:
         OutputDirectoryError: If what was recorded is damaged.
     """
-    sessions, now = recorded_sessions(directory.path), _versions(imports)
+    sessions, now = RunFiles(directory.path).sessions(), _versions(imports)
     if sessions and sessions[-1].versions == now:
         return []
     written = [session._asdict() for session in [*sessions, Session(rounds_before, now)]]
