@@ -2,11 +2,19 @@
 
 import functools
 import shutil
+import unittest.mock
 
 import pytest
 
-from tests.runs import keep_the_context, with_settings
-from tff_pfl.experiment import ConfigError, evaluate_program, evaluate_run
+from tests.runs import keep_the_context, tiny_config, with_settings
+from tff_pfl.clients import ClientStateStore
+from tff_pfl.experiment import (
+    ConfigError,
+    OutputDirectoryError,
+    evaluate_program,
+    evaluate_run,
+    run_program,
+)
 
 
 def damaged(run, path):
@@ -66,6 +74,15 @@ def test_mistakes_are_one_message(finished_run, tmp_path, capsys, make, message)
     assert printed.err.startswith("error: ")
     assert message in printed.err
     assert not output.parent.exists()
+
+
+def test_a_run_that_was_stopped_before_its_first_commit(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientStateStore, "commit", unittest.mock.Mock(side_effect=OSError))
+        code = run_program(tiny_config(), str(tmp_path / "run"), set_context=keep_the_context)
+    assert code == 1
+    with pytest.raises(OutputDirectoryError, match="run: no round was committed."):
+        evaluate_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
