@@ -1,13 +1,13 @@
-"""Handwritten digits of 8x8 pixels, on 20 clients with skewed classes: a run of seconds.
+"""Trains on handwritten digits of 8x8 pixels: 20 clients with skewed classes, some seconds.
 
-No paper's protocol: a federation to try things on. `--config=configs/digits.py:ALGORITHM`.
+No paper has this protocol: it is for trying things. `--config=configs/digits.py:ALGORITHM`.
 """
 
 from tff_pfl.experiment import default_config
 
 
 def get_config(algorithm: str = "ditto"):
-    """The config for an algorithm; `ditto` has both a global and a personalized model."""
+    """Returns the config for an algorithm; `ditto` has both a global and a personalized model."""
     config = default_config(algorithm)
     config.rounds = 30
     config.clients_per_round = 10

@@ -1,17 +1,20 @@
-"""The comparisons of FedPG's Tables 1 and 2: `--config=configs/fedpg.py:PARTITION,DATASET,METHOD`.
+"""Reproduces FedPG's Tables 1 and 2: `--config=configs/fedpg.py:PARTITION,DATASET,METHOD`.
 
-    PARTITION  dir, Dir(0.1): Table 1; pat, two classes a client: Table 2; or pat_unequal, the same
-               in unequal amounts, of which Table 2 may be as well
+    PARTITION  dir: Dir(0.1), for Table 1; pat: two classes a client, for Table 2; pat_unequal: the
+               same in unequal amounts, because the paper does not say which Table 2 has
     DATASET    fmnist, with an MLP; cifar10, with a CNN; or cifar100, with an NF-ResNet-18
-    METHOD     an algorithm, or one of fedpg_gamma0.3, fedpg_gamma0.6, fedpg_gamma1.0 (a constant
-               gamma), fedpg_m1 (mean direction), fedpg_m2 (no fairness), fedpg_m3 (no personal
-               direction), fedpg_m4 (no memory of absent clients); or fedamp_tuned
+    METHOD     an algorithm; or fedpg_gamma0.3, fedpg_gamma0.6, fedpg_gamma1.0 (a constant gamma),
+               fedpg_m1 (mean direction), fedpg_m2 (no fairness), fedpg_m3 (no personal direction),
+               fedpg_m4 (no memory of absent clients); or fedamp_tuned
 
-A fourth part, as in `dir,fmnist,fedpg,50`, is the percentage of clients that take part in a round,
-10 in the tables. 100 clients, train and test split merged and cut in their own ratio for each
-client, batches of 50, 5 local epochs where a method has some, SGD with a rate of 0.1 that decays by
-0.999 a round, 2,000 rounds. The paper takes the best of the rates 0.01, 0.05 and 0.1 for each
-method; pFedMe has 0.05, as 0.1 times its `lambda_` is more than 1. `config.paper` has its results.
+A fourth part, as in `dir,fmnist,fedpg,50`, is the percentage of clients in a round; the tables have
+10. There are 100 clients. The training and test splits are merged, and each client's examples are
+cut in the original ratio. Training: 2,000 rounds in batches of 50, 5 local epochs for methods that
+have epochs, SGD with a rate of 0.1 that decays by 0.999 a round. The paper takes the best of the
+rates 0.01, 0.05 and 0.1 for each method. pFedMe has 0.05 here, because 0.1 times its `lambda_` is
+more than 1.
+
+`config.paper` has the paper's results.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -34,7 +37,7 @@ _VARIANTS = {
     "apfl": ("apfl", {"alpha": 0.5, "adaptive": True, "alpha_decay": 0.02}),
     "pfedme": ("pfedme", {"lambda_": 15.0, "beta": 1.0}),
     "fedamp": ("fedamp", {"alpha": 5e-3, "sigma": 0.1, "lambda_": 5e-7}),
-    # With those options it is Local; these are the best on validation data, for Fashion-MNIST.
+    # The options above make FedAMP Local; these are the best on Fashion-MNIST's validation data.
     "fedamp_tuned": (
         "fedamp",
         {"distance_scale": "median", "alpha": 0.1, "sigma": 1.0, "lambda_": 0.01},
@@ -43,8 +46,8 @@ _VARIANTS = {
     "splitgp": ("splitgp", {"gamma": 0.2, "lambda_": 0.2, "threshold": 0.2}),
 }
 
-# Accuracies of the personalized models, local, synthetic and general, and of the global model;
-# after each, its standard deviation over clients.
+# The accuracies of the personalized models (local, synthetic, general) and of the global model,
+# each followed by its standard deviation over clients.
 _PAPER = {
     ("dir", "fmnist"): {
         "local": (0.947, 0.063, 0.300, 0.129, 0.295, 0.124),
@@ -126,7 +129,7 @@ _COLUMNS = [
 
 
 def get_config(choice: str = ""):
-    """The config for `PARTITION,DATASET,METHOD[,PERCENT]`."""
+    """Returns the config for `PARTITION,DATASET,METHOD[,PERCENT]`."""
     partition, dataset, method, *percent = parts_of_choice(
         choice,
         PARTITION=("dir", "pat", "pat_unequal"),
@@ -147,7 +150,7 @@ def get_config(choice: str = ""):
     if partition == "dir":
         config.data.partitioner = "dirichlet"
         config.data.dirichlet.alpha = 0.1
-        # The number of classes.
+        # As many examples as there are classes.
         config.data.dirichlet.min_examples = 100 if dataset == "cifar100" else 10
     else:
         config.data.partitioner = "classes_per_client"

@@ -1,21 +1,22 @@
-"""The tables of pFedMB: `--config=configs/pfedmb.py:PARTITION,CLIENTS,METHOD[,RECIPE]`.
+"""Reproduces pFedMB's tables: `--config=configs/pfedmb.py:PARTITION,CLIENTS,METHOD[,RECIPE]`.
 
     PARTITION  pairs (Table 1): clients 0 and 1, 2 and 3, ... have the same two classes;
                two_classes, at random, or dirichlet, Dir(0.5) (Table 2)
-    CLIENTS    10 for pairs; 15, all of them a round, or 50, 10 of them a round
-    METHOD     an algorithm, or pfedmb_unweighted: pFedMB without weighing by alpha
-    RECIPE     none: SGD as the paper has it; or moon: with momentum 0.9, weight decay 1e-5, and
-               crops and flips of training images, as in the code of MOON (Li et al., CVPR 2021),
-               of which network, batch, epochs and Dirichlet partitions are; not stated by the paper
+    CLIENTS    10 for pairs; 15 with all of them in a round, or 50 with 10 in a round
+    METHOD     an algorithm, or pfedmb_unweighted: pFedMB without weighting by alpha
+    RECIPE     moon adds momentum 0.9, weight decay 1e-5, and crops and flips of training images, as
+               in the code of MOON (Li et al., CVPR 2021); without it, SGD as the paper states it
 
-Mori et al., "Personalized federated learning with multi-branch architecture", IJCNN 2023: CIFAR-10,
-40,000 training, 10,000 validation and 10,000 test images, all three spread in the same way; LeNet;
-5 local epochs in batches of 64; before it is tested, every client's model, of every method, is
-fine-tuned for 5 epochs. Table 1 has 5 branches and one alpha for all layers. The paper tunes the
-rates and the number of branches, at most 10, on validation data, trains until convergence, and does
-not state the concentration of its Dirichlet distribution; what is here of these is ours.
+Mori et al., "Personalized federated learning with multi-branch architecture", IJCNN 2023. Data:
+CIFAR-10 with 40,000 training, 10,000 validation and 10,000 test images, all partitioned in the same
+way. Training: LeNet, 5 local epochs in batches of 64. Before testing, the model of every client, of
+every method, is fine-tuned for 5 epochs. Table 1 has 5 branches and one alpha for all layers.
 
-`config.paper` has the accuracy in %, mean of 3 repetitions.
+The paper follows MOON in its network, batches, epochs and Dirichlet partitions. It tunes the rates
+and the number of branches (at most 10) on validation data, trains until convergence, and does not
+state the concentration of its Dirichlet distribution. The values here are our choice.
+
+`config.paper` has the accuracy in %, the mean of 3 repetitions.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -27,7 +28,7 @@ _COLUMNS = [(partition, clients) for partition, sizes in _PARTITIONS.items() for
 _RECIPES = ("moon",)
 _VARIANTS = {"pfedmb_unweighted": ("pfedmb", {"alpha_weighted": False})}
 
-# In the order of `_COLUMNS`.
+# Accuracies in the order of `_COLUMNS`.
 _PAPER = {
     "local": (87.26, 90.01, 83.79, 67.54, 61.27),
     "fedavg": (87.99, 89.69, 85.68, 73.52, 70.32),
@@ -43,7 +44,7 @@ _PAPER = {
 
 
 def get_config(choice: str = ""):
-    """The config for `PARTITION,CLIENTS,METHOD[,RECIPE]`."""
+    """Returns the config for `PARTITION,CLIENTS,METHOD[,RECIPE]`."""
     partition, clients, method, *recipe = parts_of_choice(
         choice,
         optional="RECIPE",
@@ -76,14 +77,14 @@ def get_config(choice: str = ""):
     config.local.batch_size = 64
     config.evaluation.every = 5
     config.evaluation.fine_tune_epochs = 5
-    # Not the rate of training: at one as large as pFedMB's branches need, some models diverge.
+    # This is less than the rate of training: at the rate that branches need, some models diverge.
     config.evaluation.fine_tune_learning_rate = 0.03
     if recipe:
         config.local.learning_rate = 0.01
         config.local.momentum = 0.9
         config.local.weight_decay = 1e-5
         config.local.augmentation.name = "crop_and_flip"
-        # Of 0.001, 0.003 and 0.01 the best on FedAvg's validation images, Dirichlet, 10 rounds.
+        # The best of 0.001, 0.003 and 0.01 on FedAvg's validation images (Dirichlet, 10 rounds).
         config.evaluation.fine_tune_learning_rate = 0.001
     if algorithm == "pfedmb":
         config.algorithm.branches = 5

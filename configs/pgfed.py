@@ -1,21 +1,26 @@
-"""The comparisons of PGFed's Table 1: `--config=configs/pgfed.py:DATASET,CLIENTS,METHOD`.
+"""Reproduces PGFed's Table 1: `--config=configs/pgfed.py:DATASET,CLIENTS,METHOD`.
 
     DATASET  cifar10 or cifar100
     CLIENTS  25, 50 or 100
     METHOD   an algorithm
 
-Luo et al., "PGFed: Personalize each client's global objective for federated learning", ICCV 2023:
-Dir(0.3) with at least 40 examples a client, train and test split merged and cut 75 % to 25 % for
-each client, 25 % of the clients a round, 300 rounds of 5 local epochs in batches of 10 without the
-partial one, SGD with momentum 0.9. As in the paper's code, APFL, FedFomo, FedRep, FedRoD,
-Per-FedAvg and pFedMe have no momentum, and Per-FedAvg batches of 20, whose halves it uses; other
-than there, its models are evaluated after a step at the inner rate, as its paper says. The
-paper takes the best of the learning rates 0.1, 0.01, 0.001 and 0.0001 for each method; here it is
-0.01, or 0.001 for PGFed, its variants and Local, which were better with it on validation data
-after 6 rounds; `docs/results/pgfed.md` has later trials of other methods. The paper's code, other
-than the library by default, goes on with a client's momentum in its next round:
+Luo et al., "PGFed: Personalize each client's global objective for federated learning", ICCV 2023.
+Data: Dir(0.3) with at least 40 examples for each client; the training and test splits are merged,
+and each client's examples are cut into 75 % for training and 25 % for testing. Training: 300 rounds
+with 25 % of the clients, 5 local epochs in batches of 10 without the partial one, SGD with momentum
+0.9.
+
+As in the paper's code, APFL, FedFomo, FedRep, FedRoD, Per-FedAvg and pFedMe have no momentum, and
+Per-FedAvg has batches of 20, of which a step uses both halves. Unlike that code, Per-FedAvg's
+models are evaluated after a step at the inner rate, as its paper says. The paper's code also keeps
+a client's momentum for its next round; the library does so with
 `--config.local.persist_optimizer_state`.
-`config.paper` has its results, in %, the best over rounds.
+
+The paper takes the best of the learning rates 0.1, 0.01, 0.001 and 0.0001 for each method. Here the
+rate is 0.01, or 0.001 for PGFed, its variants and Local, which were better with it on validation
+data after 6 rounds. `docs/results/pgfed.md` has later trials of other methods.
+
+`config.paper` has the paper's results in %, the best over rounds.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -33,7 +38,7 @@ _COLUMNS = [
 
 _SLOWER = ("local", "pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce")
 
-# As in the paper's code.
+# Options of the paper's code.
 _OPTIONS = {
     "lg_fedavg": {"alternate": True},
     "fedrod": {"personal_init": "copy"},
@@ -43,7 +48,7 @@ _OPTIONS = {
 }
 _WITHOUT_MOMENTUM = ("apfl", "fedrep", "fedfomo", "fedrod", "per_fedavg", "pfedme")
 
-# Mean personalized accuracy and its deviation over 3 seeds.
+# The mean personalized accuracy and its standard deviation over 3 seeds.
 _PAPER = {
     "local": (
         (72.40, 0.45),
@@ -161,7 +166,7 @@ _PAPER = {
 
 
 def get_config(choice: str = ""):
-    """The config for `DATASET,CLIENTS,METHOD`."""
+    """Returns the config for `DATASET,CLIENTS,METHOD`."""
     dataset, num_clients, method = parts_of_choice(
         choice,
         DATASET=("cifar10", "cifar100"),

@@ -1,25 +1,24 @@
-"""The comparisons of PLGU's Tables 1 to 4: `--config=configs/plgu.py:DATASET,COHORT,METHOD`.
+"""Reproduces PLGU's Tables 1 to 4: `--config=configs/plgu.py:DATASET,COHORT,METHOD[,VARIED]`.
 
     DATASET  cifar10: 3 labels a client, ResNet-18
              cifar100: 10 labels a client, WideResNet-28-10
              tiny_imagenet: 30 labels a client, ResNet-50; images in a local folder
-    COHORT   clients of a round: 10 or 100 of 100; 20 of 20 for tiny_imagenet
+    COHORT   clients in a round: 10 or 100 of 100; 20 of 20 for tiny_imagenet
     METHOD   an algorithm
-
-A fourth part is what Table 3 or 4 varies, on CIFAR-10 with 10 clients a round: epochs=1, epochs=10,
-rho=0.1 or rho=0.5, as in `cifar10,10,plgu_lf,rho=0.1`.
+    VARIED   what Table 3 or 4 varies, for cifar10,10: epochs=1, epochs=10, rho=0.1 or rho=0.5
 
 Qu et al., "How to prevent the poor performance clients for personalized federated learning?", CVPR
-2023: random labels for each client with equal numbers of examples, networks with group
-normalisation, 5 local epochs in batches of 50, radius 0.05, 5 personal layers for PLGU-LF. Learning
-rates and the number of rounds are in a supplement that is not to be had: here, they are ours. So
-are the split of a client's examples, in the data set's own ratio, and the normalisation.
+2023. Data: random labels for each client and equal numbers of examples. Training: networks with
+group normalisation, 5 local epochs in batches of 50, radius 0.05, and 5 personal layers for
+PLGU-LF. The learning rates and the number of rounds are in a supplement that is not available; the
+values here are our choice. So are the normalisation and the cut of a client's examples, which has
+the ratio of the original splits.
 
-The networks need a GPU. For a comparison on CPUs choose a small one, and with it fewer personal
-layers: `--config.model.name=cnn_pgfed --config.algorithm.num_personal_layers=1`.
+The networks need a GPU. For a comparison on CPUs choose a small network and fewer personal layers:
+`--config.model.name=cnn_pgfed --config.algorithm.num_personal_layers=1`.
 
-`config.paper` has the results in %, mean over clients, lowest and top 5 %, of the global model
-(Table 1) and of the personal ones (Table 2), or those of what is varied.
+`config.paper` has the paper's results in %: the mean over clients, the lowest and the top 5 %, of
+the global model (Table 1) and of the personal models (Table 2), or those of Table 3 or 4.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -27,14 +26,14 @@ from tff_pfl.experiment import default_config
 from tff_pfl.names import check_names, parts_of_choice
 
 _DATA = {
-    # Clients, labels of each, cohorts, network, training and test share.
+    # Clients, labels of each client, cohort sizes, network, shares of training and test examples.
     "cifar10": (100, 3, ("10", "100"), "resnet18", (5 / 6, 0.0, 1 / 6)),
     "cifar100": (100, 10, ("10", "100"), "wide_resnet", (5 / 6, 0.0, 1 / 6)),
     "tiny_imagenet": (20, 30, ("20",), "resnet50", (10 / 11, 0.0, 1 / 11)),
 }
 _SETTINGS = [(dataset, cohort) for dataset, choice in _DATA.items() for cohort in choice[2]]
 
-# Mean, lowest 5 %, top 5 %, for each of `_SETTINGS`.
+# The mean, the lowest 5 % and the top 5 % for each of `_SETTINGS`.
 _GLOBAL = {
     "fedavg": (
         (64.79, 60.69, 68.45),
@@ -124,8 +123,8 @@ _PERSONALIZED = {
     ),
 }
 
-# Tables 3 and 4, CIFAR-10 with 10 clients a round. The lowest 5 % of PLGU-GHN after 10 epochs is
-# printed as its mean, a misprint.
+# Tables 3 and 4: CIFAR-10 with 10 clients a round. In the paper, the lowest 5 % of PLGU-GHN after
+# 10 epochs equals its mean, which must be a misprint.
 _VARIED = {
     "epochs": {
         "1": {
@@ -160,7 +159,7 @@ _METRICS = ("mean", "worst_5_percent", "best_5_percent")
 
 
 def get_config(choice: str = ""):
-    """The config for `DATASET,COHORT,METHOD[,VARIED]`."""
+    """Returns the config for `DATASET,COHORT,METHOD[,VARIED]`."""
     dataset, cohort, method, *varied = parts_of_choice(
         choice,
         DATASET=_DATA,
@@ -205,7 +204,7 @@ def get_config(choice: str = ""):
 
 
 def _vary(config, varied):
-    """Sets what Table 3 or 4 varies, and returns its results."""
+    """Sets the value that Table 3 or 4 varies, and returns the paper's results for it."""
     choices = {
         f"{name}={value}": (name, value, results)
         for name, table in _VARIED.items()

@@ -1,11 +1,13 @@
-"""Five attacks by a fifth of the clients against six aggregators, for three methods on digits.
+"""Compares five attacks by a fifth of the clients and six aggregators, for three methods on digits.
 
-20 clients, of which 4 attack, 10 of them a round, 30 rounds, three seeds, with which the attackers
-differ, too. The rows without an attack have the same attackers, who do as the others. Clients weigh
-the same, so that attackers are a fifth of the weight. FedPG needs every upload by itself: its
-server has one way to aggregate, its own. It takes one step a round, where the others take five
-epochs, and has 300 rounds. The factor 100 was chosen after a look at test images of seed 0: scaled
-by 10, FedAvg's mean did not suffer. So were the 300: after 30, FedPG without an attack was at 83 %.
+20 clients, of which 4 attack; 10 clients a round; 30 rounds; three seeds, each with its own
+attackers. In the rows without an attack, these clients behave like the others. All clients have the
+same weight, so that attackers have a fifth of it. FedPG needs each single upload, so it has its own
+aggregation only. It takes one step a round where the others take five epochs, and has 300 rounds.
+
+Two numbers were chosen after a look at test images of seed 0: the factor 100, because FedAvg's mean
+did not suffer from uploads scaled by 10; and the 300 rounds, because FedPG without an attack was at
+83 % after 30.
 """
 
 from tff_pfl.analysis import SEPARATOR, Study, Variant
@@ -18,7 +20,7 @@ _ATTACKS = {
     "labels flipped": {"attack.name": "label_flip"},
     "inner product": {"attack.name": "inner_product", "attack.epsilon": 1.0},
 }
-# Of 10 clients, 3 attackers are expected at most, as are in 95 of 100 rounds.
+# 95 of 100 rounds have at most 3 attackers among their 10 clients.
 _AGGREGATORS = {
     "mean": {"aggregator.name": "mean"},
     "robust": {"aggregator.name": "robust"},
@@ -30,7 +32,7 @@ _AGGREGATORS = {
 
 
 def get_study():
-    """The study; hyper-parameters are those of `configs/digits.py` and the methods' defaults."""
+    """Returns the study; hyperparameters are those of `configs/digits.py` and defaults."""
     variants = {}
     for method, algorithm in (("FedAvg", "fedavg"), ("Ditto", "ditto")):
         for attack, attacks in _ATTACKS.items():

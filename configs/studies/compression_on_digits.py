@@ -1,8 +1,8 @@
-"""What compression costs: FedAvg, FedPer and PGFed on digits, with error feedback and without.
+"""Measures what compression costs, with and without error feedback: three methods on digits.
 
-20 clients, of which 10 take part in a round, 100 rounds, three seeds. Of PGFed, the change of the
-model is compressed; the gradient of the client's risk, as large, travels as it is. Rates are those
-of `configs/digits.py`; nothing is tuned.
+FedAvg, FedPer and PGFed; 20 clients, 10 of them in a round; 100 rounds; three seeds. PGFed uploads
+two parts of equal size: the change of the model, which is compressed, and the gradient of the
+client's risk, which is not. Learning rates are those of `configs/digits.py`; nothing is tuned.
 """
 
 from tff_pfl.analysis import SEPARATOR, Study, Variant
@@ -19,7 +19,7 @@ _COMPRESSORS = {
 
 
 def _settings():
-    """Those of each line, by its label."""
+    """Yields the label and the settings of each row."""
     yield "32 bits", {}
     for label, settings in _COMPRESSORS.items():
         yield label, settings
@@ -27,7 +27,7 @@ def _settings():
 
 
 def get_study():
-    """A variant for each method and compressor."""
+    """Returns a study with a variant for each method and compressor."""
     return Study(
         title="Compression on digits",
         variants={

@@ -1,7 +1,7 @@
-"""How much FedAMP is to mix, for FedPG's Table 1 on Fashion-MNIST, by validation data.
+"""Tunes how much FedAMP mixes, for FedPG's Table 1 on Fashion-MNIST, on validation data.
 
-With the defaults FedAMP is Local; `tff_pfl/algorithms/fedamp/round.py` says why. A tenth of each
-client's examples is for validation, of those that are for training otherwise.
+With its defaults FedAMP is Local; `tff_pfl/algorithms/fedamp/round.py` says why. A tenth of each
+client's training examples becomes validation data.
 """
 
 from tff_pfl.analysis import Study, Variant
@@ -11,7 +11,10 @@ _MEDIAN = {"algorithm.distance_scale": "median", "algorithm.sigma": 1.0}
 
 
 def get_study():
-    """Alpha sets the shares of others; lambda over alpha how far a step goes to the mixture."""
+    """Returns the study.
+
+    `alpha` sets the shares of other clients; `lambda_ / alpha`, how far a step goes to the mixture.
+    """
     variants = {
         "Local": Variant(f"{_BASE},local"),
         "FedAMP, defaults": Variant(f"{_BASE},fedamp"),
@@ -27,7 +30,7 @@ def get_study():
             _MEDIAN | {"algorithm.alpha": alpha, "algorithm.start": "mixture"},
         )
     return Study(
-        title="How much FedAMP is to mix, on validation data",
+        title="How much FedAMP mixes, on validation data",
         variants=variants,
         settings={
             "rounds": 300,

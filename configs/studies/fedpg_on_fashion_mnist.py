@@ -1,7 +1,8 @@
-"""FedPG's Tables 1 and 2 on Fashion-MNIST: FedPG, its variants, and FedAvg, with five seeds.
+"""Compares FedPG, its variants and FedAvg on FedPG's Tables 1 and 2, Fashion-MNIST, five seeds.
 
-Rates are the 0.1 of the comparison, not tuned; the paper takes the best of three for each method.
-Two classes a client come in equal amounts and, as Table 2 may be of those, in unequal ones.
+All methods have the comparison's learning rate of 0.1, which is not tuned; the paper takes the best
+of three for each method. The paper does not say whether clients with two classes have equal or
+unequal amounts, so the study has both.
 """
 
 from tff_pfl.analysis import Study, Variant
@@ -20,13 +21,13 @@ _OF_TABLE_2 = {
     "M3, no personal direction": "fedpg_m3",
     "M4, no memory": "fedpg_m4",
 }
-# Clients of equal amounts weigh the same either way.
+# With equal amounts, both weightings are the same.
 _FEDAVG = {"FedAvg": {"algorithm.weighting": "num_examples"}}
 _FEDAVG_TWICE = {**_FEDAVG, "FedAvg, uniform": {"algorithm.weighting": "uniform"}}
 
 
 def get_study():
-    """On Dirichlet partitions the rows of Table 1, else those of Table 2; FedAvg on all."""
+    """Returns the rows of Table 1 on Dirichlet partitions, else those of Table 2; FedAvg on all."""
     variants = {}
     for name, partition, methods, fedavg in (
         ("Dir(0.1)", "dir", _OF_TABLE_1, _FEDAVG_TWICE),

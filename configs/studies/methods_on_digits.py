@@ -1,20 +1,20 @@
-"""All methods on handwritten digits: 20 clients, half of them a round, 30 rounds, three seeds."""
+"""Compares all methods on handwritten digits: 20 clients, 10 a round, 30 rounds, three seeds."""
 
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.analysis import Study, Variant
 
-# Beside the defaults, for methods that these suit badly here.
+# Second rows for methods whose defaults do badly here.
 _OTHER_OPTIONS = {
     "feddyn": {"alpha": 0.1},
     "fedbabu": {"fine_tune_learning_rate": 0.01},
     "per_fedavg": {"inner_learning_rate": 0.05},
 }
-# Its model has no normalisation layers.
+# FedBN needs normalisation layers, which the model lacks.
 _WITHOUT = ("fedbn",)
 
 
 def get_study():
-    """The study; hyper-parameters are those of `configs/digits.py` and the methods' defaults."""
+    """Returns the study; hyperparameters are those of `configs/digits.py` and defaults."""
     variants = {}
     for name in sorted(set(ALGORITHMS) - set(_WITHOUT)):
         variants[name] = Variant(f"configs/digits.py:{name}")

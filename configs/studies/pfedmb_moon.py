@@ -1,19 +1,19 @@
-"""pFedMB's tables with momentum, weight decay, crops and flips: `--study=FILE:PARTITION`.
+"""Runs pFedMB's tables with momentum, weight decay, crops and flips: `--study=FILE:PARTITION`.
 
     PARTITION  pairs (Table 1, ten clients), or two_classes or dirichlet (Table 2, 15 clients)
 
-`configs/pfedmb.py` says where the recipe is from. Every method has three rates, and pFedMB a
-larger one besides, of which 10 rounds choose on the validation images, models being fine-tuned at
-the rate of all; its other options are those of the tables without the recipe. pFedMe, whose round
-takes five times that of FedAvg, is left out.
+`configs/pfedmb.py` says where this recipe comes from. Ten rounds choose one of three learning rates
+for each method on the validation images, with a fourth, larger one for pFedMB. All models are
+fine-tuned at the same rate. pFedMB's other options are those of the tables without the recipe.
+pFedMe is left out, because its round takes five times as long as FedAvg's.
 """
 
 from tff_pfl.analysis import Study, Tuning, Variant, grid
 from tff_pfl.names import check_names
 
 _RATES = grid({"local.learning_rate": (0.003, 0.01, 0.03)})
-# Branches start larger, so that their mean is as large as an ordinary start. At first the mixture
-# moves at the rate over the number of branches.
+# Branches start larger, so that their mean is as large as ordinary initial weights. At first the
+# mixture moves at the learning rate divided by the number of branches.
 _MORE_RATES = grid({"local.learning_rate": (0.003, 0.01, 0.03, 0.1)})
 _THREE = {"algorithm.branches": 3, "algorithm.init_scale": 1.732}
 _FIVE = {"algorithm.branches": 5, "algorithm.init_scale": 2.236}
@@ -49,7 +49,7 @@ _TABLES = {"pairs": (10, _PAIRS), "two_classes": (15, _FIFTEEN), "dirichlet": (1
 
 
 def get_study(partition):
-    """The study of a partition."""
+    """Returns the study of a partition."""
     check_names("PARTITION", [partition], _TABLES)
     clients, methods = _TABLES[partition]
     return Study(

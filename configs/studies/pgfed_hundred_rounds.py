@@ -1,6 +1,7 @@
-"""PGFed's Table 1 on CIFAR-10, 25 clients: three seeds of 100 rounds.
+"""Runs PGFed's Table 1 on CIFAR-10 with 25 clients: three seeds of 100 rounds.
 
-All have the rate 0.001: `docs/results/pgfed.md` says which of them it was chosen for, and on what.
+All methods have the learning rate 0.001. `docs/results/pgfed.md` says for which of them it was
+chosen, and on what.
 """
 
 from tff_pfl.analysis import Study, Variant
@@ -9,7 +10,7 @@ _METHODS = ("pgfed", "fedper", "pgfedmo", "fedrod", "fedavg", "local")
 
 
 def get_study():
-    """Half an hour a run, on two cores."""
+    """Returns the study. A run takes half an hour on two cores."""
     rate = {"local.learning_rate": 0.001}
     return Study(
         title="PGFed's Table 1 on CIFAR-10, 25 clients, 100 rounds",

@@ -1,10 +1,11 @@
-"""PLGU beside the same methods without perturbation: CIFAR-10, 3 labels a client, three seeds.
+"""Compares PLGU with the same methods without perturbation: CIFAR-10, 3 labels, three seeds.
 
-The setting of PLGU's tables with 10 of 100 clients a round, LeNet's 5 layers in place of ResNet-18,
-of which PLGU-LF has 1 personal one, and 60 rounds. A control is the same algorithm at `rho` = 0, so
-that steps, batches and hypernetworks are the same. PLGU-LF perturbs by a radius whose shares in
-layers add up to 1; with `xi_scale` = 5, as many as there are layers, it is the radius of SAM.
-Each variant has the better of two rates, on a tenth of each client's examples, after 20 rounds.
+The setting is that of PLGU's tables with 10 of 100 clients a round, but with LeNet's 5 layers in
+place of ResNet-18, 1 personal layer for PLGU-LF, and 60 rounds. A control is the same algorithm at
+`rho` = 0, with the same steps, batches and hypernetworks. PLGU-LF's radius is divided among layers
+by shares that add up to 1; with `xi_scale` = 5, the number of layers, it is the radius of SAM. Each
+variant has the better of two learning rates, chosen on a tenth of each client's examples after 20
+rounds.
 """
 
 from tff_pfl.analysis import Study, Tuning, Variant, grid
@@ -27,7 +28,7 @@ _VARIANTS = {
 
 
 def get_study():
-    """A variant for each method and control."""
+    """Returns a study with a variant for each method and control."""
     variants = {}
     for label, (method, settings) in _VARIANTS.items():
         if method == "plgu_lf":

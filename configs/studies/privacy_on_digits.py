@@ -1,9 +1,9 @@
-"""What privacy costs: FedAvg and personalized methods on digits, epsilon 2, 4 and 8, and without.
+"""Measures what privacy costs: FedAvg and personalized methods on digits, epsilon 2, 4, 8 or none.
 
-100 clients, of whom each takes part in a round with the probability 0.4, 50 rounds, three seeds.
-Without privacy clients weigh the same and cohorts are drawn in the same way, so that privacy is the
-only difference. The clipping norm adapts; nothing is tuned. With more rounds, epsilon 2 would take
-more noise than `tff.aggregators` allows with 40 clients.
+100 clients, 50 rounds, three seeds. Each client takes part in a round with probability 0.4. Runs
+without privacy have uniform weights and the same cohorts, so that privacy is the only difference.
+The clipping norm adapts; nothing is tuned. With more rounds, epsilon 2 would need more noise than
+`tff.aggregators` allows with 40 clients.
 """
 
 from tff_pfl.analysis import SEPARATOR, Study, Variant

@@ -1,4 +1,4 @@
-"""A grid, random draws and a search by Optuna, of two numbers of Ditto on handwritten digits."""
+"""Tunes two numbers of Ditto on handwritten digits: by a grid, by random draws and by Optuna."""
 
 from tff_pfl.analysis import Search, Study, Tuning, Variant, draws, grid, log_uniform
 
@@ -15,7 +15,7 @@ _GRID = grid(
 
 
 def get_study():
-    """Twelve trials each, compared on a tenth of all examples; then three seeds on test data."""
+    """Returns a study of twelve trials each on validation data, then three seeds on test data."""
     trials = {
         "grid": _GRID,
         "draws": draws(_VALUES, 12),

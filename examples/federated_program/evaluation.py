@@ -1,4 +1,4 @@
-"""How good clients' own models are on their own test examples, in a federated program."""
+"""Evaluates each client's own model on its test examples, in a federated program."""
 
 import tensorflow_federated as tff
 
@@ -9,9 +9,10 @@ from tff_pfl.evaluation import EvaluatedClient, build_evaluation
 def build_mean_accuracy(
     process: tff_pfl.PersonalizedProcess, model: tff_pfl.Model
 ) -> tff.Computation:
-    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> <accuracy_mean=float32>@SERVER)`.
+    """Builds the evaluation; every client has the same weight in the mean.
 
-    Each client counts once.
+    Returns:
+        `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> <accuracy_mean=float32>@SERVER)`.
     """
     evaluate = build_evaluation(process, model)
 
@@ -27,10 +28,10 @@ def build_mean_accuracy(
 
 
 class EvaluatedClients(tff.program.FederatedDataSource):
-    """All clients of a federation, with their states, training examples and test examples."""
+    """Selects all clients of a federation, with their states, training and test examples."""
 
     def __init__(self, source: tff_pfl.CohortDataSource):
-        """Makes the source of the clients of another one."""
+        """Makes a source of the same clients as `source`."""
         self._source = source
 
     @property
@@ -43,12 +44,12 @@ class EvaluatedClients(tff.program.FederatedDataSource):
         )
 
     def iterator(self) -> "EvaluatedClientsIterator":
-        """Returns an iterator."""
+        """Returns an iterator over evaluations."""
         return EvaluatedClientsIterator(self._source)
 
 
 class EvaluatedClientsIterator(tff.program.FederatedDataSourceIterator):
-    """Selects all clients, each time. It has no position that a program would save."""
+    """Selects all clients each time, so that a program has no position to save."""
 
     def __init__(self, source: tff_pfl.CohortDataSource):
         self._source = source
@@ -59,17 +60,17 @@ class EvaluatedClientsIterator(tff.program.FederatedDataSourceIterator):
         return EvaluatedClients(self._source).federated_type
 
     def select(self, k: int | None = None) -> list[EvaluatedClient]:
-        """Returns all clients, as they are now; `k` is `None`."""
+        """Returns all clients with their current states; `k` must be `None`."""
         if k is not None:
-            raise ValueError(f"All clients are evaluated, so that k is None; found {k}.")
+            raise ValueError(f"All clients are evaluated: k must be None, found {k}.")
         client_ids = range(self._source.num_clients)
         clients = self._source.select_clients(client_ids)
         tests = self._source.select_examples(client_ids, "test")
         return list(map(EvaluatedClient, clients, tests))
 
     def to_bytes(self) -> bytes:
-        raise NotImplementedError("An evaluation begins anew; its iterator is not saved.")
+        raise NotImplementedError("Evaluations always start anew; this iterator cannot be saved.")
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "EvaluatedClientsIterator":
-        raise NotImplementedError("An evaluation begins anew; its iterator is not saved.")
+        raise NotImplementedError("Evaluations always start anew; this iterator cannot be saved.")

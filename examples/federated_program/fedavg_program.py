@@ -1,12 +1,12 @@
-"""A federated program of `tff.learning`: FedAvg of this library on handwritten digits.
+"""Trains FedAvg of this library in a federated program of `tff.learning`, on handwritten digits.
 
     python fedavg_program.py --output_dir=DIR [--runtime=cpp]
 
-The logic is `tff.learning.programs.train_model`, the context `tff.program.NativeFederatedContext`,
-both as TFF has them. Clients keep nothing in FedAvg, so that a view without them suits both. DIR
-receives metrics, the model and the program's state, of which the same command goes on after a
-failure. A failure while the model is evaluated, after the last round, is the exception: TFF refuses
-to begin an evaluation twice.
+The program logic is `tff.learning.programs.train_model` and the context is
+`tff.program.NativeFederatedContext`, both unchanged. FedAvg's clients keep nothing, so both take
+its process through `compose_stateless_view`. DIR receives metrics, the model and the program's
+state. After a failure, the same command resumes, unless the program failed in the evaluation after
+the last round: TFF refuses to start an evaluation twice.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from tff_pfl.clients import ExamplesDataSource  # noqa: E402
 from tff_pfl.evaluation import compose_global_evaluation  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
-_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds in all.", lower_bound=1)
-_CLIENTS = flags.DEFINE_integer("clients", 10, "Clients of the federation.", lower_bound=1)
-_COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients of a round.", lower_bound=1)
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program's results.")
+_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds, including those done.", lower_bound=1)
+_CLIENTS = flags.DEFINE_integer("clients", 10, "Clients in the federation.", lower_bound=1)
+_COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients in a round.", lower_bound=1)
 _FILES = ("program_state", "eval_manager", "evaluation_metrics.csv", "model")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    return experiment.exit_code_of(_run, advice=lambda: "the same command goes on")
+    return experiment.exit_code_of(_run, advice=lambda: "the same command resumes")
 
 
 def _run():
@@ -48,7 +48,7 @@ def _run():
     model = experiment.build_model(config, dataset)
     process = experiment.build_process(config, model, dataset)
 
-    # TFF's context takes sequences at clients, no structures such as `Examples`.
+    # TFF's context takes sequences at clients, but not structures such as `Examples`.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, states, process.client_type, seed=config.seed)
     train_source = ExamplesDataSource(source, "train", as_sequences=True)
@@ -90,7 +90,7 @@ def _run():
 
 
 def _state_manager(directory, name):
-    """Keeps all: states are saved side by side, and two savers would remove the same old one."""
+    """Returns a manager that keeps all states: two saves at once would remove the same old one."""
     return tff.program.FileProgramStateManager(directory.file(name), keep_total=0)
 
 

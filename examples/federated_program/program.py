@@ -1,13 +1,13 @@
-"""A federated program: Ditto on handwritten digits, with a model for every client.
+"""Trains Ditto on handwritten digits in a federated program, with a model for every client.
 
     python program.py --output_dir=DIR
     python program.py --output_dir=DIR --runtime=cpp
     python program.py --output_dir=DIR --runtime=remote --tff_worker=HOST:PORT
 
-The program makes the parts of the system, a context, data sources and managers; what is done with
-them is the program logic of `program_logic.py`. DIR receives the metrics of rounds and of the
-evaluation, the model, and the program's state, from which the same command goes on after a failure.
-There, it refuses other settings, except --rounds, and a second process at the same time.
+The program makes the context, the data sources and the managers; `program_logic.py` uses them. DIR
+receives the metrics of rounds and of the evaluation, the model, and the program's state. After a
+failure, the same command resumes. It refuses changed settings, except --rounds, and a second
+process that writes to DIR at the same time.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from tff_pfl import experiment  # noqa: E402
 from tff_pfl.runtime import ProgramContext  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Receives all that the program releases.")
-_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds in all.", lower_bound=0)
-_CLIENTS = flags.DEFINE_integer("clients", 10, "Clients of the federation.", lower_bound=1)
-_COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients of a round.", lower_bound=1)
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program's results.")
+_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds, including those done.", lower_bound=0)
+_CLIENTS = flags.DEFINE_integer("clients", 10, "Clients in the federation.", lower_bound=1)
+_COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients in a round.", lower_bound=1)
 _FILES = ("program_state", "checksums.json", "train_metrics.csv", "evaluation_metrics.csv", "model")
 
 
@@ -38,7 +38,7 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     errors = [program_logic.TooFewRoundsError]
-    return experiment.exit_code_of(_run, errors=errors, advice=lambda: "the same command goes on")
+    return experiment.exit_code_of(_run, errors=errors, advice=lambda: "the same command resumes")
 
 
 def _run():
@@ -50,7 +50,7 @@ def _run():
     model = experiment.build_model(config, dataset)
     process = experiment.build_process(config, model, dataset)
 
-    # In memory: the states of clients are saved with the program's state, by the iterator.
+    # Client states are in memory; the iterator saves them with the program's state.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
@@ -84,7 +84,7 @@ def _run():
 
 
 def _csv_file(directory, name):
-    """In write mode, files are replaced as a whole: no failure leaves a part of a line."""
+    """Returns a manager that replaces the whole file, so that no failure leaves half a line."""
     return tff.program.CSVFileReleaseManager(directory.file(name), tff.program.CSVSaveMode.WRITE)
 
 

@@ -1,12 +1,12 @@
-"""The logic of a federated program that trains a model for every client.
+"""Defines the logic of a federated program that trains a model for every client.
 
-It depends on the abstract interfaces of `tff.program` alone: where computations are executed, where
-clients' data and states come from, and where numbers and the program's state go, is up to the
-program. `program.py` is one.
+The logic depends on the abstract interfaces of `tff.program` alone. The program decides where
+computations are executed, where clients' data and states come from, and where metrics and the
+program's state go. `program.py` is such a program.
 
-The one thing that is not in `tff.program`: the new states of clients, `C@CLIENTS`, are given back
-to the iterator that the clients came from, by its method `update`. In a simulation they pass
-through the program for that; in a deployment they would stay where they are.
+One step is not in `tff.program`: the program gives the new states of clients, `C@CLIENTS`, back to
+the iterator that selected them, by its method `update`. In a simulation, states pass through the
+program for that; in a deployment they would stay at the clients.
 """
 
 from typing import NamedTuple
@@ -16,20 +16,20 @@ from absl import logging
 
 
 class UnexpectedTypeError(TypeError):
-    """A computation has not the type that the program logic states."""
+    """A computation does not have the type that the program logic states."""
 
 
 class TooFewRoundsError(ValueError):
-    """More rounds are done than are asked for."""
+    """The saved state has more rounds than the program was asked for."""
 
 
 class ProgramState(NamedTuple):
-    """What the program goes on from after a failure.
+    """The state from which the program resumes after a failure.
 
     Attributes:
         state: The server's state after `round_num` rounds.
-        round_num: Rounds done.
-        data_iterator: At the next round, with the states of the clients after `round_num` rounds.
+        round_num: The number of rounds done.
+        data_iterator: The iterator of the next round's cohort, with the current client states.
     """
 
     state: object
@@ -51,7 +51,7 @@ async def train_personalized_models(
     model_output_manager: tff.program.ReleaseManager,
     program_state_manager: tff.program.ProgramStateManager,
 ) -> None:
-    """Trains for some rounds, then evaluates all clients; goes on where it was stopped.
+    """Trains for some rounds, then evaluates all clients; resumes where it was stopped.
 
         initialize             : ( -> S@SERVER)
         train                  : (<S@SERVER, D@CLIENTS>
@@ -60,26 +60,26 @@ async def train_personalized_models(
         evaluation             : (<S@SERVER, E@CLIENTS> -> N@SERVER)
         evaluation_data_source : E@CLIENTS
 
-    The metrics of a round are released before the program's state is saved: a program that is
-    stopped in between does the round again, and releases the same numbers under the same key.
+    A round's metrics are released before the program's state is saved. A program that stops between
+    the two repeats the round when it resumes, and releases the same numbers under the same key.
 
     Args:
-        initialize: Makes the server's state before the first round.
-        train: A round.
-        train_data_source: Of the cohorts. Its iterators take `C` back, see above.
-        evaluation: Of clients' models after the last round.
-        evaluation_data_source: Of the clients that are evaluated: all that it selects.
-        total_rounds: Rounds in all, those before a failure included.
-        cohort_size: Clients of a round.
+        initialize: Computes the server state before the first round.
+        train: Computes one round.
+        train_data_source: Selects cohorts. Its iterators have a method `update`, see above.
+        evaluation: Evaluates the clients' models after the last round.
+        evaluation_data_source: Selects the clients to evaluate.
+        total_rounds: The number of rounds, including those before a failure.
+        cohort_size: The number of clients in a round.
         train_metrics_manager: Receives the metrics of each round under its number, from 1.
-        evaluation_metrics_manager: Receives those of the evaluation, under `total_rounds`.
-        model_output_manager: Receives the last state of the server, under `total_rounds`.
+        evaluation_metrics_manager: Receives the metrics of the evaluation, under `total_rounds`.
+        model_output_manager: Receives the last server state, under `total_rounds`.
         program_state_manager: Receives a `ProgramState` after each round.
 
     Raises:
-        UnexpectedTypeError: If a computation or a source has not the type above.
-        ValueError: Outside of a federated context.
-        TooFewRoundsError: If more rounds are done than `total_rounds`.
+        UnexpectedTypeError: A computation or a source does not have the type above.
+        ValueError: The default context is not a federated context.
+        TooFewRoundsError: More rounds are done than `total_rounds`.
     """
     tff.program.check_in_federated_context()
     _check_types(initialize, train, train_data_source, evaluation, evaluation_data_source)
@@ -90,9 +90,9 @@ async def train_personalized_models(
     state, rounds_done, iterator = beginning if saved is None else saved
     if rounds_done > total_rounds:
         raise TooFewRoundsError(
-            f"{rounds_done} rounds are done already, {total_rounds} are asked for."
+            f"{rounds_done} rounds are already done, but total_rounds is {total_rounds}."
         )
-    logging.info("The program begins after round %d (version %d).", rounds_done, version)
+    logging.info("The program starts after round %d (version %d).", rounds_done, version)
 
     for round_num in range(int(rounds_done) + 1, total_rounds + 1):
         output = train(state, iterator.select(cohort_size))
@@ -116,12 +116,12 @@ def _check_types(initialize, train, train_data_source, evaluation, evaluation_da
     placements = {"state": tff.SERVER, "clients": tff.CLIENTS, "metrics": tff.SERVER}
     is_struct = isinstance(result, tff.types.StructType)
     if not is_struct or tff.structure.name_list(result) != list(placements):
-        raise UnexpectedTypeError(f"`train` returns <state, clients, metrics>, found {result}.")
+        raise UnexpectedTypeError(f"`train` must return <state, clients, metrics>, found {result}.")
     for name, placement in placements.items():
         _check_placement(result[name], placement, f"`{name}` of the result of `train`")
     if not state_type.is_assignable_from(result["state"]):
         raise UnexpectedTypeError(
-            f"`train` returns a state of the type that `initialize` does, {state_type}, found "
+            f"`train` must return a state of the type of `initialize`, {state_type}, found "
             f"{result['state']}."
         )
     _check_placement(evaluation.type_signature.result, tff.SERVER, "The result of `evaluation`")
@@ -129,7 +129,7 @@ def _check_types(initialize, train, train_data_source, evaluation, evaluation_da
 
 def _check_placement(found, placement, what):
     if not isinstance(found, tff.types.FederatedType) or found.placement is not placement:
-        raise UnexpectedTypeError(f"{what} is placed at {placement}, found {found}.")
+        raise UnexpectedTypeError(f"{what} must be placed at {placement}, found {found}.")
 
 
 def _check_arguments(computation, name, state_type, data_source):
@@ -137,5 +137,5 @@ def _check_arguments(computation, name, state_type, data_source):
     found = computation.type_signature.parameter
     if found is None or not found.is_assignable_from(expected):
         raise UnexpectedTypeError(
-            f"`{name}` takes the state and what its data source selects, {expected}, found {found}."
+            f"`{name}` must take the state and clients of its source, {expected}, found {found}."
         )

@@ -1,16 +1,16 @@
-"""A config of one's own method, data set and model, and of the library's methods beside it.
+"""Trains a method, data set and model of your own, or the library's methods beside it.
 
     python programs/train.py --config=examples/own_method/config.py --output_dir=runs/own
     python programs/train.py --config=examples/own_method/config.py:ditto --output_dir=runs/ditto
 
-The folder may lie anywhere. A finished run knows which modules it needs, and where they were.
+The folder may lie anywhere. A finished run records the modules that it needs, and their folder.
 """
 
 import tff_pfl
 
 
 def get_config(algorithm="mixed_start"):
-    """The config of an algorithm."""
+    """Returns the config of an algorithm."""
     config = tff_pfl.default_config(algorithm, imports=("mixed_start", "stripes", "small_network"))
     config.rounds = 10
     config.clients_per_round = 5

@@ -1,12 +1,12 @@
-"""A method: each client starts a round from a mixture of the global model and its own.
+"""Defines a method whose clients start a round from a mixture of the global model and their own.
 
     down    w
     client  v_i <- LocalTraining((1 - own_share) w + own_share v_i)
-    up      v_i - where it started
+    up      v_i - its start
     server  w <- w + the weighted mean
 
-A client that takes part for the first time starts from the global model. `own_share = 0` is FedAvg,
-`own_share = 1` then local training. What is evaluated as a client's own is the mixture.
+A client that takes part for the first time starts from the global model. `own_share = 0` is FedAvg;
+`own_share = 1` is local training. The mixture is evaluated as the client's own model.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tff_pfl import ranges, trees
 
 
 class OwnModel(NamedTuple):
-    """What a client keeps between rounds: its model, and how many rounds it took part in."""
+    """The state of a client: its model, and in how many rounds it took part."""
 
     model: tff_pfl.Weights
     participations: tf.Tensor
@@ -28,7 +28,7 @@ class OwnModel(NamedTuple):
 @tff_pfl.extends(tff_pfl.averaging)
 @tff_pfl.takes(own_share=ranges.between(0, 1))
 def mixed_start(model, local, *, own_share: float = 0.5, **options):
-    """`config.algorithm` has `own_share` from here, and the options of `averaging`."""
+    """Makes the algorithm; `config.algorithm` has `own_share` and the options of `averaging`."""
 
     def mix(weights, state, examples=None, context=None):
         share = tf.where(state.participations > 0, own_share, 0.0)

@@ -1,4 +1,4 @@
-"""A model: any Keras model that returns logits and has no batch normalisation."""
+"""Defines a model: any Keras model that returns logits and has no batch normalisation."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from tff_pfl import ranges
 @tff_pfl.MODELS.register("small_network")
 @tff_pfl.takes(width=ranges.whole(1))
 def small_network(image_shape, num_classes, *, width: int = 16):
-    """What `config.model.name` names; `config.model.options.width` comes from here."""
+    """Builds the network for `config.model.name`; `config.model.options` has `width`."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Flatten(input_shape=image_shape),
