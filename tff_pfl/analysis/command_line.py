@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 
 from tff_pfl import analysis
+from tff_pfl.analysis.tables import ACCURACY, FORMATS
 from tff_pfl.runtime.startup import announce_tensorflow
 
-ACCURACY = "personalized/local_test/accuracy"
 _COMPARED = "the runs: DIR, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
 
 
@@ -53,7 +53,7 @@ OPTIONS = {
     "exclude_clients": dict(
         type=whole_numbers, default=[], metavar="0,5", help="ids that are left out"
     ),
-    "format": dict(choices=["markdown", "latex", "csv"], default="markdown"),
+    "format": dict(choices=list(FORMATS), default="markdown"),
     "imports": dict(
         type=_texts,
         default=[],
@@ -152,7 +152,7 @@ def table(runs, format, columns, against):
 
     With --against, a paired test of every other label is added, on the first column.
     """
-    return analysis.FORMATS[format](analysis.results_table(runs, columns, against))
+    return FORMATS[format](analysis.results_table(runs, columns, against))
 
 
 def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
@@ -160,7 +160,7 @@ def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_r
     options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
     if each_run:
         return _csv(analysis.cross_values(runs, column, **options))
-    return analysis.FORMATS[format](analysis.cross_table(runs, column, **options))
+    return FORMATS[format](analysis.cross_table(runs, column, **options))
 
 
 def clients(runs, column):

@@ -66,7 +66,6 @@ def write_page(
         raise OutputDirectoryError(f"{runs.title} has no finished run.")
     name = shown[0].name._replace(statistic="")
     column, words, finished = str(name), in_words(name), runs.finished
-    pairs = paired.against_local(runs, str(name._replace(quantity="accuracy")))
     curves = plot_curves(frames.metrics(finished), column)
     histograms = plot_histograms(frames.clients(finished, "final"), column)
     content = {
@@ -79,11 +78,12 @@ def write_page(
         "version": tff_pfl.__version__,
     }
     content["different"], content["settings"] = settings_tables(runs)
-    if len(pairs):
-        against_local = "accuracy of each client's own model against that under Local"
-        content["local"] = _picture(paired.plot_against_local(pairs), against_local)
-        content["hurt"] = paired.hurt_table(pairs)
     if name.quantity == "accuracy":
+        pairs = paired.against_local(runs, column)
+        if len(pairs):
+            against_local = "accuracy of each client's own model against that under Local"
+            content["local"] = _picture(paired.plot_against_local(pairs), against_local)
+            content["hurt"] = paired.hurt_table(pairs)
         reached = default_target(runs, column) if target is None else target
         content["target"] = target_table(runs, reached, column)
     environment = jinja2.Environment(

@@ -1,7 +1,6 @@
 """Compares clients with themselves under another label: a paired test, and each against Local."""
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +9,13 @@ import pandas as pd
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import clients, means, select, summaries
-from tff_pfl.analysis.runs import Path, find_runs, seed_of
+from tff_pfl.analysis.runs import Path, find_runs
 from tff_pfl.analysis.tables import ACCURACY, Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.names import UnknownNameError
 
 _LEVEL = 0.95  # of the interval
+_PAIR = ["label", "seed", "client_id", "own", "local"]
 
 
 class PairedTest(NamedTuple):
@@ -106,85 +105,82 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
         OutputDirectoryError: If the clients of a seed are not the same in all runs.
         UnknownNameError: If there is no such quantity.
     """
-    runs = find_runs(runs).finished
-    values = select(clients(runs, rounds), column)
+    values = select(clients(find_runs(runs).finished, rounds), column)
     for _, of_seed in values.groupby("seed"):
         first, *others = of_seed["run"].unique()
         for other in others:
-            if not _same_partition(first, other):
-                raise OutputDirectoryError(
-                    f"{first} and {other} have different partitions: their clients are not the "
-                    "same, and cannot stand beside each other, one by one."
-                )
-            ids = [RunFiles(run).clients().columns["client_id"] for run in (first, other)]
-            if not np.array_equal(*ids):
-                raise OutputDirectoryError(
-                    f"{first} and {other} have evaluated different clients, which cannot be "
-                    "compared one by one. Their config.evaluation.clients should be the same."
-                )
-    labels = [label for label in runs.folders if label in set(values["label"])]
-    return means(values, ["seed", "client_id", "label"]).unstack("label").sort_index()[labels]
+            if differ := _how_clients_differ(first, other):
+                raise OutputDirectoryError(differ)
+    wide = means(values, ["seed", "client_id", "label"]).unstack("label").sort_index()
+    return wide[values["label"].unique()]
+
+
+def _how_clients_differ(run: Path, other: Path) -> str | None:
+    """Returns why two runs cannot be compared client by client, or `None` if they can."""
+    both = [RunFiles(path) for path in (run, other)]
+    data = [files.settings().get("data", {}).get("name") for files in both]
+    own, others = (files.partition().flat() for files in both)
+    if data[0] != data[1] or not all(np.array_equal(own[name], others[name]) for name in own):
+        return (
+            f"{run} and {other} have different partitions: their clients are not the same, and "
+            "cannot stand beside each other, one by one."
+        )
+    if not np.array_equal(*(files.clients().columns["client_id"] for files in both)):
+        return (
+            f"{run} and {other} have evaluated different clients, which cannot be compared one by "
+            "one. Their config.evaluation.clients should be the same."
+        )
+    return None
 
 
 def paired_differences(
-    runs: Any, label: str, other: str, column: str, rounds: int | str = "final"
+    values: pd.DataFrame, label: str, other: str, seeds: Iterable[int], quantity: str
 ) -> list[np.ndarray]:
-    """Returns the differences of each client between two labels, by seeds.
+    """Returns the differences of each client between two labels.
 
     Args:
-        runs: See `client_values`.
+        values: Those of `client_values`.
         label: The first label.
-        other: The label that is subtracted; only seeds that both have are compared.
-        column: See `client_values`.
-        rounds: See `client_values`.
+        other: The label that is subtracted.
+        seeds: Seeds of which both labels have a run.
+        quantity: What is compared, such as "accuracy".
 
     Returns:
         For each seed, float64 `[clients]`, of the clients with examples.
     """
-    folders = find_runs(runs).finished.folders
-    pair = {name: folders[name] for name in (label, other)}
-    seeds = [set(map(seed_of, paths)) for paths in pair.values()]
-    common = sorted(set.intersection(*seeds))
-    if not common:
-        return []
-    values = client_values(pair, column, rounds)
-    sign = evaluation.direction(column.rpartition("/")[2])
+    sign = evaluation.direction(quantity)
+    of_seeds = map(values.loc.__getitem__, seeds)
     return [
-        evaluation.differences(of[label].to_numpy(), of[other].to_numpy(), sign)
-        for of in map(values.loc.__getitem__, common)
+        evaluation.differences(of[label].to_numpy(), of[other].to_numpy(), sign) for of in of_seeds
     ]
-
-
-def _same_partition(run: Path, other: Path) -> bool:
-    """Checks whether the clients of two runs have the same examples of the same data set."""
-    data = [RunFiles(path).settings().get("data", {}).get("name") for path in (run, other)]
-    own, others = (RunFiles(path).partition().flat() for path in (run, other))
-    return data[0] == data[1] and all(np.array_equal(own[name], others[name]) for name in own)
 
 
 def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     """Returns the clients of all other labels beside the same clients under `local`.
 
-    Runs are paired by seed, if it is known that the same clients were evaluated in both, with the
-    same examples; a label without such a pair is left out.
+    Runs are paired by seed, if the same clients were evaluated in both, with the same examples; a
+    label without such a pair is left out.
 
     Returns:
         Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run is of the algorithm
         `local`.
+
+    Raises:
+        UnknownNameError: If there is no such quantity.
     """
     runs = find_runs(runs).finished
-    algorithms = summaries(runs).groupby("label", sort=False)["algorithm"].first()
-    local = list(algorithms.index[algorithms == "local"])
-    of_seed = {seed_of(path): path for label in local[:1] for path in runs.folders[label]}
-    found = []
-    for label, path in runs:
-        if label not in local and seed_of(path) in of_seed:
-            pair = {"own": [path], "local": [of_seed[seed_of(path)]]}
-            # Runs with other clients, or without the quantity, are not a pair.
-            with contextlib.suppress(OutputDirectoryError, UnknownNameError):
-                found.append(client_values(pair, column).reset_index().assign(label=label))
-    columns = ["label", "seed", "client_id", "own", "local"]
-    return pd.concat(found)[columns].dropna() if found else pd.DataFrame(columns=columns)
+    table = summaries(runs)
+    is_local = table["algorithm"] == "local"
+    values = select(clients(runs, "final"), column)
+    pairs = table[~is_local].merge(table[is_local].drop_duplicates("seed"), on="seed")
+    found = [values.iloc[:0]]
+    for run, alone in pairs[["run_x", "run_y"]].values:
+        if _how_clients_differ(run, alone) is None:
+            own, of_local = (values[values["run"] == each] for each in (run, alone))
+            of_local = of_local[["client_id", "value"]].rename(columns={"value": "local"})
+            found.append(own.merge(of_local, on="client_id"))
+    pairs = pd.concat(found).rename(columns={"value": "own"}).reindex(columns=_PAIR)
+    return pairs.dropna().reset_index(drop=True)
 
 
 def hurt_table(pairs: pd.DataFrame) -> Table:

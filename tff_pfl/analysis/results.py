@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_pfl.analysis import frames
-from tff_pfl.analysis.paired import paired_differences, paired_test
+from tff_pfl.analysis.paired import client_values, paired_differences, paired_test
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.analysis.tables import (
@@ -139,9 +139,10 @@ def results_table(
         best[head] = best_of(name, values)
         if less := _less_the_papers(runs, name, values):
             table[f"{column.head}, less the paper's"] = pd.Series(less)
+    seeds = {label: set(of) for label, of in costs.groupby("label")["seed"]}
     if against is not None:
         check_names("label with finished runs", [against], set(found["label"]))
-        _add_paired(table, runs, found, _paired_column(shown), against)
+        _add_paired(table, runs, found, _paired_column(shown), against, seeds)
     groups = costs.groupby("label")
     done = groups.size().reindex(table.index, fill_value=0)
     table["seeds"] = [
@@ -153,7 +154,7 @@ def results_table(
     seconds = groups["round_seconds"].median()
     relative = (seconds / seconds.get(runs.baseline, math.nan)).dropna()
     table["seconds a round, relative"] = relative.map("{:.2f}".format)
-    return table_of(table, _notes(runs, found, shown, costs, against), best)
+    return table_of(table, _notes(runs, found, shown, seeds, against), best)
 
 
 def _less_the_papers(runs, name, values) -> dict[str, str]:
@@ -185,27 +186,32 @@ def _paired_column(columns) -> Column:
     return columns[0]
 
 
-def _add_paired(table, runs, found, column, against):
-    name = str(column.name._replace(statistic=""))
-    compared = set(_of_column(found, column)["label"])
-
+def _add_paired(table, runs, found, column, against, seeds):
     def signed(value):
         return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
 
     heads = [f"{column.head}, less {against}'s", "95 % interval", "p", "clients worse"]
     table[heads] = ABSENT
-    for label in compared - {against} if against in compared else ():
-        if differences := paired_differences(runs, label, against, name, column.evaluation):
-            test = paired_test(differences, direction(column.name.quantity))
-            table.loc[label, heads[0]] = signed(test.difference)
-            table.loc[label, heads[3]] = f"{100 * test.share_worse:.0f} %"
-            if not math.isnan(test.p_value):
-                p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
-                interval = f"{signed(test.low)} to {signed(test.high)}"
-                table.loc[label, heads[1:3]] = interval, p_value
+    folders, quantity = runs.finished.folders, column.name.quantity
+    compared = {label: folders[label] for label in _of_column(found, column)["label"].unique()}
+    if against not in compared:
+        return
+    name = str(column.name._replace(statistic=""))
+    values = client_values(compared, name, column.evaluation)
+    for label in compared:
+        common = sorted(seeds[label] & seeds[against])
+        if label == against or not common:
+            continue
+        differences = paired_differences(values, label, against, common, quantity)
+        test = paired_test(differences, direction(quantity))
+        table.loc[label, heads[0]] = signed(test.difference)
+        table.loc[label, heads[3]] = f"{100 * test.share_worse:.0f} %"
+        if not math.isnan(test.p_value):
+            p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
+            table.loc[label, heads[1:3]] = f"{signed(test.low)} to {signed(test.high)}", p_value
 
 
-def _notes(runs, found, columns, costs, against):
+def _notes(runs, found, columns, seeds, against):
     yield from (column.note for column in columns)
     yield (
         "After the last round, where nothing else is said; mean and standard deviation over seeds, "
@@ -216,7 +222,6 @@ def _notes(runs, found, columns, costs, against):
             f"Less {against}'s: difference of the same clients, its interval and p value by a "
             "t test of the means of the seeds; clients worse: their share, of all seeds."
         )
-        seeds = {label: set(of) for label, of in costs.groupby("label")["seed"]}
         for label in filter(seeds.get, runs.folders):
             if seeds[label] != seeds[against]:
                 common = ", ".join(map(str, sorted(seeds[label] & seeds[against]))) or "none"

@@ -1,6 +1,7 @@
 """Runs a study: each run once, in a process of its own, several at a time."""
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import pathlib
@@ -9,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import tqdm
 
-from tff_pfl.analysis import tied
 from tff_pfl.analysis.frames import evaluations, summaries
 from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
 from tff_pfl.analysis.study import Run, Study, trial_name
@@ -26,6 +26,7 @@ from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import whole_file, write_json
 
 _PAUSE = 0.02  # seconds between two looks at the processes
+_PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
 
 
 def run_study(
@@ -241,13 +242,14 @@ class _Pool:
         with open(f"{folder}.log", "w") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, tied.__file__, str(os.getpid()), self._program),
-                    *(*run.flags, *rounds, f"--output_dir={folder}", "--resume"),
+                    *(sys.executable, self._program, *run.flags, *rounds),
+                    *(f"--output_dir={folder}", "--resume"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
+                preexec_fn=_ends_with_its_parent(),
             )
         self._processes[process] = run
 
@@ -265,6 +267,23 @@ class _Pool:
         checkpoint = self.root / run.folder / CHECKPOINT
         if not keep_checkpoints and run not in self.failed and checkpoint.exists():
             shutil.rmtree(checkpoint)
+
+
+def _ends_with_its_parent() -> Callable[[], None] | None:
+    """Returns what a new process calls to end with this one, even if this one is killed.
+
+    Its run is then left as a crash would leave it, and the same study can be started again.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie():
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended before
+            os._exit(1)
+
+    return tie
 
 
 def _reason(log: pathlib.Path) -> str:
