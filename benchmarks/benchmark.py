@@ -72,45 +72,42 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from benchmarks import timing, workloads
-from tff_pfl.files import to_json
-from tff_pfl.names import check_names
-from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
+from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks import contenders, growth, measurements, timing
+from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
+from tff_pfl.files import to_json
+from tff_pfl.names import check_names
 
 _OWN = "Instead of the workload's own number."
-_WORKLOADS = flags.DEFINE_list("workloads", list(workloads.WORKLOADS), "What is run, see above.")
-_CONTENDERS = flags.DEFINE_list("contenders", None, "Who runs it, see above.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
-_WARMUP = flags.DEFINE_integer("warmup", 1, "Rounds before them that are not.", lower_bound=0)
-_CLIENTS = flags.DEFINE_integer("clients", None, _OWN, lower_bound=1)
-_EXAMPLES = flags.DEFINE_integer("examples_per_client", None, _OWN, lower_bound=1)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", None, _OWN, lower_bound=1)
-_COHORT_SIZES = flags.DEFINE_list("cohort_sizes", None, "Of --scaling and --descent.")
-_POPULATIONS = flags.DEFINE_list(
-    "populations", ["100", "1000", "10000", "100000"], "Of --scaling and --runs: federations."
-)
-_ALGORITHMS = flags.DEFINE_list(
-    "algorithms",
-    ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"],
-    "Of --start: algorithms by name.",
-)
-_ALGORITHM = flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
-_NETWORKS = flags.DEFINE_list(
-    "networks", list(workloads.DESCENT_WORKLOADS), "Of --descent: FedPG's networks."
-)
+_ALGORITHMS = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
+FLAGS = flags.FLAGS
+flags.DEFINE_list("workloads", list(WORKLOADS), "What is run, see above.")
+flags.DEFINE_list("contenders", None, "Who runs it, see above.")
+flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
+flags.DEFINE_integer("warmup", 1, "Rounds before them that are not.", lower_bound=0)
+flags.DEFINE_integer("clients", None, _OWN, lower_bound=1)
+flags.DEFINE_integer("examples_per_client", None, _OWN, lower_bound=1)
+flags.DEFINE_integer("batch_size", None, _OWN, lower_bound=1)
+flags.DEFINE_list("cohort_sizes", None, "Of --scaling and --descent.")
+flags.DEFINE_list("populations", [100, 1000, 10000, 100000], "Of --scaling and --runs.")
+flags.DEFINE_list("algorithms", _ALGORITHMS, "Of --start: algorithms by name.")
+flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
+flags.DEFINE_list("networks", list(DESCENT_WORKLOADS), "Of --descent: FedPG's networks.")
 
 
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    chosen = (measure for name, measure in _MEASUREMENTS.items() if flags.FLAGS[name].value)
-    announce_tensorflow()
-    _print(_machine())
+    _print({"machine": _machine()})
     try:
-        for record in next(chosen, _contenders)():
+        measure = next((name for name in _MEASUREMENTS if FLAGS[name].value), None)
+        for record in _MEASUREMENTS[measure][1]() if measure else _contenders():
             _print(record)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -118,88 +115,48 @@ def main(argv):
 
 
 def _machine():
-    import tensorflow as tf
-    import tensorflow_federated as tff
-
     gpus = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    of_gpus = {"gpus": [gpu.get("device_name") for gpu in gpus]}
-    versions = {"tensorflow": tf.__version__, "tff": tff.__version__}
-    return {"machine": {**timing.hardware(), **of_gpus, **versions}}
+    return {
+        **timing.hardware(),
+        "gpus": [gpu.get("device_name") for gpu in gpus],
+        "tensorflow": tf.__version__,
+        "tff": tff.__version__,
+    }
 
 
 def _contenders():
-    from benchmarks.contenders import default_contenders, measure
-
-    for name in _WORKLOADS.value:
-        contenders = _CONTENDERS.value or default_contenders(name)
-        workload = _adapted(workloads.WORKLOADS[name])
-        yield from measure(name, workload, contenders, **_rounds_and_warmup())
-
-
-def _scaling():
-    from benchmarks.growth import measure_scaling
-
-    return measure_scaling(
-        cohort_sizes=_sizes(_COHORT_SIZES.value or [10, 30, 100, 300, 1000]),
-        populations=_sizes(_POPULATIONS.value),
-        workload=_adapted(workloads.WORKLOADS["linear"]),
-        algorithm="ditto",
-        **_rounds_and_warmup(),
-    )
-
-
-def _runs():
-    from benchmarks.growth import measure_runs
-
-    return measure_runs(
-        populations=_sizes(_POPULATIONS.value),
-        workload=_adapted(workloads.WORKLOADS["linear"]),
-        algorithm=_ALGORITHM.value,
-        **_rounds_and_warmup(),
-    )
-
-
-def _start():
-    from benchmarks.start import measure_start
-
-    return measure_start(_ALGORITHMS.value, rounds=_ROUNDS.value)
+    check_names("workload", FLAGS.workloads, WORKLOADS)
+    for name in FLAGS.workloads:
+        chosen = FLAGS.contenders or contenders.default_contenders(name)
+        workload = _adapted(WORKLOADS[name])
+        yield from contenders.measure(
+            name, workload, chosen, rounds=FLAGS.rounds, warmup=FLAGS.warmup
+        )
 
 
 def _descent():
-    from benchmarks.pieces import measure_descent
-
-    for name in _NETWORKS.value:
-        workload = _adapted(workloads.DESCENT_WORKLOADS[name])
-        sizes = _sizes(_COHORT_SIZES.value or [10, 50, 100])
-        yield from measure_descent(name, workload, sizes, rounds=_ROUNDS.value)
-
-
-def _pgfed_server():
-    from benchmarks.pieces import measure_pgfed_server
-
-    return measure_pgfed_server(_adapted(workloads.MANY_CLIENTS), rounds=_ROUNDS.value)
+    check_names("network", FLAGS.networks, DESCENT_WORKLOADS)
+    sizes = _sizes(FLAGS.cohort_sizes or [10, 50, 100])
+    for name in FLAGS.networks:
+        workload = _adapted(DESCENT_WORKLOADS[name])
+        yield from measurements.descent(name, workload, sizes, FLAGS.rounds)
 
 
-def _aggregators():
-    from benchmarks.pieces import measure_aggregators
-
-    return measure_aggregators(_adapted(workloads.AGGREGATED), rounds=_ROUNDS.value)
-
-
-def _unequal():
-    from benchmarks.pieces import measure_unequal
-
-    return measure_unequal(_adapted(workloads.WORKLOADS["linear"]), rounds=_ROUNDS.value)
-
-
-def _rounds_and_warmup():
-    return {"rounds": _ROUNDS.value, "warmup": _WARMUP.value}
+def _of_points(algorithm):
+    """Returns the arguments that `growth` takes for all of its points."""
+    return {
+        "populations": _sizes(FLAGS.populations),
+        "workload": _adapted(WORKLOADS["linear"]),
+        "algorithm": algorithm,
+        "rounds": FLAGS.rounds,
+        "warmup": FLAGS.warmup,
+    }
 
 
 def _adapted(workload):
     """Returns a workload with the numbers that flags give."""
-    changed = (_CLIENTS, _EXAMPLES, _BATCH_SIZE)
-    given = {flag.name: flag.value for flag in changed if flag.value is not None}
+    given = {name: FLAGS[name].value for name in ("clients", "examples_per_client", "batch_size")}
+    given = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(workload, **given)
 
 
@@ -212,40 +169,37 @@ def _print(record):
 
 
 _MEASUREMENTS = {
-    "scaling": _scaling,
-    "runs": _runs,
-    "start": _start,
-    "descent": _descent,
-    "pgfed_server": _pgfed_server,
-    "aggregators": _aggregators,
-    "unequal": _unequal,
+    "scaling": (
+        "Measure cohorts and federations of many sizes.",
+        lambda: growth.measure_scaling(
+            _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_of_points("ditto")
+        ),
+    ),
+    "runs": (
+        "Measure whole runs in federations of many sizes.",
+        lambda: growth.measure_runs(**_of_points(FLAGS.algorithm)),
+    ),
+    "start": (
+        "Measure what programs take to start.",
+        lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
+    ),
+    "descent": ("Measure FedPG in cohorts of many sizes.", _descent),
+    "pgfed_server": (
+        "Measure the server of PGFed.",
+        lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
+    ),
+    "aggregators": (
+        "Measure aggregators and compressors.",
+        lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
+    ),
+    "unequal": (
+        "Measure clients of unequal sizes.",
+        lambda: measurements.unequal(_adapted(WORKLOADS["linear"]), FLAGS.rounds),
+    ),
 }
-flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
-flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
-flags.DEFINE_bool("start", False, "Measure what programs take to start.")
-flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
-flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
-flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
-flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
+for _name, (_help, _) in _MEASUREMENTS.items():
+    flags.DEFINE_bool(_name, False, _help)
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
-
-
-def _names_are_in(kind, table):
-    def check(names):
-        check_names(kind, names, table, error=flags.ValidationError)
-        return True
-
-    return check
-
-
-flags.register_validator("workloads", _names_are_in("workload", workloads.WORKLOADS))
-flags.register_validator("networks", _names_are_in("network", workloads.DESCENT_WORKLOADS))
-for name in ("cohort_sizes", "populations"):
-    flags.register_validator(
-        name,
-        lambda sizes: all(size.isdecimal() and int(size) > 0 for size in sizes or []),
-        "Sizes are positive integers.",
-    )
 
 if __name__ == "__main__":
     app.run(main)

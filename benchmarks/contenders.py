@@ -9,7 +9,6 @@ function and a row of `CONTENDERS`.
 import dataclasses
 import functools
 import itertools
-import resource
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks.processes import RUNTIMES, cohort_of, installed, process_of
-from benchmarks.timing import in_turns, ratio, spread
-from benchmarks.workloads import SEED, Workload
+from benchmarks.timing import in_turns, memory_mib, ratio, spread
+from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.names import check_names
 
@@ -151,7 +149,7 @@ def _bare_rounds(
 
 def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """An algorithm of this library, in the execution context that is TFF's when it runs."""
-    process = process_of(name, workload)
+    process = workload.process(name)
     cohort = cohort_of(process, x, y)
     state = process.initialize()
 
@@ -282,19 +280,11 @@ def measure(
 
     def run_of(contender):
         run = CONTENDERS[contender](workload, *data)
+        return lambda: losses.setdefault(contender, run())
 
-        def note():
-            loss = run()
-            losses.setdefault(contender, loss)
-
-        return note
-
+    runs = {contender: run_of(contender) for contender in contenders}
     seconds = in_turns(
-        name,
-        {contender: run_of(contender) for contender in contenders},
-        rounds=rounds,
-        warmup=warmup,
-        after_first=lambda: check_same_work(losses),
+        name, runs, rounds=rounds, warmup=warmup, after_first=lambda: check_same_work(losses)
     )
     spreads = {contender: spread(values) for contender, values in seconds.items()}
     for contender, of_round in spreads.items():
@@ -311,8 +301,7 @@ def measure(
             "first_round_loss": round(losses[contender], 5),
         }
     if len(spreads) == 1:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        yield {"workload": name, "peak_memory_mib": round(peak, 1)}
+        yield {"workload": name, **memory_mib(peak_memory_mib="VmHWM")}
         return
     pairs = itertools.combinations(spreads, 2)
     ratios = {f"{b}/{a}": ratio(spreads[b], spreads[a]) for a, b in pairs}

@@ -20,15 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.processes import RUNTIMES, installed, process_of
 from benchmarks.timing import in_new_processes, memory_mib, size_mib, spread
-from benchmarks.workloads import SEED, Workload
+from benchmarks.workloads import RUNTIMES, SEED, Workload, installed
 from tff_pfl import experiment
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import ClientRows, FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.background import Background, Stopwatch
-from tff_pfl.experiment.metrics_log import TIMINGS
 
 _COHORT_SIZE = 100  # or all clients of the federation, if they are fewer
 # Few, so that writing the first states takes less memory than a round.
@@ -37,6 +35,7 @@ _EVALUATED_CLIENTS = 1000
 _TEST_EXAMPLES = 4  # of each client
 _NUM_CLASSES = 10
 _WRITTEN_AT_A_TIME = 1 << 20  # numbers; bounds memory
+_PEAK = {"peak": "VmHWM", "files": "RssFile"}  # see `memory_mib`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +58,29 @@ class Point:
     cohort_size: int
     algorithm: str
 
+    def record(self, kind: str, rest: dict[str, Any]) -> dict[str, Any]:
+        """Returns a record of this point; `kind` is the key of the algorithm's name."""
+        sizes = {key: getattr(self, key) for key in ("cohort_size", "population", "rounds")}
+        training = {
+            key: getattr(self.workload, key)
+            for key in ("examples_per_client", "epochs", "batch_size")
+        }
+        return {kind: self.algorithm, **sizes, **rest, **training}
+
+
+@contextlib.contextmanager
+def _at(point: Point) -> Iterator[tuple]:
+    """Yields the process of a point, an empty folder, and the memory before there is anything."""
+    with (
+        installed(RUNTIMES["graph_vectorized"]()),
+        tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
+    ):
+        process = point.workload.process(point.algorithm, point.population, point.cohort_size)
+        yield process, pathlib.Path(folder), memory_mib(start="VmRSS")
+
 
 def measure_scaling(
-    *, cohort_sizes: Sequence[int], populations: Sequence[int], **of_points: Any
+    cohort_sizes: Sequence[int], populations: Sequence[int], **of_points: Any
 ) -> Iterator[dict[str, Any]]:
     """Yields a record for each size of cohorts and of federations, measured in a new process.
 
@@ -80,7 +99,7 @@ def measure_scaling(
     return in_new_processes(rounds_at, points, "scaling")
 
 
-def measure_runs(*, populations: Sequence[int], **of_points: Any) -> Iterator[dict[str, Any]]:
+def measure_runs(populations: Sequence[int], **of_points: Any) -> Iterator[dict[str, Any]]:
     """Yields a record of a whole run for each federation, measured in a new process.
 
     Args:
@@ -107,17 +126,16 @@ def rounds_at(point: Point) -> dict[str, Any]:
         `files` are pages of files, libraries and the store, which the kernel drops when others
         need the memory.
     """
-    with contextlib.ExitStack() as resources:
-        resources.enter_context(installed(RUNTIMES["graph_vectorized"]()))
-        process = _process_of(point)
-        memory = {"start": memory_mib("VmRSS")}
-        folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_"))
-        path = pathlib.Path(folder) / "states"
-        store = resources.enter_context(
-            ClientStateStore(process.initialize_clients, process.client_state_type, path)
-        )
-        _store_states(store, point.population, process.initialize_client(np.int32(0)))
-        dataset = memory_mapped_federation(point, pathlib.Path(folder))
+    with _at(point) as (process, folder, memory), contextlib.ExitStack() as resources:
+        path, population = folder / "states", point.population
+        store = ClientStateStore(process.initialize_clients, process.client_state_type, path)
+        resources.enter_context(store)
+        state = process.initialize_client(np.int32(0))
+        for start in range(0, population, _STATES_PER_COMMIT):
+            client_ids = range(start, min(start + _STATES_PER_COMMIT, population))
+            store.put(client_ids, [state] * len(client_ids))
+            store.commit()
+        dataset = memory_mapped_federation(point, folder)
         iterator = CohortDataSource(dataset, store, process.client_type, seed=SEED).iterator()
         background = resources.enter_context(Background())
         state, measured = process.initialize(), []
@@ -125,15 +143,12 @@ def rounds_at(point: Point) -> dict[str, Any]:
             watch = Stopwatch()
             state = _round(process, state, iterator, store, background, watch, point.cohort_size)
             measured.append(watch.seconds)
-        memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
+        memory |= memory_mib(**_PEAK)
         states_on_disk = size_mib(path)
     seconds = {part: [of[part] for of in measured[point.warmup :]] for part in measured[0]}
     medians = {part: statistics.median(values) for part, values in seconds.items()}
     whole = medians.pop("round")
-    return {
-        "scaling": point.algorithm,
-        "cohort_size": point.cohort_size,
-        "population": point.population,
+    found = {
         "seconds_per_round": spread(seconds["round"]),
         "rounds_per_second": round(1 / whole, 3),
         "ms_per_client": round(1000 * whole / point.cohort_size, 4),
@@ -141,20 +156,8 @@ def rounds_at(point: Point) -> dict[str, Any]:
         "ms_of": {part: round(1000 * median, 3) for part, median in medians.items()},
         "memory_mib": memory,
         "states_on_disk_mib": states_on_disk,
-        "rounds": point.rounds,
-        "examples_per_client": point.workload.examples_per_client,
-        "epochs": point.workload.epochs,
-        "batch_size": point.workload.batch_size,
     }
-
-
-def _process_of(point: Point):
-    return process_of(
-        point.algorithm,
-        point.workload,
-        num_clients=point.population,
-        clients_per_round=point.cohort_size,
-    )
+    return point.record("scaling", found)
 
 
 def _round(process, server_state, iterator, store, background, watch, cohort_size):
@@ -177,13 +180,6 @@ def _round(process, server_state, iterator, store, background, watch, cohort_siz
     return output.state
 
 
-def _store_states(store: ClientStateStore, num_clients: int, state: Any) -> None:
-    for start in range(0, num_clients, _STATES_PER_COMMIT):
-        client_ids = range(start, min(start + _STATES_PER_COMMIT, num_clients))
-        store.put(client_ids, [state] * len(client_ids))
-        store.commit()
-
-
 def run_at(point: Point) -> dict[str, Any]:
     """Measures a run in this process, and its resumption by another round.
 
@@ -195,58 +191,43 @@ def run_at(point: Point) -> dict[str, Any]:
         run's folders and files.
     """
     evaluated = min(_EVALUATED_CLIENTS, point.population)
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        installed(RUNTIMES["graph_vectorized"]()),
-        tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
-    ):
-        process = _process_of(point)
-        memory = {"start": memory_mib("VmRSS")}
+    options = {
+        "clients_per_round": point.cohort_size,
+        "seed": SEED,
+        "evaluate_every": 0,
+        "evaluate": EvaluationOptions(clients=evaluated, clients_per_call=point.cohort_size),
+        "capacity": "cohort",
+    }
+    with _at(point) as (process, folder, memory), contextlib.redirect_stdout(io.StringIO()):
         watch = time.perf_counter()
-        dataset = memory_mapped_federation(point, pathlib.Path(folder))
+        dataset = memory_mapped_federation(point, folder)
         seconds_to = {"make_data": time.perf_counter() - watch}
-        rounds, path = point.warmup + point.rounds, pathlib.Path(folder) / "run"
+        rounds, path = point.warmup + point.rounds, folder / "run"
         for what, first, number in (("start", 0, rounds), ("resume", rounds, rounds + 1)):
             watch = time.perf_counter()
+            model = point.workload.model()
             with experiment.RunDirectory(path, {}, resume=what == "resume") as directory:
-                experiment.train(
-                    process,
-                    point.workload.model(),
-                    dataset,
-                    directory,
-                    rounds=number,
-                    clients_per_round=point.cohort_size,
-                    seed=SEED,
-                    evaluate_every=0,
-                    evaluate=EvaluationOptions(
-                        clients=evaluated, clients_per_call=point.cohort_size
-                    ),
-                    capacity="cohort",
-                )
+                experiment.train(process, model, dataset, directory, rounds=number, **options)
             whole = time.perf_counter() - watch
             timings = experiment.RunFiles(path).timings()
-            in_rounds = timings["round_seconds"][first:].sum()
-            seconds_to[what] = whole - in_rounds - timings["evaluation_seconds"][-1]
-        seconds_to["evaluate"] = timings["evaluation_seconds"][-1]
-        memory |= {"peak": memory_mib("VmHWM"), "files": memory_mib("RssFile")}
+            evaluation = timings.pop("evaluation_seconds")
+            seconds_to[what] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
+        seconds_to["evaluate"] = evaluation[-1]
+        memory |= memory_mib(**_PEAK)
         on_disk = {entry.name: size_mib(entry) for entry in sorted(path.iterdir())}
     medians = {
-        name.removesuffix("_seconds"): float(np.nanmedian(timings[name][point.warmup : rounds]))
-        for name in TIMINGS
-        if name in timings and name != "evaluation_seconds"
+        name.removesuffix("_seconds"): float(np.nanmedian(values[point.warmup : rounds]))
+        for name, values in timings.items()
+        if name != "round"
     }
-    return {
-        "run": point.algorithm,
-        "population": point.population,
-        "cohort_size": point.cohort_size,
-        "rounds": point.rounds,
+    found = {
         "evaluated_clients": evaluated,
         "ms_of": {part: round(1000 * seconds, 3) for part, seconds in medians.items()},
         "seconds_to": {what: round(seconds, 3) for what, seconds in seconds_to.items()},
         "memory_mib": memory,
         "mib_on_disk": {name: mib for name, mib in on_disk.items() if mib >= 0.1},
-        "examples_per_client": point.workload.examples_per_client,
     }
+    return point.record("run", found)
 
 
 def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDataset:
@@ -255,17 +236,15 @@ def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDat
     sizes = {"train": point.workload.examples_per_client, "test": _TEST_EXAMPLES}
     for split, each in sizes.items():
         rows = _mapped(folder / f"{split}.npy", np.int64, each * point.population)
-        for start in range(0, len(rows), _WRITTEN_AT_A_TIME):
-            end = min(start + _WRITTEN_AT_A_TIME, len(rows))
-            rows[start:end] = np.arange(num_examples + start, num_examples + end)
+        for start, some in _parts(rows):
+            some[:] = num_examples + start + np.arange(len(some))
         splits[split] = ClientRows(rows, each * np.arange(point.population + 1))
         num_examples += len(rows)
     splits["validation"] = ClientRows.of([[]] * point.population)
     x = _mapped(folder / "x.npy", np.uint8, num_examples, *point.workload.image_shape)
     y = _mapped(folder / "y.npy", np.int32, num_examples)
     rng = np.random.default_rng(SEED)
-    for start in range(0, num_examples, _WRITTEN_AT_A_TIME):
-        some = y[start : start + _WRITTEN_AT_A_TIME]
+    for _, some in _parts(y):
         some[:] = rng.integers(_NUM_CLASSES, size=len(some), dtype=np.int32)
     return FederatedDataset(x, y, _NUM_CLASSES, Partition(**splits))
 
@@ -273,3 +252,9 @@ def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDat
 def _mapped(path: pathlib.Path, dtype: type, *shape: int) -> np.ndarray:
     """Returns an array of zeros in a new file."""
     return np.lib.format.open_memmap(path, "w+", dtype, shape)
+
+
+def _parts(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields parts of an array to be written, each with its start."""
+    for start in range(0, len(array), _WRITTEN_AT_A_TIME):
+        yield start, array[start : start + _WRITTEN_AT_A_TIME]

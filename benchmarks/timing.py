@@ -1,6 +1,7 @@
 """Times work in turns, so that a machine that slows down slows all of it; and weighs memory."""
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -82,22 +83,23 @@ def in_new_processes(
             yield process.submit(measure, point).result()
 
 
-def memory_mib(field: str) -> float:
-    """Returns a field of `/proc/PID/status`, summed over this process and its children.
+def memory_mib(**fields: str) -> dict[str, float]:
+    """Returns fields of `/proc/PID/status`, summed over this process and its children.
 
     `VmRSS` is the resident memory, `VmHWM` its peak since the process began. Unlike the peak of
     `resource.getrusage`, it is never that of the process which started this one.
+
+    Args:
+        **fields: The names of the fields in `/proc`, by their names in the result.
     """
-    total = 0
+    total = dict.fromkeys(fields, 0)
     for path in pathlib.Path("/proc").glob("[0-9]*/status"):
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            continue  # it has ended
-        status = dict(line.split(":", 1) for line in lines)
-        if os.getpid() in (int(status["Pid"]), int(status["PPid"])):
-            total += int(status.get(field, "0 kB").split()[0])
-    return round(total / 1024, 1)
+        with contextlib.suppress(OSError):  # it has ended
+            status = dict(line.split(":", 1) for line in path.read_text().splitlines())
+            if os.getpid() in (int(status["Pid"]), int(status["PPid"])):
+                for name, field in fields.items():
+                    total[name] += int(status.get(field, "0 kB").split()[0])
+    return {name: round(kib / 1024, 1) for name, kib in total.items()}
 
 
 def size_mib(path: str | pathlib.Path) -> float:

@@ -1,15 +1,24 @@
-"""The workloads of benchmarks: rounds of FedAvg with a known amount of training."""
+"""The workloads of benchmarks: rounds with a known amount of training, and how they are run."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
 import tff_pfl
+from tff_pfl import algorithms, runtime
+from tff_pfl.local import Examples, LocalTraining, examples_type
+from tff_pfl.templates import Client, PersonalizedProcess
 
-if TYPE_CHECKING:  # a program that shows its flags does without TensorFlow
-    import tensorflow as tf
-
+RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
+    "cpp_runtime": runtime.create_cpp_context,
+    "graph_loop": lambda: runtime.create_graph_context(vectorize="never"),
+    "graph_vectorized": lambda: runtime.create_graph_context(vectorize="always"),
+    "graph_xla": lambda: runtime.create_graph_context(vectorize="always", jit_compile=True),
+}
 SEED = 0
 _NUM_CLASSES = 10
 
@@ -44,11 +53,11 @@ class Workload:
     segments: int = 1
     compute_type: str = "float32"
 
-    def keras_model(self) -> "tf.keras.Model":
+    def keras_model(self) -> tf.keras.Model:
         """The network, which takes images scaled to [0, 1]."""
         return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
-    def model(self) -> "tff_pfl.Model":
+    def model(self) -> tff_pfl.Model:
         """The network as a pure model, which takes images as they are stored."""
         return tff_pfl.models.build(
             self.network,
@@ -59,10 +68,34 @@ class Workload:
             **self.options,
         )
 
-    def initial_weights(self) -> list["tf.Tensor"]:
+    def initial_weights(self) -> list[tf.Tensor]:
         """Kernel, bias, kernel, bias and so on, from input to output."""
         layers = self.model().init(SEED).values()
         return [weight for layer in layers for weight in layer.values()]
+
+    def training(self) -> LocalTraining:
+        """The local training of a client, by SGD."""
+        optimizer = tff.learning.optimizers.build_sgdm(self.learning_rate)
+        return LocalTraining(optimizer, epochs=self.epochs, batch_size=self.batch_size)
+
+    def process(
+        self,
+        algorithm: str,
+        num_clients: int | None = None,
+        clients_per_round: int | None = None,
+        **options: Any,
+    ) -> PersonalizedProcess:
+        """Builds the process of an algorithm by its name, of the workload's clients by default."""
+        return algorithms.build(
+            algorithm,
+            self.model(),
+            examples_type(self.image_shape),
+            self.training(),
+            num_clients=num_clients or self.clients,
+            clients_per_round=clients_per_round or self.clients,
+            seed=SEED,
+            **options,
+        )
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Images `uint8[clients, examples, ...]`, `int32` labels: a prototype a class, and noise.
@@ -78,6 +111,23 @@ class Workload:
         images = rng.integers(0, 128, (*size, *self.image_shape), np.uint8)
         images += prototypes[y]
         return images, y.astype(np.int32)
+
+
+def cohort_of(
+    process: PersonalizedProcess, images: Sequence[np.ndarray], labels: Sequence[np.ndarray]
+) -> list[Client]:
+    """Returns clients that have never taken part, with these examples."""
+    return [
+        Client(
+            np.int32(i), process.initialize_client(np.int32(i)), Examples(x, y, np.int32(len(y)))
+        )
+        for i, (x, y) in enumerate(zip(images, labels, strict=True))
+    ]
+
+
+def installed(context: tff.framework.SyncExecutionContext):
+    """Makes a context the one that executes, as a context manager."""
+    return tff.framework.get_context_stack().install(context)
 
 
 _MNIST = (28, 28, 1)

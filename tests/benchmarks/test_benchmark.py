@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import contenders, growth, pieces, start, timing
+from benchmarks import contenders, growth, measurements, timing
 from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
 from tests.runs import assert_refused, run_main, run_python
 from tff_pfl.algorithms import ALGORITHMS
@@ -107,7 +107,7 @@ def test_other_work_is_refused():
 
 def test_clients_of_unequal_sizes():
     """Three lognormal sizes whose mean is 4; rows are padded to the largest."""
-    record = pieces._unequal(LINEAR, 0.5, 1)
+    record = measurements.unequal_sizes(LINEAR, 0.5, 1)
     own, padded = (record[f"seconds_{rows}"]["median"] for rows in ("own", "padded"))
     assert record["padded_over_own"] == pytest.approx(padded / own, rel=0.01)
     assert (record["clients"], record["rows_over_examples"]) == (3, 1.5)
@@ -116,7 +116,7 @@ def test_clients_of_unequal_sizes():
 @pytest.mark.slow
 def test_aggregators_and_compressors_beside_the_mean():
     workload = dataclasses.replace(AGGREGATED, options={"hidden": ()}, clients=11)
-    first, *others = pieces.measure_aggregators(workload, rounds=1)
+    first, *others = measurements.aggregators(workload, 1)
     assert (first["aggregator"], first["times_mean"]) == ("mean", 1.0)
     sent = {record["aggregator"]: record["bytes_up_per_client"] for record in others}
     assert sent["median"] == 4 * 7850 + 4
@@ -127,10 +127,10 @@ def test_aggregators_and_compressors_beside_the_mean():
 @pytest.mark.slow
 def test_descent_and_the_server_of_pgfed():
     workload = dataclasses.replace(DESCENT_WORKLOADS["mlp"], examples_per_client=10)
-    (record,) = pieces.measure_descent("mlp", workload, [2], rounds=1)
+    (record,) = measurements.descent("mlp", workload, [2], 1)
     assert (record["clients_online"], record["columns"]) == (2, 14)
     assert 0 < record["columns_used"] <= 14 and 0 < record["share_of_round"] < 1
-    (record,) = pieces.measure_pgfed_server(LINEAR, rounds=2, population=20)
+    (record,) = measurements.pgfed_server(LINEAR, 2, population=20)
     assert (record["pgfed_server"], record["clients_online"]) == ("20 clients", 3)
     share = record["seconds_of_server"]["median"] / record["seconds_per_round"]["median"]
     assert record["share_of_round"] == pytest.approx(share, abs=1e-3)
@@ -184,11 +184,11 @@ def test_runs_print_a_line_a_size_and_leave_nothing_behind(tmp_path):
 
 @pytest.mark.slow
 def test_starts_print_a_line_a_kind():
-    beyond = {r["start"]: r["beyond_import"] for r in start.measure_start(["fedavg"], rounds=1)}
+    beyond = {r["start"]: r["beyond_import"] for r in measurements.start(["fedavg"], 1)}
     assert len(beyond) == 6
     assert beyond["train --help"] < 0 < beyond["fedavg"]
 
 
 def test_a_start_that_ends_otherwise_is_no_measurement():
     with pytest.raises(RuntimeError, match="(?s)ended with 1, not 0:.*It failed"):
-        start.ended_with(0, [sys.executable, "-c", "raise SystemExit('It failed.')"])
+        measurements.ended_with(0, [sys.executable, "-c", "raise SystemExit('It failed.')"])

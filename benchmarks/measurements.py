@@ -1,16 +1,20 @@
-"""Measures pieces of a round in the graph runtime: the cost of one of them beside the rest."""
+"""Measures one part of a round beside the rest of it, and how long programs take to start."""
 
 import dataclasses
 import functools
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.processes import RUNTIMES, cohort_of, installed, local_training, process_of
 from benchmarks.timing import in_new_processes, in_turns, ratio, spread
-from benchmarks.workloads import SEED, Workload
+from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
 from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
@@ -20,13 +24,15 @@ from tff_pfl.local import examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 
-# --descent: every client takes part once in so many rounds, and the quadratic program has so many
+_ROOT = pathlib.Path(__file__).parents[1]
+_IMPORT = [sys.executable, "-c", "import tensorflow, tensorflow_federated"]
+# FedPG: every client takes part once in so many rounds, and the quadratic program has so many
 # columns for each client online.
 _TURNS = 7
 _PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
 
 
-def measure_aggregators(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
+def aggregators(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a record for each aggregator and compressor: a round of FedAvg beside the plain mean.
 
     Every round starts from the same state. The times do not include building and tracing.
@@ -35,7 +41,7 @@ def measure_aggregators(workload: Workload, *, rounds: int) -> Iterator[dict[str
         workload: Model and data. Aggregators with noise need more than 10 clients.
         rounds: The number of rounds of each that count.
     """
-    fedavg = algorithms.make("fedavg", workload.model(), local_training(workload))
+    fedavg = algorithms.make("fedavg", workload.model(), workload.training())
     sent = {}
 
     def run_of(name, algorithm):
@@ -80,8 +86,8 @@ def _changed(fedavg: Algorithm, clients: int) -> dict[str, Algorithm]:
     return changed
 
 
-def measure_descent(
-    name: str, workload: Workload, cohort_sizes: Sequence[int], *, rounds: int
+def descent(
+    name: str, workload: Workload, cohort_sizes: Sequence[int], rounds: int
 ) -> Iterator[dict[str, Any]]:
     """Yields a record for each size of FedPG's cohorts: a round, and its quadratic program alone.
 
@@ -102,7 +108,7 @@ def measure_descent(
 def _descent(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any]:
     with installed(RUNTIMES["graph_loop"]()):
         population = _TURNS * cohort_size
-        process = process_of("fedpg", workload, memory_size=population)
+        process = workload.process("fedpg", memory_size=population)
         clients = cohort_of(process, *dataclasses.replace(workload, clients=population).data())
         state, first = process.initialize(), 0
 
@@ -131,7 +137,9 @@ def _descent(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any
     }
 
 
-def measure_pgfed_server(workload: Workload, *, rounds: int, population: int = 1000):
+def pgfed_server(
+    workload: Workload, rounds: int, population: int = 1000
+) -> Iterator[dict[str, Any]]:
     """Yields a record of PGFed: the seconds of a round, and of all that the server does in it.
 
     Args:
@@ -141,7 +149,7 @@ def measure_pgfed_server(workload: Workload, *, rounds: int, population: int = 1
     """
     cohort_size = workload.clients
     with installed(RUNTIMES["graph_loop"]()):
-        process = process_of("pgfed", workload, num_clients=population, **_PGFED)
+        process = workload.process("pgfed", num_clients=population, **_PGFED)
         clients = cohort_of(process, *workload.data())
         state, rng = process.initialize(), np.random.default_rng(SEED)
 
@@ -181,7 +189,7 @@ def _server_of_pgfed(state, population, cohort_size):
     return lambda: work(state, uploads)
 
 
-def measure_unequal(workload: Workload, *, rounds: int) -> Iterator[dict[str, Any]]:
+def unequal(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a record for each network and spread of sizes: FedAvg with own and with padded rows.
 
     Sizes are lognormal; rows are padded to the largest client's.
@@ -193,21 +201,21 @@ def measure_unequal(workload: Workload, *, rounds: int) -> Iterator[dict[str, An
     for network, hidden in {"linear": (), "mlp 30": (30,), "mlp 200-200": (200, 200)}.items():
         of_network = dataclasses.replace(workload, options={"hidden": hidden})
         for sigma in (0.25, 0.5, 1.0):
-            yield {"unequal": network, "sigma": sigma, **_unequal(of_network, sigma, rounds)}
+            record = unequal_sizes(of_network, sigma, rounds)
+            yield {"unequal": network, "sigma": sigma, **record}
 
 
-def _unequal(workload, sigma, rounds):
+def unequal_sizes(workload: Workload, sigma: float, rounds: int) -> dict[str, Any]:
+    """Returns the record of one spread of sizes; see `unequal`."""
     mean, number = workload.examples_per_client, workload.clients
     sizes = np.random.default_rng(SEED).lognormal(0, sigma, number)
     sizes = np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
     capacity = shared_capacity(sizes)
-    images, labels = dataclasses.replace(workload, examples_per_client=max(sizes)).data()
+    data = dataclasses.replace(workload, examples_per_client=max(sizes)).data()
     with installed(runtime.create_graph_context()):
-        process = process_of("fedavg", workload)
+        process = workload.process("fedavg")
         state = process.initialize()
-        rows = (
-            [array[:size] for array, size in zip(of, sizes, strict=True)] for of in (images, labels)
-        )
+        rows = ([array[:size] for array, size in zip(of, sizes, strict=True)] for of in data)
         own = cohort_of(process, *rows)
         padded = [c._replace(data=pad_examples(c.data, capacity)) for c in own]
         runs = {"own": lambda: process.next(state, own)}
@@ -223,3 +231,57 @@ def _unequal(workload, sigma, rounds):
         "seconds_padded": of_padded,
         "padded_over_own": ratio(of_padded, of_own),
     }
+
+
+def start(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields a record for each kind of start: of helps, of refusals, and of each algorithm.
+
+    A record's `seconds` describe whole processes. `beyond_import` is the median of how much longer
+    they take than a process that imports TensorFlow and TFF alone, which runs before each.
+
+    Args:
+        names: Algorithms, trained for a round on handwritten digits, with all files of a run.
+        rounds: The number of processes of each kind.
+
+    Raises:
+        RuntimeError: If a process does not end as it should.
+    """
+    digits = f"--config={_ROOT / 'configs' / 'digits.py'}"
+    config = f"{digits}:{names[0]}"
+    starts = {
+        "train --help": (["train.py", "--help"], 1),
+        "report --help": (["report.py", "--help"], 0),
+        "a refused flag": (["train.py", config, "--restarts=-1"], 1),
+        "a refused key of a config": (["train.py", config, "--config.round=1"], 1),
+        "a refused option of an algorithm": (["train.py", config, "--config.algorithm.no=1"], 1),
+    }
+    starts |= {name: (["train.py", f"{digits}:{name}", "--config.rounds=1"], 0) for name in names}
+    for name, ((program, *arguments), code) in starts.items():
+        command = [sys.executable, str(_ROOT / "programs" / program), *arguments]
+        runs = {
+            "import": lambda: ended_with(0, _IMPORT),
+            "whole": lambda code=code, command=command: _in_a_folder(code, command),
+        }
+        seconds = in_turns(name, runs, rounds=rounds, warmup=0)
+        pairs = zip(seconds["whole"], seconds["import"], strict=True)
+        yield {
+            "start": name,
+            "seconds": spread(seconds["whole"]),
+            "beyond_import": round(statistics.median(whole - part for whole, part in pairs), 3),
+            "repetitions": rounds,
+        }
+
+
+def _in_a_folder(code, command):
+    with tempfile.TemporaryDirectory(prefix="benchmark_") as folder:
+        output = [] if "--help" in command else [f"--output_dir={folder}/run"]
+        ended_with(code, [*command, *output])
+
+
+def ended_with(code: int, command: Sequence[str]) -> None:
+    """Runs a command; raises RuntimeError if it ends with another exit code."""
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if ended.returncode != code:
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {ended.returncode}, not {code}:\n{ended.stderr}"
+        )
