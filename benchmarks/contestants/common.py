@@ -8,11 +8,11 @@ exchange lines:
     8.91                                         the seconds that it took
 """
 
-import argparse
 import json
 import os
 import sys
 import time
+import types
 from importlib import metadata
 
 import numpy as np
@@ -22,16 +22,8 @@ IMAGE_SHAPE = (32, 32, 3)
 
 
 def arguments():
-    """The method and the sizes of the work, from the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--method", required=True)
-    parser.add_argument("--checkout")
-    for name in ("clients", "clients_per_round", "examples_per_client"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("epochs", "batch_size", "seed"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--learning_rate", type=float, required=True)
-    return parser.parse_args()
+    """Returns the method, the checkout and the sizes of the work, from the command line."""
+    return types.SimpleNamespace(**json.loads(sys.argv[1]))
 
 
 def data(work):

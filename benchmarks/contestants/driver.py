@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,11 +100,10 @@ class Contestant:
     program: str | None = None
 
     def command(self, work: Work) -> list[str]:
-        """Returns the command that starts it."""
+        """Returns the command that starts it; its argument is all that it has to know, as JSON."""
         program = self.program or str(_FOLDER / f"with_{self.framework}.py")
         options = {"method": self.method, "checkout": self.checkout} | dataclasses.asdict(work)
-        given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        return [self.python, program, *given]
+        return [self.python, program, json.dumps(options)]
 
     def commit(self) -> dict[str, str]:
         """Returns the commit of the checkout, if it has one."""
@@ -114,11 +112,6 @@ class Contestant:
         command = ["git", f"--git-dir={self.checkout}/.git", "rev-parse", "HEAD"]
         found = subprocess.run(command, capture_output=True, text=True)
         return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
-
-    def environment(self, folder: pathlib.Path) -> dict[str, str]:
-        """Returns the driver's environment; only our own contestants can import this library."""
-        path = str(_ROOT) if self.framework in OWN else ""
-        return os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder)}
 
 
 def place(framework: str, where: str) -> dict[str, str]:
@@ -171,11 +164,11 @@ def compare(
             one.trying(one.get_ready, expected)
             expected = expected or one.num_weights
             bar.update()
-        for _ in range(1 + rounds):
+        for turn in range(1 + rounds):
             for one in running:
-                one.trying(one.take_turn)
+                one.trying(one.take_turn, turn > 0)
                 bar.update()
-    bare = [one.spread() for one in running if one.contestant.framework == BARE and not one.failed]
+    bare = [spread(one.seconds) for one in running if one.is_bare and not one.failed]
     for one in running:
         yield one.record(*bare)
 
@@ -202,22 +195,28 @@ def _cell(record):
 
 
 class _Running:
-    """A contestant's process, which ends when it is left."""
+    """A contestant's process, which ends when it is left.
+
+    Attributes:
+        num_weights: The number of the model's weights, once it is ready.
+        seconds: Those of the rounds that count.
+        failed: Why it failed, and the end of its standard error; empty if it did not.
+    """
 
     def __init__(self, contestant, work, folder, time_limit):
         folder.mkdir()
-        self.contestant = contestant
+        self.is_bare = contestant.framework == BARE
         self.num_weights = None
+        self.seconds = []
         self.failed = {}
+        self._contestant, self._time_limit = contestant, time_limit
         self._errors = folder.with_suffix(".stderr")
-        self._time_limit = time_limit
-        self._seconds = []
-        self._versions = {}
+        path = str(_ROOT) if contestant.framework in OWN else ""  # others do without this library
         with open(self._errors, "wb") as errors:
             self._process = subprocess.Popen(
                 contestant.command(work),
                 cwd=folder,
-                env=contestant.environment(folder),
+                env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -256,43 +255,42 @@ class _Running:
     def get_ready(self, expected):
         """Waits until it is ready, with so many weights; `None` if it may have any."""
         ready = self._answer("is not ready")
-        self._versions = ready["versions"] | self.contestant.commit()
-        num_weights = ready["num_weights"]
-        if expected not in (None, num_weights):
+        self._versions = ready["versions"] | self._contestant.commit()
+        self.num_weights = ready["num_weights"]
+        if expected not in (None, self.num_weights):
             raise ContestantError(
-                f"Its model has {num_weights:,} weights, where all have {expected:,}."
+                f"Its model has {self.num_weights:,} weights, where all have {expected:,}."
             )
-        self.num_weights = num_weights
 
-    def take_turn(self):
+    def take_turn(self, counts):
         """Does one more round."""
         with contextlib.suppress(BrokenPipeError):  # the answer says how it ended
             self._process.stdin.write(b"round\n")
-        self._seconds.append(float(self._answer("has not finished a round")))
-
-    def spread(self):
-        """Returns the median and the ends of the rounds that count."""
-        return spread(self._seconds[1:])
+        seconds = float(self._answer("has not finished a round"))
+        if counts:
+            self.seconds.append(seconds)
 
     def record(self, *bare):
         """Returns what was measured; `bare` is the spread of the bare loop, if there is one."""
-        names = {"framework": self.contestant.framework, "method": self.contestant.method}
+        names = {"framework": self._contestant.framework, "method": self._contestant.method}
         if self.failed:
             return names | self.failed
+        own = spread(self.seconds)
         return names | {
             "versions": self._versions,
             "num_weights": self.num_weights,
-            "rounds": len(self._seconds) - 1,
-            "seconds_per_round": self.spread(),
-            "times_bare": ratio(self.spread(), bare[0], 2) if bare else None,
+            "rounds": len(self.seconds),
+            "seconds_per_round": own,
+            "times_bare": ratio(own, bare[0], 2) if bare else None,
         }
 
     def _answer(self, what_is_late):
-        start, timer = time.monotonic(), threading.Timer(self._time_limit, self._kill)
+        is_late = threading.Event()
+        timer = threading.Timer(self._time_limit, lambda: (is_late.set(), self._kill()))
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()
-        if not line and time.monotonic() - start >= self._time_limit:
+        if is_late.is_set():
             raise ContestantError(f"It {what_is_late} after {self._time_limit:g} seconds.")
         if not line:
             with contextlib.suppress(subprocess.TimeoutExpired):

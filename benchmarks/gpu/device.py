@@ -7,12 +7,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.gpu.runner import CheckError, Report, Task
-from benchmarks.timing import spread
+from benchmarks.gpu.runner import CheckError, Report
+from benchmarks.timing import memory_mib, spread
 from tff_pfl.runtime import cuda
 
 _DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
@@ -23,37 +22,37 @@ _CONVOLUTION = 1e-4
 _TOLERANCES = {"float32": 1e-5, "TF32": 2e-3, "bfloat16": 2e-2}
 
 
-def tasks(report: Report) -> Iterator[Task]:
-    """Yields ever larger computations on the device, each checked.
+def check_device(report: Report) -> None:
+    """Does ever larger computations on the device, and checks each.
 
     Raises:
         CheckError: There is no device.
     """
-    yield Task("driver", lambda: {"value": driver()})
-    yield Task("TensorFlow", lambda: {"value": importlib.import_module("tensorflow").__version__})
+    report.do("driver", lambda: {"value": driver()})
+    report.do("TensorFlow", lambda: {"value": importlib.import_module("tensorflow").__version__})
     import tensorflow as tf
 
     require(report)
     for device in tf.config.list_physical_devices(report.devices):
         details = tf.config.experimental.get_device_details(device)
         text = ", ".join(f"{key} {value}" for key, value in details.items())
-        yield Task(device.name, lambda text=text or device.device_type: {"value": text})
+        report.do(device.name, lambda text=text or device.device_type: {"value": text})
     tf.config.experimental.enable_tensor_float_32_execution(False)
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, *(2 * [64 if report.is_toy else 1024]))).astype(np.float32)
     expected = a.astype(np.float64) @ b
     by_xla = tf.function(lambda a, b: tf.tanh(a @ b / len(a)), jit_compile=True)
     with tf.device(tf.config.list_logical_devices(report.devices)[0].name):
-        yield Task("first product", lambda: compare(tf.matmul(a, b), expected))
-        yield Task("libraries opened", lambda: {"value": opened_libraries()})
-        yield Task("convolution", lambda: _convolve(tf, rng))
+        report.do("first product", lambda: compare(tf.matmul(a, b), expected))
+        report.do("libraries opened", lambda: {"value": opened_libraries()})
+        report.do("convolution", lambda: _convolve(tf, rng))
         squashed = np.tanh(expected / len(a))
-        yield Task("product by XLA", lambda: compare(by_xla(a, b), squashed))
+        report.do("product by XLA", lambda: compare(by_xla(a, b), squashed))
         size = 256 if report.is_toy else 8192
         for precision in _TOLERANCES:
             if precision != "TF32" or not report.is_toy:  # TF32 is of GPUs
                 product = functools.partial(_time_products, tf, precision, size)
-                yield Task(f"{size} x {size} in {precision}", product)
+                report.do(f"{size} x {size} in {precision}", product)
 
 
 def require(report: Report) -> None:
@@ -148,6 +147,4 @@ def peak_mib() -> float:
         tf.config.experimental.get_memory_info(gpu.name.removeprefix("/device:"))["peak"] / 2**20
         for gpu in tf.config.list_logical_devices("GPU")
     ]
-    status = pathlib.Path("/proc/self/status").read_text()
-    resident = int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) / 1024
-    return round(max(peaks, default=resident), 1)
+    return round(max(peaks), 1) if peaks else memory_mib(peak="VmHWM")["peak"]

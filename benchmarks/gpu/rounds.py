@@ -6,13 +6,12 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Iterator
 
 import tensorflow as tf
 
 from benchmarks.contenders import CONTENDERS, check_same_work
 from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.runner import Report, Task
+from benchmarks.gpu.runner import Report
 from benchmarks.timing import spread
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -39,8 +38,8 @@ _MODELS = {
 }
 
 
-def tasks(report: Report) -> Iterator[Task]:
-    """Yields contenders, one after another, the small cohorts of all models first.
+def measure_rounds(report: Report) -> None:
+    """Measures contenders, one after another, the small cohorts of all models first.
 
     Raises:
         CheckError: There is no GPU.
@@ -66,7 +65,7 @@ def tasks(report: Report) -> Iterator[Task]:
             measure = functools.partial(
                 _measure, report, contender, workload, data, precision, reference
             )
-            yield Task(f"{clients} {model} {precision} {contender}", measure, expected)
+            report.do(f"{clients} {model} {precision} {contender}", measure, expected)
 
 
 def _measure(report, contender: str, workload: Workload, data, precision: str, reference: str):

@@ -3,14 +3,12 @@
 import functools
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
-from collections.abc import Iterator
 
 from benchmarks.gpu.device import require
-from benchmarks.gpu.runner import ROOT, CheckError, OutOfTime, Report, Task
+from benchmarks.gpu.runner import ROOT, CheckError, Report
 
 # By name: the file, and the tests that run at toy sizes.
 _SUITES = {
@@ -19,8 +17,8 @@ _SUITES = {
 }
 
 
-def tasks(report: Report) -> Iterator[Task]:
-    """Yields the suites, which pytest runs.
+def run_suites(report: Report) -> None:
+    """Runs the suites with pytest.
 
     Raises:
         CheckError: There is no GPU, without which tests pass on the CPU.
@@ -28,26 +26,19 @@ def tasks(report: Report) -> Iterator[Task]:
     require(report)
     for suite, (file, toys) in _SUITES.items():
         chosen = ["-k", toys] if report.is_toy else []
-        run = functools.partial(_run, report, suite, [f"tests/runtime/{file}", *chosen])
-        yield Task(suite, run)
+        report.do(suite, functools.partial(_run, report, suite, [f"tests/runtime/{file}", *chosen]))
 
 
 def _run(report, suite, arguments):
     junit = report.path.with_name(f"{report.path.stem}_{suite}.xml")
     junit.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", f"--junitxml={junit}", "-q", *arguments]
     environment = os.environ | {
         "NVIDIA_TF32_OVERRIDE": "0",  # results are compared with those of the CPU
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the GPU
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL)
-    try:
-        process.wait(max(report.left(), 1.0))
-    except subprocess.TimeoutExpired as late:
-        process.send_signal(signal.SIGINT)  # it ends what it started
-        process.wait(timeout=20)
-        raise OutOfTime(f"not over after {late.timeout:.0f} s") from late
+    command = [sys.executable, "-m", "pytest", f"--junitxml={junit}", "-q", *arguments]
+    subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL)
     if not junit.exists():
         raise CheckError("No test was run.")
     return outcome(junit, report.devices)

@@ -5,13 +5,12 @@ import os
 import pathlib
 import signal
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.runner import ROOT, CheckError, OutOfTime, Report, Task
+from benchmarks.gpu.runner import ROOT, CheckError, Report
 from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
@@ -26,8 +25,8 @@ _SHORTEST_SECONDS = 60.0
 _STOPPED = 128 + signal.SIGTERM
 
 
-def tasks(report: Report) -> Iterator[Task]:
-    """Yields trainings with each algorithm in both places, and their comparison.
+def compare_trainings(report: Report) -> None:
+    """Trains with each algorithm in both places, and compares the results.
 
     Raises:
         CheckError: There is no GPU, or no data set.
@@ -40,14 +39,14 @@ def tasks(report: Report) -> Iterator[Task]:
         for what, devices in zip(whats, places.values(), strict=True):
             folder = report.path.parent / "trainings" / what.replace(" ", "_")
             config = config_of(algorithm, report)
-            yield Task(what, functools.partial(_train, config, folder, devices))
-        found = [report.records.get(what, {}) for what in whats]
+            report.do(what, functools.partial(_train, config, folder, devices))
+        found = [report.records[what] for what in whats]
         if all(record.get("accuracy") is not None for record in found):
-            yield Task(f"{algorithm}, compared", functools.partial(compare, *found))
+            report.do(f"{algorithm}, compared", functools.partial(compare, *found))
 
 
-def long_tasks(report: Report) -> Iterator[Task]:
-    """Yields the training of PLGU-LF with ResNet-18, which ends when the time is over.
+def train_for_long(report: Report) -> None:
+    """Trains PLGU-LF with ResNet-18 until the time is over.
 
     Raises:
         CheckError: There is no GPU, or no data set.
@@ -61,7 +60,7 @@ def long_tasks(report: Report) -> Iterator[Task]:
         timer.start()
         return _train(config, report.path.parent / "long_training", devices, stopped=_STOPPED)
 
-    yield Task("plgu_lf for long", train, 0 if report.is_toy else _SHORTEST_SECONDS)
+    report.do("plgu_lf for long", train, 0 if report.is_toy else _SHORTEST_SECONDS)
 
 
 def _devices(report: Report) -> list[str]:
@@ -143,8 +142,6 @@ def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0
     )
     if code not in (0, stopped):
         raise CheckError(f"The training ended with exit code {code}, see the log.")
-    if not (folder / "timings.csv").exists():
-        raise OutOfTime("the first round did not end in time")
     files = experiment.RunFiles(folder)
     metrics, seconds = files.metrics(), files.timings()["round_seconds"]
     accuracies = metrics.get(str(_ACCURACY), np.array([]))
