@@ -68,6 +68,6 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "sweep": ("run_study",),
         "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
-        "words": ("in_words",),
+        "metric_text": ("in_words",),
     },
 )

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from tff_pfl import analysis
-from tff_pfl.analysis.tables import ACCURACY, FORMATS
+from tff_pfl.analysis.metric_text import ACCURACY
+from tff_pfl.analysis.tables import FORMATS
 from tff_pfl.runtime.startup import announce_tensorflow
 
 _COMPARED = "the runs: DIR, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"

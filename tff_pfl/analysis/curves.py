@@ -8,10 +8,9 @@ import pandas as pd
 
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import means, metrics, select, summaries
+from tff_pfl.analysis.metric_text import ACCURACY, in_words
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
-from tff_pfl.analysis.tables import ACCURACY
-from tff_pfl.analysis.words import in_words
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 

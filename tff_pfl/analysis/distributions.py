@@ -5,8 +5,8 @@ import pandas as pd
 
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import select
-from tff_pfl.analysis.tables import ACCURACY, Table, table_of
-from tff_pfl.analysis.words import in_words
+from tff_pfl.analysis.metric_text import ACCURACY, in_words
+from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.tables import decimal
 

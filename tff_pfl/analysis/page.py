@@ -17,10 +17,10 @@ import tff_pfl
 from tff_pfl.analysis import figures, frames, paired
 from tff_pfl.analysis.curves import plot_curves
 from tff_pfl.analysis.distributions import plot_histograms
+from tff_pfl.analysis.metric_text import ABSENT, ACCURACY, in_words
 from tff_pfl.analysis.results import default_columns, results_table
 from tff_pfl.analysis.runs import find_runs
-from tff_pfl.analysis.tables import ABSENT, ACCURACY, Table, table_of
-from tff_pfl.analysis.words import in_words
+from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.files import whole_file

@@ -9,8 +9,9 @@ import pandas as pd
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import clients, means, select, summaries
+from tff_pfl.analysis.metric_text import ACCURACY
 from tff_pfl.analysis.runs import Path, find_runs
-from tff_pfl.analysis.tables import ACCURACY, Table, table_of
+from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_pfl.analysis import frames
-from tff_pfl.analysis.paired import client_values, paired_differences, paired_test
-from tff_pfl.analysis.runs import find_runs
-from tff_pfl.analysis.study import SEPARATOR
-from tff_pfl.analysis.tables import (
+from tff_pfl.analysis.metric_text import (
     ABSENT,
     ACCURACY,
-    Table,
     best_of,
+    in_short,
+    in_words,
     is_share,
     mean_and_deviation,
     scaled,
-    table_of,
 )
-from tff_pfl.analysis.words import in_short, in_words
+from tff_pfl.analysis.paired import client_values, paired_differences, paired_test
+from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.study import SEPARATOR
+from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MARGIN, MetricName, direction
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles

@@ -21,7 +21,6 @@ _LANES = {
     "update": "take its new states",
     "evaluation": "evaluate",
 }
-_CHARACTER = 0.014  # of a label, of the width of the figure
 
 
 @figures.styled
@@ -172,34 +171,21 @@ def plot_timeline(timings, *, rounds: int = 3):
     shown = timings.dropna(subset="compute_seconds").tail(rounds).to_dict("records")
     figure = figures.new_figure(width=8.0, height=3.1)
     axes = figure.subplots()
-    ends = []
+    end = 0.0
     for row in shown:
-        start = ends[-1] if ends else 0.0
+        start = end
         for lane, begin, seconds in spans_of_round(row):
             color = figures.COLORS[1 if lane == "write" else 0]
             # The edge shows what takes too little to be seen otherwise.
             style = {"left": 1000 * (start + begin), "color": color, "edgecolor": color}
             axes.barh(list(_LANES).index(lane), 1000 * seconds, **style)
-        ends.append(start + row["round_seconds"] + np.nan_to_num(row.get("evaluation_seconds", 0)))
-    for label, middle in _labels([row["round"] for row in shown], ends):
-        axes.text(1000 * middle, -0.75, label, ha="center", va="bottom")
-    for end in ends[:-1]:
+        end += row["round_seconds"] + np.nan_to_num(row.get("evaluation_seconds", 0))
         axes.axvline(1000 * end, color="black", linestyle=":", linewidth=1.2)
     axes.set_yticks(range(len(_LANES)), _LANES.values())
-    axes.set(xlabel="milliseconds", xlim=(0, 1000 * ends[-1]), ylim=(len(_LANES) - 0.5, -0.6))
+    numbers = [f"{row['round']:.0f}" for row in (shown[0], shown[-1])]
+    axes.set_title(f"rounds {' to '.join(numbers)}" if len(shown) > 1 else f"round {numbers[0]}")
+    axes.set(xlabel="milliseconds", xlim=(0, 1000 * end), ylim=(len(_LANES) - 0.5, -0.6))
     axes.grid(axis="y", visible=False)
     handles = [axes.barh(0, 0, color=figures.COLORS[index]) for index in (0, 1)]
     figures.legend_above(figure, handles, ["one after the other", "meanwhile, in another thread"])
     return figure
-
-
-def _labels(numbers, ends) -> list[tuple[str, float]]:
-    """Labels rounds at the middle of their seconds, skipping labels that would overlap."""
-    labels, free = [], 0.0
-    for number, start, end in zip(numbers, [0.0, *ends], ends, strict=False):
-        label = f"{number:.0f}" if labels else f"round {number:.0f}"
-        middle, half = (start + end) / 2, _CHARACTER * ends[-1] * len(label) / 2
-        if middle - half >= free or not labels:
-            labels.append((label, middle))
-            free = middle + half
-    return labels

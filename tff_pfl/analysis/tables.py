@@ -7,10 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tff_pfl.evaluation import MARGIN, MetricName, direction
-
-ABSENT = "-"
-ACCURACY = "personalized/local_test/accuracy"
+from tff_pfl.analysis.metric_text import ABSENT
 
 
 class Table(NamedTuple):
@@ -87,40 +84,3 @@ def _bold_style(table, frame):
 def _markdown(text):
     # An underscore within a word does not mark emphasis.
     return re.sub(r"([\\|*`<>$]|(?<!\w)_|_(?!\w))", r"\\\1", text)
-
-
-def is_share(name: MetricName) -> bool:
-    """Checks whether tables show a quantity in percent."""
-    return name.quantity == "accuracy"
-
-
-def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
-    """Returns numbers as tables show them: shares in percent."""
-    return (100.0 if is_share(name) else 1.0) * np.array(values)
-
-
-def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
-    """Returns mean and standard deviation of `scaled` numbers; a single one alone."""
-    if np.isnan(values).all():
-        return ABSENT
-    if len(values) == 1:
-        return number(name, values[0])
-    with np.errstate(invalid="ignore"):  # of losses that are not finite
-        deviation = values.std(ddof=1)
-    return f"{number(name, values.mean())} ± {number(name, deviation)}"
-
-
-def best_of(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
-    """Returns the labels with the best mean, if there is more than one to choose from."""
-    means = {label: float(own.mean()) for label, own in values.items()}
-    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
-    if len(means) < 2 or name.statistic in ("std", MARGIN):
-        return set()
-    sign = direction(name.quantity)
-    first = sign * max(sign * mean for mean in means.values())
-    return {label for label, mean in means.items() if number(name, mean) == number(name, first)}
-
-
-def number(name: MetricName, value: float) -> str:
-    """Returns a `scaled` number as text."""
-    return f"{value:.2f}" if is_share(name) else f"{value:.3g}"

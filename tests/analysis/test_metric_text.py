@@ -2,7 +2,7 @@
 
 import itertools
 
-from tff_pfl.analysis.words import in_short, in_words
+from tff_pfl.analysis.metric_text import in_short, in_words
 from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName
 
 NAMES = [

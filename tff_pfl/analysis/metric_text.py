@@ -1,0 +1,126 @@
+"""How tables and figures write metrics: their names in words, and their numbers."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tff_pfl.data.partition_file import SPLITS
+from tff_pfl.evaluation import MARGIN, MetricName, direction
+
+ABSENT = "-"
+ACCURACY = "personalized/local_test/accuracy"
+# Each statistic in words, and in short.
+_STATISTICS = {
+    "mean": ("mean over clients", ""),
+    "std": ("standard deviation over clients", "standard deviation"),
+    "worst_5_percent": ("mean of the lowest 5 % of clients", "lowest 5 %"),
+    "best_5_percent": ("mean of the top 5 % of clients", "top 5 %"),
+    MARGIN: ("half of the 95 % interval of the mean over clients", "95 %: ±"),
+}
+# Where less is better, the worst values are the top ones.
+_OTHER_TAIL = {"worst_5_percent": "best_5_percent", "best_5_percent": "worst_5_percent"}
+_MODELS = {
+    "global": "the global model",
+    "personalized": "{whose} own model",
+    "locally_trained": "{whose} locally trained global model",
+    "fine_tuned": "{whose} fine-tuned model",
+    "fine_tuned_best_epoch": "{whose} fine-tuned model after the epoch that was best on these",
+}
+# The examples of each pool: for clients' own models, and for one model of all.
+_POOLS = {
+    r"local": ("its own {} examples", "each client's own {} examples"),
+    r"generalization": ("the {} examples of all clients",) * 2,
+    r"synthetic(?P<percent>[\d.]+)": (
+        "its own {} examples and those of {percent} % of the other clients",
+        "the {} examples of each client and of {percent} % of the others",
+    ),
+    r"new_clients": ("its own {} examples", "each new client's own {} examples"),
+}
+
+
+def in_words(name: MetricName) -> str:
+    """Returns what is measured, in words for an axis.
+
+    `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
+    examples"; a statistic follows after a comma. Parts of unknown names stay as they are, without
+    their underscores.
+    """
+    quantity = _plain(name.quantity)
+    if not name.model:
+        return quantity.removeprefix("num ")
+    if name.quantity == "num_nonfinite":
+        quantity = "number of clients with a loss that is not finite,"
+    whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"
+    model = _MODELS.get(name.model, f"{{whose}} {_plain(name.model)} model").format(whose=whose)
+    words = f"{quantity} of {model} on {_examples(name)}"
+    return ", ".join(filter(None, [words, _statistic(name, 0)]))
+
+
+def in_short(name: MetricName) -> str:
+    """Returns a head of a column: the differences from the mean accuracy on own examples."""
+    pool, _, split = name.pool.rpartition("_")
+    parts = [_plain(name.model) or _plain(name.quantity)]
+    if name.model and name.quantity != "accuracy":
+        parts.append(_plain(name.quantity))
+    if pool != "local" or split != "test":
+        parts.append(_plain(name.pool))
+    parts.append(_statistic(name, 1))
+    return ", ".join(filter(None, parts))
+
+
+def _statistic(name, form):
+    statistic = name.statistic
+    if direction(name.quantity) < 0:
+        statistic = _OTHER_TAIL.get(statistic, statistic)
+    return _STATISTICS[statistic][form] if statistic in _STATISTICS else _plain(statistic)
+
+
+def _examples(name):
+    pool, _, split = name.pool.rpartition("_")
+    for pattern, words in _POOLS.items():
+        found = re.fullmatch(pattern, pool)
+        if found and split in SPLITS:
+            return words[name.model == "global"].format(split, **found.groupdict())
+    return _plain(name.pool)
+
+
+def _plain(part):
+    return part.replace("_", " ")
+
+
+def is_share(name: MetricName) -> bool:
+    """Checks whether tables show a quantity in percent."""
+    return name.quantity == "accuracy"
+
+
+def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
+    """Returns numbers as tables show them: shares in percent."""
+    return (100.0 if is_share(name) else 1.0) * np.array(values)
+
+
+def number(name: MetricName, value: float) -> str:
+    """Returns a `scaled` number as text."""
+    return f"{value:.2f}" if is_share(name) else f"{value:.3g}"
+
+
+def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
+    """Returns mean and standard deviation of `scaled` numbers; a single one alone."""
+    if np.isnan(values).all():
+        return ABSENT
+    if len(values) == 1:
+        return number(name, values[0])
+    with np.errstate(invalid="ignore"):  # of losses that are not finite
+        deviation = values.std(ddof=1)
+    return f"{number(name, values.mean())} ± {number(name, deviation)}"
+
+
+def best_of(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
+    """Returns the labels with the best mean, if there is more than one to choose from."""
+    means = {label: float(own.mean()) for label, own in values.items()}
+    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
+    if len(means) < 2 or name.statistic in ("std", MARGIN):
+        return set()
+    sign = direction(name.quantity)
+    first = sign * max(sign * mean for mean in means.values())
+    return {label for label, mean in means.items() if number(name, mean) == number(name, first)}
