@@ -246,11 +246,12 @@ def test_versions_that_are_the_same_and_others(tmp_path):
     assert rows(same) == [["python", "3.11"], ["commit", "0123456789ab"]]
     common, different = versions_tables({"A": [a, b, old]})
     assert rows(common) == [] and common.notes == ["Runs that do not record theirs: 1."]
-    assert different.frame.columns.tolist() == ["run", "python", "commit", "devices"]
+    parts = ["A, seed 0", "A, seed 1", "A, seed 1, after round 4"]
+    assert different.frame.columns.tolist() == ["key", *parts]
     assert rows(different) == [
-        ["A, seed 0", "3.11", "0123456789ab", "-"],
-        ["A, seed 1", "3.11", "-", "x, y"],
-        ["A, seed 1, after round 4", "3.12", "-", "-"],
+        ["python", "3.11", "3.11", "3.12"],
+        ["commit", "0123456789ab", "-", "-"],
+        ["devices", "-", "x, y", "-"],
     ]
 
 

@@ -74,10 +74,10 @@ def write_page(
         "curves": _picture(curves, f"{words}, mean over clients, over the rounds"),
         "histograms": _picture(histograms, f"histograms over clients: {words}"),
         "seeds": sorted(set(evaluations["seed"])),
+        "settings": settings_tables(runs),
         "versions": versions_tables(runs),
         "version": tff_pfl.__version__,
     }
-    content["different"], content["settings"] = settings_tables(runs)
     if name.quantity == "accuracy":
         pairs = paired.against_local(runs, column)
         if len(pairs):
@@ -161,18 +161,17 @@ def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
     return table_of(rows, [note])
 
 
-def settings_tables(runs: Any) -> tuple[Table, Table]:
-    """Returns the settings that differ between labels, and all settings, of each first seed."""
+def settings_tables(runs: Any) -> list[Table]:
+    """Returns the settings that all labels have in common, and the others, of each first seed."""
     settings = frames.settings(find_runs(runs).finished)
     settings = settings[settings["key"] != "seed"].drop_duplicates(["label", "key"])
-    wide = _wide(settings, "key", "label")
-    return _as_table(wide[_differ(wide)]), _as_table(wide)
+    return _common_and_different(settings, "label")
 
 
 def versions_tables(runs: Any) -> list[Table]:
-    """Returns the versions that all runs have in common, and a table of the others, a row a run.
+    """Returns the versions that all runs have in common, and the others.
 
-    A run that was resumed with other versions has a row for each part. A note counts the runs
+    A run that was resumed with other versions has a column for each part. A note counts the runs
     that do not record their versions.
     """
     runs = find_runs(runs).finished
@@ -181,33 +180,25 @@ def versions_tables(runs: Any) -> list[Table]:
         f"{label}, seed {seed}" + f", after round {before}" * bool(before)
         for label, seed, before in versions[["label", "seed", "rounds_before"]].values
     ]
-    values = [
-        value[:_DIGITS] if key == "commit" and value else value
-        for key, value in versions[["key", "value"]].values
-    ]
-    wide = _wide(versions.assign(part=parts, value=values), "key", "part")
+    is_commit = versions["key"] == "commit"
+    versions.loc[is_commit, "value"] = versions.loc[is_commit, "value"].str[:_DIGITS]
     unknown = len(list(runs)) - versions["run"].nunique()
     notes = [f"Runs that do not record theirs: {unknown}."] if unknown else []
-    differ = _differ(wide)
-    common = wide[~differ].iloc[:, :1].reset_index()
-    common.columns = ["of all runs", ""][: common.shape[1]]
-    different = wide[differ].T.rename_axis("run").reset_index()
-    return [Table(common, notes), *([Table(different)] if differ.any() else [])]
+    return _common_and_different(versions.assign(part=parts), "part", notes)
 
 
-def _wide(frame, rows, columns) -> pd.DataFrame:
-    """Spreads values, as texts, over rows and columns, in the order of their first appearance."""
+def _common_and_different(frame, columns, notes=()) -> list[Table]:
+    """Returns a table of the keys with one value, and one of those that differ, if there are any.
+
+    Keys and columns are in the order of their first appearance.
+    """
     texts = frame.assign(value=frame["value"].map(_text))
-    wide = texts.pivot(index=rows, columns=columns, values="value")
-    return wide.reindex(frame[rows].unique())[frame[columns].unique()].fillna(ABSENT)
-
-
-def _differ(wide) -> pd.Series:
-    return wide.nunique(axis=1) > 1
-
-
-def _as_table(wide) -> Table:
-    return Table(wide.rename_axis(columns=None).reset_index())
+    wide = texts.pivot(index="key", columns=columns, values="value").rename_axis(columns=None)
+    wide = wide.reindex(frame["key"].unique())[frame[columns].unique()].fillna(ABSENT)
+    differs = wide.nunique(axis=1) > 1
+    common = wide[~differs].iloc[:, :1].set_axis(["all"][: wide.shape[1]], axis=1)
+    tables = [Table(common.reset_index(), notes)]
+    return tables + [Table(wide[differs].reset_index())] * bool(differs.any())
 
 
 def _text(value) -> str:
