@@ -107,7 +107,7 @@ def main(argv):
     _print({"machine": _machine()})
     try:
         measure = next((name for name in _MEASUREMENTS if FLAGS[name].value), None)
-        for record in _MEASUREMENTS[measure][1]() if measure else _contenders():
+        for record in _MEASUREMENTS.get(measure, _contenders)():
             _print(record)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -169,36 +169,23 @@ def _print(record):
 
 
 _MEASUREMENTS = {
-    "scaling": (
-        "Measure cohorts and federations of many sizes.",
-        lambda: growth.measure_scaling(
-            _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_of_points("ditto")
-        ),
+    "scaling": lambda: growth.measure_scaling(
+        _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_of_points("ditto")
     ),
-    "runs": (
-        "Measure whole runs in federations of many sizes.",
-        lambda: growth.measure_runs(**_of_points(FLAGS.algorithm)),
-    ),
-    "start": (
-        "Measure what programs take to start.",
-        lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
-    ),
-    "descent": ("Measure FedPG in cohorts of many sizes.", _descent),
-    "pgfed_server": (
-        "Measure the server of PGFed.",
-        lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
-    ),
-    "aggregators": (
-        "Measure aggregators and compressors.",
-        lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
-    ),
-    "unequal": (
-        "Measure clients of unequal sizes.",
-        lambda: measurements.unequal(_adapted(WORKLOADS["linear"]), FLAGS.rounds),
-    ),
+    "runs": lambda: growth.measure_runs(**_of_points(FLAGS.algorithm)),
+    "start": lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
+    "descent": _descent,
+    "pgfed_server": lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
+    "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
+    "unequal": lambda: measurements.unequal(_adapted(WORKLOADS["linear"]), FLAGS.rounds),
 }
-for _name, (_help, _) in _MEASUREMENTS.items():
-    flags.DEFINE_bool(_name, False, _help)
+flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
+flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
+flags.DEFINE_bool("start", False, "Measure what programs take to start.")
+flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
+flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
+flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
+flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 
 if __name__ == "__main__":

@@ -225,16 +225,16 @@ def test_each_client_against_local(tmp_path):
 
     runs = {
         "Ditto": write("a", "ditto", [0.5, 1.0, 0.75], [0.25, 0.75, 1.0], [0.0, 0.0, 0.0]),
-        "Alone": write("b", "local", [0.75, 0.5, 0.75], [0.5, 0.25, 0.5]),
+        "Alone": write("b", "local", [0.75, 0.5, 0.5], [0.5, 0.25, 0.5]),
         "elsewhere": write("c", "fedavg", [0.5, 0.5, 0.5], first_row=100),
     }
     pairs = analysis.against_local(runs)
     assert set(pairs["label"]) == {"Ditto"} and pairs["seed"].tolist() == [0, 0, 0, 1, 1, 1]
     np.testing.assert_array_equal(pairs["own"], [0.5, 1.0, 0.75, 0.25, 0.75, 1.0])
-    np.testing.assert_array_equal(pairs["local"], [0.75, 0.5, 0.75, 0.5, 0.25, 0.5])
+    np.testing.assert_array_equal(pairs["local"], [0.75, 0.5, 0.5, 0.5, 0.25, 0.5])
     figure = analysis.plot_against_local(pairs)
     assert "Ditto\n33 % hurt" in texts(figure)
     gaining, hurt = (points.get_offsets() for points in figure.axes[0].collections)
-    np.testing.assert_array_equal(gaining, [[0.5, 1.0], [0.75, 0.75], [0.25, 0.75], [0.5, 1.0]])
+    np.testing.assert_array_equal(gaining, [[0.5, 1.0], [0.5, 0.75], [0.25, 0.75], [0.5, 1.0]])
     np.testing.assert_array_equal(hurt, [[0.75, 0.5], [0.5, 0.25]])
     assert analysis.against_local({"Ditto": runs["Ditto"]}).empty
