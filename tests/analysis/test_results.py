@@ -99,8 +99,10 @@ def test_against_a_label(runs):
 
 def test_differences_are_of_common_seeds(runs):
     fewer = {"A": runs["A & B"][1:], "B": runs["Local_1"][:2]}
-    told = [note for note in results_table(fewer, against="B").notes if "Differences" in note]
+    table = results_table(fewer, against="B")
+    told = [note for note in table.notes if "Differences" in note]
     assert told == ["Differences between A and B are of the seeds that both have: 1."]
+    assert table.frame["personalized, less B's"].tolist() == ["+12.50", "-"]
     none = {"A": runs["A & B"][2:], "B": runs["Local_1"][:2]}
     assert "both have: none." in " ".join(results_table(none, against="B").notes)
 
