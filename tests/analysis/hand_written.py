@@ -43,7 +43,7 @@ def write_run(
         seconds: The seconds of each round but the first two.
         epsilon: The epsilon of all rounds; `None` for a run without privacy.
         finished: Whether there is a summary.
-        sessions: `(rounds before, versions)` of each session; if empty, none is recorded.
+        sessions: `(rounds before, versions)` of each session.
         **settings: Further settings of the config.
     """
     rows = [np.array([first_row + 2 * i, first_row + 2 * i + 1]) for i in range(len(accuracies))]
@@ -75,9 +75,8 @@ def write_run(
                 "evaluation_seconds": [""] * 4 + [1.0] + [""] * 4 + [1.0],
             },
         )
-        if sessions:
-            recorded = [Session(*session)._asdict() for session in sessions]
-            directory.write_json("versions.json", {"sessions": recorded})
+        recorded = [Session(*session)._asdict() for session in sessions]
+        directory.write_json("versions.json", {"sessions": recorded})
         if finished:
             evaluations = [Evaluation(*pair) for pair in finals.items()]
             result = Result(

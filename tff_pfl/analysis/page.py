@@ -7,7 +7,7 @@ import base64
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import markupsafe
@@ -27,14 +27,6 @@ from tff_pfl.files import whole_file
 
 _TARGET_SHARE = 0.95  # of the best final mean
 _DIGITS = 12  # of a commit: enough to find it
-
-
-class _Picture(NamedTuple):
-    """A figure within the page, as an image of its own, so that ids of two figures cannot clash."""
-
-    data: str
-    words: str
-    panels: int
 
 
 def write_page(
@@ -99,8 +91,10 @@ def write_page(
         file.write(text.lstrip())
 
 
-def _picture(figure, words) -> _Picture:
-    return _Picture(base64.b64encode(figures.as_svg(figure)).decode(), words, len(figure.axes))
+def _picture(figure, words) -> dict[str, Any]:
+    """Returns a figure as an image of its own, so that ids of two figures cannot clash."""
+    data = base64.b64encode(figures.as_svg(figure)).decode()
+    return {"data": data, "words": words, "panels": len(figure.axes)}
 
 
 def _breakable(text):
@@ -171,23 +165,19 @@ def settings_tables(runs: Any) -> list[Table]:
 def versions_tables(runs: Any) -> list[Table]:
     """Returns the versions that all runs have in common, and the others.
 
-    A run that was resumed with other versions has a column for each part. A note counts the runs
-    that do not record their versions.
+    A run that was resumed with other versions has a column for each part.
     """
-    runs = find_runs(runs).finished
-    versions = frames.versions(runs)
+    versions = frames.versions(find_runs(runs).finished)
     parts = [
         f"{label}, seed {seed}" + f", after round {before}" * bool(before)
         for label, seed, before in versions[["label", "seed", "rounds_before"]].values
     ]
     is_commit = versions["key"] == "commit"
     versions.loc[is_commit, "value"] = versions.loc[is_commit, "value"].str[:_DIGITS]
-    unknown = len(list(runs)) - versions["run"].nunique()
-    notes = [f"Runs that do not record theirs: {unknown}."] if unknown else []
-    return _common_and_different(versions.assign(part=parts), "part", notes)
+    return _common_and_different(versions.assign(part=parts), "part")
 
 
-def _common_and_different(frame, columns, notes=()) -> list[Table]:
+def _common_and_different(frame, columns) -> list[Table]:
     """Returns a table of the keys with one value, and one of those that differ, if there are any.
 
     Keys and columns are in the order of their first appearance.
@@ -197,7 +187,7 @@ def _common_and_different(frame, columns, notes=()) -> list[Table]:
     wide = wide.reindex(frame["key"].unique())[frame[columns].unique()].fillna(ABSENT)
     differs = wide.nunique(axis=1) > 1
     common = wide[~differs].iloc[:, :1].set_axis(["all"][: wide.shape[1]], axis=1)
-    tables = [Table(common.reset_index(), notes)]
+    tables = [Table(common.reset_index())]
     return tables + [Table(wide[differs].reset_index())] * bool(differs.any())
 
 
