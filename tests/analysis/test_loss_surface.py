@@ -165,16 +165,4 @@ def test_a_client_without_training_examples(run_dir):
         partition = dataclasses.replace(run.dataset.partition, train=tuple(rows))
         run.dataset = FederatedDataset(run.dataset.x, run.dataset.y, 10, partition)
         with pytest.raises(ConfigError, match="Client 2 has no training examples"):
-<<<<<<< HEAD
             training_examples(run, 2, 10)
-
-
-def test_runs_without_a_checkpoint(run_dir, tmp_path):
-    with pytest.raises(OutputDirectoryError, match="no_run has no config.json of a run"):
-        loss_surfaces_of_run(tmp_path / "no_run")
-    shutil.copytree(run_dir, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint"))
-    with pytest.raises(OutputDirectoryError, match="run has no checkpoint of a run"):
-        loss_surfaces_of_run(tmp_path / "run")
-=======
-            training_examples(run._replace(dataset=dataset), 2, 10)
->>>>>>> 12ffbd0e (Hold paired tests to common seeds)
