@@ -185,7 +185,7 @@ def test_types_that_do_not_fit_are_refused(program):
         return process.next(state, clients)[:2]
 
     for changed, message in (
-        ({"initialize": process.initialize_client}, "The result of `initialize` is placed at"),
+        ({"initialize": process.initialize_client}, "The result of `initialize` must be placed at"),
         ({"train": process.personalize}, "`train` returns <state, clients, metrics>, found"),
         ({"train": two_results}, "`train` returns <state, clients, metrics>, found"),
         ({"train": process.initialize}, "`train` takes the state and what its data source"),
