@@ -154,6 +154,6 @@ def test_products_below_2_are_allowed(name):
 
 def test_the_bound_of_the_learning_rate_is_that_of_sgd_after_its_warm_up():
     model, adam = quadratic_model(2, 1), tff.learning.optimizers.build_adam(0.5)
-    with pytest.raises(ValueError, match="the learning rate, 0.5, times lambda_=4 is 2"):
+    with pytest.raises(ValueError, match="The learning rate 0.5 times lambda_=4 is 2"):
         make("pfedme", model, local_sgd(0.5, warm_up_rounds=10), lambda_=4.0)
     make("pfedme", model, LocalTraining(adam), lambda_=4.0)

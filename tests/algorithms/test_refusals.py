@@ -48,21 +48,41 @@ def test_unknown_layers(name, option):
     [
         ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),
         ("fedbn", {}, "'mlp' has no normalisation layer"),
-        ("fedfomo", {"num_models": 5}, "num_models must be in 1 to 4, the clients, got 5"),
+        (
+            "fedfomo",
+            {"num_models": 5},
+            "num_models must be in 1 to 4, the number of clients, got 5",
+        ),
         ("ifca", {"min_share": 0.51}, "min_share must be at most 1 / num_clusters = 0.5"),
-        ("ifca", {"fixed_clusters": (0, 1, 0, 1), "min_share": 0.1}, "but with fixed_clusters"),
+        (
+            "ifca",
+            {"fixed_clusters": (0, 1, 0, 1), "min_share": 0.1},
+            "^min_share=0.1 has no use with fixed_clusters",
+        ),
         ("ifca", {"fixed_clusters": (0, 1)}, r"0 to 1, for each of 4 clients, got \(0, 1\)"),
         ("ifca", {"fixed_clusters": (0, 1, 2, 0)}, r"got \(0, 1, 2, 0\)"),
-        ("pfedhn", {"personal_layers": ("dense1", "head")}, "All layers of 'mlp' are personal"),
-        ("pfedhn", {"embeddings": "one_hot", "embedding_dim": 3}, "of 4 clients"),
-        ("pfedme", {"lambda_": 4.0}, "the learning rate, 0.5, times lambda_=4 is 2"),
+        (
+            "pfedhn",
+            {"personal_layers": ("dense1", "head")},
+            "personal_layers has all layers of 'mlp'",
+        ),
+        (
+            "pfedhn",
+            {"embeddings": "one_hot", "embedding_dim": 3},
+            "embedding_dim must be 4, the number of",
+        ),
+        ("pfedme", {"lambda_": 4.0}, "The learning rate 0.5 times lambda_=4 is 2"),
         (
             "pfedme",
             {"rate": 0.1, "lambda_": 4.0, "personal_learning_rate": 0.5},
-            "personal_learning_rate, 0.5, times lambda_=4 is 2",
+            "personal_learning_rate 0.5 times lambda_=4 is 2",
         ),
-        ("plgu_grep", {"personal_layers": ("dense1", "head")}, "All layers of 'mlp' are personal"),
-        ("plgu_lf", {"num_personal_layers": 3}, "in 0 to 2, the layers of 'mlp', got 3"),
+        (
+            "plgu_grep",
+            {"personal_layers": ("dense1", "head")},
+            "personal_layers has all layers of 'mlp'",
+        ),
+        ("plgu_lf", {"num_personal_layers": 3}, "in 0 to 2, the number of layers of 'mlp', got 3"),
     ],
 )
 def test_options_that_do_not_fit_the_model_or_the_federation(name, options, message):

@@ -1,14 +1,14 @@
-"""One module, or one folder, per algorithm.
+"""The algorithms, one module or folder each.
 
-`ALGORITHMS` has all of them by name, those that a user registers included. Those of the library
-are found here as functions, too:
+`ALGORITHMS` maps names to algorithms, and includes the ones that users register. The library's
+algorithms are also functions of this package:
 
     from tff_pfl.algorithms import ditto
 
     algorithm = ditto(model, local, lambda_=0.5)        # an Algorithm
     process = compose(algorithm, examples_type)         # a tff.templates.IterativeProcess
 
-and `build_ditto(model, examples_type, local, lambda_=0.5)` is the process at once.
+`build_ditto(model, examples_type, local, lambda_=0.5)` makes the process in one call.
 """
 
 import functools
@@ -24,7 +24,7 @@ from tff_pfl.algorithms.registry import (
     trains_where,
 )
 
-# Each module registers what it defines.
+# Importing a module registers its algorithms.
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 globals().update(ALGORITHMS)

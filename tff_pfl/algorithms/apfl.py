@@ -1,7 +1,9 @@
-"""APFL: Deng et al., "Adaptive personalized federated learning", 2020.
+"""APFL: each client trains an adaptive mixture of the global model and its own.
 
-FedAvg trains a global model `w`; beside it, each client trains a model `v_i` of its own in the
-mixture of both that it is evaluated with. A round, with `p_i = n_i / sum n_j` (or uniform):
+Deng et al., "Adaptive personalized federated learning", 2020.
+
+FedAvg trains a global model `w`. In addition each client trains its own model `v_i`, within the
+mixture of both models that it is evaluated with. A round, with `p_i = n_i / sum n_j` (or uniform):
 
     down    w
     client  w_i = w;  for each mini-batch b, in all epochs:
@@ -12,21 +14,21 @@ mixture of both that it is evaluated with. A round, with `p_i = n_i / sum n_j` (
     up      w_i - w
     server  w <- w + sum_i p_i (w_i - w)
 
-The last of the client's lines is for an `alpha_i` that adapts, which else stays as it is. Where it
-does so on every batch, it tends to 0, as on `configs/digits.py`: `w_i`, which trains too, fits the
-client's examples better than `v_i` does. With alpha_update="round", as in the authors' code, it
-adapts on the first batch of a round alone, with `w_i` as it was received or, where `vbar_refresh`
-is "after", after its first step.
+The client's last line applies only if `alpha_i` adapts; otherwise `alpha_i` is constant. If it
+adapts on every batch it tends to 0, as on `configs/digits.py`, because `w_i` trains too and fits
+the client's examples better than `v_i`. With alpha_update="round", as in the authors' code, it
+adapts only on the first batch of a round, with `w_i` as received or, if `vbar_refresh` is "after",
+after its first step.
 
-Both gradients are the chain rule's, at the `v_i` and `w_i` that `vbar` mixes. With
-vbar_refresh="before", it mixes the `w_i` before its step on the same batch, as in the paper's
-Algorithm 1 and in the code of PGFed and Ditto; with "after", the `w_i` after that step.
+Both gradients follow from the chain rule, at the `v_i` and `w_i` that `vbar` mixes. With
+vbar_refresh="before", `vbar` mixes `w_i` before its step on the same batch, as in the paper's
+Algorithm 1 and in the code of PGFed and Ditto; with "after", it mixes `w_i` after that step.
 
-The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`; `w` itself for a client
-that never took part. All `v_i` start from the common `w_0`.
+The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`. A client that never took
+part has `w`. All `v_i` start from the common `w_0`.
 
-alpha = 0: `v_i` stays, but for weight decay, which shortens it as any other; the personal model is
-FedAvg's `w`. alpha = 1: `v_i` is Local. The global model never depends on `v_i` and `alpha_i`.
+alpha = 0: `v_i` is constant, except that weight decay shrinks it; the personal model is FedAvg's
+`w`. alpha = 1: `v_i` is Local. The global model never depends on `v_i` and `alpha_i`.
 """
 
 from typing import NamedTuple
@@ -46,9 +48,9 @@ class OwnMixture(NamedTuple):
 
     Attributes:
         model: `W`, the client's `v_i`.
-        alpha: float32 scalar, its `alpha_i`.
-        participations: int32 scalar, rounds the client took part in.
-        optimizers: What persists of the optimizers of `w_i` and of `v_i`.
+        alpha: float32 scalar, the client's `alpha_i`.
+        participations: int32 scalar, the number of rounds the client took part in.
+        optimizers: The optimizer states of `w_i` and `v_i`; each is `()` unless it persists.
     """
 
     model: Weights
@@ -57,10 +59,15 @@ class OwnMixture(NamedTuple):
     optimizers: tuple
 
 
-class Beside(NamedTuple):
-    """What moves along with `v_i`: `w_i` and its optimizer, `alpha_i`, the sums of `vbar`.
+class Carry(NamedTuple):
+    """The carry of the training of `v_i`.
 
-    And `is_first`, whether the next batch is the first one.
+    Attributes:
+        shared: `W`, the client's `w_i`.
+        optimizer: The optimizer state of `w_i`.
+        alpha: float32 scalar, `alpha_i`.
+        totals: The sums of losses and metrics of `vbar`.
+        is_first: bool scalar, whether the next batch is the round's first.
     """
 
     shared: Weights
@@ -86,21 +93,22 @@ def apfl(
     vbar_refresh: str = "before",
     **options,
 ) -> Algorithm:
-    """APFL.
+    """Builds the APFL algorithm.
 
-    Clients measure their `alpha_i` at the end of the round; their snapshot is `alpha`.
+    Clients report `alpha_i` at the end of the round as a metric; their snapshot is `alpha`.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of both models.
-        alpha: `alpha_i`, or where it starts; PGFed's comparison has 0.25, 0.5 and 0.75.
+        alpha: The value of `alpha_i`, initial if it adapts; PGFed's comparison has 0.25, 0.5 and
+            0.75.
         adaptive: Whether `alpha_i` adapts.
         alpha_learning_rate: `eta_alpha`; default the learning rate of the round, as in the paper.
-        alpha_decay: Adds this times `alpha_i` to its gradient; 0.02 in the authors' code and in
-            FedPG's comparison, not in the paper.
-        alpha_update: When it adapts: on every "batch", or on the first one of a "round".
-        vbar_refresh: "before" or "after" the step of `w_i`, see above.
-        **options: Those of `averaging`.
+        alpha_decay: The factor of `alpha_i` in a term added to its gradient; 0.02 in the authors'
+            code and in FedPG's comparison, absent from the paper.
+        alpha_update: When `alpha_i` adapts: on every "batch", or on the first batch of a "round".
+        vbar_refresh: Whether `vbar` mixes `w_i` "before" or "after" its step; see the module.
+        **options: Options of `averaging`.
     """
     check_names("alpha_update", [alpha_update], ("batch", "round"))
     check_names("vbar_refresh", [vbar_refresh], ("before", "after"))
@@ -119,22 +127,22 @@ def apfl(
         if rate is None:
             rate = local.learning_rate(context.round_num)
 
-        def gradient(own, batch, beside):
-            direction, totals = model.gradient(beside.shared, batch)
-            shared, optimizer = local.step(beside.shared, direction, beside.optimizer)
-            mixed_with = beside.shared if vbar_refresh == "before" else shared
-            mixture = mix(beside.alpha, own, mixed_with)
-            of_mixture, mixture_totals = model.gradient(mixture, batch)
-            new_alpha = beside.alpha
+        def gradient(own, batch, carry):
+            direction, totals = model.gradient(carry.shared, batch)
+            shared, optimizer = local.step(carry.shared, direction, carry.optimizer)
+            mixed_with = carry.shared if vbar_refresh == "before" else shared
+            mixture = mix(carry.alpha, own, mixed_with)
+            mixture_gradient, mixture_totals = model.gradient(mixture, batch)
+            new_alpha = carry.alpha
             if adaptive:
-                moves = beside.is_first if alpha_update == "round" else True
-                slope = trees.dot(trees.subtract(own, mixed_with), of_mixture)
-                slope += alpha_decay * beside.alpha
-                stepped = tf.clip_by_value(beside.alpha - rate * slope, 0.0, 1.0)
-                new_alpha = tf.where(moves, stepped, beside.alpha)
-            measured = trees.add(beside.totals, mixture_totals)
-            new = Beside(shared, optimizer, new_alpha, measured, tf.constant(False))
-            return trees.scale(of_mixture, beside.alpha), totals, new
+                updates_alpha = carry.is_first if alpha_update == "round" else True
+                slope = trees.dot(trees.subtract(own, mixed_with), mixture_gradient)
+                slope += alpha_decay * carry.alpha
+                stepped = tf.clip_by_value(carry.alpha - rate * slope, 0.0, 1.0)
+                new_alpha = tf.where(updates_alpha, stepped, carry.alpha)
+            measured = trees.add(carry.totals, mixture_totals)
+            new = Carry(shared, optimizer, new_alpha, measured, tf.constant(False))
+            return trees.scale(mixture_gradient, carry.alpha), totals, new
 
         start = local.begin(weights, context, shared_optimizer)
         own = local.train(
@@ -144,15 +152,15 @@ def apfl(
             context,
             optimizer_state=own_optimizer,
             gradient=gradient,
-            carry=Beside(weights, start, state.alpha, model.zero_totals(), tf.constant(True)),
+            carry=Carry(weights, start, state.alpha, model.zero_totals(), tf.constant(True)),
         )
-        beside = own.carry
-        alpha_i = Mean(beside.alpha, tf.constant(1.0))
-        metrics = merged(own.totals, {"alpha": alpha_i}, prefixed("personal", beside.totals))
-        optimizers = (local.kept(beside.optimizer), own.optimizer_state)
+        carry = own.carry
+        alpha_i = Mean(carry.alpha, tf.constant(1.0))
+        metrics = merged(own.totals, {"alpha": alpha_i}, prefixed("personal", carry.totals))
+        optimizers = (local.kept(carry.optimizer), own.optimizer_state)
         return ClientOutput(
-            state=OwnMixture(own.weights, beside.alpha, state.participations + 1, optimizers),
-            upload=trees.subtract(beside.shared, weights),
+            state=OwnMixture(own.weights, carry.alpha, state.participations + 1, optimizers),
+            upload=trees.subtract(carry.shared, weights),
             metrics=metrics,
         )
 

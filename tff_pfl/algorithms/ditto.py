@@ -1,7 +1,9 @@
-"""Ditto: Li et al., "Fair and robust federated learning through personalization", ICML 2021.
+"""Ditto: FedAvg, and personal models that are pulled towards the global model.
 
-FedAvg trains a global model `w`; beside it, each client trains a model `v_i` of its own that is
-held near the global model it received. A round, with `p_i = n_i / sum n_j` (or uniform):
+Li et al., "Fair and robust federated learning through personalization", ICML 2021.
+
+FedAvg trains a global model `w`. In addition each client trains its own model `v_i`, which is kept
+near the global model it received. A round, with `p_i = n_i / sum n_j` (or uniform):
 
     down    w
     client  w_i = LocalTraining(w)
@@ -43,14 +45,14 @@ def ditto(
     personal_epochs: int | None = None,
     **options,
 ) -> Algorithm:
-    """Ditto.
+    """Builds the Ditto algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of both models.
-        lambda_: Pull of the personal model towards the global one; the paper uses 0.1, 1 and 2.
-        personal_epochs: Passes of the personal model; default those of `local`.
-        **options: Those of `averaging`; the authors' code weighs clients uniformly.
+        lambda_: The pull of the personal model towards the global one; the paper uses 0.1, 1 and 2.
+        personal_epochs: The epochs of the personal model; default the length of `local`.
+        **options: Options of `averaging`; the authors' code weighs clients uniformly.
     """
 
     def client_init(client_id, seed):

@@ -1,9 +1,10 @@
-"""FedALA: Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",
-AAAI 2023.
+"""FedALA: clients start from a learnt mixture of the global model and their own.
 
-FedAvg whose clients start from their own mixture of the global model and the one they trained
-last. Of the lower layers they take the global ones; in the `p` upper layers, each single weight has
-a share in [0, 1] that is learnt. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
+Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023.
+
+FedAvg whose clients start from a mixture of the global model and the model they trained last. The
+lower layers are the global ones; in the `p` upper layers each single weight has a learnt share in
+[0, 1]. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    theta
     client  W = W_i;  for each mini-batch b of a random part of the examples:
@@ -14,16 +15,16 @@ a share in [0, 1] that is learnt. A round, with `p_i = n_i / sum n_j` over the c
     up      theta_i - theta
     server  theta <- theta + sum_i p_i (theta_i - theta)
 
-`*` is entry by entry, and all `W_i` start from 1. In a client's first round there is nothing to
-mix: it starts from `theta`. In its second one, `W` is learnt until the loss settles: until the
-mean losses of the last 10 passes have a standard deviation below `threshold`, and in no more than
-`max_passes`. (The authors' code looks at the loss of each pass's last batch, takes 11 passes at
-least, and has no limit.) From then on, and this is the paper's cheap way, one pass a round does.
-Each pass is over the same part of the examples, which is drawn anew in each round.
+`*` is element-wise, and all `W_i` start from 1. In a client's first round there is nothing to mix:
+it starts from `theta`. In its second round `W` is learnt until the loss settles: until the mean
+losses of the last 10 passes have a standard deviation below `threshold`, or after `max_passes`.
+(The authors' code looks at the loss of each pass's last batch, takes at least 11 passes, and has no
+limit.) In later rounds one pass is enough, which keeps the method cheap, as in the paper. All
+passes of a round use the same part of the examples, which is drawn anew in each round.
 
-The personal model is what the paper puts out, `start` by the current `theta`, as if the round of
-the evaluation began: personalized="initialized". With "last" it is `theta_i`, of the last round the
-client took part in. Both are the current `theta` for a client that never did.
+The personal model is the paper's output: `start` computed from the current `theta`, as if a round
+began at the evaluation (personalized="initialized"). With "last" it is `theta_i` of the last round
+the client took part in. A client that never took part has the current `theta` in both cases.
 
 num_mixed_layers = 0 or mixing_learning_rate = 0: FedAvg.
 """
@@ -39,7 +40,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
 
-_WINDOW = 10  # passes whose losses are compared
+_WINDOW = 10  # the number of passes whose losses are compared
 
 
 class OwnModel(NamedTuple):
@@ -47,9 +48,9 @@ class OwnModel(NamedTuple):
 
     Attributes:
         model: `W`, the client's `theta_i` at the end of its last participation.
-        mixing: Of the weights of the upper layers, `W_i`.
-        participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the client's optimizer.
+        mixing: `W_i`, a share for each weight of the upper layers.
+        participations: int32 scalar, the number of rounds the client took part in.
+        optimizer: The client's optimizer state; `()` unless it persists.
     """
 
     model: Weights
@@ -79,23 +80,24 @@ def fedala(
     personalized: str = "initialized",
     **options,
 ) -> Algorithm:
-    """FedALA.
+    """Builds the FedALA algorithm.
 
     Args:
         model: The model, of weights `W`.
-        local: The local training; its batch size is that of the learning of `W_i`, too.
-        num_mixed_layers: `p`, the upper layers that are mixed; normalisation layers count. The
-            authors' code counts tensors: its `-p 2`, a kernel and a bias, is 1 here.
-        sample_share: Part of the client's examples, rounded down to one or more, by which `W_i` is
-            learnt: the paper's `s`, 80 %.
+        local: The local training; learning `W_i` uses its batch size, too.
+        num_mixed_layers: `p`, the number of upper layers that are mixed; normalisation layers
+            count. The authors' code counts tensors: its `-p 2`, a kernel and a bias, is 1 here.
+        sample_share: The share of a client's examples from which `W_i` is learnt, rounded down to
+            one example or more; the paper's `s`, 80 %.
         mixing_learning_rate: `eta_W`; 1 in the paper.
-        threshold: Of the standard deviation of losses; 0.1 in the authors' code.
-        max_passes: The most passes in a client's second round, which the paper leaves open; with
-            fewer than 10, always so many.
-        personalized: Which model is evaluated as the client's own: "initialized" or "last".
-        **options: Those of `averaging`.
+        threshold: The standard deviation of losses below which they have settled; 0.1 in the
+            authors' code.
+        max_passes: The largest number of passes in a client's second round, which the paper leaves
+            open; if it is below 10, every second round has this many passes.
+        personalized: The model that is evaluated as the client's own: "initialized" or "last".
+        **options: Options of `averaging`.
     """
-    check_names("convention for personalized", [personalized], ("initialized", "last"))
+    check_names("personalized", [personalized], ("initialized", "last"))
     most = len(model.layers)
     if num_mixed_layers > most:
         raise ValueError(f"num_mixed_layers must be in 0 to {most}, got {num_mixed_layers}.")
@@ -107,18 +109,18 @@ def fedala(
         return OwnModel(weights, mixing, tf.constant(0), local.optimizer_state(weights))
 
     def initialize(weights, state, examples, context):
-        """`(start, W_i)`."""
+        """Returns `(start, W_i)`."""
         (lower, upper), (_, own) = parts.split(weights), parts.split(state.model)
         if not upper:
             return weights, state.mixing
         difference = trees.subtract(upper, own)
         upper_model = parts.personal_model(model, lower)
-        # Of numbers that belong to no batch of the local training.
+        # -1 keeps the sample apart from the batches of the local training.
         seed = tf.random.experimental.stateless_fold_in(context.seed, -1)
         sampled = sample_examples(examples, sample_share, seed=seed)
 
         def mix(mixing):
-            return tf.nest.map_structure(  # theta itself where W is 1
+            return tf.nest.map_structure(  # exactly theta if W is 1
                 lambda w, new, old: w * new + (1.0 - w) * old, mixing, upper, own
             )
 
@@ -144,8 +146,8 @@ def fedala(
 
         def is_to_run(number, mixing, losses):
             is_settled = (number >= _WINDOW) & (tf.math.reduce_std(losses) < threshold)
-            goes_on = tf.equal(state.participations, 1) & tf.logical_not(is_settled)
-            return number < tf.where(goes_on, max_passes, tf.minimum(state.participations, 1))
+            continues = tf.equal(state.participations, 1) & tf.logical_not(is_settled)
+            return number < tf.where(continues, max_passes, tf.minimum(state.participations, 1))
 
         start = (tf.constant(0), state.mixing, tf.zeros([_WINDOW]))
         _, mixing, _ = tf.while_loop(is_to_run, run_pass, start)

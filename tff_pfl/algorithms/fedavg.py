@@ -1,4 +1,6 @@
-"""FedAvg: McMahan et al., "Communication-efficient learning of deep networks", AISTATS 2017.
+"""FedAvg: clients train the global model, and the server averages the results.
+
+McMahan et al., "Communication-efficient learning of deep networks", AISTATS 2017.
 
 A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
 
@@ -7,15 +9,15 @@ A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
     up      w_i - w
     server  w <- w + sum_i p_i (w_i - w)                                          (= sum_i p_i w_i)
 
-FedAvg has no personal model of its own. What is evaluated as one differs between the papers that
-compare with it, and is a parameter:
+FedAvg has no personal model. Papers that compare with it evaluate different models as personal
+ones, hence the option `personalized`:
 
     "global"  the global model itself (PGFed)
     "local"   the client's model just before the last aggregation it took part in (FedPG); the
               current global model for a client that never took part
 
-pFedMB's comparison fine-tunes the global model: `tff_pfl.evaluation.fine_tuned`. With a server
-optimizer it is FedAvgM, FedAdam and their like: see `tff_pfl.templates.averaging`.
+pFedMB's comparison fine-tunes the global model: see `tff_pfl.evaluation.fine_tuned`. A server
+optimizer turns FedAvg into FedAvgM, FedAdam and so on: see `tff_pfl.templates.averaging`.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,11 +38,11 @@ class OwnState(NamedTuple):
     """Client state.
 
     Attributes:
-        optimizer: What persists of the client's optimizer.
-        model: In the "local" convention `W`, the client's model at the end of its last
-            participation; else `()`.
-        participations: In the "local" convention an int32 scalar, rounds the client took part in;
-            else `()`.
+        optimizer: The client's optimizer state; `()` unless it persists.
+        model: With personalized="local", `W`, the client's model at the end of its last
+            participation; otherwise `()`.
+        participations: With personalized="local", int32 scalar, the number of rounds the client
+            took part in; otherwise `()`.
     """
 
     optimizer: tuple
@@ -58,18 +60,18 @@ def fedavg(
     personalized: str = "global",
     **options,
 ) -> Algorithm:
-    """FedAvg.
+    """Builds the FedAvg algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        objective: `(W -> keyword arguments of LocalTraining.train)`: what clients minimise in place
-            of their loss, given the model they received; for algorithms that are FedAvg but for
-            that.
-        personalized: Which model is evaluated as the client's own; see the module docstring.
-        **options: Those of `averaging`.
+        objective: `(W -> keyword arguments of LocalTraining.train)`, which gives clients another
+            objective than their loss, from the model they received; for algorithms that differ from
+            FedAvg only in this.
+        personalized: The model that is evaluated as the client's own; see the module.
+        **options: Options of `averaging`.
     """
-    check_names("convention for personalized", [personalized], PERSONALIZED)
+    check_names("personalized", [personalized], PERSONALIZED)
     keeps_model = personalized == "local"
 
     def client_init(client_id, seed):

@@ -1,9 +1,11 @@
-"""FedBABU: Oh et al., "FedBABU: toward enhanced representation for federated image classification",
-ICLR 2022 (body aggregation and body update).
+"""FedBABU: clients train and share a body under a fixed random head.
 
-The layers of the model are split into a body, which is trained and shared, and a head, which stays
-at its random initial value, common to all, and is never sent. A round, with `p_i = n_i / sum n_j`
-over the cohort (or uniform):
+Oh et al., "FedBABU: toward enhanced representation for federated image classification", ICLR 2022
+(body aggregation and body update).
+
+The layers of the model are split into a body, which is trained and shared, and a head, which keeps
+its random initial value, common to all clients, and is never sent. A round, with
+`p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    body
     client  body_i = LocalTraining(body), with the initial head
@@ -15,12 +17,12 @@ whether it took part or not, is that model fine-tuned on the client's examples, 
 
     (body_i, head_i) = LocalTraining(body, initial head)               fine_tune_epochs
 
-of which nothing is kept. It is the `fine_tune` of the algorithm's `Personalization`, so that other
-fine-tuning before evaluations (`tff_pfl.fine_tuned`, `config.evaluation.fine_tune_epochs`) takes
-its place.
+The result is not kept. This step is the `fine_tune` of the algorithm's `Personalization`. Other
+fine-tuning before evaluations (`tff_pfl.fine_tuned`, `config.evaluation.fine_tune_epochs`) replaces
+it.
 
-fine_tune_epochs = 0: the personal model is the global one. Training is that of FedRep with
-head_epochs = 0; with no layer in the head, that of FedAvg.
+fine_tune_epochs = 0: the personal model is the global one. The training equals FedRep's with
+head_epochs = 0 and, if no layer is in the head, FedAvg's.
 """
 
 import dataclasses
@@ -39,7 +41,7 @@ PARTS = ("full", "body", "head")
 
 
 class BodyAndHead(NamedTuple):
-    """Server state: the `SharedPart` of `averaging`, and the head.
+    """Server state: the `SharedPart` of `averaging` and the head.
 
     Attributes:
         weights: The body.
@@ -65,19 +67,19 @@ def fedbabu(
     fine_tune_part: str = "full",
     **options,
 ) -> Algorithm:
-    """FedBABU.
+    """Builds the FedBABU algorithm.
 
     Args:
         model: The model, of weights `W`.
-        local: The local training of the body; and of the model where it is fine-tuned, with the
-            learning rate of the last round and a new optimizer.
-        head_layers: Names of the head's layers; default the model's last layer.
-        fine_tune_epochs: Passes of fine-tuning; 1 in PGFed's comparison, 5 in others.
-        fine_tune_learning_rate: Of fine-tuning, after whatever round; default that of `local`. That
-            can be too high for the head: the features of a body grow large under a small random
-            head.
-        fine_tune_part: What is fine-tuned: "full", "body" or "head".
-        **options: Those of `averaging`; the authors weigh clients uniformly.
+        local: The local training of the body. Fine-tuning also follows it, with the learning rate
+            of the last round and a new optimizer.
+        head_layers: The names of the head's layers; default the model's last layer.
+        fine_tune_epochs: The epochs of fine-tuning; 1 in PGFed's comparison, 5 in others.
+        fine_tune_learning_rate: The learning rate of fine-tuning, the same after every round;
+            default the rate of `local`. The default can be too high for the head, because the
+            features of a body grow large under a small random head.
+        fine_tune_part: The part that is fine-tuned: "full", "body" or "head".
+        **options: Options of `averaging`; the authors weigh clients uniformly.
     """
     check_names("fine_tune_part", [fine_tune_part], PARTS)
     parts = partition(model, personal=head_layers)

@@ -1,20 +1,22 @@
-"""FedBN: Li et al., "FedBN: Federated learning on non-IID features via local batch normalization",
-ICLR 2021.
+"""FedBN: clients keep their normalisation layers and share the others.
 
-FedPer whose personal layers are those that normalise: each client keeps their scales and shifts,
-and shares the rest. A round:
+Li et al., "FedBN: Federated learning on non-IID features via local batch normalization", ICLR 2021.
+
+FedPer whose personal layers are the normalisation layers: each client keeps their scales and
+shifts. A round:
 
     down    all but the normalisation layers
     client  (shared_i, norm_i) <- LocalTraining(shared, norm_i)                  jointly
     up      shared_i - shared
     server  shared <- shared + the mean over the cohort of (shared_i - shared)
 
-The paper normalises over the batch, and its clients keep the statistics of batches, too. Models
-here have none: they normalise over groups of channels or over a layer, of each example alone.
+The paper uses batch normalisation, and its clients keep the batch statistics, too. Models in this
+library have no batch statistics: they normalise each example by itself, over groups of channels or
+over a layer.
 
 The personal model is the client's own normalisation on the current shared part, for every client,
-whether it took part or not; scales and shifts start from a common initial value, 1 and 0. There is
-no global model.
+whether it took part or not. Scales and shifts start from the common initial values 1 and 0. There
+is no global model.
 
 All other layers in also_personal: Local.
 """
@@ -38,23 +40,23 @@ def fedbn(
     weighting: str = "uniform",
     **options,
 ) -> Algorithm:
-    """FedBN.
+    """Builds the FedBN algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of all layers.
-        also_personal: Names of further layers that clients keep, such as the head.
+        also_personal: The names of further layers that clients keep, such as the head.
         weighting: "uniform" as in the paper, or "num_examples".
-        **options: Those of `averaging`.
+        **options: Options of `averaging`.
 
     Raises:
-        ValueError: If the model has no normalisation layer.
+        ValueError: The model has no normalisation layer.
     """
     norms = normalization_layers(model)
     if not norms:
         raise ValueError(
             f"Model {model.name!r} has no normalisation layer: none of its layers "
-            f"{', '.join(map(repr, model.layers))} has the weights gamma and beta alone. Use a "
+            f"{', '.join(map(repr, model.layers))} has only the weights gamma and beta. Use a "
             "network with group or layer normalisation, such as resnet18."
         )
     personal = (*norms, *partition(model, personal=also_personal).personal)

@@ -1,7 +1,9 @@
-"""FedDyn: Acar et al., "Federated learning based on dynamic regularization", ICLR 2021.
+"""FedDyn: clients minimise their loss with a linear correction that makes the optima agree.
 
-FedAvg whose clients minimise a loss that a linear term corrects, so that what is best for all of
-them is best for each. A round, with `S` the cohort and `N` the number of all clients:
+Acar et al., "Federated learning based on dynamic regularization", ICLR 2021.
+
+FedAvg whose clients minimise a corrected loss, so that the optimum of all clients is also optimal
+for each of them. A round, with `S` the cohort and `N` the number of all clients:
 
     down    w
     client  theta_i = LocalTraining(w) with the gradient
@@ -11,22 +13,24 @@ them is best for each. A round, with `S` the cohort and `N` the number of all cl
     server  h <- h - alpha / N sum_{i in S} (theta_i - w)
             w <- 1 / |S| sum_{i in S} theta_i - h / alpha
 
-`h` is the mean of all `h_i` at all times, where the server keeps the plain mean of what clients
-send: clients keep their `h_i` also in a round whose mean it does not take, and where an aggregator,
-noise or compression changes the mean, `h` is off by that from then on. Under privacy the mean is
-over the clients that are expected, so that `h / alpha` weighs more in a round of fewer, and moves
-`w` by itself in one of nobody. What is kept is
-`-h_i / alpha` and `-h / alpha`, the sum of the client's changes, and the mean of these sums. All
-clients weigh the same, as in the paper: with other weights `h` were no mean. Where local problems
-are solved exactly, `h_i` is the gradient of the client's loss at `theta_i`, and `w` nears the
-minimiser of the mean loss over all clients, however these differ and whoever takes part.
+`h` is always the mean of all `h_i`, provided that the server applies the plain mean of the uploads.
+Clients update `h_i` even in a round whose mean the server rejects. If an aggregator, noise or
+compression changes the mean, `h` is off by that difference from then on. Under privacy the mean is
+over the expected number of clients: `h / alpha` then weighs more in a round with fewer clients, and
+moves `w` by itself in a round without any.
 
-What is evaluated as the personal model is FedAvg's choice: `personalized`.
+The states hold `-h_i / alpha`, the sum of the client's changes, and `-h / alpha`, the mean of these
+sums. All clients weigh the same, as in the paper; with other weights `h` would not be a mean. If
+clients solve their local problems exactly, `h_i` is the gradient of the client's loss at `theta_i`,
+and `w` approaches the minimiser of the mean loss over all clients, however much they differ and
+whichever take part.
 
-alpha towards 0 is not FedAvg, as the correction of `w` stays; a small one is unstable, against
-which weight decay and clipping in `local` help. The authors' code has alpha = 0.01, weight decay
-0.001 and clipping at 10. It always scales alpha by the mean number of examples over the client's
-own number; this is left out here.
+The option `personalized` chooses the personal model, as in FedAvg.
+
+alpha towards 0 is not FedAvg, because the correction of `w` stays. A small alpha is unstable;
+weight decay and clipping in `local` help. The authors' code has alpha = 0.01, weight decay 0.001
+and clipping at 10. It always scales alpha by the mean number of examples over the client's own
+number; this module does not.
 """
 
 import collections
@@ -43,14 +47,24 @@ from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 
 class Drifting(NamedTuple):
-    """Server state: the model `weights`, `W`; and `drift`, `W`, the mean of all clients' drifts."""
+    """Server state.
+
+    Attributes:
+        weights: `W`, the model.
+        drift: `W`, `-h / alpha`, the mean of all clients' drifts.
+    """
 
     weights: Weights
     drift: Weights
 
 
 class OwnDrift(NamedTuple):
-    """Client state: `drift`, `W`, the sum of the client's changes; `own`, what FedAvg's keeps."""
+    """Client state.
+
+    Attributes:
+        drift: `W`, `-h_i / alpha`, the sum of the client's changes.
+        own: The client state of FedAvg.
+    """
 
     drift: Weights
     own: Any
@@ -66,14 +80,14 @@ def feddyn(
     alpha: float = 0.01,
     personalized: str = "global",
 ) -> Algorithm:
-    """FedDyn.
+    """Builds the FedDyn algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `alpha` should be below 1.
-        num_clients: `N`; ids are below it.
-        alpha: Strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
-        personalized: Which model is evaluated as the client's own; see `fedavg`.
+        num_clients: `N`, the number of clients of the federation; ids are below it.
+        alpha: The strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
+        personalized: The model that is evaluated as the client's own; see `fedavg`.
     """
     base = fedavg(model, local, personalized=personalized)
     (exchange,) = base.exchanges
@@ -108,14 +122,14 @@ def feddyn(
     def personalize(weights, state, examples, context):
         return base.personalize.client_work(weights, state.own, examples, context)
 
-    drifting = dataclasses.replace(
+    corrected_exchange = dataclasses.replace(
         exchange, client_work=client_work, aggregator=CountedFactory(), finalize=finalize
     )
     return dataclasses.replace(
         base,
         server_init=server_init,
         client_init=client_init,
-        exchanges=[drifting],
+        exchanges=[corrected_exchange],
         personalize=dataclasses.replace(base.personalize, client_work=personalize),
         made_for=Federation(num_clients),
     )

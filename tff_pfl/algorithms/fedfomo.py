@@ -1,11 +1,12 @@
-"""FedFomo: Zhang et al., "Personalized federated learning with first order model optimization",
-ICLR 2021.
+"""FedFomo: each client mixes the models of other clients that help it.
 
-The server keeps the last model `theta_j` of every client, and how much each helped which, `P_ij`. A
-client keeps its own `theta_i`, and `ref_i`, where its last training started; a fifth of its
-examples are for validation. A round:
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021.
 
-    down    the M - 1 models theta_j, j != i, of the largest P_ij, each by chance another
+The server keeps the last model `theta_j` of every client, and `P_ij`, a measure of how much model j
+helped client i. A client keeps its own `theta_i`, and `ref_i`, the start of its last training. A
+fifth of its examples are for validation. A round:
+
+    down    the M - 1 models theta_j, j != i, of the largest P_ij; some are random instead
     client  omega_j = (Lval(ref_i) - Lval(theta_j)) / (||theta_j - ref_i|| + 1e-5)
                   of the models received and of its own;   omega+ = max(omega, 0)
             mix = ref_i + sum_j (omega+_j / sum omega+) (theta_j - ref_i),   or theta_i if all are 0
@@ -13,10 +14,10 @@ examples are for validation. A round:
     up      theta_i,  omega_j
     server  P_ij <- P_ij + omega_j / |sum omega|
 
-The personal model is `theta_i` of the client's last participation, all of which start from common
+The personal model is `theta_i` of the client's last participation. All of them start from common
 initial weights. There is no global model.
 
-M = 1: Local, on the examples that are not for validation.
+M = 1: Local, without the validation examples.
 """
 
 import collections
@@ -43,8 +44,8 @@ class OwnModels(NamedTuple):
     Attributes:
         model: `W`, `theta_i`.
         reference: `W`, `ref_i`.
-        split_seed: int32 `[2]`, which of the client's examples are for validation.
-        optimizer: What persists of the client's optimizer.
+        split_seed: int32 `[2]`, the seed that chooses the validation examples.
+        optimizer: The client's optimizer state; `()` unless it persists.
     """
 
     model: Weights
@@ -75,34 +76,35 @@ def fedfomo(
     fallback: str = "own",
     validation_share: float = 0.2,
 ) -> Algorithm:
-    """FedFomo.
+    """Builds the FedFomo algorithm.
 
-    The process measures the mean number of models that help a client, its own included; its
-    snapshot is `affinity`, `P`.
+    The server reports the mean number of models that help a client, its own included, as a metric.
+    Its snapshot is `affinity`, `P`.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
-            server's state for `n` weights.
-        num_models: `M`, at most `num_clients`: the client's own, which does not travel, and others;
+        num_clients: The number of clients of the federation; ids are below it. The server's state
+            has `4 n num_clients` bytes for a model of `n` weights.
+        num_models: `M`, at most `num_clients`. It counts the client's own model, which is not sent;
             the authors have 5 or 10, PGFed's comparison 8.
-        exploration: The probability that a model is a random one, in the first round.
-        exploration_decay: By how much it falls each round.
-        candidates: "all": every other client's last model; "last_cohort": those that were trained
-            in the round before, as in PGFed's comparison; there may be less than M - 1.
-        affinity: What is added to `P_ij`: "normalized" (above), "raw" (`omega_j`) or "clipped"
+        exploration: The probability in the first round that a received model is a random one.
+        exploration_decay: The decrease of that probability in each round.
+        candidates: "all", the last models of all other clients; or "last_cohort", the models
+            trained in the previous round, as in PGFed's comparison, which may be fewer than M - 1.
+        affinity: The addition to `P_ij`: "normalized" (above), "raw" (`omega_j`) or "clipped"
             (`omega+_j / sum omega+`).
         fallback: The `mix` of a client that no model helps: "own" (`theta_i`) or "reference"
             (`ref_i`, as in the authors' code).
-        validation_share: Of a client's examples, the same ones in all rounds.
+        validation_share: The share of a client's examples that are for validation, the same ones in
+            all rounds.
     """
     check_names("candidates", [candidates], ("all", "last_cohort"))
     check_names("affinity", [affinity], ("normalized", "raw", "clipped"))
     check_names("fallback", [fallback], ("own", "reference"))
     if num_models > num_clients:
         raise ValueError(
-            f"num_models must be in 1 to {num_clients}, the clients, got {num_models}."
+            f"num_models must be in 1 to {num_clients}, the number of clients, got {num_models}."
         )
     server = FedFomoServer(
         num_clients, num_models - 1, exploration, exploration_decay, candidates, affinity
@@ -114,7 +116,7 @@ def fedfomo(
         return OwnModels(weights, weights, split_seed, local.optimizer_state(weights))
 
     def rate(state, received, validation):
-        """`omega` of the client's own model and of those received, float32 `[M]`."""
+        """Returns `omega` of the client's own and the received models, float32 `[M]`."""
 
         def loss(weights):
             return evaluate(model, weights, validation)["loss"].mean
@@ -131,7 +133,7 @@ def fedfomo(
                 tf.zeros([num_models - 1]), lambda j: omega(trees.row(received.models, j))
             )
             ratings = tf.concat([ratings, tf.where(received.exists, others, 0.0)], axis=0)
-        # A model whose loss overflows is of no help, and no fault of who receives it.
+        # A model whose loss overflows must not make the upload of its receiver non-finite.
         return tf.where(tf.math.is_finite(ratings), ratings, 0.0)
 
     def mix(state, received, omega):
@@ -179,11 +181,11 @@ class FedFomoState(NamedTuple):
     """Server state.
 
     Attributes:
-        models: `W`, each tensor with a leading axis of `num_clients`: `theta`.
+        models: `theta`, `W` with a leading axis of `num_clients` in each tensor.
         affinity: float32 `[num_clients, num_clients]`, `P`.
-        is_fresh: bool `[num_clients]`, who trained in the last round.
-        round_num: int32 scalar, rounds done, those apart in which nobody was accepted.
-        seed: int32 `[2]`, of the choice of models.
+        is_fresh: bool `[num_clients]`, whether a client trained in the last round.
+        round_num: int32 scalar, the number of rounds in which a client was accepted.
+        seed: int32 `[2]`, the seed of the choice of models.
     """
 
     models: Weights
@@ -194,12 +196,12 @@ class FedFomoState(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What one client receives.
+    """The models that a client receives.
 
     Attributes:
-        models: `W`, each tensor with a leading axis of `m`.
-        client_ids: int32 `[m]`, whose they are.
-        exists: bool `[m]`, whether there is such a model; the others are not to be used.
+        models: `W` with a leading axis of `m` in each tensor.
+        client_ids: int32 `[m]`, the clients that trained the models.
+        exists: bool `[m]`, whether a model may be used; the others only fill the axis.
     """
 
     models: Weights
@@ -208,13 +210,13 @@ class Received(NamedTuple):
 
 
 class Ratings(NamedTuple):
-    """What a client sends.
+    """The upload of a client.
 
     Attributes:
         client_id: int32 scalar.
         model: `W`, `theta_i`.
-        rated_ids: int32 `[m]`, whose models it received.
-        omega: float32 `[1 + m]`, of its own model and of those.
+        rated_ids: int32 `[m]`, the clients that trained the received models.
+        omega: float32 `[1 + m]`, the ratings of the client's own and the received models.
     """
 
     client_id: tf.Tensor
@@ -228,7 +230,7 @@ class FedFomoServer:
     """The server's part of FedFomo; see `fedfomo` for its parameters.
 
     Attributes:
-        num_others: `m`, the models that a client receives.
+        num_others: `m`, the number of models that a client receives.
     """
 
     num_clients: int
@@ -239,7 +241,7 @@ class FedFomoServer:
     affinity: str
 
     def init(self, weights: Any, seed: int) -> FedFomoState:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         return FedFomoState(
             trees.copies(weights, self.num_clients),
             tf.eye(self.num_clients),
@@ -249,15 +251,15 @@ class FedFomoServer:
         )
 
     def own(self, server: FedFomoState, client_id: tf.Tensor) -> Received:
-        """The models that a client receives.
+        """Chooses the models that a client receives.
 
-        Of its `m` choices some, by chance, are random; the others are the candidates of the largest
-        affinity, in random order where it is equal.
+        Each of the `m` choices is random with the probability of exploration. The other choices are
+        the candidates of the largest affinity; equal ones are in random order.
         """
         all_ids = tf.range(self.num_clients)
-        may_be = tf.not_equal(all_ids, client_id)
+        is_candidate = tf.not_equal(all_ids, client_id)
         if self.candidates == "last_cohort":
-            may_be &= server.is_fresh
+            is_candidate &= server.is_fresh
         seed = client_seed(server.seed, server.round_num, client_id)
         seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
         is_random = tf.random.stateless_uniform([self.num_others], seeds[0]) < self._exploration(
@@ -265,13 +267,13 @@ class FedFomoServer:
         )
         num_best = self.num_others - tf.reduce_sum(tf.cast(is_random, tf.int32))
         shuffled = tf.argsort(tf.random.stateless_uniform([self.num_clients], seeds[1]))
-        affinity = tf.where(may_be, tf.gather(server.affinity, client_id), -float("inf"))
+        affinity = tf.where(is_candidate, tf.gather(server.affinity, client_id), -float("inf"))
         by_affinity = tf.argsort(tf.gather(-affinity, shuffled), stable=True)
         ranks = tf.argsort(tf.gather(shuffled, by_affinity))
-        # Candidates are taken in the order of these keys: the best, the rest at random, others.
+        # The largest keys win: the best candidates, other candidates at random, the rest last.
         draws = tf.random.stateless_uniform([self.num_clients], seeds[2])
         keys = tf.where(ranks < num_best, 2.0, draws)
-        keys = tf.where(may_be, keys, -1.0)
+        keys = tf.where(is_candidate, keys, -1.0)
         chosen = tf.math.top_k(keys, k=self.num_others)
         return Received(
             trees.row(server.models, chosen.indices), chosen.indices, chosen.values >= 0.0
@@ -281,7 +283,7 @@ class FedFomoServer:
         return self.exploration - self.exploration_decay * tf.cast(round_num, tf.float32)
 
     def finalize(self, server: FedFomoState, uploads: Any, round_num: tf.Tensor):
-        """The state after a round, and metrics.
+        """Returns the state after a round, and metrics.
 
         Args:
             server: The state before the round.

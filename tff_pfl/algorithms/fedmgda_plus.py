@@ -1,8 +1,9 @@
-"""FedMGDA+: Hu et al., "Federated learning meets multi-objective optimization", IEEE TNSE 2022.
+"""FedMGDA+: the server steps along a common descent direction of normalised updates.
 
-FedAvg whose server takes each client for an objective of its own: it steps along a common direction
-of their updates, which are normalised, so that no client counts more because its update is long. A
-round:
+Hu et al., "Federated learning meets multi-objective optimization", IEEE TNSE 2022.
+
+FedAvg whose server treats each client as an objective. It steps along a common direction of the
+clients' updates, which are normalised so that a long update does not count more. A round:
 
     down    w
     client  w_i = LocalTraining(w)
@@ -12,12 +13,12 @@ round:
                      with lambda >= 0,  sum_i lambda_i = 1,  |lambda_i - lambda0_i| <= eps
             w <- w - server_lr sum_i lambda_i u_i
 
-Where `lambda` is free to (eps = 1), no client's update is opposed to the step; with a smaller `eps`
-some may be. The step has the length `server_lr ||d||` for the direction `d`, of length 1 at most,
-whatever clients' updates are.
+With eps = 1, which leaves `lambda` free, no client's update opposes the step; with a smaller `eps`
+some may. The step has length `server_lr ||d||`, where the direction `d = sum_i lambda_i u_i` has
+length 1 at most, however long the updates are.
 
-There is no personal model; what is evaluated as one is as in FedAvg, by default the client's model
-just before the last aggregation it took part in.
+There is no personal model. The option `personalized` is FedAvg's, but the default is the client's
+model just before the last aggregation it took part in.
 
 eps = 0: normalised updates averaged with the weights lambda0. eps = 1: MGDA on normalised updates.
 """
@@ -52,24 +53,25 @@ def fedmgda_plus(
     personalized: str = "local",
     **options,
 ) -> Algorithm:
-    """FedMGDA+.
+    """Builds the FedMGDA+ algorithm.
 
-    The process measures, at the server, the length of the direction, how many updates are 0, and
-    how many are opposed to the step.
+    The server reports, as metrics, the length of the direction, the number of zero updates, and the
+    number of updates that oppose the step.
 
-    The server's search for `lambda` takes seconds where hundreds of clients take part: see
+    The server's search for `lambda` takes seconds in rounds with hundreds of clients: see
     `tff_pfl.numerics.box_min_norm`.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        eps: How far `lambda` may be from `lambda0`; comparisons have 0.1, or 0, 0.1, 0.5 and 1.
+        eps: The largest distance of `lambda_i` from `lambda0_i`; comparisons have 0.1, or 0, 0.1,
+            0.5 and 1.
         lambda0: "num_examples", in proportion to clients' examples, or "uniform".
-        server_lr: Length of the step for a direction of length 1, in all rounds; to be tuned.
-            `None`: the learning rate of the clients in the round, as in FedPG's comparison.
-        personalized: See `fedavg`.
-        **options: Those of FedAvg, but for the aggregator; a server optimizer takes the step in
-            place of the change.
+        server_lr: The length of the step for a direction of length 1, in all rounds; needs tuning.
+            `None` is the learning rate of the clients in the round, as in FedPG's comparison.
+        personalized: The model that is evaluated as the client's own; see `fedavg`.
+        **options: Options of FedAvg, except the aggregator. A server optimizer gets the negative
+            change as its gradient.
     """
     check_names("lambda0", [lambda0], WEIGHTINGS)
     algorithm = fedavg(model, local, personalized=personalized, weighting=lambda0, **options)
@@ -83,24 +85,24 @@ def fedmgda_plus(
     def finalize(server, stack, round_num):
         gram = trees.gram(stack.value)
         norms = tf.sqrt(tf.linalg.diag_part(gram))
-        live = norms > 0.0
-        to_unit = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), norms)
-        gram *= to_unit[:, tf.newaxis] * to_unit
-        prior = tf.where(live, tf.cast(stack.weight, tf.float64), 0.0)
+        is_nonzero = norms > 0.0
+        inverse_norms = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), norms)
+        gram *= inverse_norms[:, tf.newaxis] * inverse_norms
+        prior = tf.where(is_nonzero, tf.cast(stack.weight, tf.float64), 0.0)
         prior = tf.math.divide_no_nan(prior, tf.reduce_sum(prior))
         lower = tf.maximum(prior - eps, 0.0)
-        upper = tf.where(live, tf.minimum(prior + eps, 1.0), 0.0)
+        upper = tf.where(is_nonzero, tf.minimum(prior + eps, 1.0), 0.0)
         weights = bounded_min_norm_weights(gram, lower, upper)
         slopes = tf.linalg.matvec(gram, weights)
-        change = trees.combine(step_length(round_num) * weights * to_unit, stack.value)
+        change = trees.combine(step_length(round_num) * weights * inverse_norms, stack.value)
         server, metrics = exchange.finalize(server, change, round_num)
         measured = collections.OrderedDict(
             metrics,
             direction_norm=tf.sqrt(tf.maximum(tf.reduce_sum(weights * slopes), 0.0)),
-            num_zero_updates=trees.count((stack.weight > 0.0) & ~live),
-            num_in_conflict=trees.count(live & (slopes < 0.0)),
+            num_zero_updates=trees.count((stack.weight > 0.0) & ~is_nonzero),
+            num_in_conflict=trees.count(is_nonzero & (slopes < 0.0)),
         )
         return server, measured
 
-    exchange_of_all = dataclasses.replace(exchange, aggregator=StackFactory(), finalize=finalize)
-    return dataclasses.replace(algorithm, exchanges=[exchange_of_all])
+    stacked_exchange = dataclasses.replace(exchange, aggregator=StackFactory(), finalize=finalize)
+    return dataclasses.replace(algorithm, exchanges=[stacked_exchange])

@@ -1,4 +1,6 @@
-"""FedPer: Arivazhagan et al., "Federated learning with personalization layers", 2019.
+"""FedPer: clients keep the head of the model and share its body.
+
+Arivazhagan et al., "Federated learning with personalization layers", 2019.
 
 The layers of the model are split into a body, which is shared, and a head, which each client
 keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
@@ -9,7 +11,7 @@ keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
     server  body <- body + sum_i p_i (body_i - body)
 
 The personal model is the client's own head on the current body, for every client, whether it took
-part or not; heads start from a common initial value. There is no global model.
+part or not. Heads start from a common initial value. There is no global model.
 
 No personal layer: FedAvg. All layers personal: Local.
 """
@@ -28,8 +30,8 @@ class OwnHead(NamedTuple):
 
     Attributes:
         head: The weights of the client's personal layers.
-        optimizer: What persists of the client's optimizer; a pair, if head and body are trained
-            one after the other.
+        optimizer: The client's optimizer state, `()` unless it persists; a pair if head and body
+            are trained one after the other.
     """
 
     head: Weights
@@ -41,13 +43,13 @@ class OwnHead(NamedTuple):
 def fedper(
     model: Model, local: LocalTraining, *, personal_layers: Iterable[str] | None = None, **options
 ) -> Algorithm:
-    """FedPer.
+    """Builds the FedPer algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of body and head.
-        personal_layers: Names of the head's layers; default the model's last layer.
-        **options: Those of `averaging`.
+        personal_layers: The names of the head's layers; default the model's last layer.
+        **options: Options of `averaging`.
     """
     parts = partition(model, personal=personal_layers)
 

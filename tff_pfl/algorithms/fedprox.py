@@ -1,11 +1,11 @@
-"""FedProx: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
+"""FedProx: FedAvg whose clients stay near the model they received.
 
-FedAvg whose clients stay near the model they received; a client minimises
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. A client minimises
 
     f_i(w) + mu / 2 ||w - w_t||^2
 
-with `w_t` that model, which does not move while the client trains. Everything else is FedAvg's, and
-so are its options.
+where `w_t` is the model it received, which is constant while the client trains. Everything else is
+as in FedAvg, including the options.
 
 mu = 0: FedAvg.
 """
@@ -22,14 +22,14 @@ from tff_pfl.templates import Algorithm, extends
 @extends(fedavg)
 @takes(mu=at_least(0))
 def fedprox(model: Model, local: LocalTraining, *, mu: float = 0.01, **options) -> Algorithm:
-    """FedProx.
+    """Builds the FedProx algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `mu` should be below 1.
-        mu: Pull towards the model received; the usual grid is 0.001, 0.01, 0.1, 1, and FedPG's
+        mu: The pull towards the received model; the usual grid is 0.001, 0.01, 0.1, 1, and FedPG's
             comparison has 0.5.
-        **options: Those of FedAvg.
+        **options: Options of FedAvg.
     """
 
     def objective(received):

@@ -1,5 +1,6 @@
-"""FedRep: Collins et al., "Exploiting shared representations for personalized federated learning",
-ICML 2021.
+"""FedRep: clients train their own head first, then the shared body.
+
+Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021.
 
 The layers of the model are split into a body, the shared representation, and a head, which each
 client keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
@@ -11,9 +12,9 @@ client keeps. A round, with `p_i = n_i / sum n_j` over the cohort (or uniform):
     server  body <- body + sum_i p_i (body_i - body)
 
 Both phases see the same batches. The personal model is the client's own head on the current body,
-for every client; heads start from a common initial value. There is no global model.
+for every client. Heads start from a common initial value. There is no global model.
 
-No personal layer: FedAvg. All layers personal: Local, of head_epochs.
+No personal layer: FedAvg. All layers personal: Local with head_epochs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -50,24 +51,24 @@ def fedrep(
     evaluation_head_epochs: int = 0,
     **options,
 ) -> Algorithm:
-    """FedRep.
+    """Builds the FedRep algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of head and body.
-        body_objective: `(model of the body, context) -> keyword arguments of LocalTraining.train`:
-            what clients minimise while they train the body; for algorithms that are FedRep but for
-            that.
-        body_local: How the body trains, for those algorithms, where not as `local` says.
-        personal_layers: Names of the head's layers; default the model's last layer.
-        head_epochs: Passes over the examples for the head; default those of `local`. The paper has
-            10, PGFed's and FedPG's comparisons 5.
-        head_steps: This many mini-batches for the head, in place of head_epochs.
-        body_epochs: Passes for the body; default those of `local`.
-        body_steps: This many mini-batches for the body, in place of body_epochs.
-        evaluation_head_epochs: Passes for the head before an evaluation, after which it is as it
-            was; the authors' code has 10 after the last round.
-        **options: Those of `averaging`.
+        body_objective: `(model of the body, context) -> keyword arguments of LocalTraining.train`,
+            which gives the body another objective than the loss; for algorithms that differ from
+            FedRep only in the body's training.
+        body_local: The local training of the body, for these algorithms; default `local`.
+        personal_layers: The names of the head's layers; default the model's last layer.
+        head_epochs: The epochs of the head; default the length of `local`. The paper has 10,
+            PGFed's and FedPG's comparisons 5.
+        head_steps: The number of mini-batches of the head, which replaces head_epochs.
+        body_epochs: The epochs of the body; default the length of `local`.
+        body_steps: The number of mini-batches of the body, which replaces body_epochs.
+        evaluation_head_epochs: The epochs of the head before an evaluation, whose result is not
+            kept; the authors' code has 10 after the last round.
+        **options: Options of `averaging`.
     """
     parts = partition(model, personal=personal_layers)
 

@@ -1,13 +1,13 @@
-"""FedSAM: FedAvg whose clients minimise the sharpness of their losses, too.
+"""FedSAM: FedAvg whose clients also minimise the sharpness of their losses.
 
 Qu et al., "Generalized federated learning via sharpness aware minimization", ICML 2022; Caldarola
 et al., "Improving generalization in federated learning by seeking flat minima", ECCV 2022. Each
-step of a client, both gradients being of the same batch `b`:
+step of a client, with both gradients on the same batch `b`:
 
     g = grad loss(w; b);    eps = rho g / ||g||;    w <- w - eta grad loss(w + eps; b)
 
-Momentum and weight decay act on the second gradient only. Everything else is FedAvg's, and so are
-its options.
+Momentum and weight decay act on the second gradient only. Everything else is as in FedAvg,
+including the options.
 
 rho = 0: FedAvg.
 """
@@ -25,13 +25,13 @@ from tff_pfl.templates import Algorithm, extends
 @extends(fedavg)
 @takes(rho=at_least(0))
 def fedsam(model: Model, local: LocalTraining, *, rho: float = 0.05, **options) -> Algorithm:
-    """FedSAM.
+    """Builds the FedSAM algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        rho: Radius of the perturbation; 0.05 in PLGU's comparison, 0.1 in Caldarola et al.
-        **options: Those of FedAvg.
+        rho: The radius of the perturbation; 0.05 in PLGU's comparison, 0.1 in Caldarola et al.
+        **options: Options of FedAvg.
     """
     gradient = sharpness_aware_gradient(model, rho)
     return fedavg(model, local, lambda received: {"gradient": gradient}, **options)

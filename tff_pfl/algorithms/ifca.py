@@ -1,7 +1,9 @@
-"""IFCA: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020.
+"""IFCA: clients form clusters, and each cluster trains one of several models.
 
-The server has `k` models; every client trains the one that suits its training examples best, and
-so clients fall into clusters. A round:
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020.
+
+The server has `k` models. Every client trains the model that fits its training examples best. A
+round:
 
     down    w_1 .. w_k
     client  c = argmin_j f_i(w_j), of equal ones the first;   w_i = LocalTraining(w_c)
@@ -13,14 +15,14 @@ With averaging of gradients, clients send the gradient of `f_i` at `w_c` instead
 
     server  w_j <- w_j - eta sum_{i: c = j} grad f_i(w_j) / |S|
 
-where `S` is the whole cohort. The personal model is the one of the `k` that the client would choose
-now, by its training examples, for every client, whether it took part or not. There is no global
-model.
+where `S` is the whole cohort. The personal model is the one of the `k` models that the client would
+choose now, by its training examples, for every client, whether it took part or not. There is no
+global model.
 
-Models that start badly attract nobody and stay unused. With `min_share`, a cohort among which any
-model has a smaller share of the clients makes all models start anew, from other initial values,
-until there is one where none has; from then on, clusters are left alone. (The authors start the
-whole training again, 10 % for 4 models and 35 % for 2.)
+No client chooses a model that starts badly, so it stays unused. `min_share` prevents this: if a
+model has a smaller share of a cohort's clients, all models restart from other initial values. The
+first cohort in which every model has that share ends the restarts. (The authors restart the whole
+training; they require 10 % for 4 models and 35 % for 2.)
 
 k = 1: FedAvg with uniform weights.
 """
@@ -72,21 +74,21 @@ def ifca(
     max_restarts: int = 5,
     weighting: str = "uniform",
 ) -> Algorithm:
-    """IFCA.
+    """Builds the IFCA algorithm.
 
-    The process measures, at the server, the share of each model, `share_0` and so on, and how often
-    models started anew.
+    The server reports, as metrics, the share of each model, `share_0` and so on, and the number of
+    restarts.
 
     Args:
         model: The model, of weights `W`.
-        local: The local training, whose optimizer starts anew in each round.
-        num_clients: Clients of the federation, whose ids are less.
+        local: The local training; its optimizer starts anew in each round.
+        num_clients: The number of clients of the federation; ids are below it.
         num_clusters: `k`.
-        averaging: "models", or "gradients", for which `local` sets nothing but the learning rate.
-        fixed_clusters: The cluster of each client, where it is known; else clients choose.
-        min_share: Smallest share of a cohort's clients, at most `1 / k`; 0 accepts any, and is all
-            that there may be with `fixed_clusters`.
-        max_restarts: After so many restarts, models stay.
+        averaging: "models", or "gradients", which uses only the learning rate of `local`.
+        fixed_clusters: The known cluster of each client; by default clients choose.
+        min_share: The smallest share of a cohort's clients that a model must have, at most `1 / k`;
+            0 accepts any share, and is required with `fixed_clusters`.
+        max_restarts: The largest number of restarts.
         weighting: "uniform" as in the authors' code, or "num_examples".
     """
     weigh = weighing(weighting)
@@ -98,8 +100,8 @@ def ifca(
     if fixed_clusters is not None:
         if min_share:
             raise ValueError(
-                f"min_share={min_share:g}, but with fixed_clusters no client chooses a model: from "
-                "other initial values none would attract more. Set min_share=0, or no clusters."
+                f"min_share={min_share:g} has no use with fixed_clusters, because clients do not "
+                "choose their models. Set min_share=0, or leave fixed_clusters out."
             )
         fixed_clusters = tuple(fixed_clusters)
         if len(fixed_clusters) != num_clients or not all(
@@ -114,7 +116,7 @@ def ifca(
     )
 
     def choose(models, examples, client_id):
-        """`(c, w_c)`."""
+        """Returns `(c, w_c)`."""
         if fixed_clusters is None:
             candidates = [trees.row(models, j) for j in range(num_clusters)]
             losses = [evaluate(model, w, examples)["loss"].mean for w in candidates]
@@ -165,11 +167,11 @@ class ClusterModels(NamedTuple):
     """Server state.
 
     Attributes:
-        models: `W`, each tensor with a leading axis of `k`.
-        starts: `W`, each tensor with leading axes of `max_restarts` and `k`: where the models start
-            anew, time by time; `()` if they never do.
-        restarts: int32 scalar, how often the models started anew.
-        settled: bool scalar, whether they will not any more.
+        models: `W` with a leading axis of `k` in each tensor.
+        starts: `W` with leading axes of `max_restarts` and `k` in each tensor, the initial models
+            after each restart; `()` without restarts.
+        restarts: int32 scalar, the number of restarts so far.
+        settled: bool scalar, whether there will be no more restarts.
     """
 
     models: Weights
@@ -179,7 +181,12 @@ class ClusterModels(NamedTuple):
 
 
 class OwnChoice(NamedTuple):
-    """What a client sends: its `cluster`, int32, and the `change` of that model, `W`."""
+    """The upload of a client.
+
+    Attributes:
+        cluster: int32 scalar, the cluster that the client chose.
+        change: `W`, the change of that cluster's model.
+    """
 
     cluster: tf.Tensor
     change: Weights
@@ -190,8 +197,8 @@ class IfcaServer:
     """The server's part of IFCA; see `ifca` for its parameters.
 
     Attributes:
-        init_model: Initial weights `W` by a seed.
-        max_restarts: After so many restarts, models stay.
+        init_model: `(seed -> W)`, the initial weights.
+        max_restarts: The largest number of restarts; 0 without `min_share`.
     """
 
     init_model: Callable[[int], Any]
@@ -201,7 +208,7 @@ class IfcaServer:
     max_restarts: int
 
     def init(self, seed: int) -> ClusterModels:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         k = self.num_clusters
         seeds = distinct_seeds(seed, k * (1 + self.max_restarts))
         drawn = [
@@ -211,31 +218,31 @@ class IfcaServer:
         return ClusterModels(drawn[0], starts, tf.constant(0), tf.constant(self.min_share == 0))
 
     def finalize(self, server: ClusterModels, uploads: Any, round_num: tf.Tensor):
-        """The state after a round, and metrics.
+        """Returns the state after a round, and metrics.
 
         Args:
             server: The state.
             uploads: A `Stack` of `OwnChoice`.
-            round_num: int32 scalar.
+            round_num: Not used.
         """
         del round_num
         weight = uploads.weight
-        of_clusters = functools.partial(
+        sum_by_cluster = functools.partial(
             tf.math.unsorted_segment_sum,
             segment_ids=uploads.value.cluster,
             num_segments=self.num_clusters,
         )
-        members = of_clusters(tf.sign(weight))
+        members = sum_by_cluster(tf.sign(weight))
         shares = members / tf.maximum(tf.reduce_sum(members), 1.0)
-        divisors = of_clusters(weight)
+        divisors = sum_by_cluster(weight)
         if self.averaging == "gradients":
             divisors = tf.fill([self.num_clusters], tf.reduce_sum(weight))
-        sums = tf.nest.map_structure(of_clusters, trees.scale_rows(uploads.value.change, weight))
+        sums = tf.nest.map_structure(sum_by_cluster, trees.scale_rows(uploads.value.change, weight))
         moves = trees.scale_rows(sums, tf.math.divide_no_nan(1.0, divisors))
         models = trees.add(server.models, moves)
         settled = server.settled | (tf.reduce_min(shares) >= self.min_share)
         settled |= server.restarts >= self.max_restarts
-        settled |= tf.equal(tf.reduce_sum(members), 0.0)  # nobody came: the server keeps its state
+        settled |= tf.equal(tf.reduce_sum(members), 0.0)  # no client: the state is kept
         if self.max_restarts:
             index = tf.minimum(server.restarts, self.max_restarts - 1)
             models = trees.select(settled, models, trees.row(server.starts, index))

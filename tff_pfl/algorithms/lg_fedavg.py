@@ -1,4 +1,6 @@
-"""LG-FedAvg: Liang et al., "Think locally, act globally: federated learning with local and global
+"""LG-FedAvg: clients keep the body of the model and share its head.
+
+Liang et al., "Think locally, act globally: federated learning with local and global
 representations", 2020.
 
 FedPer with the roles swapped: each client keeps the body, its own representation of its examples,
@@ -9,17 +11,17 @@ and the head is shared. A round, with `p_i = n_i / sum n_j` over the cohort (or 
     up      head_i - head
     server  head <- head + sum_i p_i (head_i - head)
 
-With `alternate`, each mini-batch b takes two steps in place of the joint one:
+With `alternate`, each mini-batch b takes two steps instead of the joint one:
 
     body_i <- a step along grad loss(body_i, head_i; b), with head_i fixed
     head_i <- a step along grad loss(body_i, head_i; b), with the new body_i fixed
 
-by two optimizers, the gradient of each of which is clipped by itself. Without momentum, this is
-PGFed's code; with momentum, what is fixed there goes on along its velocity.
+Each step has its own optimizer, and each gradient is clipped separately. Without momentum this is
+PGFed's code; with momentum, the fixed part in that code keeps moving along its velocity.
 
 The personal model is the client's own body under the current head, for every client, whether it
-took part or not; bodies start from a common initial value. There is no global model. (The authors
-begin with a model that FedAvg has trained, and weigh clients uniformly.)
+took part or not. Bodies start from a common initial value. There is no global model. (The authors
+start from a model that FedAvg has trained, and weigh clients uniformly.)
 
 No shared layer: Local. All layers shared: FedAvg.
 """
@@ -46,14 +48,16 @@ def lg_fedavg(
     alternate: bool = False,
     **options,
 ) -> Algorithm:
-    """LG-FedAvg. The state of a client is that of FedPer, with the body in the place of the head.
+    """Builds the LG-FedAvg algorithm.
+
+    The client state is FedPer's `OwnHead`, whose `head` holds the body.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of body and head.
-        shared_layers: Names of the head's layers; default the model's last layer.
-        alternate: Whether body and head move one after the other on each batch.
-        **options: Those of `averaging`; the authors weigh clients uniformly.
+        shared_layers: The names of the head's layers; default the model's last layer.
+        alternate: Whether body and head take separate steps on each batch.
+        **options: Options of `averaging`; the authors weigh clients uniformly.
     """
     body_layers = partition(model, personal=shared_layers).shared
     if alternate:
@@ -62,11 +66,11 @@ def lg_fedavg(
 
 
 class _Alternating(NamedTuple):
-    """What FedPer uses of `LocalTraining`, where body and head move one after the other.
+    """A replacement of `LocalTraining` for FedPer, with separate steps of body and head.
 
     Attributes:
-        local: How each of them is trained.
-        parts: The shared head, and the body.
+        local: The local training of both parts.
+        parts: The partition into the shared head and the body.
     """
 
     local: LocalTraining

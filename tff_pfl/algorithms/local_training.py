@@ -1,12 +1,12 @@
-"""Local: every client trains a model of its own and sends nothing.
+"""Local: every client trains its own model and sends nothing.
 
 A round, at each client of the cohort, with `theta_i` the client's model, at first the common `w_0`:
 
     theta_i <- LocalTraining(theta_i)
 
-The personal model is `theta_i`; there is no global model. A client trains only when it takes part,
-as in the papers' comparisons, so that it gets as many epochs as under any other algorithm; let all
-clients take part in every round for `T * E` epochs each.
+The personal model is `theta_i`. There is no global model. A client trains only when it takes part,
+as in the papers' comparisons, so it gets as many epochs as with any other algorithm. For `T * E`
+epochs of every client, let all clients take part in every round.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class OwnModel(NamedTuple):
 
     Attributes:
         model: The weights `W` of the client's own model.
-        optimizer: What persists of the client's optimizer.
+        optimizer: The client's optimizer state; `()` unless it persists.
     """
 
     model: Weights
@@ -31,7 +31,7 @@ class OwnModel(NamedTuple):
 
 @ALGORITHMS.register("local")
 def local_training(model: Model, local: LocalTraining) -> Algorithm:
-    """Local training.
+    """Builds the algorithm of local training.
 
     Args:
         model: The model, of weights `W`.

@@ -1,7 +1,9 @@
-"""Per-FedAvg: Fallah et al., "Personalized federated learning with theoretical guarantees: a
-model-agnostic meta-learning approach", NeurIPS 2020.
+"""Per-FedAvg: clients train a model that is good after one step on their own examples.
 
-FedAvg of a model that is good after one step on a client's own examples; a client minimises
+Fallah et al., "Personalized federated learning with theoretical guarantees: a model-agnostic
+meta-learning approach", NeurIPS 2020.
+
+FedAvg with another objective; a client minimises
 
     F_i(w) = f_i(w - a grad f_i(w)),      grad F_i(w) = (I - a H_i(w)) grad f_i(w - a grad f_i(w))
 
@@ -17,18 +19,18 @@ and the rate `beta` of the local training:
     up      w_i - w
     server  w <- w + sum_i p_i (w_i - w)
 
-A step of the optimizer stands for the one at the rate beta. The mini-batches of a step are parts of
-one batch of the local training, as in PGFed's code: every second row, or every third, so that a
-batch for which the paper has `B` examples is 2 `B`, or 3 `B`, here. A part that would be empty, as
-of a client with one example, is the first part again. The reported loss is that of `b'`, before
-the step of `w_i`, of the model that was adapted on `b`.
+The steps at the rate beta are steps of the local training's optimizer. The mini-batches of a step
+are parts of one batch of the local training, as in PGFed's code: every second row, or every third.
+A batch size `B` of the paper is therefore 2 `B`, or 3 `B`, here. A part without examples, as of a
+client with one example, is replaced by the first part. The reported loss is measured on `b'`,
+before the step of `w_i`, for the model adapted on `b`.
 
 The personal model of every client, whether it took part or not, is the current global model after
-one step of SGD at the rate a on one batch of the client's examples, of which nothing is kept. It is
-the `fine_tune` of the algorithm's `Personalization`, so that other fine-tuning before evaluations
-(`tff_pfl.fine_tuned`, `config.evaluation.fine_tune_epochs`) takes its place.
+one step of SGD at the rate a on one batch of the client's examples. The result is not kept. This
+step is the `fine_tune` of the algorithm's `Personalization`. Other fine-tuning before evaluations
+(`tff_pfl.fine_tuned`, `config.evaluation.fine_tune_epochs`) replaces it.
 
-a = 0: FedAvg, each step of which is on its second part of the batch; adaptation_steps = 0: the
+a = 0: FedAvg, where each step uses only the second part of the batch. adaptation_steps = 0: the
 personal model is the global one.
 """
 
@@ -45,7 +47,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates import Algorithm, extends
 
-# By how many mini-batches a step takes.
+# The number of mini-batches in a step.
 VARIANTS = {"first_order": 2, "hessian_free": 3}
 
 
@@ -69,20 +71,20 @@ def per_fedavg(
     adaptation_steps: int = 1,
     **options,
 ) -> Algorithm:
-    """Per-FedAvg.
+    """Builds the Per-FedAvg algorithm.
 
     Args:
         model: The model, of weights `W`.
-        local: The local training, of batches that are split; its learning rate is beta.
-        variant: "first_order", which leaves the Hessian out, or "hessian_free", which has its
+        local: The local training, whose batches are split; its learning rate is beta.
+        variant: "first_order", which ignores the Hessian, or "hessian_free", which computes its
             product with a vector from differences of gradients.
         inner_learning_rate: `a`, in all rounds; PGFed tunes a and beta in 0.0001 to 0.1, and has
             0.005 for both in its example.
-        delta: Of the differences.
-        adaptation_learning_rate: Of the steps that make a personal model; default a, in PGFed's
-            code beta.
-        adaptation_steps: How many these are.
-        **options: Those of `averaging`.
+        delta: The step of the differences.
+        adaptation_learning_rate: The learning rate of the steps that make a personal model; default
+            a, in PGFed's code beta.
+        adaptation_steps: The number of these steps.
+        **options: Options of `averaging`.
     """
     check_names("variant", [variant], VARIANTS)
     adaptation = LocalTraining(
@@ -116,9 +118,9 @@ def per_fedavg(
 
 
 def _part(batch: Batch, index: int, number: int) -> Batch:
-    """Every `number`-th row of a batch from row `index` on; if none is an example, from row 0 on.
+    """Returns every `number`-th row of a batch, from row `index` on.
 
-    Rows that are examples come first in a batch.
+    Without an example among them, it returns the rows from row 0 on. Padding comes last in a batch.
     """
     size = batch.y.shape[0]
     start = tf.where(batch.weight[index] > 0, index, 0) if index < size else 0

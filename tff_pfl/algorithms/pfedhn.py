@@ -1,6 +1,8 @@
-"""pFedHN: Shamsian et al., "Personalized federated learning using hypernetworks", ICML 2021; and
-PLGU-GHN, with a sharpness-aware hypernetwork, scheme II of Qu et al., "How to prevent the poor
-performance clients for personalized federated learning?", CVPR 2023.
+"""pFedHN and PLGU-GHN: a hypernetwork at the server generates each client's weights.
+
+pFedHN: Shamsian et al., "Personalized federated learning using hypernetworks", ICML 2021. PLGU-GHN,
+with a sharpness-aware hypernetwork: scheme II of Qu et al., "How to prevent the poor performance
+clients for personalized federated learning?", CVPR 2023.
 
 The server has an embedding `v_i` of each client, and a hypernetwork `h` that generates the client's
 weights from it. A round:
@@ -8,15 +10,16 @@ weights from it. A round:
     down    theta_i = h(v_i; phi)
     client  LocalTraining(theta_i)
     up      Delta_i, the change of theta_i
-    server  gradient steps of phi and of each v_i, with -Delta_i in the place of the gradient of
-            theta_i                                              (`HypernetworkServer`)
+    server  gradient steps of phi and of each v_i, with -Delta_i as the gradient of theta_i
+                                                                         (`HypernetworkServer`)
 
-`phi` steps along the mean over the cohort, each embedding by itself. PLGU-GHN takes the gradient of
-`phi`, of the same `Delta_i`, a second time, at `phi` perturbed along the first. The personal model
-is `h(v_i; phi)`, for every client, whether it took part or not. There is no global model.
+`phi` steps along the mean over the cohort, each embedding along its own client's gradient. PLGU-GHN
+computes the gradient of `phi` twice from the same `Delta_i`: at `phi`, and at `phi` perturbed along
+the first gradient. The personal model is `h(v_i; phi)`, for every client, whether it took part or
+not. There is no global model.
 
-With personal layers (pFedHN-PC), those are the client's own, trained along with what it receives,
-and only the rest is generated.
+With personal layers (pFedHN-PC), each client keeps these layers and trains them together with the
+generated ones.
 
 PLGU-GHN with rho = 0: pFedHN. Embeddings "one_hot" that are kept, a linear hypernetwork and step 1:
 Local; "constant": FedAvg with uniform weights.
@@ -46,7 +49,7 @@ class OwnLayers(NamedTuple):
 
     Attributes:
         layers: The weights of the client's personal layers.
-        optimizer: What persists of the client's optimizer, of all layers.
+        optimizer: The client's optimizer state, of all layers; `()` unless it persists.
     """
 
     layers: Weights
@@ -89,50 +92,58 @@ def pfedhn(
     rho: float = 0.0,
     layer_wise: bool = False,
 ) -> Algorithm:
-    """pFedHN or PLGU-GHN.
+    """Builds the algorithm pFedHN or, with `rho` above 0, PLGU-GHN.
 
-    The authors of pFedHN take one client a round and train 50 steps (`config.local.steps`) with
-    gradients clipped to 50, momentum 0.9 and weight decay 5e-5; the defaults of the server's part
-    are theirs, but for two: their trainer has `embedding_momentum=0.9` and `clip_jointly=True`.
-    PLGU has 3 dense layers: `hidden_layers=3`.
+    The authors of pFedHN have one client in a round and train 50 steps (`config.local.steps`) with
+    gradients clipped to 50, momentum 0.9 and weight decay 5e-5. The defaults of the server's part
+    are theirs, with two exceptions: their trainer has `embedding_momentum=0.9` and
+    `clip_jointly=True`. PLGU has 3 dense layers: `hidden_layers=3`.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: Clients of the federation, whose ids are less.
-        personal_layers: Names of the layers that are not generated, but the client's own; `None`
-            for the model's last layer.
-        hidden_width: Width of the hypernetwork's hidden layers; it has that many weights for each
-            weight that it generates.
-        hidden_layers: How many dense layers there are before those that generate.
-        bias: Whether the hypernetwork's layers have one. Without, generated weights begin with a
-            mean of 0, which networks with normalisation cannot use.
-        embeddings: How they begin: "normal", "one_hot" or "constant" (all 1).
-        embedding_dim: Their length; default 1 + num_clients // 4, or num_clients for "one_hot".
-        server_learning_rate: Of the hypernetwork.
-        server_momentum: Of the hypernetwork.
-        server_weight_decay: Of the hypernetwork, and of the embeddings of those who take part.
-        server_clip_norm: The longest that the hypernetwork's gradient, and that of an embedding,
-            may be; `None` for no limit.
-        embedding_learning_rate: Default that of the hypernetwork; 0 keeps the embeddings.
-        embedding_momentum: In [0, 1); with it the embeddings of absent clients move too, along
-            their velocity and by weight decay. 0: only those of clients that take part do.
+        num_clients: The number of clients of the federation; ids are below it.
+        personal_layers: The names of the layers that clients keep and that are not generated;
+            `None` is the model's last layer.
+        hidden_width: The width of the hypernetwork's hidden layers; the hypernetwork has that many
+            weights for each weight that it generates.
+        hidden_layers: The number of dense layers before the layers that generate.
+        bias: Whether the hypernetwork's layers have a bias. Without it, generated weights start
+            with mean 0, which networks with normalisation cannot use.
+        embeddings: The initial embeddings: "normal", "one_hot" or "constant" (all 1).
+        embedding_dim: The length of an embedding; default 1 + num_clients // 4, or num_clients for
+            "one_hot".
+        server_learning_rate: The learning rate of the hypernetwork.
+        server_momentum: The momentum of the hypernetwork.
+        server_weight_decay: The weight decay of the hypernetwork and of the embeddings that move.
+        server_clip_norm: The largest norm of the hypernetwork's gradient and of each embedding's;
+            `None` is no limit.
+        embedding_learning_rate: The learning rate of the embeddings; default that of the
+            hypernetwork; 0 keeps the embeddings.
+        embedding_momentum: The momentum of the embeddings, in [0, 1). If it is above 0, embeddings
+            of absent clients move too, along their velocity and by weight decay; if it is 0, only
+            those of the cohort move.
         clip_jointly: Whether `server_clip_norm` limits the gradients of the hypernetwork and of the
             embeddings as one vector.
-        rho: Radius of PLGU-GHN's perturbation; 0 for pFedHN.
-        layer_wise: Whether the perturbation, if there is one, weighs the hypernetwork's layers as
-            LWSAM does.
+        rho: The radius of PLGU-GHN's perturbation; 0 is pFedHN.
+        layer_wise: Whether the perturbation weighs the hypernetwork's layers as LWSAM does.
     """
     check_names("embeddings", [embeddings], ("normal", "one_hot", "constant"))
     if embedding_dim is None:
         embedding_dim = num_clients if embeddings == "one_hot" else 1 + num_clients // 4
     elif embeddings == "one_hot" and embedding_dim != num_clients:
-        raise ValueError(f"One-hot embeddings of {num_clients} clients have that dimension.")
+        raise ValueError(
+            f"embedding_dim must be {num_clients}, the number of clients, with one-hot embeddings; "
+            f"got {embedding_dim}."
+        )
     if embedding_learning_rate is None:
         embedding_learning_rate = server_learning_rate
     parts = partition(model, personal=personal_layers)
     if not parts.shared:
-        raise ValueError(f"All layers of {model.name!r} are personal: there is none to generate.")
+        raise ValueError(
+            f"personal_layers has all layers of {model.name!r}. Leave out the layers that the "
+            "server should generate."
+        )
     server = HypernetworkServer(
         Hypernetwork(
             parts.shared_model(model, personal={}),
@@ -207,9 +218,10 @@ class HypernetworkState(NamedTuple):
 
     Attributes:
         phi: The weights of the hypernetwork.
-        embeddings: float32 `[num_clients, e]`, `v`.
-        optimizer: State of the optimizer of `phi`.
-        velocities: float32 `[num_clients, e]`, of the embeddings, if they have momentum; else `()`.
+        embeddings: `v`, float32 `[num_clients, e]`.
+        optimizer: The optimizer state of `phi`.
+        velocities: float32 `[num_clients, e]`, the velocities of the embeddings; `()` without
+            momentum.
     """
 
     phi: Weights
@@ -219,8 +231,12 @@ class HypernetworkState(NamedTuple):
 
 
 class OwnChange(NamedTuple):
-    """What a client sends: its `client_id`, int32, and how its training changed what it received,
-    `change`, of the structure of that."""
+    """The upload of a client.
+
+    Attributes:
+        client_id: int32 scalar.
+        change: The change of the received weights in training.
+    """
 
     client_id: tf.Tensor
     change: Weights
@@ -228,7 +244,7 @@ class OwnChange(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HypernetworkServer:
-    """Generates weights, and learns from how clients change them.
+    """A server that generates weights, and learns from the changes that clients make to them.
 
     With `h(v; phi)` the weights generated for an embedding, `J` its Jacobians and `Delta_i` the
     changes of a cohort `S`:
@@ -239,22 +255,22 @@ class HypernetworkServer:
         phi <- a step of the optimizer along  clip(g~) + weight_decay phi
         v_i <- v_i - eta_v (clip(-J_v h(v_i; phi + eps)^T Delta_i) + weight_decay v_i),  i in S
 
-    An embedding moves only when its client takes part. With `embedding_momentum`, as the authors'
-    trainer has it, those of all clients move: by `- eta_v` times their velocity
+    An embedding moves only when its client takes part. With `embedding_momentum`, as in the
+    authors' trainer, all embeddings move by `- eta_v` times their velocity
 
-        u_i <- embedding_momentum u_i + (the gradient above, 0 of who is absent) + weight_decay v_i
+        u_i <- embedding_momentum u_i + (the gradient above, 0 if i is absent) + weight_decay v_i
 
     Attributes:
         hypernetwork: `h`.
-        optimizer: Of `phi`.
-        embedding_learning_rate: `eta_v`; 0 keeps the embeddings, weight decay included.
-        weight_decay: Of `phi`, and of the embeddings of those who take part.
-        clip_norm: The longest that the gradient of `phi`, and that of one embedding, may be;
-            `None` for no limit.
-        clip_jointly: Whether that is the longest that the gradients of `phi` and of the cohort's
-            embeddings may be as one vector, as in the authors' trainer.
-        embedding_momentum: Of the embeddings; 0 for none.
-        rho: Radius of the perturbation; 0 is pFedHN.
+        optimizer: The optimizer of `phi`.
+        embedding_learning_rate: `eta_v`; 0 keeps the embeddings, even with weight decay.
+        weight_decay: The weight decay of `phi` and of the embeddings that move.
+        clip_norm: The largest norm of the gradient of `phi` and of each embedding's; `None` is no
+            limit.
+        clip_jointly: Whether `clip_norm` limits the gradients of `phi` and of the cohort's
+            embeddings as one vector, as in the authors' trainer.
+        embedding_momentum: The momentum of the embeddings; 0 switches it off.
+        rho: The radius of the perturbation; 0 is pFedHN.
         layer_wise: Whether `xi` are the scores of the hypernetwork's layers by `g`, instead of 1.
     """
 
@@ -269,19 +285,19 @@ class HypernetworkServer:
     embedding_momentum: float = 0.0
 
     def init(self, embeddings: tf.Tensor, seed: int) -> HypernetworkState:
-        """The state before the first round, from the initial embeddings."""
+        """Returns the state before the first round, from the initial embeddings."""
         phi = self.hypernetwork.init(seed)
         optimizer = self.optimizer.initialize(trees.specs(phi))
         velocities = tf.zeros_like(embeddings) if self.embedding_momentum else ()
         return HypernetworkState(phi, embeddings, optimizer, velocities)
 
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
-        """The weights that are generated for a client."""
+        """Generates the weights for a client."""
         embedding = tf.gather(server.embeddings, client_id)[tf.newaxis]
         return trees.row(self.hypernetwork.generate(server.phi, embedding), 0)
 
     def finalize(self, server: HypernetworkState, uploads: Any, round_num: tf.Tensor):
-        """The state after a round, and metrics.
+        """Returns the state after a round, and metrics.
 
         Args:
             server: The state before the round.
@@ -313,7 +329,7 @@ class HypernetworkServer:
         return HypernetworkState(phi, table, optimizer, velocities), metrics
 
     def _moved(self, server, ids, gradients):
-        """All embeddings after a step, and their velocities."""
+        """Returns all embeddings after a step, and their velocities."""
         if self.embedding_momentum:
             velocities = self.embedding_momentum * server.velocities
             velocities += self.weight_decay * server.embeddings
@@ -326,10 +342,10 @@ class HypernetworkServer:
         return trees.put_rows(server.embeddings, ids, moved), ()
 
     def _gradients(self, phi, embeddings, changes):
-        """`g` at `phi`, and that of each embedding."""
+        """Computes `g` at `phi`, and the gradient of each embedding."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((phi, embeddings))
-            along = trees.dot(self.hypernetwork.generate(phi, embeddings), changes)
-        ascent, embedding_ascents = tape.gradient(along, (phi, embeddings))
+            inner_product = trees.dot(self.hypernetwork.generate(phi, embeddings), changes)
+        ascent, embedding_ascents = tape.gradient(inner_product, (phi, embeddings))
         num_clients = tf.maximum(tf.shape(embeddings)[0], 1)
         return trees.scale(ascent, -1 / num_clients), -embedding_ascents

@@ -1,9 +1,10 @@
-"""pFedMB: Mori et al., "Personalized federated learning with multi-branch architecture",
-IJCNN 2023.
+"""pFedMB: every client mixes branches of weights that all clients share.
 
-Every linear layer `l` of the model has `B` branches `W_lb`, which the server holds, and every
-client a convex combination `alpha^i_l` of them in each layer: clients that are alike come to share
-branches (see `tff_pfl.models.multi_branch`). A round:
+Mori et al., "Personalized federated learning with multi-branch architecture", IJCNN 2023.
+
+The server holds `B` branches `W_lb` of every linear layer `l` of the model. Every client has a
+convex combination `alpha^i_l` of them in each layer, so that similar clients come to share branches
+(see `tff_pfl.models.multi_branch`). A round:
 
     down    W, all branches
     client  alpha^i <- LocalTraining(alpha^i) with W fixed
@@ -12,18 +13,19 @@ branches (see `tff_pfl.models.multi_branch`). A round:
     server  W_lb <- sum_i n_i alpha^i_lb W^i_lb / sum_i n_i alpha^i_lb             (equation (5))
             or, without weighing by alpha,  sum_i n_i W^i_lb / sum_i n_i           (equation (6))
 
-Both phases see the same batches. Sums are over the cohort; a branch that nobody in it uses keeps
-its value. Layers without branches are averaged by `n_i`. The personal model is the client's mixture
-of the current branches, for every client; `alpha` starts as 1 / B. The paper has no global model:
-here, it is the mixture of equal parts.
+Both phases see the same batches. Sums are over the cohort; a branch that no client of the cohort
+uses keeps its value. Layers without branches are averaged by `n_i`. The personal model is the
+client's mixture of the current branches, for every client; `alpha` starts as 1 / B. The paper has
+no global model; here it is the mixture of equal parts.
 
-How SGD stays on the simplex is not specified. "softmax": `alpha = softmax(a)`, and SGD moves the
-logits `a`; "projection": SGD moves alpha, and each step ends at the nearest point of the simplex.
+The paper does not say how SGD stays on the simplex. "softmax": `alpha = softmax(a)`, and SGD moves
+the logits `a`. "projection": SGD moves alpha, and each step ends at the nearest point of the
+simplex.
 
-The gradient of a branch carries its coefficient, so that a layer of the mixture moves by
-`||alpha_l||^2` of what a layer of one branch would: 1 / B at first, all of it once the client is at
-a corner. No constant rate suits both; `normalize_step` divides the gradients of the layer's
-branches by that, so that the mixture moves as one model does.
+The gradient of a branch carries its coefficient. A layer of the mixture therefore moves by
+`||alpha_l||^2` of the step of a layer with one branch: by 1 / B at first, and by the whole step
+once the client is at a corner. No constant rate suits both. `normalize_step` divides the gradients
+of the layer's branches by that factor, so that the mixture moves like one model.
 
 B = 1: FedAvg. Clients with equal alpha that does not move: both averages are the same.
 """
@@ -48,9 +50,10 @@ class OwnMixture(NamedTuple):
     """Client state.
 
     Attributes:
-        coefficients: float32 `[L, B]`, or `[1, B]` for one row that all layers share: the logits of
-            `alpha`, or `alpha` itself.
-        optimizers: What persists of the optimizers of coefficients and weights.
+        coefficients: The logits of `alpha`, or `alpha` itself: float32 `[L, B]`, or `[1, B]` if all
+            layers share one row.
+        optimizers: The optimizer states of coefficients and weights; each is `()` unless it
+            persists.
     """
 
     coefficients: tf.Tensor
@@ -58,12 +61,12 @@ class OwnMixture(NamedTuple):
 
 
 class Parametrization(NamedTuple):
-    """How `alpha` is kept on the simplex.
+    """A parametrization that keeps `alpha` on the simplex.
 
     Attributes:
-        initial: `(shape -> coefficients)`, those of equal parts.
+        initial: `(shape -> coefficients)`, the coefficients of equal parts.
         alpha: `(coefficients -> alpha)`.
-        project: Applied to coefficients after each step, or `None`.
+        project: A function applied to coefficients after each step, or `None`.
     """
 
     initial: Callable[[list[int]], tf.Tensor]
@@ -97,30 +100,31 @@ def pfedmb(
     init_scale: float = 1.0,
     **options,
 ) -> Algorithm:
-    """pFedMB.
+    """Builds the pFedMB algorithm.
 
     A client's snapshot is its `alpha`, a row for each branched layer.
 
     Args:
         model: The model of one branch.
-        local: The local training of alpha, without its weight decay, and of the branches.
+        local: The local training of alpha, without weight decay, and of the branches.
         branches: `B`; the paper has 5 in its study and tunes it up to 10.
-        branched_layers: Names of the layers that have branches; default all linear ones.
+        branched_layers: The names of the layers with branches; default all linear layers.
         shared_alpha: Whether a client has one row of alpha for all layers, as in the paper's study.
         parametrization: "softmax" or "projection".
         alpha_weighted: Whether the server weighs by alpha.
-        alpha_learning_rate: Of alpha (or of its logits); default that of `local`.
-        alpha_epochs: Passes over the examples for alpha; default those of `local`.
+        alpha_learning_rate: The learning rate of alpha (or of its logits); default the rate of
+            `local`.
+        alpha_epochs: The epochs of alpha; default the length of `local`.
         normalize_step: Whether the gradients of a layer's branches are divided by `||alpha_l||^2`;
             not in the paper.
-        init_scale: Factor of the initial branches; `sqrt(B)` keeps the scale of their mean.
-        **options: Those of `averaging`, but for the aggregator.
+        init_scale: A factor of the initial branches; `sqrt(B)` keeps the scale of their mean.
+        **options: Options of `averaging`, except the aggregator.
     """
     check_names("parametrization", [parametrization], _PARAMETRIZATIONS)
     initial, alpha_of, project = _PARAMETRIZATIONS[parametrization]
     branched = multi_branch(model, branches, layers=branched_layers, init_scale=init_scale)
     shape = [1 if shared_alpha else len(branched.layers), branches]
-    # Weight decay is of weights: of logits, it would pull towards equal parts.
+    # Weight decay of the logits would pull them towards equal parts.
     alpha_local = dataclasses.replace(local, weight_decay=0.0)
 
     def client_init(client_id, seed):

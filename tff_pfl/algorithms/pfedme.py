@@ -1,4 +1,6 @@
-"""pFedMe: Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
+"""pFedMe: personal models that minimise each client's Moreau envelope.
+
+Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
 
 A client's part in the global problem is the Moreau envelope of its loss,
 
@@ -15,12 +17,12 @@ cohort (or uniform):
     up      w_i - w
     server  w <- w + beta sum_i p_i (w_i - w)
 
-`theta` goes on from batch to batch, as in the authors' code, which has the weight decay `mu`, too.
-The personal model is `theta` at the end of the last round the client took part in; the current `w`
-for a client that never did. The reported loss is that of `theta` before each batch. Other than in
-the authors' simulation, clients that are not sampled do not train.
+`theta` is carried from batch to batch, as in the authors' code, which also has the weight decay
+`mu`. The personal model is `theta` at the end of the last round the client took part in; a client
+that never took part has the current `w`. The reported loss is measured at `theta`, before each
+batch. Unlike in the authors' simulation, clients outside the cohort do not train.
 
-beta = 0, or lambda = 0 without weight decay in `local`: the global model stays as it is.
+beta = 0, or lambda = 0 without weight decay in `local`: the global model does not change.
 """
 
 import dataclasses
@@ -65,39 +67,39 @@ def pfedme(
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
     **options,
 ) -> Algorithm:
-    """pFedMe.
+    """Builds the pFedMe algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of `w_i`. With SGD, its learning rate times `lambda_` should be
             below 1.
-        lambda_: Pull between `theta` and `w_i`; the paper has 15.
-        beta: Length of the server's step, where that has no optimizer; 1 is averaging.
-        personal_learning_rate: `eta_p`, in all rounds. Times `lambda_` it should be below 1.
-        personal_steps: `K`, the steps of `theta` on each batch.
+        lambda_: The pull between `theta` and `w_i`; the paper has 15.
+        beta: The length of the server's step, if the server has no optimizer; 1 is averaging.
+        personal_learning_rate: `eta_p`, in all rounds; times `lambda_` it should be below 1.
+        personal_steps: `K`, the number of steps of `theta` on each batch.
         personal_weight_decay: `mu`; 0.001 in the authors' code, not in the paper.
-        server_optimizer: See `averaging`.
-        **options: Those of `averaging`.
+        server_optimizer: See `averaging`; requires `beta` = 1.
+        **options: Options of `averaging`.
 
     Raises:
-        ValueError: For values out of range, and for a learning rate of SGD that times `lambda_` is
-            2 or more, with which what it pulls together flies apart.
+        ValueError: `personal_learning_rate` or a learning rate of SGD, times `lambda_`, is 2 or
+            more, so that the steps diverge; or both `beta` and a server optimizer are set.
     """
     rates = {}
-    if isinstance(local.optimizer, _SGD):  # steps of others are not as long as what they follow
+    if isinstance(local.optimizer, _SGD):  # others do not step by rate times gradient
         first = dataclasses.replace(local, warm_up_rounds=0).learning_rate(0)
-        rates["the learning rate"] = float(first)
+        rates["The learning rate"] = float(first)
     rates["personal_learning_rate"] = personal_learning_rate
     for name, rate in rates.items():
         if not rate * lambda_ < 2:
             raise ValueError(
-                f"pFedMe diverges where {name}, {rate:g}, times lambda_={lambda_:g} is 2 or more. "
-                "It should be below 1."
+                f"{name} {rate:g} times lambda_={lambda_:g} is 2 or more: pFedMe would diverge. "
+                "Keep the product below 1."
             )
 
     if beta != 1:
         if server_optimizer is not None:
-            raise ValueError(f"With a server optimizer beta must be 1, got {beta}.")
+            raise ValueError(f"beta must be 1 with a server optimizer, got {beta}.")
         server_optimizer = tff.learning.optimizers.build_sgdm(beta)
 
     def client_init(client_id, seed):
@@ -105,7 +107,7 @@ def pfedme(
         return OwnModel(weights, tf.constant(0), local.optimizer_state(weights))
 
     def envelope_gradient(shared, batch, theta):
-        """One batch's step of `theta`, and the gradient of the envelope at `shared`."""
+        """Moves `theta` on one batch, and computes the envelope's gradient at `shared`."""
         totals = None
         for _ in range(personal_steps):
             gradient, before = model.gradient(theta, batch)

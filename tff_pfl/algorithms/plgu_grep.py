@@ -1,5 +1,7 @@
-"""PLGU-GRep: FedRep with LWSAM on the representation, scheme II of Qu et al., "How to prevent the
-poor performance clients for personalized federated learning?", CVPR 2023.
+"""PLGU-GRep: FedRep with layer-wise sharpness-aware steps (LWSAM) of the body.
+
+Scheme II of Qu et al., "How to prevent the poor performance clients for personalized federated
+learning?", CVPR 2023.
 
 The layers of the model are split into a body `phi`, which is shared, and a head, which each client
 keeps. A round:
@@ -14,18 +16,18 @@ keeps. A round:
     up      change of phi
     server  phi <- phi + mean over the cohort of the changes
 
-The paper prints (13) with the unperturbed gradient, of which it then would have no use. The
-personal model is the client's own head on the current body, for every client; heads start from a
+The paper prints (13) with the unperturbed gradient, which would leave `eps` without a use. The
+personal model is the client's own head on the current body, for every client. Heads start from a
 common initial value. There is no global model.
 
-A step of the local training goes along `g1 + g3`, each clipped and with the decay of the weights
-that it is of: by plain SGD, that is both of the above.
+A step of the local training goes along `g1 + g3`. Each gradient is clipped, and has the weight
+decay of the weights at which it is taken. With plain SGD this equals the two steps above.
 
-How long both phases are, the paper says twice, and differently: K epochs, or K mini-batches of the
-head and one of the body. By default the head trains as long as `local` says and the body one epoch;
-head_steps=K, body_steps=1 is the other reading.
+The paper states the length of both phases twice, and differently: K epochs, or K mini-batches of
+the head and one of the body. By default the head trains as long as `local` says and the body for
+one epoch. head_steps=K, body_steps=1 is the other reading.
 
-rho = 0: FedRep, whose body does two steps on each batch.
+rho = 0: FedRep, whose body takes two steps on each batch.
 """
 
 import dataclasses
@@ -57,25 +59,24 @@ def plgu_grep(
     weighting: str = "uniform",
     **options,
 ) -> Algorithm:
-    """PLGU-GRep.
+    """Builds the PLGU-GRep algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training of head and body.
-        rho: Radius of the perturbation; 0.05 in the paper.
-        body_epochs: Passes for the body; `None` for those of `local`.
-        group_norms: Whether a layer of normalisation has its score with the layer it follows, or
-            one of its own.
-        xi_scale: What the layers' scores add up to: 1 in the paper; with the number of the body's
-            layers, the radius is that of SAM.
+        rho: The radius of the perturbation; 0.05 in the paper.
+        body_epochs: The epochs of the body; `None` is the length of `local`.
+        group_norms: Whether a normalisation layer shares the score of the layer it follows.
+        xi_scale: The sum of the layers' scores: 1 in the paper; the number of the body's layers
+            gives the radius of SAM.
         norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
         weighting: "uniform" as in the paper, or "num_examples".
-        **options: Those of FedRep.
+        **options: Options of FedRep.
     """
     parts = partition(model, personal=options.get("personal_layers"))
     groups = layer_groups(model, parts.shared) if group_norms else None
     if not parts.shared:
-        raise ValueError(f"All layers of {model.name!r} are personal: there is no body to train.")
+        raise ValueError(f"personal_layers has all layers of {model.name!r}: no body is left.")
 
     def lwsam_steps(body_model, context):
         rate = local.learning_rate(context.round_num)
@@ -85,7 +86,7 @@ def plgu_grep(
             first = local.direction(body, first)
             stepped = trees.subtract(body, trees.scale(first, rate))
             ascent, _ = body_model.gradient(stepped, batch)
-            # The step is eta g1: eta cancels when scores are normalised.
+            # The step is eta g1, but eta cancels in normalised scores.
             xi = xi_scale * sharpness.layer_scores(first, groups)
             eps = sharpness.perturbation(ascent, rho, xi, p=norm_order)
             last, _ = body_model.gradient(trees.add(stepped, eps), batch)
@@ -95,5 +96,5 @@ def plgu_grep(
 
     options = {"body_epochs": body_epochs, "weighting": weighting, **options}
     options["personal_layers"] = parts.personal
-    along_both = dataclasses.replace(local, clip_norm=None, weight_decay=0.0)
-    return fedrep(model, local, lwsam_steps, along_both, **options)
+    unclipped = dataclasses.replace(local, clip_norm=None, weight_decay=0.0)
+    return fedrep(model, local, lwsam_steps, unclipped, **options)

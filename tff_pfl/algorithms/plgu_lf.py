@@ -1,8 +1,11 @@
-"""PLGU-LF: layer-wise sharpness-aware generalization with a global model, scheme I of Qu et al.,
-"How to prevent the poor performance clients for personalized federated learning?", CVPR 2023.
+"""PLGU-LF: layer-wise sharpness-aware generalization with a global model.
 
-Each client trains a personal model `theta`, whose `D` layers that differ most from the global one
-are its own, and, along with it, the global model on perturbed weights. A round:
+Scheme I of Qu et al., "How to prevent the poor performance clients for personalized federated
+learning?", CVPR 2023.
+
+Each client trains two models together. The personal model `theta` keeps its own values in the `D`
+layers that differ most from the global model. The global model is trained on perturbed weights. A
+round:
 
     down    w
     client  xi  = scores of the layers, by how far theta_i is from w   (`sharpness.layer_scores`)
@@ -17,16 +20,15 @@ are its own, and, along with it, the global model on perturbed weights. A round:
     up      w_i - w
     server  w <- w + mean over the cohort of (w_i - w)
 
-The personal model is `theta_i` of the last round the client took part in; the current `w` for a
-client that never did. In its first round, `theta_i` is the `w` it receives.
+The personal model is `theta_i` of the last round the client took part in; a client that never took
+part has the current `w`. In a client's first round, `theta_i` is the `w` it receives.
 
-The paper's lines leave open where the second gradient is taken, of which gradient `eps` is made,
-and which layers it perturbs: `perturb_at`, `eps_from`, `perturb_layers`. The defaults are what
-costs two gradients a step and perturbs the model that is updated, by Algorithm 1, (5) and
-Theorem 1.
+The paper leaves three choices open: where the second gradient is taken (`perturb_at`), which
+gradient makes `eps` (`eps_from`), and which layers it perturbs (`perturb_layers`). The defaults
+cost two gradients a step and perturb the model that is updated, by Algorithm 1, (5) and Theorem 1.
 
-A layer of normalisation counts as part of the layer it follows, as in the paper, by its number of
-layers: on its own, its few weights would have most of the scores and most of the D places.
+A normalisation layer counts as part of the layer it follows, which agrees with the paper's number
+of layers. By itself, its few weights would give it most of the scores and most of the D places.
 
 rho = 0: `w` is FedAvg's with uniform weights, whatever D; with D = all layers, `theta_i` is
 Local's. eps_from="global", scores="equal": `w` is FedSAM's. perturb_layers="universal", D = all
@@ -76,24 +78,24 @@ def plgu_lf(
     weighting: str = "uniform",
     **options,
 ) -> Algorithm:
-    """PLGU-LF.
+    """Builds the PLGU-LF algorithm.
 
     Args:
         model: The model, of weights `W` and `L` layers.
         local: The local training of both models; the paper has 5 epochs and batches of 50.
-        rho: Radius of the perturbation; 0.05 in the paper.
+        rho: The radius of the perturbation; 0.05 in the paper.
         num_personal_layers: `D`; 5 of about 23 layers in the paper, 1 or 2 for small networks.
-        group_norms: Whether a layer of normalisation is part of the one it follows, or one of its
-            own.
-        scores: "distance", or "equal": 1 for all layers, which makes LWSAM SAM.
-        xi_scale: What scores by distance add up to: 1 in the paper; `L` for the radius of SAM.
+        group_norms: Whether a normalisation layer is part of the layer it follows.
+        scores: "distance", or "equal": 1 for all layers, which turns LWSAM into SAM.
+        xi_scale: The sum of scores by distance: 1 in the paper; `L` gives the radius of SAM.
         norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
-        perturb_at: "global" (`w_i + eps`) or "personal" (`theta + eps`, for the step of `w_i`).
-        eps_from: Of which model the gradient makes `eps`: "personal" (`theta`), or "global"
-            (`w_i`), which costs a third gradient.
-        perturb_layers: "all", or "universal": not those of Per.
+        perturb_at: The weights of the gradient for `w_i`: "global" (`w_i + eps`) or "personal"
+            (`theta + eps`).
+        eps_from: The model whose gradient makes `eps`: "personal" (`theta`), or "global" (`w_i`),
+            which costs a third gradient.
+        perturb_layers: "all", or "universal", all layers outside Per.
         weighting: "uniform" as in the paper, or "num_examples".
-        **options: Those of `averaging`.
+        **options: Options of `averaging`.
     """
     check_names("scores", [scores], ("distance", "equal"))
     check_names("perturb_at", [perturb_at], ("global", "personal"))
@@ -103,11 +105,11 @@ def plgu_lf(
     num_layers = max(groups) + 1
     if num_personal_layers > num_layers:
         raise ValueError(
-            f"num_personal_layers must be in 0 to {num_layers}, the layers of {model.name!r}, got "
-            f"{num_personal_layers}."
+            f"num_personal_layers must be in 0 to {num_layers}, the number of layers of "
+            f"{model.name!r}, got {num_personal_layers}."
         )
 
-    # `local` would clip the two models' gradients together; `lwsam_gradient` clips each.
+    # `local` would clip both gradients as one vector; `lwsam_gradient` clips each by itself.
     unclipped = dataclasses.replace(local, clip_norm=None)
 
     def client_init(client_id, seed):
@@ -115,7 +117,7 @@ def plgu_lf(
         return OwnModel(weights, tf.constant(0), local.optimizer_state((weights, weights)))
 
     def lwsam_gradient(layer_factors):
-        """The directions of both models, on one batch."""
+        """Returns a `gradient` for `LocalTraining.train`: the directions of both models."""
 
         def gradient(models, batch, carry):
             theta, shared = models

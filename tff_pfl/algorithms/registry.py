@@ -1,8 +1,8 @@
-"""The algorithms by name, and processes made of them.
+"""The registry of algorithms, and functions that make algorithms and processes by name.
 
 An algorithm is a function `(model, local, *, <federation>, <hyper-parameters>) -> Algorithm`. Its
-keyword arguments, with their defaults, are the hyper-parameters that a config may set; those
-without a default, such as `num_clients`, are what it needs to know of the federation.
+keyword arguments with defaults are the hyper-parameters that a config may set. Those without a
+default, such as `num_clients`, are facts about the federation.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from tff_pfl.templates import Algorithm, Federation, PersonalizedProcess, compos
 from tff_pfl.templates.errors import TemplateError
 
 ALGORITHMS = Registry("algorithm", "model", "local")
-# Keyword arguments that are no hyper-parameters: what the federation is, and objects, for which
-# configs have sections of their own.
+# Keyword arguments that are not hyper-parameters: facts about the federation, and objects that have
+# config sections of their own.
 FROM_ELSEWHERE = (
     *Federation._fields,
     *("aggregator", "server_optimizer"),
@@ -33,10 +33,14 @@ FROM_ELSEWHERE = (
 
 
 def hyperparameters(name: str) -> dict[str, Any]:
-    """Returns the hyper-parameters of an algorithm, with their defaults.
+    """Returns the hyper-parameters of an algorithm with their defaults.
+
+    Example:
+        >>> tff_pfl.hyperparameters("ditto")
+        {'lambda_': 0.1, 'personal_epochs': None, 'weighting': 'num_examples'}
 
     Raises:
-        UnknownNameError: For an unknown name; it gives the nearest one.
+        UnknownNameError: The name is unknown; the message suggests the nearest one.
     """
     return {
         option: default
@@ -46,17 +50,18 @@ def hyperparameters(name: str) -> dict[str, Any]:
 
 
 def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
-    """Declares with which value of an option an algorithm's clients train.
+    """Declares the value of an option with which an algorithm's clients train.
 
-        @ALGORITHMS.register("my_method")
-        @trains_where(gradient="pseudo")
-        def my_method(model, local, *, gradient="full"): ...
+    With any other value clients compute exact gradients, and use only the learning rate of the
+    local training. Programs then warn about other settings of the local training. The decorator
+    stands below `ALGORITHMS.register`.
 
-    With another value, which asks for exact gradients, it takes nothing of the local training but
-    the learning rate; programs then warn of flags of the rest.
+    Example:
+        >>> @tff_pfl.trains_where(gradient="pseudo")
+        ... def my_method(model, local, *, gradient="full"): ...
 
     Args:
-        **switch: The option, and that value of it.
+        **switch: The option and the value.
     """
 
     def decorate(function):
@@ -69,15 +74,19 @@ def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
 def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
     """Declares options of an algorithm that have no effect with one value of another option.
 
-        @ALGORITHMS.register("my_method")
-        @idle_where("beta", momentum=False)
-        def my_method(model, local, *, momentum=False, beta=0.9): ...
+    A call with that value logs a warning if it changes the default of one of these options. The
+    decorator stands below `ALGORITHMS.register`.
 
-    A call with that value logs a warning if it sets one of these options to other than its default.
+    Example:
+        >>> @tff_pfl.idle_where("beta", momentum=False)
+        ... def my_method(model, local, *, momentum=False, beta=0.9):
+        ...     return beta
+        >>> my_method(None, None, beta=0.5)  # logs "beta=0.5 of my_method has no effect ..."
+        0.5
 
     Args:
-        *options: The options without an effect.
-        **switch: The other option with that value.
+        *options: The options that have no effect.
+        **switch: The other option and its value.
     """
     ((name, value),) = switch.items()
 
@@ -105,10 +114,10 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
 
 
 def training_switch(name: str) -> tuple[str, Any] | None:
-    """Returns the option and the value that `trains_where` names, or `None` without it.
+    """Returns the option and the value that `trains_where` declares, or `None`.
 
     Raises:
-        UnknownNameError: For an unknown name; it gives the nearest one.
+        UnknownNameError: The name is unknown; the message suggests the nearest one.
     """
     return getattr(function_of(ALGORITHMS[name]), "__trains_where__", None)
 
@@ -125,22 +134,30 @@ def make(
 ) -> Algorithm:
     """Makes an algorithm by its name.
 
+    The three numbers of the federation are passed only to algorithms that have such an argument.
+    `tff_pfl.train` refuses a federation that differs from the numbers passed.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
+        >>> algorithm.name
+        'ditto'
+
     Args:
         name: A key of `ALGORITHMS`.
         model: The model.
         local: The local training.
-        num_clients: Clients of the federation, for an algorithm that needs to know.
-        clients_per_round: How many are expected in a round, for an algorithm that needs to know.
-        largest_cohort: The most clients of a round, likewise. `tff_pfl.train` refuses a federation
-            that is not the one which an algorithm was told of, by any of the three.
-        **options: Its other keyword arguments; those left out have their defaults.
+        num_clients: The number of clients of the federation.
+        clients_per_round: The expected number of clients in a round.
+        largest_cohort: The largest number of clients in a round.
+        **options: Other keyword arguments of the algorithm.
 
     Raises:
-        UnknownNameError: For an unknown name, of an algorithm or an option; it gives the nearest
-            one.
-        TemplateError: If it does not return an `Algorithm`.
-        TypeError: If it needs to know more of the federation; or `model` is not a `Model`, or
-            `local` not a `LocalTraining`.
+        UnknownNameError: The algorithm or an option is unknown; the message suggests the nearest
+            name.
+        TemplateError: The function does not return an `Algorithm`.
+        TypeError: A number of the federation is missing, `model` is not a `Model`, or `local` is
+            not a `LocalTraining`.
     """
     check_kind("The model", model, Model, "tff_pfl.from_keras makes one of a Keras model.")
     check_kind("The local training", local, LocalTraining)
@@ -152,7 +169,7 @@ def make(
     known = {key: value for key, value in federation.items() if key in needed and value is not None}
     for key, parameter in needed.items():
         if key in federation.keys() - known.keys() and parameter.default is parameter.empty:
-            raise TypeError(f"The algorithm {name!r} needs to know {key}; give {key}=...")
+            raise TypeError(f"The algorithm {name!r} needs {key}: pass {key}=...")
     algorithm = function(model, local, **known, **options)
     if not isinstance(algorithm, Algorithm):
         raise TemplateError(
@@ -170,14 +187,20 @@ def build(
     seed: int = 0,
     **options: Any,
 ) -> PersonalizedProcess:
-    """Composes a process of an algorithm by its name.
+    """Makes an algorithm by its name and composes its process.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> process = tff_pfl.build("fedavg", model, testing.EXAMPLES_TYPE, local)
+        >>> int(process.initialize().round_num)
+        0
 
     Args:
         name: A key of `ALGORITHMS`.
         model: The model.
-        examples_type: TFF type of a client's examples.
+        examples_type: The TFF type of a client's examples.
         local: The local training.
-        seed: Of the initial states, and of all randomness of client work.
+        seed: The seed of the initial states and of all random numbers of client work.
         **options: See `make`.
     """
     return compose(make(name, model, local, **options), examples_type, seed)

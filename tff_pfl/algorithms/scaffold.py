@@ -1,9 +1,10 @@
-"""SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated
-learning", ICML 2020.
+"""SCAFFOLD: FedAvg whose clients correct each step by control variates.
 
-FedAvg whose clients correct each step by control variates: estimates of their own gradient, `c_i`,
-and of that of all clients, `c`. A round, with `S` the cohort, `N` the number of all clients, `K`
-the client's steps and `eta` their rate:
+Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020.
+
+The control variates estimate the client's own gradient, `c_i`, and the gradient of all clients,
+`c`. A round, with `S` the cohort, `N` the number of all clients, `K` the client's steps and `eta`
+their rate:
 
     down    w, c
     client  w_i = LocalTraining(w) with the gradient  grad loss(w_i; b) - c_i + c
@@ -13,19 +14,20 @@ the client's steps and `eta` their rate:
     server  w <- w + eta_g / |S| sum_{i in S} (w_i - w)
             c <- c + 1 / N sum_{i in S} (c_i' - c_i)
 
-`c` is the mean of all `c_i` at all times, which all start at 0, where the server takes the plain
-mean of what clients send: clients keep their `c_i` also in a round whose mean it does not take, and
-where an aggregator, noise or compression changes the mean, `c` is off by that from then on. Option
-II is the mean of the gradients on the way, at no cost, if steps are those of plain SGD; where there
-is none, at the rate 0, `c_i` stays. With momentum or another optimizer, option I is right. That
-diverges where `K eta` is large: at 150 steps of 0.1 on `configs/digits.py`, but not at 30 of 0.05,
-where both options are as good. `eta_g` is the rate of the server's optimizer, SGD; 1 without one.
-All clients weigh the same, as in the paper.
+All `c_i` start at 0. `c` is always the mean of all `c_i`, provided that the server applies the
+plain mean of the uploads. Clients update `c_i` even in a round whose mean the server rejects. If an
+aggregator, noise or compression changes the mean, `c` is off by that difference from then on.
 
-What is evaluated as the personal model is FedAvg's choice: `personalized`.
+With plain SGD, option II is the mean of the gradients along the client's path, at no extra cost; at
+the rate 0 it keeps `c_i`. With momentum or another optimizer, use option I. Option I diverges if
+`K eta` is large: on `configs/digits.py` it does with 150 steps of 0.1, but not with 30 of 0.05,
+where both options are equally good. `eta_g` is the rate of the server's optimizer, SGD; 1 without
+one. All clients weigh the same, as in the paper.
 
-All control variates 0: FedAvg with uniform weights, such as in the first round. With all clients in
-each round, `w` nears the minimiser of the mean loss, where FedAvg's stays away from it.
+The option `personalized` chooses the personal model, as in FedAvg.
+
+All control variates 0, as in the first round: FedAvg with uniform weights. If all clients take part
+in each round, `w` approaches the minimiser of the mean loss, whereas FedAvg's `w` does not.
 """
 
 import dataclasses
@@ -45,7 +47,13 @@ from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 
 class Controlled(NamedTuple):
-    """Server state: a `SharedPart`, of the model; and `control`, `W`, the `c`."""
+    """Server state: the `SharedPart` of `averaging` and `c`.
+
+    Attributes:
+        weights: `W`, the model.
+        optimizer: The state of the server's optimizer; `()` without one.
+        control: `W`, `c`.
+    """
 
     weights: Weights
     optimizer: Any
@@ -53,14 +61,24 @@ class Controlled(NamedTuple):
 
 
 class OwnControl(NamedTuple):
-    """Client state: `control`, `W`, the client's `c_i`; `own`, what FedAvg's keeps."""
+    """Client state.
+
+    Attributes:
+        control: `W`, the client's `c_i`.
+        own: The client state of FedAvg.
+    """
 
     control: Weights
     own: Any
 
 
 class Pair(NamedTuple):
-    """What travels: `weights`, the model or its change; `control`, likewise of `c` or `c_i`."""
+    """The message to a client, or its upload.
+
+    Attributes:
+        weights: `W`, the model or its change.
+        control: `W`, `c` or the change of `c_i`.
+    """
 
     weights: Weights
     control: Weights
@@ -77,15 +95,16 @@ def scaffold(
     personalized: str = "global",
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Algorithm:
-    """SCAFFOLD.
+    """Builds the SCAFFOLD algorithm.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: `N`; ids are below it.
-        control: How `c_i` is made anew: "gradient" (option I) or "path" (option II).
-        personalized: Which model is evaluated as the client's own; see `fedavg`.
-        server_optimizer: Of the model; default none: the mean change is the step.
+        num_clients: `N`, the number of clients of the federation; ids are below it.
+        control: The new `c_i`: "gradient" (option I) or "path" (option II).
+        personalized: The model that is evaluated as the client's own; see `fedavg`.
+        server_optimizer: The server's optimizer of the model; by default the mean change is the
+            step.
     """
     check_names("control", [control], ("gradient", "path"))
     base = fedavg(model, local, personalized=personalized, server_optimizer=server_optimizer)
@@ -109,8 +128,8 @@ def scaffold(
         else:
             steps = tf.cast(local.num_steps(examples), tf.float32)
             length = steps * local.learning_rate(context.round_num)
-            on_the_way = trees.subtract(trees.scale(output.upload, -1.0 / length), correction)
-            new = trees.select(length > 0.0, on_the_way, state.control)
+            path_mean = trees.subtract(trees.scale(output.upload, -1.0 / length), correction)
+            new = trees.select(length > 0.0, path_mean, state.control)
         return ClientOutput(
             state=OwnControl(new, output.state),
             upload=Counted(Pair(output.upload, trees.subtract(new, state.control))),
@@ -126,16 +145,16 @@ def scaffold(
     def personalize(weights, state, examples, context):
         return base.personalize.client_work(weights, state.own, examples, context)
 
-    def both(server):
+    def model_and_control(server):
         return Pair(server.weights, server.control)
 
     controlled = dataclasses.replace(
         exchange,
-        distribute=both,
+        distribute=model_and_control,
         client_work=client_work,
         aggregator=CountedFactory(),
         finalize=finalize,
-        averaged=both,
+        averaged=model_and_control,
     )
     return dataclasses.replace(
         base,

@@ -1,9 +1,11 @@
-"""SplitGP: Han et al., "SplitGP: achieving both generalization and personalization in federated
-learning", INFOCOM 2023.
+"""SplitGP: a model with a client exit for personalization and a server exit for generalization.
 
-A model has two exits on a common body `phi`: the client exit `kappa`, which with the body is the
-client's own part `v_i = [phi_i, kappa_i]`, and the server exit `theta`. A round, of two exchanges,
-with `p_i = n_i / sum n_j` over the cohort (or uniform):
+Han et al., "SplitGP: achieving both generalization and personalization in federated learning",
+INFOCOM 2023.
+
+Two exits share a body `phi`: the client exit `kappa`, which together with the body is the client's
+own part `v_i = [phi_i, kappa_i]`, and the server exit `theta`. A round, of two exchanges, with
+`p_i = n_i / sum n_j` over the cohort (or uniform):
 
     down    vbar, theta
     client  (v_i, theta_i) <- LocalTraining(v_i, theta) with the loss
@@ -13,19 +15,18 @@ with `p_i = n_i / sum n_j` over the cohort (or uniform):
     down    vbar                                                          (exchange "personalize")
     client  v_i <- lambda v_i + (1 - lambda) vbar
 
-In the next round, a client starts from its `v_i`, not from `vbar`. At first `v_i` is an initial
-value common to all. The personal model has both exits, `v_i` and the current `theta`: an example is
-answered by the client exit where the entropy of its softmax is at most a threshold, else by the
-server exit. The global model is `vbar` and `theta`, and answers by the server exit alone; so does
-the model of a client that never took part, which is the global one.
+In the next round, a client starts from its `v_i`, not from `vbar`. All `v_i` start from a common
+initial value. The personal model has both exits, `v_i` and the current `theta`. The client exit
+answers an example if the entropy of its softmax is at most a threshold; otherwise the server exit
+answers. The global model is `vbar` and `theta`, and only its server exit answers. A client that
+never took part has the global model.
 
-Both exits are of the same layers, the last ones of the model, as in FedPG's comparison. In the
-paper, the client exit is a small network on the first layers of a deep one, with `theta` the rest;
-where that is split between device and server, it is computed on two machines, and the result is
-the same.
+Both exits have the structure of the model's last layers, as in FedPG's comparison. In the paper the
+client exit is a small network on the first layers of a deep one, and `theta` is the rest. The paper
+splits the model between device and server; the result is the same.
 
 gamma = lambda = 0: FedAvg, if all clients take part in each round. gamma = lambda = 1: body and
-client exit are Local. lambda = 0: who takes part has `vbar`.
+client exit are Local. lambda = 0: `v_i` is `vbar` after a round in which the client took part.
 """
 
 import dataclasses
@@ -49,8 +50,8 @@ class OwnPart(NamedTuple):
 
     Attributes:
         part: `v_i`, the layers of body and client exit.
-        participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the client's optimizer, of both exits.
+        participations: int32 scalar, the number of rounds the client took part in.
+        optimizer: The client's optimizer state, of both exits; `()` unless it persists.
     """
 
     part: Weights
@@ -72,22 +73,22 @@ def splitgp(
     start: str = "own",
     **options,
 ) -> Algorithm:
-    """SplitGP.
+    """Builds the SplitGP algorithm.
 
     Args:
         model: The model of one exit, whose outputs are logits.
         local: The local training of both exits.
-        gamma: Share of the client exit in the loss; the paper has 0.5, FedPG's comparison 0.2.
-        lambda_: What a client keeps of its own part; 0.2.
-        threshold: Entropy in nats up to which the client exit answers; the paper tries 0.05, 0.1,
-            0.2, 0.4, 0.8, 1.2, 1.6 and 2.3; `inf`: it always does.
-        exit_layers: Names of the layers of an exit; default the model's last layer.
-        start: What a client starts from in its first round: "own", the initial value common to all,
-            or "mean", the `vbar` it receives.
-        **options: Those of `averaging`.
+        gamma: The share of the client exit in the loss; the paper has 0.5, FedPG's comparison 0.2.
+        lambda_: The share of its own part that a client keeps.
+        threshold: The largest entropy, in nats, with which the client exit answers; the paper tries
+            0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6 and 2.3. With `inf` it always answers.
+        exit_layers: The names of the layers of an exit; default the model's last layer.
+        start: The start of a client's first round: "own", the common initial value, or "mean", the
+            `vbar` it receives.
+        **options: Options of `averaging`.
     """
     check_names("start", [start], STARTS)
-    threshold = min(threshold, tf.float32.max)  # a weight of the model is finite
+    threshold = min(threshold, tf.float32.max)  # weights must be finite
     both = two_exits(model, exit_layers=exit_layers)
     joint, sides = both.joint_model(gamma), both.sides
 
